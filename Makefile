@@ -132,7 +132,7 @@ install-man: ## copy the manual pages to MANDIR (default /usr/local/share/man)
 	done
 
 clean: ## remove what was built, and caches
-	rm -rf build core/cost/kernels.d *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build core/kernels/kernels.d *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too

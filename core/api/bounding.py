@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dnnp.caller import Caller
+    from dnnp.core.bounds.auto import Proof
     from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.plan import Plan
     from dnnp.core.model.search_context import Run
-    from dnnp.core.portfolio.bounds import Proof
     from dnnp.formats.stream import Stream
 
 DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
@@ -79,9 +79,9 @@ def _bound_throughput(
     stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
+    from dnnp.core.bounds.auto import bound
     from dnnp.core.bounds.claim import Known
-    from dnnp.core.portfolio.bounds import bound
-    from dnnp.core.portfolio.given import given_plan
+    from dnnp.core.split.given import given_plan
 
     try:
         blocks, value = given_plan(problem, plan)
@@ -103,7 +103,7 @@ def _bound_latency(
     """Bound a plan of the objective latency."""
     from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.latency_plan import make_latency_plan
-    from dnnp.core.portfolio.latency_bounds import given_split, latency_bound
+    from dnnp.core.latency.bounds import given_split, latency_bound
 
     caller = options.caller
     try:
@@ -217,8 +217,8 @@ def _better_plan(
     """The plan of the better split that the arguments found, if they did."""
     if proof.blocks is None:
         return None
+    from dnnp.core.bounds.auto import LINKED
     from dnnp.core.cost.plan import make_plan
-    from dnnp.core.portfolio.bounds import LINKED
 
     by_classes = bool(problem.links) and proof.found_by != LINKED
     return make_plan(

@@ -137,7 +137,7 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
 
 
 def _calibrated(runs: Sequence[RunSeen], source: str) -> Calibration:
-    from dnnp.core.profile.calibrate import calibrate
+    from dnnp.core.extras.calibrate import calibrate
 
     try:
         return calibrate(runs)
@@ -153,7 +153,7 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
     UsageError
         The factors are for another class, or for costs that were found in another way.
     """
-    from dnnp.core.profile.calibrate import corrected, factor_of
+    from dnnp.core.extras.calibrate import corrected, factor_of
     from dnnp.formats.edited_costs import basis_of
 
     found = read_calibrations(paths, caller)
@@ -246,7 +246,7 @@ def _costs_of(stream: Stream) -> str:
 
 def operators_of(stream: Stream) -> dict[int, str]:
     """Operator type of each node, as factors know it; `domain:type` outside the default domain."""
-    from dnnp.core.profile.calibrate import DEPTHWISE, FOLDED
+    from dnnp.core.extras.calibrate import DEPTHWISE, FOLDED
 
     shape = {record["id"]: record.get("shape", []) for record in stream.get("tensor")}
     convolved: dict[int, str] = {}

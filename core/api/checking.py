@@ -22,7 +22,7 @@ from dnnp.step import shown_as
 
 if TYPE_CHECKING:
     from dnnp.caller import Bar
-    from dnnp.core.check.certificate import CertificateReport
+    from dnnp.core.certificates.certificate import CertificateReport
     from dnnp.core.check.plan import PlanReport
     from dnnp.core.check.schedule import ScheduleReport
     from dnnp.core.check.violation import Violation
@@ -90,7 +90,7 @@ class Findings:
     @property
     def bound(self) -> float | None:
         """The bound that is proven, where that was asked for; else what the plan states."""
-        from dnnp.core.check.certificate import VERIFIED
+        from dnnp.core.certificates.certificate import VERIFIED
 
         plan, proofs = self.plan, self.proofs
         if plan is None or any(proof.verdict != VERIFIED for proof in proofs or ()):
@@ -256,7 +256,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         violations += report.violations
         violations += check_choices(graph, clustering, plan, stream.get("run"))
         if options.certificate:
-            from dnnp.core.check.certificate import check_certificate, check_proven
+            from dnnp.core.certificates.certificate import check_certificate, check_proven
             from dnnp.core.check.devices import fastest_links
             from dnnp.core.check.fields import Budget
 

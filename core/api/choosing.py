@@ -46,7 +46,7 @@ def with_all_replicas(
     UsageError
         Fewer are asked for, or devices form clusters.
     """
-    from dnnp.core.portfolio.ways import all_replicas
+    from dnnp.core.split.ways import all_replicas
 
     devices = tuple(devices)
     most = all_replicas(devices)
@@ -68,7 +68,7 @@ def fastest_plan(
     Raises what `solve` does.
     """
     from dnnp.core.cost.plan import make_plan
-    from dnnp.core.portfolio.ways import compare_ways
+    from dnnp.core.split.ways import compare_ways
 
     found = compare_ways(problem, asked, run)
     solution = found.solution
@@ -86,7 +86,7 @@ def fastest_plan(
 
 def ways_in_words(plan: Plan, in_seconds: bool) -> str:
     """Which way was chosen, how the others compare, and what cannot be."""
-    from dnnp.core.portfolio.ways import SPOKEN
+    from dnnp.core.split.ways import SPOKEN
 
     devices = sum(stage.replicas for stage in plan.stages)
     parts, missing = list[str](), dict[str, list[str]]()
@@ -112,7 +112,7 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
         return
     if problem.clustered or not plan.stages or plan.status == "interrupted":
         return
-    from dnnp.core.portfolio.ways import faster_replicas
+    from dnnp.core.split.ways import faster_replicas
 
     found = faster_replicas(problem, plan.value / WORTH_SAYING)
     if found is not None:
@@ -134,8 +134,8 @@ def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
     """
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.asked import Asked
-    from dnnp.core.portfolio.ways import whole_blocks
     from dnnp.core.runtime.choice import REPLICAS, WHOLE, Offer
+    from dnnp.core.split.ways import whole_blocks
 
     if plan.objective == "latency":
         raise UsageError("--choose compares throughput, the plan is for the latency of one sample")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from dnnp.core.profile.fit import Block, Fit, Machine
+    from dnnp.core.extras.fit import Block, Fit, Machine
+    from dnnp.core.extras.operator_chains import Case
     from dnnp.core.profile.kernels import Kernels
-    from dnnp.core.runtime.operator_chains import Case
 
 Record = dict[str, Any]
 Tell = Callable[[int, int, str], None]
@@ -75,8 +75,8 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
     UsageError
         A stream was not measured on a CPU with as many threads.
     """
-    from dnnp.core.profile.fit import fit
-    from dnnp.core.runtime.operator_grid import grid
+    from dnnp.core.extras.fit import fit
+    from dnnp.core.extras.operator_grid import grid
 
     groups = [group_blocks(path, options.threads) for path in options.streams]
     cases = grid(options.threads, quick=options.quick)
@@ -119,8 +119,8 @@ def group_blocks(path: str, threads: int) -> Measured:
     UsageError
         It has no groups of one class, or was not measured on a CPU with as many threads.
     """
+    from dnnp.core.extras.fit import Block
     from dnnp.core.model.errors import UsageError
-    from dnnp.core.profile.fit import Block
     from dnnp.core.profile.kernels import subset
     from dnnp.core.profile.work import work_of
     from dnnp.formats.files import read_file
@@ -153,9 +153,9 @@ def group_blocks(path: str, threads: int) -> Measured:
 
 def measured(cases: Sequence[Case], seconds: float, beside: int, tell: Tell) -> Measured:
     """Time cases; the titles of those that fail are kept."""
+    from dnnp.core.extras import operator_times
+    from dnnp.core.extras.fit import Block
     from dnnp.core.model.errors import InputFileError
-    from dnnp.core.profile.fit import Block
-    from dnnp.core.runtime import operator_times
 
     kinds: list[str] = []
     blocks: list[Block] = []
@@ -204,8 +204,8 @@ def chain_kernels(case: Case, length: int) -> Kernels:
 
 def start_of_machine() -> Machine:
     """What the system tells of this machine, and rates to start a fit from."""
-    from dnnp.core.profile.fit import Machine
-    from dnnp.core.runtime.operator_times import cache_sizes, channel_block
+    from dnnp.core.extras.fit import Machine
+    from dnnp.core.extras.operator_times import cache_sizes, channel_block
 
     caches = [(float(size), _CACHE_BANDWIDTH) for size in cache_sizes()]
     peak = {"float32": _START_PEAK}
@@ -213,7 +213,7 @@ def start_of_machine() -> Machine:
 
 
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
-    from dnnp.core.runtime.operator_times import cache_sizes, copy_rate, memory_size
+    from dnnp.core.extras.operator_times import cache_sizes, copy_rate, memory_size
     from dnnp.core.runtime.providers import ort_version
     from dnnp.formats.cost_cache import cpu_model
 

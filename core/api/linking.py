@@ -18,7 +18,7 @@ from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.search_context import Standing
 
 if TYPE_CHECKING:
-    from dnnp.core.profile.fit import LinkFit
+    from dnnp.core.extras.fit import LinkFit
     from dnnp.core.runtime.transfers import Transfer
 
 Record = dict[str, Any]
@@ -63,7 +63,7 @@ def measured_link(
     seconds
         Time to measure for; up to three times as long where the points are off the line.
     """
-    from dnnp.core.profile.fit import fit_link
+    from dnnp.core.extras.fit import fit_link
     from dnnp.core.runtime.transfers import SIZES, Sweep
 
     sweep = Sweep(transfer, sizes or SIZES, trips)

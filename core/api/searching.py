@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from dnnp.core.cost.kernel import interpret_again, is_cold, when_compiling
+from dnnp.core.kernels.kernel import interpret_again, is_cold, when_compiling
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import Run, Standing
 
@@ -138,7 +138,7 @@ def note_compiling(caller: Caller) -> None:
 
 def _compiling() -> str:
     """What to say when kernels are compiled."""
-    from dnnp.core.cost.kernel_folders import folders, writable
+    from dnnp.core.kernels.folders import folders, writable
 
     if writable() is not None:
         return "compiling kernels; this happens once and takes up to a minute"

@@ -377,7 +377,7 @@ def _check_highs() -> None:
     from importlib.util import find_spec
 
     if "PMIP_HIGHS_LIBRARY" not in os.environ and not any(map(find_spec, ("highspy", "highsbox"))):
-        from dnnp.core.mip.slices import missing
+        from dnnp.core.solver.slices import missing
 
         raise UnavailableError(missing("highs", ""))
 

@@ -70,7 +70,7 @@ split = step("dnnp-partition", SplitOptions)(split_stream)
 def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.portfolio.methods import check_links, check_options
+    from dnnp.core.split.checks import check_links, check_options
     from dnnp.cost_model import latency_options, throughput_options
     from dnnp.costs import ensure_costs
     from dnnp.formats.graph import graph_of, units_of
@@ -204,7 +204,7 @@ def _method(problem: SplitProblem, options: SplitOptions) -> tuple[Method, str]:
 
         return LATENCY[asked], problem.options.execution
     from dnnp.core.methods import SPLITS
-    from dnnp.core.portfolio.methods import method_asked
+    from dnnp.core.split.checks import method_asked
 
     name, kind = method_asked(asked, options.validity, clustered=problem.clustered)
     return SPLITS[name], kind
@@ -241,7 +241,7 @@ def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
 def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
     from dnnp.core.cost.plan import make_plan
-    from dnnp.core.portfolio.solve import solve
+    from dnnp.core.split.solve import solve
     from dnnp.formats.graph import digest_of
 
     caller = options.caller
@@ -262,7 +262,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
     """Find a split for the latency of one sample; save the policy that made it, if asked to."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
-    from dnnp.core.portfolio.latency import solve_latency
+    from dnnp.core.latency.auto import solve_latency
     from dnnp.formats.graph import digest_of
 
     caller = options.caller
@@ -290,12 +290,12 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
     if options.eval is not None:
         return
     if options.objective == "latency":
-        from dnnp.core.portfolio.latency import check_method
+        from dnnp.core.latency.auto import check_method
 
         for method in options.methods:
             check_method(method, problem.options.execution)
     else:
-        from dnnp.core.portfolio.methods import method_asked
+        from dnnp.core.split.checks import method_asked
 
         for method in options.methods:
             method_asked(method, options.validity, clustered=problem.clustered)
@@ -331,7 +331,7 @@ def _order_files(
     """What the options `sequence` and `priorities` hold, if they are for this method."""
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None and method in ("slice", "greedy"):
-        from dnnp.core.order.decoder import given_order
+        from dnnp.core.split.slicing.decoder import given_order
         from dnnp.formats.orders import read_sequence
 
         data, name = json_in(options.sequence, "--sequence", options.caller)
@@ -416,7 +416,7 @@ def name_idle_options(options: SplitOptions) -> None:
 
 def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
     """What a method heeds, or a given split does."""
-    from dnnp.core.portfolio.methods import resolved
+    from dnnp.core.split.checks import resolved
 
     if options.objective == "latency":
         return () if options.eval is not None else LATENCY[method].heeds

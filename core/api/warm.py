@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from time import monotonic
 
-from dnnp.core.cost.kernel_folders import BASELINES, folders, writable
+from dnnp.core.kernels.folders import BASELINES, folders, writable
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError, UsageError
 from dnnp.core.model.text import counted
 from dnnp.warm_cases import cases

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dnnp import warm_cases
 
 if TYPE_CHECKING:
-    from dnnp.core.cost.kernel_cache import KernelCache
+    from dnnp.core.kernels.cache import KernelCache
 
 SURVEY, CLEAN = "survey", "clean"
 """Requests that are answered by a `Survey`, after everything of no use is deleted or as it is; any
@@ -79,8 +79,8 @@ def main() -> None:
 
 
 def _done(name: str) -> Done:
-    from dnnp.core.cost import kernel_cache
-    from dnnp.core.cost.kernel import compile_always
+    from dnnp.core.kernels import cache as kernel_cache
+    from dnnp.core.kernels.kernel import compile_always
     from dnnp.core.model.deadline import wait_always
     from dnnp.core.model.errors import DnnpError, UnavailableError
 
@@ -103,7 +103,7 @@ def survey(*, clean: bool) -> Survey:
     `clean`: first delete those of other code, and of other versions, settings and processors than
     are in use here.
     """
-    from dnnp.core.cost.kernel_folders import folders, is_set, set_name, targets
+    from dnnp.core.kernels.folders import folders, is_set, set_name, targets
 
     caches = dict(_caches())
     deleted = 0
@@ -130,7 +130,7 @@ def _code(caches: Mapping[str, KernelCache]) -> str:
 
 def _caches() -> Iterator[tuple[str, KernelCache]]:
     """The caches of all kernels, by the names that their files begin with."""
-    from dnnp.core.cost.kernel_cache import KernelCache
+    from dnnp.core.kernels.cache import KernelCache
 
     path = importlib.import_module("dnnp.core").__path__
     for module in pkgutil.walk_packages(path, "dnnp.core."):

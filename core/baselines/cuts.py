@@ -9,14 +9,14 @@ import numpy as np
 from dnnp.core.baselines.blocks import checked, interval_blocks, unplaceable
 from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.slice import Slicing
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.order.decoder import given_order
-from dnnp.core.order.orders import PUBLISHED, order_named
+from dnnp.core.split.slicing.decoder import given_order
+from dnnp.core.split.slicing.orders import PUBLISHED, order_named
+from dnnp.core.split.slicing.slice import Slicing
 
 
 def cut_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:

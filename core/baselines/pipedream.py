@@ -23,7 +23,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.graph import Bools, Ints, connected, csr, distinct, strong
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.split.slicing.orders import ORDERS
 
 IDLE = 0.01
 """A node that takes no more than this share of the mean work computes nothing worth placing."""

@@ -36,10 +36,10 @@ from dnnp.core.bounds.zones import (
     zones_of,
 )
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
+from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.search_context import PLAIN, Run

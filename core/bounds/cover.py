@@ -27,16 +27,16 @@ from dnnp.core.bounds.path_closure import between_of
 from dnnp.core.bounds.pricing import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bounds.quantised import Whole, one_class, refused
 from dnnp.core.bounds.same_block_lp import merged
-from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip.child import solver_process
-from dnnp.core.mip.program import Program, Row
-from dnnp.core.mip.relaxation import Relaxation
+from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import search_threads
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.child import solver_process
+from dnnp.core.solver.program import Program, Row
+from dnnp.core.solver.relaxation import Relaxation
 
 MOST_ITEMS = 300
 """What lies between two items takes n^3 bits, and each level of the search n^2."""

@@ -1,9 +1,9 @@
 """The exact mixed-integer program (MTPP Figure 3), and the general one where it does not serve.
 
-The program of `dnnp.core.mip.split.pipeline` is for ordered splits over one class of devices
+The program of `dnnp.core.split.ip.pipeline` is for ordered splits over one class of devices
 without replicas and clusters, where memory does not bind. The blocks that an item may be in are
 fixed by what a better split leaves room for (`windows`). All else is solved by
-`dnnp.core.mip.split.solve`, which knows several classes, CPUs, capacities, replicas, `gpipe`, and
+`dnnp.core.split.ip.solve`, which knows several classes, CPUs, capacities, replicas, `gpipe`, and
 convex and free splits.
 """
 
@@ -21,18 +21,18 @@ from dnnp.core.bounds.programs import Candidate, CandidateSearch
 from dnnp.core.cost.load_formula import MARGIN, WORTHWHILE
 from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip.program import SLACK
-from dnnp.core.mip.slices import SAFETY
-from dnnp.core.mip.split.best import best_split
-from dnnp.core.mip.split.formulas import Formulas
-from dnnp.core.mip.split.pipeline import Pipeline
-from dnnp.core.mip.split.solve import solve_ip
-from dnnp.core.mip.split.storage import item_of_node, storage_of
-from dnnp.core.mip.split.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.program import SLACK
+from dnnp.core.solver.slices import SAFETY
+from dnnp.core.split.ip.best import best_split
+from dnnp.core.split.ip.formulas import Formulas
+from dnnp.core.split.ip.pipeline import Pipeline
+from dnnp.core.split.ip.solve import solve_ip
+from dnnp.core.split.ip.storage import item_of_node, storage_of
+from dnnp.core.split.ip.task import Task
 
 MOST_ITEMS = 500
 MOST_PINS = 20_000

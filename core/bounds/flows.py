@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import plain
-from dnnp.core.dp.max_flow import lay_out, max_flow
+from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.split.cuts.max_flow import lay_out, max_flow
 
 
 class Nets(NamedTuple):

@@ -1,4 +1,4 @@
-"""Bound `halves`: the exact optimum of two stages (`dnnp.core.dp.halves`).
+"""Bound `halves`: the exact optimum of two stages (`dnnp.core.split.cuts.bisection`).
 
 The certificate is the tree of that search: the item where it branches, and where it ends the weight
 of the first stage's load with which a minimum cut is large enough.
@@ -13,10 +13,10 @@ import numpy as np
 from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.quantised import Whole, one_class, refused
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.halves import BITS, Halves, TwoStages
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.cuts.bisection import BITS, Halves, TwoStages
 
 MOST_ITEMS = 3_000
 """Items that are searched; what precedes what takes items^2 bytes, twice."""

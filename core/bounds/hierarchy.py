@@ -17,7 +17,7 @@ no-dag
 no-io
     a convex set without its transfers.
 bottleneck
-    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.mip.split.superblock`.
+    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.split.ip.superblock`.
 guess
     the stage with the work L is the j-th, for each j; those before it are at most j - 1, those
     after it k - j, and the largest load is at least the mean load of each side (section 4.3). A
@@ -26,7 +26,7 @@ guess
     j-th stage is the one of the largest load, so that its load is at least L; here its work is.
     Both are relaxations; this one is never below `bottleneck`.
 exact
-    Figure 3; see `dnnp.core.mip.split.pipeline`.
+    Figure 3; see `dnnp.core.split.ip.pipeline`.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
-from dnnp.core.mip.slices import SAFETY
-from dnnp.core.mip.split.formulas import Formulas
-from dnnp.core.mip.split.solve import task_of
-from dnnp.core.mip.split.storage import item_of_node
-from dnnp.core.mip.split.superblock import Kind, Parts, parts_of, start_of, superblocks
-from dnnp.core.mip.split.task import Task
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.slices import SAFETY
+from dnnp.core.split.ip.formulas import Formulas
+from dnnp.core.split.ip.solve import task_of
+from dnnp.core.split.ip.storage import item_of_node
+from dnnp.core.split.ip.superblock import Kind, Parts, parts_of, start_of, superblocks
+from dnnp.core.split.ip.task import Task
 
 MOST_PAIRED = 250
 """Items up to which all pairs are looked at."""

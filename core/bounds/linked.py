@@ -7,8 +7,8 @@ from math import frexp
 from dnnp.core.bounds.claim import LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bounds.quantised import SMALLEST
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.linked import linked_search
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.ideals.linked import linked_search
 
 BITS = 52
 """Bits of a value in quanta: so many are exact in floating point."""

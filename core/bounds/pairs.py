@@ -29,12 +29,12 @@ from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.flows import Nets, network_of, push, pushed
 from dnnp.core.bounds.path_closure import Between, between_of
 from dnnp.core.bounds.quantised import Whole, flows_of, one_class, refused
-from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.max_flow import max_flow
+from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.cuts.max_flow import max_flow
 
 MOST_ITEMS = 600
 """Items up to which all pairs are looked at: some seconds."""

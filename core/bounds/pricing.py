@@ -32,8 +32,8 @@ import numpy as np
 
 from dnnp.core.bounds.flows import Nets
 from dnnp.core.bounds.path_closure import Between
-from dnnp.core.cost.kernel import kernel, part
 from dnnp.core.cost.load_formula import MARGIN
+from dnnp.core.kernels.kernel import kernel, part
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 
 WORD = 63

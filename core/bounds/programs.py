@@ -16,13 +16,13 @@ from time import monotonic
 
 from dnnp.core.cost.divisor import snapped
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.mip.child import solver_process
-from dnnp.core.mip.program import TOLERANCES, Outcome
-from dnnp.core.mip.slices import ATTEMPTS, GRACE_S, SAFETY, missing
-from dnnp.core.mip.split.formulas import Formulas
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.search_context import Run
+from dnnp.core.solver.child import solver_process
+from dnnp.core.solver.program import TOLERANCES, Outcome
+from dnnp.core.solver.slices import ATTEMPTS, GRACE_S, SAFETY, missing
+from dnnp.core.split.ip.formulas import Formulas
 
 FIRST_SLICE_S = 5.0
 """How long a program is solved at first, where there is one; an interrupt costs the last slice."""

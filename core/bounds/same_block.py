@@ -26,11 +26,11 @@ from dnnp.core.bounds.path_closure import Between, between_of
 from dnnp.core.bounds.quantised import Whole, one_class, refused
 from dnnp.core.bounds.same_block_lp import PARTS, Named, Together
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip.child import solver_process
-from dnnp.core.mip.program import Outcome, Row
-from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.child import solver_process
+from dnnp.core.solver.program import Outcome, Row
+from dnnp.core.solver.relaxation import Relaxation
 
 MOST_ITEMS = 250
 MOST_COLUMNS = 100_000

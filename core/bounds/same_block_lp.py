@@ -26,9 +26,9 @@ import numpy as np
 
 from dnnp.core.bounds.flows import Nets
 from dnnp.core.bounds.path_closure import Between
-from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.mip.program import Program, Row
+from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Ints, offsets
+from dnnp.core.solver.program import Program, Row
 
 PARTS = {
     "sum": ((1, 1, 1),),

@@ -24,7 +24,7 @@ zone is a minimum cut. If it is at most v, and work(I) + x(I) <= r,
     work(I) - x(I) <= (v + (q - p) w) / q       for any w >= work(I).
 
 Items that may follow another into its stage without any load growing do so before all this
-(`dnnp.core.dp.contract`). Loads are whole numbers.
+(`dnnp.core.split.ideals.contract`). Loads are whole numbers.
 
 The most that ideals of a zone are worth is p times the work that may be in them, less the least
 p * work(rest) + q * x(I): a cut between a source, what is in, and a sink, what is out.
@@ -47,15 +47,15 @@ from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.quantised import BITS, one_class, refused
 from dnnp.core.bounds.zones import heaviest_path, never_near, surely_paid, zones_of
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.contract import contract_near
-from dnnp.core.dp.max_flow import lay_out, max_flow
+from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
 from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.cuts.max_flow import lay_out, max_flow
+from dnnp.core.split.ideals.contract import contract_near
 
 MOST_ITEMS = 100_000
 

@@ -11,8 +11,8 @@ from itertools import accumulate
 import numpy as np
 
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.kernel import kernel, part
 from dnnp.core.cost.load_formula import MARGIN
+from dnnp.core.kernels.kernel import kernel, part
 from dnnp.core.model.graph import Floats, Ints, csr, totals
 
 

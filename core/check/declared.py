@@ -199,7 +199,7 @@ CERTIFICATES: dict[str, Tree] = {
     "ideal": {},
     "links": {},
 }
-"""Argument -> fields of its certificate: `core.check.certificate`."""
+"""Argument -> fields of its certificate: `core.certificates.certificate`."""
 
 BOUND: Tree = {
     **_fields("type method value gap digest certificate"),

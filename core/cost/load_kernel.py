@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dnnp.core.cost.kernel import lean
 from dnnp.core.cost.load_formula import combine, shared_load
+from dnnp.core.kernels.kernel import lean
 
 load_of = lean(combine)
 share_of = lean(shared_load)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.cost.load_formula import ROOM
+from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
 
 

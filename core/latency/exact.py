@@ -7,8 +7,8 @@ import numpy as np
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.timeline import Placement
+from dnnp.core.latency.ip.loop import ExactResult
 from dnnp.core.latency.quick import quick, quick_split, simple_bound
-from dnnp.core.mip.latency.loop import ExactResult
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import CLOSED
@@ -43,11 +43,11 @@ def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     run.stands("constraint program")
     found: Exact
     if problem.options.execution == "blocks":
-        from dnnp.core.mip.latency.cpsat import cpsat_blocks
+        from dnnp.core.latency.ip.cpsat import cpsat_blocks
 
         found = cpsat_blocks(problem, start=_blocks(start), bound=bound[0], run=run)
     else:
-        from dnnp.core.mip.latency.cpsat import cpsat_operators
+        from dnnp.core.latency.ip.cpsat import cpsat_operators
 
         found = cpsat_operators(problem, start=_placement(start), bound=bound[0], run=run)
     return _answer(problem, found, start, bound, run)
@@ -80,10 +80,10 @@ def by_program(
     `bound` is a lower bound that is proven already. For the errors see `solve_model`.
     """
     if problem.options.execution == "blocks":
-        from dnnp.core.mip.latency.ip import latency_ip
+        from dnnp.core.latency.ip.ip import latency_ip
 
         return latency_ip(problem, solver=solver, start=_blocks(start), bound=bound, run=run)
-    from dnnp.core.mip.latency.moirai import moirai
+    from dnnp.core.latency.ip.moirai import moirai
 
     return moirai(problem, solver=solver, start=_placement(start), bound=bound, run=run)
 

@@ -24,7 +24,7 @@ SPLITS = by_name(
         "exact",
         "slicing, then a search over order ideals (sets of groups that the first stages may hold "
         "together): optimal, with proof; where that would not end, heuristics and a bound",
-        "dnnp.core.portfolio.exact:exact",
+        "dnnp.core.split.exact:exact",
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
         "2020 paper, 5.1.1, 5.3, appendices B and C",
@@ -39,10 +39,10 @@ SPLITS = by_name(
         "the best that slicing, an evolved order, annealing and windows (a search close to the "
         "best split) find, without proof; for graphs that are too wide or too large for "
         "`exact`",
-        "dnnp.core.portfolio.heuristic:heuristic",
+        "dnnp.core.split.heuristic:heuristic",
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
-        heavy="dnnp.core.annealing.sweep:sweep",
+        heavy="dnnp.core.split.annealing.sweep:sweep",
         little=0.03,
         more="Graphs of 10,000 groups and more are split by levels. Each part has its turn once; "
         "with `--time-limit` they go on from other seeds until the time is over.",
@@ -51,7 +51,7 @@ SPLITS = by_name(
         "slice",
         "the best cuts of a topological order (each node after those that it reads from): the "
         "best of four, or a given one",
-        "dnnp.core.portfolio.slices:slice_order",
+        "dnnp.core.split.slices:slice_order",
         ORDERED,
         ("order", "sequence", "priorities"),
         "MTPP, 3.2, Algorithms 1 and 3",
@@ -65,7 +65,7 @@ SPLITS = by_name(
     Method(
         "dpl",
         "the best cuts of a depth-first order",
-        "dnnp.core.portfolio.slices:dpl",
+        "dnnp.core.split.slices:dpl",
         ORDERED,
         source="2020 paper, 5.1.2",
         more="The linearization heuristic of the paper.",
@@ -73,7 +73,7 @@ SPLITS = by_name(
     Method(
         "random",
         "the best slicing of many random orders",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.split.orders:search_orders",
         ORDERED,
         ("effort", "seed", "samples"),
         "MTPP, 5.3",
@@ -82,7 +82,7 @@ SPLITS = by_name(
     Method(
         "brkga",
         "the best slicing of orders that evolve by a genetic algorithm",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.split.orders:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3, Algorithm 2",
@@ -94,7 +94,7 @@ SPLITS = by_name(
     Method(
         "mla",
         "the slicing of an order with short edges",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.split.orders:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -104,7 +104,7 @@ SPLITS = by_name(
     Method(
         "mla-weighted",
         "the slicing of an order with short edges, weighed by the time to move their tensors",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.split.orders:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -112,7 +112,7 @@ SPLITS = by_name(
     Method(
         "ip",
         "integer program, solved by CBC or HiGHS: optimal, with proof, given time",
-        "dnnp.core.portfolio.exact:ip",
+        "dnnp.core.split.exact:ip",
         ANY,
         ("order", "solver", "effort", "max-replicas"),
         "2020 paper, 5.1.3, Fig. 6; 5.2 for free splits",
@@ -122,10 +122,10 @@ SPLITS = by_name(
     Method(
         "anneal",
         "simulated annealing: random changes, worse ones less and less often",
-        "dnnp.core.portfolio.heuristic:annealed",
+        "dnnp.core.split.heuristic:annealed",
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
-        heavy="dnnp.core.annealing.sweep:sweep",
+        heavy="dnnp.core.split.annealing.sweep:sweep",
         little=0.01,
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
         "stages may wait for each other (2020 paper, 5.2), so that `dnnp-run` needs a schedule by "
@@ -212,7 +212,7 @@ LATENCY = by_name(
         "or fillings, annealing from the best of them, and a bound without an integer program",
         {
             "blocks": "dnnp.core.latency.blocks.solve:auto",
-            "operators": "dnnp.core.portfolio.latency:auto",
+            "operators": "dnnp.core.latency.auto:auto",
         },
         BOTH,
         ("effort", "seed"),
@@ -276,7 +276,7 @@ LATENCY = by_name(
     Method(
         "max-load",
         "baseline: the split that is best for throughput, priced by its latency",
-        "dnnp.core.portfolio.latency:max_load",
+        "dnnp.core.latency.auto:max_load",
         BOTH,
         ("effort", "order"),
         "2020 paper, 7",
@@ -286,7 +286,7 @@ LATENCY = by_name(
     Method(
         "scotch",
         "baseline: the parts of Scotch, priced by their latency",
-        "dnnp.core.portfolio.latency:by_throughput",
+        "dnnp.core.latency.auto:by_throughput",
         BOTH,
         source="Scotch, Pellegrini 2009",
     ),

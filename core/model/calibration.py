@@ -45,7 +45,7 @@ class RunSeen:
 
 @dataclass(frozen=True)
 class Calibration:
-    """By what base costs are multiplied, and what is added; see `core.profile.calibrate`."""
+    """By what base costs are multiplied, and what is added; see `core.extras.calibrate`."""
 
     common: float = 1.0
     """Of all operators."""

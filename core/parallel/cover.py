@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, kernel
+from dnnp.core.kernels.kernel import callee, kernel
 from dnnp.core.model.graph import Floats, Ints
 
 PLAIN, AGAIN, FASTEST = range(3)

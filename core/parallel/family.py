@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnp.core.cost.load_formula import MARGIN, ROOM
-from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.model.hybrid import HybridProblem
 from dnnp.core.parallel.cover import (
@@ -21,6 +20,7 @@ from dnnp.core.parallel.cover import (
     Teams,
 )
 from dnnp.core.parallel.problem import degrees_of, replicas_of, summed
+from dnnp.core.split.ideals.lattice import make_lattice
 
 AT_ONCE = 2_000_000
 """Sets times pins, or items, that are looked at at once."""

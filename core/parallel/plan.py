@@ -21,7 +21,6 @@ from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.order.orders import ORDERS
 from dnnp.core.parallel.problem import (
     METHOD,
     check_hybrid,
@@ -34,6 +33,7 @@ from dnnp.core.parallel.problem import (
 )
 from dnnp.core.parallel.search import plan_hybrid
 from dnnp.core.parallel.shared import plan_shared
+from dnnp.core.split.slicing.orders import ORDERS
 
 MOST_TIED = 3
 """Colours of which both ways are looked at, all with all."""

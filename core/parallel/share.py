@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, kernel
+from dnnp.core.kernels.kernel import callee, kernel
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.parallel.cover import gather, holds, kind_in, most_in_flight
 

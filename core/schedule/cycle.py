@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import inlined, lean
+from dnnp.core.kernels.kernel import inlined, lean
 from dnnp.core.model.graph import Floats, Ints
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.kernel import interpreted, lean
+from dnnp.core.kernels.kernel import interpreted, lean
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.schedule.problem import ScheduleProblem

@@ -7,17 +7,17 @@ import pytest
 
 from dnnp.core.baselines.placing import getf
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.sparse import SparseProgram
 from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import Run
-from dnnp.core.portfolio import heuristic
-from dnnp.core.portfolio.latency import OPERATORS, method_of
-from dnnp.core.portfolio.orders import search_orders
-from dnnp.core.portfolio.solve import solve
+from dnnp.core.solver.program import Outcome
+from dnnp.core.solver.sparse import SparseProgram
+from dnnp.core.split import heuristic
+from dnnp.core.split.orders import search_orders
+from dnnp.core.split.solve import solve
 from support.placing import PLACERS, problem_of
 from support.problems import chain
 from support.problems import problem_of as split_of

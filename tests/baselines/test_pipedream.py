@@ -20,7 +20,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import Run
-from dnnp.core.order.orders import kahn_order
+from dnnp.core.split.slicing.orders import kahn_order
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.cases import random_case

@@ -17,11 +17,11 @@ from dnnp.core.latency.homes import homes_of_blocks
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
-from dnnp.core.mip.ask import ask_sparse
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.solver.ask import ask_sparse
 from support.latency_cases import eager_events
 from support.placing import layered, place, problem_of
 

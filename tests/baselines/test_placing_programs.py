@@ -10,15 +10,15 @@ import pytest
 from dnnp.core.baselines.placing import baechi, getf
 from dnnp.core.baselines.placing.getf import alike
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.latency.lists.net import edge_moves, mean_times
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.mip.ask import ask, ask_sparse
-from dnnp.core.mip.program import Outcome, Program
-from dnnp.core.mip.sparse import Sparse
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import Run
-from dnnp.core.portfolio.latency import OPERATORS, method_of
+from dnnp.core.solver.ask import ask, ask_sparse
+from dnnp.core.solver.program import Outcome, Program
+from dnnp.core.solver.sparse import Sparse
 from support.latency_cases import random_problem
 from support.placing import layered, problem_of
 
@@ -193,7 +193,7 @@ def test_a_program_leaves_time_for_what_comes_after(monkeypatch: pytest.MonkeyPa
         left.append(run.left())
         return Outcome("limit")
 
-    monkeypatch.setattr("dnnp.core.mip.ask.attempted", hurry)
+    monkeypatch.setattr("dnnp.core.solver.ask.attempted", hurry)
     made = Sparse()
     made.put(made.rows(1, 0.0, 1.0), made.columns(1), 1.0)
     for run in (Run().within(1000.0), Run()):

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from bench_models import SHARED, stream_of
 from bench_mtpp import mean_ratio
 
-from dnnp.core.portfolio.bounds import TOLERANCE
+from dnnp.core.bounds.auto import TOLERANCE
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.stream import read_bytes
 from dnnp.formats.synthetic import synthetic_stream

@@ -7,10 +7,10 @@ from functools import partial
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.ordered_items import make_line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.split.slicing.orders import ORDERS
+from dnnp.core.split.slicing.slice import slice_line
 from dnnp.formats.graph import graph_of, units_of
 from support.bench import medians, table
 from support.graphs import random_stream

@@ -9,14 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import BOUNDS
-from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
-from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.portfolio import bounds
-from dnnp.core.portfolio.bounds import (
+from dnnp.core.bounds import auto as bounds
+from dnnp.core.bounds.auto import (
     AUTO,
     CLOSED,
     FEW_AUTO,
@@ -26,6 +20,12 @@ from dnnp.core.portfolio.bounds import (
     Step,
     bound,
 )
+from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.methods import BOUNDS
+from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
+from dnnp.core.model.plan import Block
+from dnnp.core.model.search_context import PLAIN, Run
 from support.brute import brute_force
 from support.cases import random_case
 

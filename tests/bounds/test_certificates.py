@@ -21,13 +21,13 @@ from dnnp.core.bounds.pairs import pairs_claim
 from dnnp.core.bounds.quantised import Whole, whole_of
 from dnnp.core.bounds.simple import simple_claim
 from dnnp.core.bounds.zone_cut import zone_cut_claim
-from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
+from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
-from dnnp.core.portfolio.ideal import ideal_claim
+from dnnp.core.split.ideal_bound import ideal_claim
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled

@@ -18,8 +18,9 @@ from dnnp.core.bounds.pairs import pair_costs
 from dnnp.core.bounds.path_closure import between_of
 from dnnp.core.bounds.same_block import proven, same_block_claim
 from dnnp.core.bounds.same_block_lp import PARTS, Named, Together
-from dnnp.core.check import cover, fields
-from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
+from dnnp.core.certificates import cover
+from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
+from dnnp.core.check import fields
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions

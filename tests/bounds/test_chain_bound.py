@@ -11,7 +11,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.portfolio.slices import best_slicing
+from dnnp.core.split.slices import best_slicing
 from dnnp.core.synthetic.regal import regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.synthetic import synthetic_stream

@@ -7,15 +7,15 @@ from collections import Counter
 import pytest
 from tools.agree_bounds import random_kind, verdict
 
+from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import Known
-from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
+from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import PLAIN
-from dnnp.core.portfolio import ideal
-from dnnp.core.portfolio.bounds import bound
-from dnnp.core.portfolio.slices import best_slicing
+from dnnp.core.split import ideal_bound as ideal
+from dnnp.core.split.slices import best_slicing
 from support.cases import accelerators_case, random_case
 
 

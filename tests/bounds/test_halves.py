@@ -10,11 +10,11 @@ import pytest
 
 from dnnp.core.bounds.claim import Claim, Known
 from dnnp.core.bounds.halves import halves_claim
-from dnnp.core.check.certificate import VERIFIED
-from dnnp.core.dp.ideal import ideal_search
+from dnnp.core.certificates.certificate import VERIFIED
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
+from dnnp.core.split.ideals.search import ideal_search
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
 from support.cases import Case

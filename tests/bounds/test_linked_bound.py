@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import REFUSED, Known
 from dnnp.core.bounds.linked import linked_bound
-from dnnp.core.check.certificate import (
+from dnnp.core.certificates.certificate import (
     NOT_CHECKABLE,
     REFUTED,
     VERIFIED,
@@ -23,8 +24,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.portfolio.bounds import bound
-from dnnp.core.portfolio.solve import solve
+from dnnp.core.split.solve import solve
 from support.linked_cases import least_over_links, linked_case
 
 CHEAP = [name for name, argument in BOUNDS.items() if argument.where and not argument.share]
@@ -120,5 +120,5 @@ def test_what_the_walk_is_not_for():
 
 def test_too_many_ideals_are_not_checkable(monkeypatch):
     problem, plan, record = next(linked_claims(range(60)))
-    monkeypatch.setattr("dnnp.core.check.linked.MOST_IDEALS", 1)
+    monkeypatch.setattr("dnnp.core.certificates.linked.MOST_IDEALS", 1)
     assert judged(plan, problem, record).verdict == NOT_CHECKABLE

@@ -16,15 +16,15 @@ from itertools import product
 
 import pytest
 
+from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import Known
-from dnnp.core.check.certificate import ARGUMENTS, LINKED, VERIFIED, check_certificate
+from dnnp.core.certificates.certificate import ARGUMENTS, LINKED, VERIFIED, check_certificate
 from dnnp.core.check.devices import fastest_links
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import PLAIN
-from dnnp.core.portfolio.bounds import bound
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
 from support.linked_cases import least_over_links, linked_case

@@ -25,15 +25,15 @@ from dnnp.core.cost.items import items_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
-from dnnp.core.mip import child
-from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.split.formulas import Formulas
-from dnnp.core.mip.split.superblock import Kind, parts_of, start_of, superblocks
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver import child
+from dnnp.core.solver.program import Outcome
+from dnnp.core.split.ip.formulas import Formulas
+from dnnp.core.split.ip.superblock import Kind, parts_of, start_of, superblocks
 from dnnp.formats.graph import graph_of
 from dnnp.formats.synthetic import synthetic_stream
 from support.brute import brute_force

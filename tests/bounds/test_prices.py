@@ -12,7 +12,7 @@ from dnnp.core.bounds.pairs import pair_costs
 from dnnp.core.bounds.path_closure import Between, between_of
 from dnnp.core.bounds.pricing import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bounds.quantised import Whole, whole_of
-from dnnp.core.cost.kernel import plain
+from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.graph import Bools, Floats
 from support.cases import accelerators_case
 

@@ -24,7 +24,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.portfolio.slices import best_slicing
+from dnnp.core.split.slices import best_slicing
 from dnnp.formats.graph import graph_of
 from dnnp.formats.synthetic import synthetic_stream
 from support.brute import brute_force

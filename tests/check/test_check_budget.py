@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dnnp.core.certificates.certificate import NOT_CHECKABLE, VERIFIED, check_certificate
 from dnnp.core.check import devices, fields
-from dnnp.core.check.certificate import NOT_CHECKABLE, VERIFIED, check_certificate
 from dnnp.core.check.devices import Mesh
 from dnnp.core.check.graph import tables_of
 from dnnp.core.check.validity import _first_left, _leaves_and_returns

@@ -88,7 +88,7 @@ def test_every_field_and_mode_of_the_format_is_declared(kind: str) -> None:
 
 
 def test_every_argument_has_its_certificate_declared() -> None:
-    from dnnp.core.check.certificate import ARGUMENTS, LINKED
+    from dnnp.core.certificates.certificate import ARGUMENTS, LINKED
 
     assert set(declared.CERTIFICATES) == {*ARGUMENTS, LINKED}
 

@@ -25,8 +25,8 @@ COMPILER = {
 
 OTHERS = {
     "dnnp.core.baselines.pipedream", "dnnp.core.bounds.flows", "dnnp.core.cost.latency",
-    "dnnp.core.dp.hierarchy", "dnnp.core.annealing.anneal", "dnnp.core.mip",
-    "dnnp.core.order.brkga", "dnnp.core.peak.segment", "dnnp.core.portfolio.first",
+    "dnnp.core.split.clusters.hierarchy", "dnnp.core.split.annealing.anneal", "dnnp.core.solver",
+    "dnnp.core.split.slicing.brkga", "dnnp.core.split.peak.segment", "dnnp.core.split.first",
     "dnnp.formats.devices",
 }  # fmt: skip
 """What other methods and options of dnnp-partition need."""

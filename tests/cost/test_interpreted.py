@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dnnp.core
-from dnnp.core.cost.interpreted import OverrunError, twin_of
-from dnnp.core.cost.kernel import (
+from dnnp.core.kernels.folders import LONG, had_files, has_files, name_of, was_long
+from dnnp.core.kernels.interpreted import OverrunError, twin_of
+from dnnp.core.kernels.kernel import (
     LONG_ROUNDS,
     WARM_ROUNDS,
     Kernel,
@@ -26,7 +27,6 @@ from dnnp.core.cost.kernel import (
     is_cold,
     kernel,
 )
-from dnnp.core.cost.kernel_folders import LONG, had_files, has_files, name_of, was_long
 
 
 class Pair(NamedTuple):

@@ -15,13 +15,13 @@ from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import validity_of
-from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.order.orders import ORDERS
-from dnnp.core.portfolio.slices import best_slicing
+from dnnp.core.split.ideals.search import ideal_search
+from dnnp.core.split.slices import best_slicing
+from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from support.brute import brute_force

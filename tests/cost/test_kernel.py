@@ -8,7 +8,7 @@ import sys
 import numba
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined
+from dnnp.core.kernels.kernel import callee, inlined
 
 
 @callee

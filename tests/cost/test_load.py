@@ -17,7 +17,7 @@ from dnnp.core.cost.ordered_items import make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream

@@ -14,7 +14,7 @@ from dnnp.core.cost.problem import LINES, SplitProblem
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import without_memory
 from dnnp.core.model.search_context import Run
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.split.slicing.orders import ORDERS
 from support.cases import random_case
 
 
@@ -107,7 +107,7 @@ def test_lines_of_foreign_items_are_not_remembered(laid: list[SplitProblem]) -> 
 
 
 def test_solvers_leave_a_line_as_it_is() -> None:
-    from dnnp.core.portfolio.solve import solve
+    from dnnp.core.split.solve import solve
 
     problem = fresh(3, training=False, limited=False, objective="throughput")
     lines = [problem.line(problem.items, make(problem.items)) for make in ORDERS.values()]

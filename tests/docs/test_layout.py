@@ -14,48 +14,24 @@ import pytest
 from dnnp.formats.header import RELEASE
 from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources, syntax_nodes
 
-SOLVERS = (
-    "core.dp", "core.order", "core.annealing", "core.mip", "core.latency", "core.bounds",
-    "core.baselines", "core.peak",
-)  # fmt: skip
-BASE = ("core.model", "core.cost")
-MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "cmds": ("cmds", "formats", "core", "samples"),
-    "core.api": (
-        "core.methods", *BASE, *SOLVERS, "core.parallel", "core.portfolio", "core.coarsen",
-        "core.profile", "core.schedule", "core.check", "core.synthetic", "core.training",
-        "core.tensor_parallel",
-        "core.runtime", "core.view", "formats",
-    ),
-    "formats": ("core.model",),
-    "samples": ("core.api", *BASE),
-    "core.methods": (),
-    "core.model": (),
-    "core.cost": ("core.model",),
-    "core.dp": BASE,
-    "core.order": (*BASE, "core.dp"),
-    "core.parallel": (*BASE, "core.dp", "core.order"),
-    "core.annealing": (*BASE, "core.dp", "core.order"),
-    "core.mip": (*BASE, "core.dp", "core.order", "core.peak"),
-    "core.latency": (*BASE, "core.dp", "core.order", "core.annealing", "core.mip"),
-    "core.bounds": (*BASE, "core.dp", "core.order", "core.mip"),
-    "core.baselines": (*BASE, "core.dp", "core.order", "core.mip", "core.latency", "formats"),
-    "core.portfolio": ("core.methods", *BASE, *SOLVERS),
-    "core.coarsen": BASE,
-    "core.peak": BASE,
-    "core.profile": BASE,
-    "core.schedule": ("core.methods", *BASE),
-    "core.check": ("core.model",),
-    "core.synthetic": ("core.model",),
-    "core.training": ("core.model",),
-    "core.tensor_parallel": ("core.model",),
-    "core.runtime": ("core.model", "formats"),
-    "core.view": ("core.model", "core.cost", "core.coarsen", "formats"),
-}  # fmt: skip
-"""Area -> areas it may import besides itself."""
+LAYERS = [
+    line.split()
+    for line in re.findall(
+        r"^```text\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
+    )[0].splitlines()
+]
+"""Areas by rows, as CONTRIBUTING.md draws them: each imports from rows below its own."""
+ROW = {area: row for row, areas in enumerate(LAYERS) for area in areas}
+APART = {
+    "core.check": {"core.model"},
+    "core.certificates": {"core.model", "core.check"},
+    "core.runtime": {"core.model", "formats"},
+    "formats": {"core.model"},
+}
+"""Areas that may import these alone: checks share no code with what they judge."""
 
 WORLD = {"os", "sys", "io", "pathlib", "shutil", "subprocess", "socket", "tempfile", "onnxruntime"}
-"""Modules that core outside core/api and core/runtime has no use for."""
+"""Modules that core outside core/api, core/runtime and core/extras has no use for."""
 
 SLOW = {
     "scipy", "numba", "onnxruntime", "sympy", "mip", "highspy", "ortools", "pymetis",
@@ -65,11 +41,11 @@ SLOW = {
 
 EXCEPTIONS = (
     "core/baselines/partitioners.py",  # starts and ends a program
-    "core/cost/kernel.py",  # heeds NUMBA_DISABLE_JIT, and looks whether numba is there
-    "core/cost/kernel_cache.py",  # reads and writes compiled kernels
-    "core/cost/kernel_folders.py",  # says where these are
-    "core/mip/child.py",  # starts and ends the process that solves integer programs
-    "core/mip/worker.py",  # is that process
+    "core/kernels/kernel.py",  # heeds NUMBA_DISABLE_JIT, and looks whether numba is there
+    "core/kernels/cache.py",  # reads and writes compiled kernels
+    "core/kernels/folders.py",  # says where these are
+    "core/solver/child.py",  # starts and ends the process that solves integer programs
+    "core/solver/worker.py",  # is that process
     "core/model/processes.py",  # asks how many there are
 )
 
@@ -77,10 +53,10 @@ EXCEPTIONS = (
 def area_of(module: str) -> str:
     """`dnnp.core.cost.load` -> `core.cost`; `dnnp.formats.stream` -> `formats`; `dnnp` itself and
     its modules -> `core.api`."""
-    parts = module.split(".")[1:]
-    if not parts or parts[0] not in FOLDERS:
+    name = module.partition(".")[2]
+    if name.split(".")[0] not in FOLDERS:
         return "core.api"
-    return ".".join(parts[:2]) if parts[0] == "core" else parts[0]
+    return max((a for a in ROW if f"{name}.".startswith(f"{a}.")), key=len, default=name)
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -96,17 +72,15 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 def test_imports_point_down() -> None:
     wrong = []
     for path in sources():
-        module = module_of(path)
-        area = area_of(module)
-        if module == "dnnp.core":
-            area = "core.model"
-        assert area in MAY_IMPORT, f"{path}: no line about {area} in the import table"
-        allowed = (area, *MAY_IMPORT[area])
+        area = area_of(module_of(path))
+        if area == "core":
+            continue
+        assert area in ROW, f"{path}: CONTRIBUTING.md has no row for {area}"
         for line, name in imports(path):
-            if name.split(".")[0] != "dnnp":
-                continue
             target = area_of(name)
-            if not any(target == a or target.startswith(f"{a}.") for a in allowed):
+            if name.split(".")[0] != "dnnp" or target == area:
+                continue
+            if ROW[target] <= ROW[area] or target not in APART.get(area, ROW):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {area} imports {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -130,11 +104,11 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
-def test_core_outside_api_and_runtime_keeps_to_itself() -> None:
+def test_core_outside_api_runtime_and_extras_keeps_to_itself() -> None:
     wrong = []
     for path in sorted((ROOT / "core").rglob("*.py")):
         where = path.relative_to(ROOT)
-        outside = where.parts[:2] in (("core", "api"), ("core", "runtime"))
+        outside = where.parts[1] in ("api", "runtime", "extras")
         if outside or str(where) in EXCEPTIONS:
             continue
         wrong += [f"{where}:{n}: imports {m}" for n, m in imports(path) if m.split(".")[0] in WORLD]
@@ -179,7 +153,7 @@ def test_libraries_that_take_long_to_load_are_imported_where_they_are_used() -> 
         f"{path.relative_to(ROOT)}: imports {name}"
         for path in sources()
         for name in at_start(ast.parse(path.read_bytes()))
-        if {name, name.split(".")[0]} & SLOW and not path.match("core/cost/kernel*.py")
+        if {name, name.split(".")[0]} & SLOW and not path.match("core/kernels/kernel*.py")
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -17,12 +17,12 @@ import numba
 import numpy as np
 import pytest
 
-from dnnp.core.cost.kernel import compile_always, kernel
+from dnnp.core.kernels.kernel import compile_always, kernel
 from support.run import PATIENCE_S
 
-CALLEE = "from dnnp.core.cost.kernel import kernel\n@kernel\ndef step(x):\n    return x + {}\n"
+CALLEE = "from dnnp.core.kernels.kernel import kernel\n@kernel\ndef step(x):\n    return x + {}\n"
 CALLER = (
-    "from callee import step\nfrom dnnp.core.cost.kernel import kernel\nLIMIT = {}\n"
+    "from callee import step\nfrom dnnp.core.kernels.kernel import kernel\nLIMIT = {}\n"
     "@kernel\ndef double(x):\n    return 2 * min(step(x), LIMIT)\n"
 )
 
@@ -154,7 +154,7 @@ FIELDS = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    {}: int\n 
 
 def test_the_order_of_fields_counts(folder: Path) -> None:
     (folder / "caller.py").write_text(
-        "from callee import Pair\nfrom dnnp.core.cost.kernel import kernel\n"
+        "from callee import Pair\nfrom dnnp.core.kernels.kernel import kernel\n"
         "@kernel\ndef double(pair):\n    return pair.a\n"
     )
     for names, hits in ((("a", "b"), 0), (("a", "b"), 1), (("b", "a"), 0), (("b", "a"), 1)):

@@ -13,13 +13,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from dnnp.caller import Caller
-from dnnp.core.cost import kernel_cache, kernel_folders
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.kernels import cache as kernel_cache
+from dnnp.core.kernels import folders as kernel_folders
+from dnnp.core.kernels.kernel import kernel
 from dnnp.searching import note_compiling
 from support.run import PATIENCE_S, dnnp, executable
 
 TRIPLED = (
-    "from dnnp.core.cost.kernel import compile_always, kernel\n"
+    "from dnnp.core.kernels.kernel import compile_always, kernel\n"
     "compile_always()\n"
     "@kernel\ndef triple(x):\n    return 3 * x\n"
     "if __name__ == '__main__':\n"

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from dnnp.core.profile.calibrate import calibrate
+from dnnp.core.extras.calibrate import calibrate
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 
 CALIBRATION = {

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnp.core.model.calibration import Calibration, RunSeen, StageSeen
-from dnnp.core.profile.calibrate import (
+from dnnp.core.extras.calibrate import (
     COMMON,
     DEPTHWISE,
     FAMILY,
@@ -27,6 +26,7 @@ from dnnp.core.profile.calibrate import (
     fitted,
     load_of,
 )
+from dnnp.core.model.calibration import Calibration, RunSeen, StageSeen
 
 TRUE = {"MatMul": 1.3, "Gemm": 1.25, "Conv": 0.8, "Add": 2.0, "Mul": 1.8, "Transpose": 3.0}
 TRUE_TRANSFER = 0.2

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnp.core.extras.fit import fit_link
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.processes import available_cores
-from dnnp.core.profile.fit import fit_link
 from dnnp.core.runtime import transfers
 from dnnp.core.runtime.transfers import SIZES, Sweep, Transfer
 from dnnp.formats.devices import load_cluster

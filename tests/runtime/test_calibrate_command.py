@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dnnp.calibrating import operators_of, refuse_several_classes
+from dnnp.core.extras.calibrate import LEFT, factor_of
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.profile.calibrate import LEFT, factor_of
 from dnnp.core.runtime import steady
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes

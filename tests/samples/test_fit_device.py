@@ -9,9 +9,9 @@ import pytest
 
 import dnnp
 from dnnp import fitting
+from dnnp.core.extras.operator_grid import QUICK, grid
+from dnnp.core.extras.operator_times import block_time
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.operator_grid import QUICK, grid
-from dnnp.core.runtime.operator_times import block_time
 from dnnp.formats.devices import load_device
 from dnnp.samples import build, fit_device
 
@@ -122,7 +122,7 @@ def test_nothing_is_written_where_nothing_runs(
     def fails(*_: object) -> float:
         raise InputFileError("no")
 
-    monkeypatch.setattr("dnnp.core.runtime.operator_times.block_time", fails)
+    monkeypatch.setattr("dnnp.core.extras.operator_times.block_time", fails)
     path = tmp_path / "x.json"
     assert fit_device.main(["--quick", "-q", "-o", str(path)]) == 1
     assert "no operator could be measured: no" in capsys.readouterr().err

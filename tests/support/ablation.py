@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dnnp.core.cost.items import Items
-from dnnp.core.dp import ideal
+from dnnp.core.split.ideals import search as ideal
 
 
 @contextmanager

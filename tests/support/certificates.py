@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnp.core.bounds.quantised import Whole, whole_of
-from dnnp.core.check.certificate import REFUTED, check_certificate
+from dnnp.core.certificates.certificate import REFUTED, check_certificate
 from support.cases import Case
 
 UNKNOWN = 10**9

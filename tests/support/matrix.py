@@ -1,8 +1,8 @@
 """SliceGraph with tables: all segment costs at once (MTPP Algorithms 1, 4 and 5).
 
-For orders of some hundred items, in O(n^2) memory; `dnnp.core.dp.slice` needs O(n) and finds the
-same value. The paper adds a tensor's size to rectangles of segments (l, r) with a Fenwick tree;
-here the corners of the rectangles are noted, and two running sums fill them all.
+For orders of some hundred items, in O(n^2) memory; `dnnp.core.split.slicing.slice` needs O(n) and
+finds the same value. The paper adds a tensor's size to rectangles of segments (l, r) with a Fenwick
+tree; here the corners of the rectangles are noted, and two running sums fill them all.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.cost.timeline import Placement
+from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.portfolio.latency import OPERATORS, method_of
 
 PLACERS = tuple(
     name

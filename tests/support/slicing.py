@@ -11,10 +11,10 @@ from dnnp.core.check.load import footprint_of, price
 from dnnp.core.check.violation import above
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.ordered_items import Line, make_line
-from dnnp.core.dp.ideal import window_search
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.order.decoder import kahn_with_priorities
+from dnnp.core.split.ideals.search import window_search
+from dnnp.core.split.slicing.decoder import kahn_with_priorities
 from support.brute import brute_force
 from support.cases import Case
 

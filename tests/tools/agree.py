@@ -40,8 +40,6 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.ordered_items import steps_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.ideal import IdealResult, ideal_search
-from dnnp.core.mip.split.solve import solve_ip
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -49,9 +47,11 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.order.decoder import prioritised_order
-from dnnp.core.portfolio.slices import best_slicing
-from dnnp.core.portfolio.solve import solve
+from dnnp.core.split.ideals.search import IdealResult, ideal_search
+from dnnp.core.split.ip.solve import solve_ip
+from dnnp.core.split.slices import best_slicing
+from dnnp.core.split.slicing.decoder import prioritised_order
+from dnnp.core.split.solve import solve
 from support.ablation import no_contraction
 from support.brute import brute_force
 from support.cases import Case, random_case

@@ -25,16 +25,16 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import FAILED, REFUSED, SOLVED, Claim, Known
-from dnnp.core.check.certificate import REFUTED, VERIFIED, check_certificate
+from dnnp.core.certificates.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN
-from dnnp.core.portfolio.bounds import bound
-from dnnp.core.portfolio.solve import solve
+from dnnp.core.split.solve import solve
 from dnnp.formats.bounds import storable
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case

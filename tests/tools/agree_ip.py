@@ -27,10 +27,10 @@ import numpy as np
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
-from dnnp.core.mip.split.solve import IpResult, solve_ip
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.split.ip.solve import IpResult, solve_ip
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
 from support.cases import Case, random_case

@@ -25,9 +25,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.mip.latency.cpsat import cpsat_blocks, cpsat_operators
-from dnnp.core.mip.latency.ip import latency_ip
-from dnnp.core.mip.latency.moirai import moirai
+from dnnp.core.latency.ip.cpsat import cpsat_blocks, cpsat_operators
+from dnnp.core.latency.ip.ip import latency_ip
+from dnnp.core.latency.ip.moirai import moirai
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_brute import brute_blocks, brute_operators

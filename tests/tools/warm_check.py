@@ -1,7 +1,7 @@
 """After `make warm`: run the steps on small models, and list every kernel that is compiled.
 
 There should be none. What is listed needs a case in `core/api/warm_cases.py`, or one kind of
-array only (`plain` in `core/cost/kernel.py`).
+array only (`plain` in `core/kernels/kernel.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from numba.core import event
 
 import dnnp
-from dnnp.core.cost.kernel_cache import KernelCache
+from dnnp.core.kernels.cache import KernelCache
 from dnnp.graph import Graph
 from dnnp.samples.build import write
 

@@ -1,7 +1,7 @@
 """Build a wheel that brings compiled kernels along: `make wheel`.
 
 They are compiled for the baseline processor of this kind of machine (`BASELINES` of
-`core/cost/kernel_folders.py`), and serve where Python, numba, llvmlite and numpy are those of this
+`core/kernels/folders.py`), and serve where Python, numba, llvmlite and numpy are those of this
 environment; elsewhere kernels are compiled as ever. The folder `build/kernels` keeps them for the
 next time.
 """
@@ -47,7 +47,7 @@ def main() -> int:
             (folder / each).symlink_to(ROOT / each)
         unwanted = shutil.ignore_patterns("__pycache__", "kernels.d")
         shutil.copytree(ROOT / "core", folder / "core", ignore=unwanted)
-        shutil.copytree(KEPT, folder / "core" / "cost" / "kernels.d")
+        shutil.copytree(KEPT, folder / "core" / "kernels" / "kernels.d")
         tags = ["--python-tag", f"cp{sys.version_info[0]}{sys.version_info[1]}"]
         tags += ["--plat-name", args.platform.replace("-", "_").replace(".", "_")]
         done = subprocess.run(

@@ -22,11 +22,11 @@ from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.room import by_first, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
-from dnnp.core.mip.ask import ask_sparse
-from dnnp.core.mip.sparse import Sparse, SparseProgram
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.ask import ask_sparse
+from dnnp.core.solver.sparse import Sparse, SparseProgram
 
 MOST_EDGES = 250_000
 """Edges up to which the program is solved."""

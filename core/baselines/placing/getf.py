@@ -24,19 +24,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.tasks import Tasks
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.lists.net import Net, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.room import Room, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
-from dnnp.core.mip.ask import ask_sparse
-from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.sparse import Sparse, SparseProgram
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.search_context import Run
+from dnnp.core.solver.ask import ask_sparse
+from dnnp.core.solver.program import Outcome
+from dnnp.core.solver.sparse import Sparse, SparseProgram
 
 MOST_CHOICES = 80_000
 """Columns of shares up to which the program is solved."""

@@ -17,8 +17,8 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.order.decoder import kahn_with_priorities
-from dnnp.core.order.orders import order_named
+from dnnp.core.split.slicing.decoder import kahn_with_priorities
+from dnnp.core.split.slicing.orders import order_named
 
 
 def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.annealing.random import below
-from dnnp.core.cost.kernel import callee, inlined
+from dnnp.core.kernels.kernel import callee, inlined
 from dnnp.core.latency.blocks.state import POOL_SLOT, pool_insert
 from dnnp.core.latency.blocks.update import relocate
+from dnnp.core.split.annealing.random import below
 
 EVERYTHING = 1 << 60
 """No limit."""

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.annealing.random import below, exponential_table, generator
-from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.latency.blocks.moves import (
     border,
     follow,
@@ -26,6 +25,7 @@ from dnnp.core.latency.blocks.moves import (
 from dnnp.core.latency.blocks.state import Fixed, rebuild
 from dnnp.core.latency.blocks.update import excess, fits, latency
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.split.annealing.random import below, exponential_table, generator
 
 BORDER, SINGLE, JUMP, OPEN, MERGE, PASS, SWAP, TWICE = range(8)
 """Entries of `BlockMemory.mix`: kinds of moves; the last is the share of moves that are two."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, lean, plain
+from dnnp.core.kernels.kernel import callee, inlined, lean, plain
 from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.model.graph import Floats, Ints, csr
 

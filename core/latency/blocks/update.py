@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, lean
+from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.latency.blocks.state import POOL_SLOT, pool_insert, pool_remove
 
 

@@ -32,12 +32,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import plain
-from dnnp.core.dp.lattice import Lattice, make_lattice
+from dnnp.core.kernels.kernel import plain
 from dnnp.core.latency.blocks.items import BlockItems, kind_of_each
 from dnnp.core.latency.blocks.state import Fixed
 from dnnp.core.latency.ideals.live import live_tasks
 from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.split.ideals.lattice import Lattice, make_lattice
 
 MOST_IDEALS = 200_000
 

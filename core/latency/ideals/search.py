@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.dp.lattice import Lattice
+from dnnp.core.kernels.kernel import plain
 from dnnp.core.latency.blocks.anneal import judge
 from dnnp.core.latency.blocks.bound import MOST_ITEMS, play, times_left
 from dnnp.core.latency.blocks.items import BlockItems, block_items
@@ -36,6 +35,7 @@ from dnnp.core.latency.ideals.net import (
 from dnnp.core.latency.ideals.sweeps import sweep
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.ideals.lattice import Lattice
 
 ARGUMENT = "ideals of blocks"
 """What plans call the bound."""

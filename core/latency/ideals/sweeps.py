@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, lean
+from dnnp.core.kernels.kernel import callee, inlined, lean
 
 
 @lean

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, kernel
+from dnnp.core.kernels.kernel import callee, inlined, kernel
 from dnnp.core.latency.lists.insertion import DONE
 from dnnp.core.latency.lists.lanes import LaneState, arrival, commit, new_state, sort_reads
 from dnnp.core.latency.lists.net import Net

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.lists.net import Net
 from dnnp.core.model.graph import Bools, Floats, Ints
 

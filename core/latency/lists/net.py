@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Ints, csr
 
 NONE, CHANNEL, DEVICE = range(3)

@@ -12,12 +12,12 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
-from dnnp.core.mip.ask import ask
-from dnnp.core.mip.program import TOLERANCES, Program
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
+from dnnp.core.solver.ask import ask
+from dnnp.core.solver.program import TOLERANCES, Program
 
 FULL = "the devices are full before every task has a place"
 

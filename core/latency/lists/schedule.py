@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.lists.earliest import Rules, earliest
 from dnnp.core.latency.lists.insertion import DONE, insertion
 from dnnp.core.latency.lists.lanes import commit, new_state, send, sort_reads

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, kernel, lean
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM
+from dnnp.core.kernels.kernel import callee, inlined, kernel, lean
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
 
 STRIDE = 16

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.annealing.random import below, exponential_table, generator
-from dnnp.core.cost.kernel import callee, inlined, lean
+from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.latency.operators.kernel import (
     ListBoard,
     ListState,
@@ -26,6 +25,7 @@ from dnnp.core.latency.operators.kernel import (
     undo,
 )
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.split.annealing.random import below, exponential_table, generator
 
 ASSIGN, SHIFT, BOTH, CLUSTER, RANGE, SWAP = range(6)
 """Moves; entries of `ListMemory.mix`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, inlined, kernel
+from dnnp.core.kernels.kernel import callee, inlined, kernel
 from dnnp.core.latency.lists.room import by_first
 from dnnp.core.latency.operators.kernel import ListBoard, move_time
 from dnnp.core.model.graph import Floats, Ints

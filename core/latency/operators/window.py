@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import inlined, kernel, lean
+from dnnp.core.kernels.kernel import inlined, kernel, lean
 from dnnp.core.latency.operators.kernel import move_time
 
 ROUNDS = 20

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel, lean
+from dnnp.core.kernels.kernel import kernel, lean
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.schedule.finish.shop import Shop
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.cost.kernel import callee, inlined, lean
+from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.model.graph import Floats, Ints
 
 Bools = NDArray[np.bool_]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import inlined, lean
+from dnnp.core.kernels.kernel import inlined, lean
 from dnnp.core.schedule.orders.gaps import (
     DEPTH,
     FRONT,

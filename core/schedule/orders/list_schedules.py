@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.orders.cycle import tightened

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.placement import Placement

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.schedule.orders.gaps import close
 

@@ -1,0 +1,329 @@
+"""Arguments for lower bounds by name, and the order in which `auto` tries them.
+
+Each argument is a function of the problem, of what is known and of the run, and makes a claim.
+Where links are stated they argue about the best link of each class, which no split can beat.
+Here claims are judged: none may exceed the value of a split that exists, and the best one wins. A
+split that an argument finds on the way replaces the one known, and the next arguments start from
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import VALIDITIES
+from dnnp.core.methods import BOUNDS
+from dnnp.core.model.deadline import Kept, beside
+from dnnp.core.model.errors import (
+    FormatError,
+    InfeasibleError,
+    LimitError,
+    UnavailableError,
+    UsageError,
+)
+from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.search_context import PLAIN, Run, Standing
+from dnnp.core.split.peak.order import with_least_peak
+
+SOLVER_S = 60.0
+"""Seconds that integer programs may take together, where there is no other limit."""
+
+TOLERANCE = 2e-6
+"""Relative gap that is left where integer programs are solved; then no solver is asked again."""
+
+SMALL_EFFORT = 0.05
+"""Effort of the first search over ideals, of the effort asked for; the second one has all."""
+
+
+class Trial(NamedTuple):
+    """One argument that was tried."""
+
+    method: str
+    status: str
+    value: float | None
+    """What it proves, or the simple bound if that is larger; None: nothing."""
+    reason: str
+    seconds: float
+
+
+class Proof(NamedTuple):
+    """The best bound, and how it came about."""
+
+    method: str
+    claim: Claim
+    tried: list[Trial]
+    value: float
+    """Objective of the best split known now."""
+    blocks: list[Block] | None
+    """That split, if it is better than the one that was given."""
+    found_by: str
+    """The argument that found it."""
+
+
+class Step(NamedTuple):
+    """One argument within `auto`."""
+
+    name: str
+    effort: float = 1.0
+    """Of the effort asked for."""
+    share: float | None = None
+    """Of the time left for solvers; None: that of the argument."""
+
+
+AUTO = (
+    Step("chain"), Step("zone-cut"), Step("node-cut"), Step("ideal", SMALL_EFFORT), Step("pairs"),
+    Step("same-block"), Step("cover"), Step("ideal"), Step("no-dag"), Step("bottleneck"),
+    Step("guess"), Step("exact"),
+)  # fmt: skip
+"""What `auto` tries after `simple`, cheapest first."""
+
+FEW = 2
+FEW_AUTO = (
+    *AUTO[:4], Step("halves"), Step("pairs"), Step("ideal"), Step("exact", share=0.5),
+    Step("guess", share=0.4), Step("no-dag", share=0.3), Step("bottleneck", share=0.3),
+    Step("same-block", share=0.5), Step("cover", share=1.0),
+)  # fmt: skip
+"""The same for up to `FEW` devices, where integer programs for whole splits mostly end."""
+
+SMALL = 16
+SMALL_AUTO = (
+    *AUTO[:5], Step("ideal"), Step("cover", share=0.75), Step("same-block", share=0.6),
+    *AUTO[8:],
+)  # fmt: skip
+"""The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
+
+CHECKABLE, MOST_LINEAR = ("ideal", "halves", "pairs", "same-block", "cover"), 64
+"""What `auto` tries besides where the best argument cannot be checked; linear programs for so many
+units at most."""
+
+LINKED = "links"
+"""The argument that knows links; `auto` tries it first where there are any."""
+
+STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
+"""Arguments that try more than once; a better split lets the next one go further."""
+
+
+def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = PLAIN) -> Proof:
+    """Prove as large a bound as `method` can: the name of an argument, or `auto`.
+
+    The simple bound is always tried first; the floor that is known is not taken for granted. Ends
+    at gap 0, or when the run is to stop.
+
+    Raises
+    ------
+    UnavailableError
+        The solver that is asked for is not installed.
+    UsageError
+        There are no bounds for this objective, or the argument that is asked for does not hold
+        for this problem.
+    """
+    objective = problem.options.objective
+    if objective not in ("throughput", "gpipe"):
+        raise UsageError(f"the objective is {objective}; there are bounds for throughput and gpipe")
+    if method == "auto":
+        run = run.without_shares()  # it may end after any argument
+    judge = _Judge(problem, known, run, strict=method != "auto")
+    judge.attempt(Step("simple"))
+    steps: tuple[Step, ...] = STEPS.get(method, (Step(method),))
+    if method == "auto":
+        count = sum(d.count for d in problem.devices)
+        small = SMALL_AUTO if problem.units.g <= SMALL * count else AUTO
+        steps = FEW_AUTO if count <= FEW else small
+        steps = tuple(s for s in steps if s.name != "no-dag" or known.validity == "free")
+        steps = (Step(LINKED), *steps) if problem.links else steps
+    for step in steps:
+        if judge.done(step.name):
+            break
+        if method == "auto" and judge.hopeless(step.name):
+            continue
+        if step.name != "simple":
+            judge.attempt(step)
+        if method != "auto" and judge.tried[-1].status == REFUSED:
+            raise UsageError(f"--method {method}: {judge.tried[-1].reason}")
+    if method == "auto":
+        for name in CHECKABLE if problem.units.g <= MOST_LINEAR else CHECKABLE[:3]:
+            if not judge.best()[1].checkable and judge.may_add(name):
+                judge.attempt(Step(name), besides=True)
+    return judge.proof()
+
+
+class _Judge:
+    """Tries arguments, and keeps what holds."""
+
+    def __init__(self, problem: SplitProblem, known: Known, run: Run, *, strict: bool) -> None:
+        self.problem, self.known, self.run = problem, known, run
+        self.strict = strict
+        """Whether a missing solver is an error."""
+        self.value = known.value
+        self.most = self._unlinked_value(known.blocks)
+        """What arguments that know no links may prove: the least value without them."""
+        self.blocks: list[Block] | None = None
+        self.found_by = ""
+        self.held: list[tuple[str, Claim]] = []
+        self.tried: list[Trial] = []
+        self.solver_s = SOLVER_S
+        """Seconds left for solvers, where there is no other limit."""
+        self.last: dict[str, tuple[float, Claim]] = {}
+        """Argument -> the value that it last ended with, and its claim."""
+
+    def done(self, name: str) -> bool:
+        """Whether nothing is left that this argument could prove, or no time to prove it."""
+        most = self.value if name == LINKED else min(self.value, self.most)
+        return self.best()[1].value >= most * (1 - CLOSED) or self.run.stop()
+
+    def hopeless(self, name: str) -> bool:
+        """Whether an argument has nothing to add.
+
+        Solvers prove no more than their tolerance allows. Where there were too many
+        ideals to begin with, there are as many later, unless there is a better split.
+        """
+        if BOUNDS[name].share and self.best()[1].value >= self.value * (1 - TOLERANCE):
+            return True
+        last = self.last.get(name)
+        if last is None or last[0] != self.value or last[1].certificate is None:
+            return False
+        return last[1].certificate.get("ideals") == 0 and self.run.effort <= 1
+
+    def best(self) -> tuple[str, Claim]:
+        """The largest claim; of those that hardly differ, the first that can be checked."""
+        best = self.held[0]
+        for name, claim in self.held[1:]:
+            more, least = claim.checkable > best[1].checkable, best[1].value
+            if claim.value > least * (1 + (-CLOSED if more else CLOSED)):
+                best = name, claim
+        return best
+
+    def may_add(self, name: str) -> bool:
+        """Whether an argument was not tried yet with the best value that is known."""
+        tried = name in self.last and self.last[name][0] == self.value
+        return not tried and not self.run.stop()
+
+    def proof(self) -> Proof:
+        """What came out of it."""
+        return Proof(*self.best(), self.tried, self.value, self.blocks, self.found_by)
+
+    def attempt(self, step: Step, *, besides: bool = False) -> None:
+        """Try one argument; `besides`: it is to prove again what another cannot show."""
+        name, argument = step.name, BOUNDS[step.name]
+        share = argument.share if step.share is None else step.share
+        problem = self.problem if name == LINKED else self.problem.unlinked
+        blocks = self.blocks or self.known.blocks
+        known = replace(
+            self.known,
+            value=self.value,
+            blocks=None if blocks is None else problem.own(blocks),
+            floor=max((c.value for _, c in self.held if c.checkable or not besides), default=0.0),
+        )
+        kept: Kept[list[Block]] = Kept()
+        run = kept.told_by(self._shown(self.run.scaled(step.effort)))
+        run.stands(name, bound=known.floor)
+        told = {"argument": name, "checkable": False}
+        if share:
+            run = run.part(share, otherwise=self.solver_s)
+        started = monotonic()
+        try:
+            claim = beside(
+                lambda: argument.function()(problem, known, run),
+                self.run.stop,
+                lambda: Claim(0.0, LIMIT, "stopped"),
+            )
+            proven = kept.proven(self.value)
+            if proven > max(claim.value, known.floor) * (1 + CLOSED):
+                claim = replace(claim, value=proven, certificate=told)
+        except UsageError as error:
+            claim = Claim(0.0, REFUSED, str(error))
+        except (InfeasibleError, LimitError) as error:
+            claim = Claim(0.0, FAILED, str(error))
+        except UnavailableError as error:
+            if self.strict or known.solver != "cbc":
+                raise
+            claim = Claim(0.0, FAILED, str(error))
+        seconds = monotonic() - started
+        if share:
+            self.solver_s = max(self.solver_s - seconds, 0.0)
+        if kept.split is not None:
+            self._improve(name, kept.split)
+        self._take(name, claim, seconds)
+
+    def _shown(self, run: Run) -> Run:
+        """The same run, of which is shown what is judged already."""
+
+        def watch(standing: Standing) -> None:
+            bound = min(max(standing.bound, self.best()[1].value if self.held else 0.0), self.value)
+            self.run.watch(standing._replace(value=self.value, bound=bound))
+
+        return replace(run, watch=watch)
+
+    def _take(self, name: str, claim: Claim, seconds: float) -> None:
+        """Judge a claim, and keep it if it holds."""
+        if claim.blocks is not None:
+            self._improve(name, claim.blocks)
+        if claim.status != REFUSED and not claim.value <= self.value * (1 + CLOSED):
+            claimed, found = (self.run.shown(value, 9) for value in (claim.value, self.value))
+            reason = f"it claims {claimed}, but there is a split of {found}"
+            claim = Claim(0.0, FAILED, reason)
+        claim = replace(claim, value=min(claim.value, self.value))
+        if claim.status == SOLVED and not claim.value and not claim.reason and self.held:
+            claim = replace(claim, reason=f"nothing above {self.best()[0]}")
+        if claim.status == FAILED:
+            self.run.warn(f"{name} failed: {claim.reason}")
+        if claim.status != REFUSED and (claim.value > 0 or not self.held):
+            self.held.append((name, claim))
+        self.last[name] = self.value, claim
+        self.run.stands(value=self.value, bound=self.best()[1].value)
+        shown = None
+        if claim.status in (SOLVED, LIMIT) or (claim.status == FAILED and claim.value > 0):
+            shown = max(claim.value, self.held[0][1].value)
+        self.tried.append(Trial(name, claim.status, shown, claim.reason, seconds))
+        what = claim.status if shown is None else f"{self.run.shown(shown)}, {claim.status}"
+        because = f" ({claim.reason})" if claim.reason else ""
+        self.run.tell(f"{name}: {what}{because}, {seconds:.3f} s")
+
+    def _unlinked_value(self, blocks: Sequence[Block] | None) -> float:
+        """Objective of a split where no links are stated; inf: it is not known."""
+        if blocks is None or not self.problem.links:
+            return inf
+        unlinked = self.problem.unlinked
+        try:
+            return unlinked.value(unlinked.own(blocks))
+        except (InfeasibleError, FormatError):
+            return inf
+
+    def _improve(self, name: str, blocks: list[Block]) -> None:
+        """Take over a better split; claims that it contradicts are dropped."""
+        problem = self.problem
+        self.most = min(self.most, self._unlinked_value(blocks))
+        blocks = problem.own(blocks)
+        try:
+            if problem.options.memory_model == "peak":
+                blocks = with_least_peak(problem.graph, blocks, run=Run(effort=0.0))
+            plan = problem.plan(blocks)
+        except (InfeasibleError, FormatError):
+            return
+        weak = VALIDITIES.index(plan.validity) < VALIDITIES.index(self.known.validity)
+        if weak or plan.value >= self.value * (1 - ROUNDING):
+            return
+        self.value, self.blocks, self.found_by = plan.value, blocks, name
+        wrong = [n for n, claim in self.held if claim.value > plan.value * (1 + CLOSED)]
+        for other in wrong:
+            self.run.warn(
+                f"{other} failed: it is refuted by a split of {self.run.shown(plan.value, 9)}"
+            )
+        if wrong:
+            self.tried = [
+                t._replace(status=FAILED, value=None, reason="refuted by a better split")
+                if t.method in wrong
+                else t
+                for t in self.tried
+            ]
+            kept = [(n, c) for n, c in self.held if n not in wrong]
+            self.held = kept or [("simple", Claim(0.0))]
+        # What rounding leaves above the new value.
+        self.held = [(n, replace(c, value=min(c.value, plan.value))) for n, c in self.held]

@@ -1,0 +1,220 @@
+"""Verify the certificate of a bound, in whole numbers, from nothing but the stream.
+
+What each argument proves, and of what form its certificate is, stands in `dnnp-graph(5)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from dnnp.core.certificates.cover import cover_units
+from dnnp.core.certificates.cuts import node_cut_units, pairs_units
+from dnnp.core.certificates.exact import Exact, weights_of
+from dnnp.core.certificates.halves import halves_units
+from dnnp.core.certificates.ideals import ideal_units
+from dnnp.core.certificates.linked import linked_units
+from dnnp.core.certificates.together import same_block_units
+from dnnp.core.certificates.zones import chain_units, zone_cut_units
+from dnnp.core.check.declared import beyond_certificate
+from dnnp.core.check.fields import (
+    Budget,
+    UncheckedError,
+    UnprovenError,
+    field,
+    number,
+    printable,
+    quantum_of,
+    short,
+    whole,
+)
+from dnnp.core.check.validity import STRENGTH
+from dnnp.core.check.violation import Violation, above
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import CostOptions, Plan
+
+VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
+
+
+@dataclass(frozen=True)
+class CertificateReport:
+    """What became of a certificate."""
+
+    verdict: str
+    """`verified`, `refuted`, or `not checkable`: it does not claim to be a proof by itself, or is
+    too large to be looked at."""
+    argument: str
+    detail: str
+    """Why it is not verified; who vouches for it, where it is not checkable."""
+    violations: tuple[Violation, ...] = ()
+    proven: float = 0.0
+    """Value of the bound, where it is verified."""
+
+
+def check_certificate(
+    graph: Graph,
+    clustering: Clustering | None,
+    devices: Sequence[DeviceClass],
+    options: CostOptions,
+    record: Mapping[str, Any],
+    budget: Budget | None = None,
+    plan: Plan | None = None,
+) -> CertificateReport:
+    """Verify that no split of the validity of a bound record has a smaller objective than it says.
+
+    Parameters
+    ----------
+    graph, clustering
+        What is split; without groups every node stands alone.
+    devices, options
+        What is offered, and what a load is.
+    record
+        The bound; it may be wrong in any way.
+    budget
+        How much work this may be; where that is not enough it is not checkable.
+    plan
+        What it bounds. It states the links, for the argument `links`; `devices` are those at their
+        best links.
+    """
+    certificate = record.get("certificate")
+    if certificate is None:
+        return CertificateReport(NOT_CHECKABLE, "none", "there is no certificate")
+    try:
+        argument = field(certificate, "argument", str)
+    except UnprovenError as reason:
+        return _refuted("unknown", str(reason))
+    if certificate.get("checkable") is False:
+        return CertificateReport(NOT_CHECKABLE, printable(argument, 40), _vouched(certificate))
+    problem = graph, clustering, devices, options
+    try:
+        if plan is not None and plan.hybrid is not None and argument not in PARALLEL:
+            raise UncheckedError("it is not for parallel plans")
+        _verify(problem, record, certificate, plan, budget or Budget())
+        for name, _ in beyond_certificate(certificate, [argument]):
+            raise UncheckedError(f"no check covers its field '{printable(name, 80)}'")
+    except UnprovenError as reason:
+        return _refuted(argument, str(reason))
+    except UncheckedError as reason:
+        return CertificateReport(NOT_CHECKABLE, printable(argument, 40), str(reason))
+    return CertificateReport(VERIFIED, argument, "", proven=float(record["value"]))
+
+
+def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
+    """What a plan and its bound record claim beyond what the certificate proves."""
+    if proof.verdict == NOT_CHECKABLE:
+        message = f"the bound is not verified: its certificate ({proof.argument}) is not checkable"
+        return [Violation("unchecked", "bound", f"{message}; {proof.detail}")]
+    if proof.verdict != VERIFIED or not above(plan.bound, proof.proven):
+        return []
+    claim = "that it is optimal" if plan.status == "optimal" else f"its bound {plan.bound!r}"
+    message = f"{claim} is not verified: the certificate ({proof.argument}) proves {proof.proven!r}"
+    return [Violation("unverified", "plan", message, proof.proven, plan.bound)]
+
+
+def _refuted(argument: str, reason: str) -> CertificateReport:
+    name = printable(argument, 40)
+    message = f"its certificate ({name}) does not prove it: {reason}"
+    return CertificateReport(REFUTED, name, reason, (Violation("certificate", "bound", message),))
+
+
+def _vouched(certificate: Mapping[str, Any]) -> str:
+    """What a certificate that cannot be checked says of its origin."""
+    said = (
+        f"{name} {short(value) if isinstance(value, int) else value}"[:80]
+        for name, value in certificate.items()
+        if name not in ("argument", "checkable") and isinstance(value, (str, int, float))
+    )
+    return printable(", ".join(said), 400) or "it gives no proof"
+
+
+def _verify(
+    problem: tuple[Graph, Clustering | None, Sequence[DeviceClass], CostOptions],
+    record: Mapping[str, Any],
+    certificate: Mapping[str, Any],
+    plan: Plan | None,
+    budget: Budget,
+) -> None:
+    """Raise `UnprovenError` unless the certificate proves the value of the record."""
+    argument = certificate["argument"]
+    value, validity = number(record.get("value"), "the value"), record.get("validity")
+    if not isinstance(validity, str) or validity not in STRENGTH:
+        raise UnprovenError("it does not say for which validity it holds")
+    if argument not in ARGUMENTS and argument != LINKED:
+        raise UnprovenError("there is no such argument")
+    quantum = quantum_of(certificate)
+    units = whole(certificate.get("units"), "the field 'units'")
+    if value > units * quantum:
+        raise UnprovenError(f"its value is more than the {short(units)} quanta that it proves")
+    exact = Exact(*problem, validity, quantum, budget)
+    if argument == LINKED:
+        proven = linked_units(exact, plan, units)
+    else:
+        proven = ARGUMENTS[argument](exact, certificate, units)
+    if proven < units:
+        raise UnprovenError(f"it proves {short(proven)} quanta, not {short(units)}")
+
+
+def _simple_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> int:
+    """The mean load, or the time of one item, of all units or of each pass."""
+    del units
+    wanted = {"throughput": ["all"], "gpipe": ["forward", "backward"]}
+    parts = field(certificate, "parts", list)
+    if [field(part, "pass", str) for part in parts] != wanted.get(exact.options.objective):
+        raise UnprovenError("its parts are not those of the objective")
+    proven = [_part_units(exact, part) for part in parts]
+    for part, least in zip(parts, proven, strict=True):
+        if whole(part.get("units", 0), "the units of a part") > least:
+            raise UnprovenError(f"a part proves {short(least)} quanta, less than it says")
+    return sum(proven)
+
+
+def _part_units(exact: Exact, part: Mapping[str, Any]) -> int:
+    """What one part proves: weighed work over weighed devices, or least work over replicas."""
+    chosen = [part["pass"] == "all" or late == (part["pass"] == "backward") for late in exact.late]
+    replicas = exact.options.max_replicas
+    if field(part, "kind", str) == "mean":
+        weights = weights_of(exact, field(part, "weights", dict))
+        work = 0
+        for unit, is_in in enumerate(chosen):
+            times = ((weights[name], exact.unit_work[name][unit]) for name in exact.devices)
+            weighed = [y * t for y, t in times if t is not None]
+            work += min(weighed, default=0) if is_in else 0
+        mean = Fraction(work, sum(y * exact.devices[name].count for name, y in weights.items()))
+        return ceil(mean) if replicas == 1 else int(mean)
+    if part["kind"] != "item":
+        raise UnprovenError("a part is neither a mean nor an item")
+    item = exact.named(field(part, "item", int))
+    held = [u for u, i in enumerate(exact.item_of) if i == item and chosen[u]]
+    found = []
+    for name, device in exact.devices.items():
+        if all(exact.unit_work[name][u] is not None for u in held):
+            time = sum(exact.unit_work[name][u] or 0 for u in held)
+            found.append(time // min(replicas, device.count))
+    if not found:
+        raise UnprovenError("its item runs on no device that is offered")
+    return min(found)
+
+
+ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
+    "simple": _simple_units,
+    "node-cut": lambda exact, certificate, _: node_cut_units(exact, certificate),
+    "pairs": pairs_units,
+    "chain": chain_units,
+    "zone-cut": zone_cut_units,
+    "same-block": same_block_units,
+    "cover": cover_units,
+    "halves": halves_units,
+    "ideal": lambda exact, _, units: ideal_units(exact, units),
+}
+"""Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`."""
+
+LINKED = "links"
+"""The argument that knows the links of a plan."""
+
+PARALLEL: tuple[str, ...] = ()
+"""Arguments that cover parallel plans: stages on several devices at once."""

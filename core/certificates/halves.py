@@ -1,0 +1,231 @@
+"""Verify the bound `halves`: a tree of cases, in each of which a minimum cut is large enough.
+
+Two stages are an ideal of items and the rest. Where the tree branches, an item is in the ideal with
+all before it, or out with all after it. Where it ends, there are weights a and d - a: for each
+ideal of the case a times its load plus d - a times that of the rest is above d times any load below
+the bound, so that one of both is not below it. The least of that is a minimum cut, found anew here
+as a largest flow in whole numbers:
+
+    source -> v (d - a times work)   v -> sink (a times work)   v -> u (unlimited) if u precedes v
+
+and for a net u -> p (unlimited), p -> q (d times its cost), q -> u (unlimited) over its pins u; p
+is the source where a pin is in, q the sink where one is out. A net that is always paid has u -> p,
+p -> sink (a times its cost), source -> q (d - a times its cost) and q -> u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dnnp.core.certificates.cuts import one_class
+from dnnp.core.certificates.exact import Exact
+from dnnp.core.check.fields import WORD, Budget, UnprovenError, field, of_kind, short, whole
+
+SOURCE, SINK = -1, -2
+
+
+class Network:
+    """Arcs with what they may still carry."""
+
+    def __init__(self) -> None:
+        self.arcs: dict[int, list[int]] = {SOURCE: [], SINK: []}
+        """Numbers of the arcs from each node; the reverse of arc i is i ^ 1."""
+        self.head: list[int] = []
+        self.left: list[int | None] = []
+        """None: unlimited."""
+
+    def add(self, tail: int, head: int, capacity: int | None) -> None:
+        """An arc; one that carries nothing is left out."""
+        if capacity == 0:
+            return
+        for a, b, room in ((tail, head, capacity), (head, tail, 0)):
+            self.arcs.setdefault(a, []).append(len(self.head))
+            self.head.append(b)
+            self.left.append(room)
+
+    def carries(self, wanted: int, budget: Budget) -> bool:
+        """Whether so much flows from the source to the sink."""
+        return self.flow(wanted, budget) >= wanted
+
+    def flow(self, wanted: int | None, budget: Budget) -> int:
+        """What flows from the source to the sink (Dinic); where it is as `wanted`, perhaps more."""
+        flow = 0
+        while wanted is None or flow < wanted:
+            level = self._levels(budget)
+            if SINK not in level:
+                return flow
+            at = dict.fromkeys(level, 0)
+            path: list[int] = []
+            node = SOURCE
+            while True:
+                budget.spend(1)
+                if node == SINK:
+                    flow += self._push(path)
+                    path, node = [], SOURCE
+                    continue
+                arc = self._next(node, level, at)
+                if arc is not None:
+                    path.append(arc)
+                    node = self.head[arc]
+                elif not path:
+                    break
+                else:
+                    level[node] = -1
+                    node = self.head[path.pop() ^ 1]
+                    at[node] += 1
+        return flow
+
+    def _levels(self, budget: Budget) -> dict[int, int]:
+        """Distance of what the source still reaches."""
+        level = {SOURCE: 0}
+        waiting = [SOURCE]
+        for node in waiting:
+            budget.spend(1)
+            for arc in self.arcs[node]:
+                if self.left[arc] != 0 and self.head[arc] not in level:
+                    level[self.head[arc]] = level[node] + 1
+                    waiting.append(self.head[arc])
+        return level
+
+    def _next(self, node: int, level: dict[int, int], at: dict[int, int]) -> int | None:
+        """An arc to the next level that carries more, if there is one."""
+        arcs = self.arcs[node]
+        for place in range(at[node], len(arcs)):
+            arc = arcs[place]
+            if self.left[arc] != 0 and level.get(self.head[arc], -1) == level[node] + 1:
+                at[node] = place
+                return arc
+        at[node] = len(arcs)
+        return None
+
+    def _push(self, path: Sequence[int]) -> int:
+        """Send what a path may carry; source and sink have limited arcs between them."""
+        rooms = [room for room in (self.left[arc] for arc in path) if room is not None]
+        if not rooms:
+            raise UnprovenError("nothing limits a flow")
+        amount = min(rooms)
+        for arc in path:
+            for changed, more in ((arc, -amount), (arc ^ 1, amount)):
+                room = self.left[changed]
+                if room is not None:
+                    self.left[changed] = room + more
+        return amount
+
+
+def halves_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> int:
+    """`units`, if no split into two stages has both loads below so many quanta.
+
+    Raises
+    ------
+    UnprovenError
+        Some case has a cut that is too small, or it is for another problem.
+    UncheckedError
+        There is too much to look at.
+    """
+    name = one_class(exact)
+    if not exact.in_order:
+        raise UnprovenError("it is for ordered splits without a backward pass only")
+    if exact.devices[name].count > 2:
+        raise UnprovenError("it is for two devices only")
+    if any(work is None for work in exact.work[name]):
+        raise UnprovenError("an item runs on no device that is offered")
+    for inside, outside, weight, parts in _cases(exact, field(certificate, "tree", list)):
+        if weight > parts:
+            raise UnprovenError(f"a weight of {short(weight)} is above {short(parts)}")
+        if inside & outside:
+            continue  # no ideal is like that
+        case = _Case(exact, inside, outside, weight, parts - weight)
+        if not case.exceeds(name, parts * (units - 1)):
+            raise UnprovenError("a cut is too small where its tree ends")
+    return units
+
+
+def _cases(exact: Exact, tree: Sequence[object]) -> Iterator[tuple[int, int, int, int]]:
+    """Where the tree ends: items that are in, and out, as bit masks, and the two numbers there."""
+    waiting = [(0, 0)]
+    for row in tree:
+        numbers = of_kind(row, list, "a row of the tree")
+        if not waiting:
+            raise UnprovenError("its tree has more rows than branches")
+        inside, outside = waiting.pop()
+        exact.budget.spend(exact.n // WORD + 1)
+        if len(numbers) == 1:
+            item = exact.named(numbers[0])
+            waiting += [
+                (inside, outside | exact.met(item, True)),
+                (inside | exact.met(item, False), outside),
+            ]
+        elif len(numbers) == 2:
+            weight, parts = whole(numbers[0], "a weight"), whole(numbers[1], "its whole", 1)
+            yield inside, outside, weight, parts
+        else:
+            raise UnprovenError("a row of the tree has neither one part nor two")
+    if waiting:
+        raise UnprovenError("its tree has branches without an end")
+
+
+class _Case:
+    """Ideals with some items, and without others, and what they pay weighed."""
+
+    def __init__(self, exact: Exact, inside: int, outside: int, ahead: int, behind: int) -> None:
+        self.exact, self.inside, self.outside = exact, inside, outside
+        self.ahead, self.behind = ahead, behind
+        self.paid = 0
+        """By each of them."""
+        self.network = Network()
+
+    def exceeds(self, name: str, limit: int) -> bool:
+        """Whether every one of them pays more than the limit on a class."""
+        exact = self.exact
+        for item, work in enumerate(exact.work[name]):
+            self._pay(item, work or 0)
+        for a, b in exact.edges:
+            if self._is_open(a) and self._is_open(b):
+                self.network.add(b, a, None)
+        exact.budget.spend(exact.n + len(exact.edges))
+        for number, (tensor, (pins, always, _)) in enumerate(exact.nets.items()):
+            exact.budget.spend(len(pins))
+            cost = exact.cost(name, tensor)
+            self._pay_net(exact.n + 2 * number, pins, cost, always=always)
+        return self.paid > limit or self.network.carries(limit + 1 - self.paid, exact.budget)
+
+    def _is_open(self, item: int) -> bool:
+        return not (self.inside | self.outside) >> item & 1
+
+    def _pay(self, item: int, work: int) -> None:
+        if self.inside >> item & 1:
+            self.paid += self.ahead * work
+        elif self.outside >> item & 1:
+            self.paid += self.behind * work
+        else:
+            # One of both is paid in any case, so that the lesser one is.
+            common = min(self.ahead, self.behind)
+            self.paid += common * work
+            self.network.add(SOURCE, item, (self.behind - common) * work)
+            self.network.add(item, SINK, (self.ahead - common) * work)
+
+    def _pay_net(self, first: int, pins: frozenset[int], cost: int, *, always: bool) -> None:
+        has_in = any(self.inside >> v & 1 for v in pins)
+        has_out = any(self.outside >> v & 1 for v in pins)
+        if always:
+            if has_in:
+                self.paid += self.ahead * cost
+            else:
+                self.network.add(first, SINK, self.ahead * cost)
+            if has_out:
+                self.paid += self.behind * cost
+            else:
+                self.network.add(SOURCE, first + 1, self.behind * cost)
+        elif has_in and has_out:
+            self.paid += (self.ahead + self.behind) * cost
+        else:
+            both = (self.ahead + self.behind) * cost
+            self.network.add(SOURCE if has_in else first, SINK if has_out else first + 1, both)
+        for v in pins:
+            if not self._is_open(v):
+                continue
+            if not has_in:
+                self.network.add(v, first, None)
+            if not has_out:
+                self.network.add(first + 1, v, None)

@@ -1,0 +1,318 @@
+"""Verify the bound `links`: that stages of smaller loads do not get to the end over the links.
+
+All order ideals of the items are walked, from the empty one, by stages that are charged no more
+than they cost, in whole quanta: what they compute and overflow, and for each tensor that crosses
+the border of one the link
+
+* from the stage before, where the tensor is made by the only item at the end of what lies behind,
+  which that stage must hold;
+* to the stage after, where the only item at the begin of what lies ahead reads it;
+* that is the best one to or from the device of the stage, otherwise.
+
+Devices that exchanging leaves all paths as they are count as one kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dnnp.core.certificates.cuts import FITS
+from dnnp.core.certificates.exact import Exact
+from dnnp.core.check.devices import Mesh
+from dnnp.core.check.fields import UncheckedError, UnprovenError
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import UncheckableError
+from dnnp.core.model.graph import ACTIVATION, INPUT
+from dnnp.core.model.plan import Plan
+
+MOST_IDEALS = 2_000
+"""Ideals that are walked."""
+
+Used = tuple[int, ...]
+"""Devices of each kind that are in use."""
+Step = tuple[int, int]
+"""Kind of the last stage, and of the next; -1: there is none."""
+
+
+def linked_units(exact: Exact, plan: Plan | None, units: int) -> int:
+    """`units`, if no ordered split over the links of the plan has all loads below so many quanta.
+
+    Raises
+    ------
+    UnprovenError
+        Stages of smaller charges may get to the end, or it is for another problem.
+    UncheckedError
+        There are too many ideals, or too much to look at.
+    """
+    if plan is None or not plan.links:
+        raise UnprovenError("there are no links")
+    if not exact.in_order or plan.objective != "throughput" or plan.options.max_replicas != 1:
+        raise UnprovenError(
+            "it is for the throughput of ordered splits without backward pass or replicas only"
+        )
+    try:
+        walk = _Walk(exact, plan, units - 1)
+    except UncheckableError as error:
+        raise UncheckedError(str(error)) from None
+    if walk.reaches_end():
+        raise UnprovenError("stages of smaller loads may get to the end over the links")
+    return units
+
+
+@dataclass(frozen=True)
+class _Net:
+    """A tensor that may cross borders, with its times in quanta for each kind."""
+
+    source: int
+    """Bit of the item that makes it; 0: a model input."""
+    readers: int
+    """Bits of the other items that read it."""
+    to_host: bool
+    host: Sequence[int]
+    over: Sequence[Sequence[int]]
+    """[from][to]."""
+    nearest: Sequence[int]
+    """Least from any other device to each kind."""
+    furthest: Sequence[int]
+    """Least from each kind to any other device."""
+
+
+class _Walk:
+    """The ideals, and what stages between them are charged."""
+
+    def __init__(self, exact: Exact, plan: Plan, most: int) -> None:
+        self.exact, self.plan, self.most = exact, plan, most
+        self.classes = {d.name: d for d in plan.devices}
+        names = [f"{d.name}/{i}" for d in plan.devices for i in range(d.count)]
+        exact.budget.spend(len(names) ** 3)
+        self.mesh = Mesh(plan)
+        self.kinds = self._kinds(names)
+        self.device = [self.classes[kind[0].rpartition("/")[0]] for kind in self.kinds]
+        self.before, self.after = [0] * exact.n, [0] * exact.n
+        for a, b in exact.edges:
+            self.before[b] |= 1 << a
+            self.after[a] |= 1 << b
+        self.nets = list(self._nets())
+        self.ideals = self._ideals()
+        self.work = {name: self._sums(exact.work[name]) for name in {d.name for d in self.device}}
+        self.unable = {
+            name: sum(1 << i for i, w in enumerate(exact.work[name]) if w is None)
+            for name in self.work
+        }
+
+    def reaches_end(self) -> bool:
+        """Whether stages that are charged no more than the target hold all items together."""
+        full, kinds = self.ideals[-1], range(len(self.kinds))
+        limit = [min(len(kind), self.exact.n) for kind in self.kinds]
+        empty = (0,) * len(limit)
+        states: dict[int, dict[Step, set[Used]]] = {0: {(-1, k): {empty} for k in kinds}}
+        for at, start in enumerate(self.ideals):
+            here = states.pop(start, {})
+            if start == full:
+                return bool(here)
+            self.exact.budget.spend(len(self.ideals) - at if here else 1)
+            for end in self.ideals[at + 1 :] if here else ():
+                if start & ~end:
+                    continue
+                for before, kind, after in self._steps(start, end, here):
+                    self.exact.budget.spend(len(here[before, kind]))
+                    added = {
+                        (*used[:kind], used[kind] + 1, *used[kind + 1 :])
+                        for used in here[before, kind]
+                    }
+                    if after >= 0:
+                        added = {used for used in added if used[after] < limit[after]}
+                    if added:
+                        there = states.setdefault(end, {})
+                        there.setdefault((kind, after), set()).update(added)
+        return False
+
+    def _steps(
+        self, start: int, end: int, here: dict[Step, set[Used]]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Kinds before, of and after a stage from an ideal to another that is charged enough."""
+        afters = [-1] if end == self.ideals[-1] else range(len(self.kinds))
+        for kind in {k for _, k in here}:
+            name = self.device[kind].name
+            compute = self.work[name][end] - self.work[name][start]
+            if compute > self.most or (end & ~start) & self.unable[name]:
+                continue
+            overflow = self._overflow(start, end, kind)
+            if overflow is None:
+                continue
+            befores = [p for p, k in here if k == kind]
+            into = {p: self._into(start, end, kind, p) for p in befores}
+            out = {q: self._out(start, end, kind, q) for q in afters}
+            for before in befores:
+                for after in afters:
+                    parts = into[before], compute, overflow, out[after]
+                    if _combined(self.plan.options.comm, *parts) <= self.most:
+                        yield before, kind, after
+
+    def _into(self, start: int, end: int, kind: int, before: int) -> int:
+        """Quanta of what comes into a stage."""
+        if self.device[kind].is_cpu:
+            return 0
+        self.exact.budget.spend(len(self.nets))
+        part, total = end & ~start, 0
+        last = [i for i in self._bits(start) if not self.after[i] & start]
+        only = 1 << last[0] if len(last) == 1 else 0
+        for net in self.nets:
+            if not net.readers & part or net.source & part:
+                continue
+            if not net.source:
+                total += net.host[kind]
+            elif net.source == only and before >= 0:
+                total += net.over[before][kind]
+            else:
+                total += net.nearest[kind]
+        return total
+
+    def _out(self, start: int, end: int, kind: int, after: int) -> int:
+        """Quanta of what leaves a stage."""
+        if self.device[kind].is_cpu:
+            return 0
+        self.exact.budget.spend(len(self.nets))
+        part, total, rest = end & ~start, 0, self.ideals[-1] & ~end
+        first = [i for i in self._bits(rest) if not self.before[i] & rest]
+        only = 1 << first[0] if len(first) == 1 else 0
+        for net in self.nets:
+            if not net.source & part:
+                continue
+            host = net.host[kind] if net.to_host else 0
+            if not net.readers & rest:
+                total += host
+            elif net.readers & only and after >= 0:
+                total += max(host, net.over[kind][after])
+            else:
+                total += max(host, net.furthest[kind])
+        return total
+
+    def _overflow(self, start: int, end: int, kind: int) -> int | None:
+        """Quanta of what overflows; None: it does not fit."""
+        device, options = self.device[kind], self.plan.options
+        if device.is_cpu or options.memory_model != "sum" or math.isinf(device.memory_bytes):
+            return 0
+        held = self.exact.memory(set(self._bits(end & ~start)))
+        if options.memory_mode == "ignore":
+            return 0
+        if options.memory_mode == "hard":
+            return 0 if held <= Fraction(device.memory_bytes) * FITS else None
+        above = max(held - Fraction(device.memory_bytes), Fraction(0))
+        return self._quanta(above / Fraction(device.bandwidth_bytes_per_s))
+
+    def _nets(self) -> Iterator[_Net]:
+        """All tensors that may cost a transfer."""
+        exact, tables, options = self.exact, self.exact.tables, self.plan.options
+        item = [exact.item_of[unit] for unit in exact.unit_of]
+        count = range(len(self.kinds))
+        for t, kind in enumerate(tables.kind):
+            source = 1 << item[tables.writer[t]] if t in tables.writer else 0
+            readers = 0
+            for v in tables.users.get(t, ()):
+                readers |= 1 << item[v]
+            readers &= ~source
+            to_host = options.charge_io and tables.output[t] and kind == ACTIVATION
+            moves = kind == ACTIVATION and (readers or to_host)
+            if not moves and not (kind == INPUT and options.charge_io and readers):
+                continue
+            exact.budget.spend(10 * len(count) ** 2)
+            size, stated = tables.size[t], tables.transfer[t]
+            over = [[self._over(a, b, size, stated) for b in count] for a in count]
+            ways = [[over[a][b] for a in count if a != b or len(self.kinds[a]) > 1] for b in count]
+            back = [[over[a][b] for b in count if a != b or len(self.kinds[a]) > 1] for a in count]
+            yield _Net(
+                source,
+                readers,
+                to_host,
+                [self._host(device, size, stated) for device in self.device],
+                over,
+                [min(row, default=0) for row in ways],
+                [min(row, default=0) for row in back],
+            )
+
+    def _over(self, a: int, b: int, size: float, stated: float) -> int:
+        """Quanta of a tensor from a device of a kind to one of another, or to another of it."""
+        if a == b and len(self.kinds[a]) == 1:
+            return self.most + 1
+        path = self.mesh.path(self.kinds[a][0], self.kinds[b][1 if a == b else 0])
+        if path is None:
+            return self.most + 1
+        moving = _ratio(size, path.bandwidth) if math.isnan(stated) else Fraction(stated)
+        return self._quanta(Fraction(path.latency) + moving)
+
+    def _host(self, device: DeviceClass, size: float, stated: float) -> int:
+        """Quanta of a tensor to or from the host."""
+        if device.is_cpu:
+            return 0
+        by_size = _ratio(size, device.bandwidth_bytes_per_s)
+        return self._quanta(by_size if math.isnan(stated) else Fraction(stated))
+
+    def _quanta(self, time: Fraction) -> int:
+        return int(time // self.exact.quantum)
+
+    def _kinds(self, names: Sequence[str]) -> list[list[str]]:
+        """Devices of one class whose paths to and from all others are the same."""
+        kinds: list[list[str]] = []
+        path = self.mesh.path
+
+        def alike(a: str, b: str) -> bool:
+            return path(a, b) == path(b, a) and all(
+                path(a, c) == path(b, c) and path(c, a) == path(c, b)
+                for c in names
+                if c not in (a, b)
+            )
+
+        for name in names:
+            owner = name.rpartition("/")[0]
+            for kind in kinds:
+                if kind[0].rpartition("/")[0] == owner and alike(kind[0], name):
+                    kind.append(name)
+                    break
+            else:
+                kinds.append([name])
+        return kinds
+
+    def _ideals(self) -> list[int]:
+        """All sets of items that hold what their items need, as bit masks, smaller ones first."""
+        found, layer = [0], [0]
+        while layer:
+            further = set[int]()
+            for ideal in layer:
+                self.exact.budget.spend(self.exact.n)
+                for i in range(self.exact.n):
+                    if not ideal >> i & 1 and not self.before[i] & ~ideal:
+                        further.add(ideal | 1 << i)
+            layer = sorted(further)
+            found += layer
+            if len(found) > MOST_IDEALS:
+                raise UncheckedError(f"there are more than {MOST_IDEALS} ideals to walk")
+        return found
+
+    def _sums(self, work: Sequence[int | None]) -> dict[int, int]:
+        """Work of each ideal; what is not supported counts nothing."""
+        return {ideal: sum(work[i] or 0 for i in self._bits(ideal)) for ideal in self.ideals}
+
+    def _bits(self, mask: int) -> Iterator[int]:
+        """Items of a mask."""
+        self.exact.budget.spend(1 + mask.bit_count())
+        while mask:
+            low = mask & -mask
+            yield low.bit_length() - 1
+            mask ^= low
+
+
+def _combined(comm: str, into: int, compute: int, overflow: int, out: int) -> int:
+    """How the parts of a load add up, in whole numbers; see `load.combined`."""
+    if comm == "sum":
+        return into + compute + overflow + out
+    if comm == "overlap":
+        return max(compute, into + overflow + out)
+    return max(compute, into + overflow, out)
+
+
+def _ratio(a: float, b: float) -> Fraction:
+    return Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)

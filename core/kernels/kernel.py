@@ -1,0 +1,299 @@
+"""Hot loops, compiled by numba where that pays; a cache that cannot be written is not an error.
+
+A kernel is plain Python at first: numba takes longer to load than most small problems take to
+solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
+ones do; the result is the same. Where it is not compiled yet more rounds are allowed, once: what
+ran for long as plain Python is compiled when the next process needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from importlib import import_module
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+
+from dnnp.core.kernels.folders import had_files, has_files, note_long, was_long
+from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WARM_ROUNDS = 150_000
+"""Rounds after which to load compiled code: a fifth of what loading numba and it takes."""
+
+COLD_ROUNDS = 1250
+"""Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
+
+LONG_ROUNDS = 200_000
+"""Rounds in one process after which the next one compiles: about a tenth of a second."""
+
+_waiting: list[Callable[[], None]] = []
+"""To be told when something is compiled, once numba is there."""
+
+
+class _Allowance:
+    """How far kernels are interpreted from now on."""
+
+    patience = 1.0
+    warm_rounds = WARM_ROUNDS
+    always_compiled = False
+    gone: ClassVar[Counter[Kernel | None]] = Counter()
+    """Rounds that each kernel went; None: all of them together."""
+    long: ClassVar[set[Kernel]] = set()
+    """Kernels that went many."""
+    due: ClassVar[set[Kernel]] = set()
+    """Those of before `interpret_again`."""
+
+
+def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
+    """Interpret kernels again, as in a new process; those that are loaded stay so.
+
+    `patience`: how many times as long as compiling takes; `load_soon`: what is compiled already is
+    not interpreted at all.
+    """
+    _Allowance.patience = patience
+    _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
+    _Allowance.gone.clear()
+    _Allowance.due |= _Allowance.long
+
+
+def compile_always(always: bool = True) -> None:
+    """Interpret nothing, or again what is not loaded, in this process."""
+    _Allowance.always_compiled = always
+
+
+class Kernel:
+    """A function that is interpreted, loaded or compiled, whichever takes the least time."""
+
+    def __init__(self, function: Callable[..., Any], *, kept: bool = False, **options: Any) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._kept = kept
+        self._options = options
+        self.is_inlined = options.get("inline") == "always"
+        self.counts_references = options.get("_nrt", True)
+        self._loaded: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._loaded is None:
+            return _first_call(self, arguments)
+        return self._loaded(*arguments)
+
+    def __reduce__(self) -> str:
+        return self.py_func.__qualname__
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of the function."""
+        numba = _numba()
+        while _waiting:
+            _listen(_waiting.pop())
+        from dnnp.core.kernels.cache import KernelCache
+
+        compiler: Any = numba.njit  # whose types do not know all options
+        # Nobody calls a kernel by its address.
+        made = compiler(nogil=True, no_cfunc_wrapper=True, **self._options)(self.py_func)
+        compile_for = made.compile
+        # A number that is written down in a call is no kind of its own.
+        made.compile = lambda kinds: compile_for(tuple(map(numba.types.unliteral, kinds)))
+        if self._kept:
+            made._cache = KernelCache(self.py_func, made.targetoptions)
+        return made
+
+    @cached_property
+    def twin(self) -> Twin | None:
+        """The same as plain Python; None: its source is not at hand."""
+        return twin_of(self.py_func)  # type: ignore[arg-type]
+
+    def called(self) -> list[Kernel]:
+        """The kernels that it calls."""
+        code, names = self.py_func.__code__, self.py_func.__globals__
+        return [one for name in code.co_names if isinstance(one := names.get(name), Kernel)]
+
+    @cached_property
+    def cold_rounds(self) -> int:
+        """Rounds that take about as long as compiling it, with those that it calls."""
+        found, waiting = {self}, [self]
+        while waiting:
+            new = {*waiting.pop().called()} - found
+            found |= new
+            waiting += new
+        return COLD_ROUNDS * sum(len(one.py_func.__code__.co_code) for one in found)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Asked by numba where another kernel calls this one."""
+        return self.dispatcher._numba_type_
+
+    @property
+    def targetoptions(self) -> Any:
+        """How numba compiles it."""
+        return self.dispatcher.targetoptions
+
+    @property
+    def stats(self) -> Any:
+        """How many times it was loaded, and how many times compiled."""
+        return self.dispatcher.stats
+
+    @property
+    def signatures(self) -> Any:
+        """The kinds of arguments that it is compiled for."""
+        return self.dispatcher.signatures
+
+    def is_cold(self) -> bool:
+        """Whether it has no compiled form on disk yet, so that compiling takes seconds."""
+        # Numba takes long to load: it is asked only where there is something.
+        return not (self._kept and has_files(self.py_func)) or self.dispatcher._cache.is_empty()
+
+    def is_new(self) -> bool:
+        """Whether that is so at a glance."""
+        return not (self._kept and had_files(self.py_func))
+
+    def is_due(self) -> bool:
+        """Whether it was interpreted for long before, so that it is to be compiled now."""
+        return self._kept and (self in _Allowance.due or was_long(self.py_func))
+
+    def note_rounds(self, rounds: int) -> None:
+        """Count rounds that it was interpreted."""
+        gone, long = _Allowance.gone, _Allowance.long
+        gone.update({self: rounds, None: rounds})
+        if gone[self] >= LONG_ROUNDS and self._kept and self not in long and not self.is_due():
+            long.add(self)
+            if self.is_new():
+                note_long(self.py_func)
+
+    def compiled(self, *arguments: Any) -> Any:
+        """Call it, compiled, from now on."""
+        self._loaded = self.dispatcher
+        return self._loaded(*arguments)
+
+
+def kernel(function: F) -> F:
+    """A hot loop, with a cache on disk where one can be written; other threads may run beside."""
+    return _made(function, kept=True)
+
+
+def lean(function: F) -> F:
+    """A `kernel` that makes no arrays, nor does what it calls: numba counts no references.
+
+    That is less to compile, and large tuples of arrays cost less.
+    """
+    return _made(function, kept=True, _nrt=False)
+
+
+def part(function: F) -> F:
+    """A part of a kernel, compiled into what calls it; neither it nor what it calls makes arrays.
+
+    Elsewhere numba counts references to each array of the tuples that are handed over, which takes
+    longer than much of what is done with them. So a kernel that takes large tuples makes its
+    arrays and leaves the loops to a part, which need not count.
+    """
+    return callee(function, forceinline=True)
+
+
+def callee(function: F, **options: Any) -> F:
+    """What only kernels call, and never Python; neither it nor what it calls makes arrays.
+
+    Taking large tuples of arrays from Python is most of the code of a small kernel.
+    """
+    return _made(function, _nrt=False, no_cpython_wrapper=True, **options)
+
+
+def inlined(function: F) -> F:
+    """A part of a kernel that numba copies into what calls it, and never compiles by itself.
+
+    What is called in few places compiles soonest so: a kernel or part is compiled once alone, and
+    once again within each kernel above it.
+    """
+    return _made(function, inline="always")
+
+
+def _made(function: F, *, kept: bool = False, **options: Any) -> F:
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return function
+    return cast(F, Kernel(function, kept=kept, **options))
+
+
+def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
+    """Call a kernel that is not loaded."""
+    gone = _Allowance.gone
+    most = _Allowance.warm_rounds - gone[None]
+    if not kernel.is_due() and (kernel.is_new() or (most <= 0 and kernel.is_cold())):
+        most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
+    twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
+    if twin is None:
+        return kernel.compiled(*arguments)
+    try:
+        answer, rounds = twin.call(arguments, most)
+    except OverrunError:
+        kernel.note_rounds(most)
+        return _first_call(kernel, arguments)
+    kernel.note_rounds(rounds)
+    return answer
+
+
+_BLAS = "scipy.linalg.cython_blas"
+
+
+def _numba() -> Any:
+    """The package numba, without linear algebra: no kernel needs it, and it takes long to load."""
+    import numba
+
+    if "numba.np.arraymath" not in sys.modules and _BLAS not in sys.modules:
+        sys.modules[_BLAS] = None  # type: ignore[assignment]  # numba asks whether it is there
+        try:
+            import_module("numba.np.arraymath")
+        finally:
+            del sys.modules[_BLAS]
+    return numba
+
+
+def when_compiling(tell: Callable[[], None]) -> None:
+    """Call `tell` once, when from now on some kernel is compiled in this process."""
+    if "numba" in sys.modules:
+        _listen(tell)
+    else:
+        _waiting.append(tell)
+
+
+def _listen(tell: Callable[[], None]) -> None:
+    from numba.core import event
+
+    class Once(event.Listener):
+        """Hears of the first compilation."""
+
+        def __init__(self) -> None:
+            self._tell: Callable[[], None] | None = tell
+
+        def on_start(self, event: Any) -> None:
+            tell, self._tell = self._tell, None
+            if tell is not None:
+                tell()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Once())
+
+
+def is_cold(function: Callable[..., Any]) -> bool:
+    """Whether a kernel would rather not be called: it is not compiled, nor due to be."""
+    return isinstance(function, Kernel) and function.is_cold() and not function.is_due()
+
+
+def interpreted(function: F) -> F:
+    """The kernel as plain Python, however long it takes."""
+    twin: Twin | None = getattr(function, "twin", None)
+    if twin is None:  # NUMBA_DISABLE_JIT=1
+        return function
+    return cast(F, lambda *arguments: twin.call(arguments, sys.maxsize)[0])
+
+
+def plain(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Writable C-ordered copies, so that a kernel is compiled for one kind of array only."""
+    return tuple(np.array(a, order="C") for a in arrays)

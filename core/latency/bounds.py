@@ -1,0 +1,242 @@
+"""Bounds for plans of the objective latency: the plan as a problem again, and what proves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.invocations import POOL, Invocations
+from dnnp.core.cost.latency import LatencyProblem, Split, latency_problem
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.latency.exact import by_program
+from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
+from dnnp.core.latency.possible import first_bound
+from dnnp.core.latency.quick import simple_bound
+from dnnp.core.methods import LATENCY_BOUNDS
+from dnnp.core.model.deadline import Kept, beside
+from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import CLOSED, Plan
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.given import SAME
+
+PROGRAM_S = 60.0
+"""Seconds that the integer program gets where there is no limit."""
+
+
+class LatencyTrial(NamedTuple):
+    """One argument that was tried."""
+
+    method: str
+    status: str
+    value: float
+    reason: str
+    time_s: float
+
+
+class LatencyProof(NamedTuple):
+    """The best bound, and a better split if one was found on the way."""
+
+    method: str
+    value: float
+    tried: list[LatencyTrial]
+    split: Split | None
+
+    def after(self, trial: LatencyTrial) -> LatencyProof:
+        """The same with one more argument tried."""
+        best = trial if trial.value > self.value else self
+        return self._replace(method=best.method, value=best.value, tried=[*self.tried, trial])
+
+
+def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]:
+    """The problem that a plan solves, as the solvers see it, and its split.
+
+    Raises
+    ------
+    FormatError
+        The plan is not what it says: its value is another one, or its stages do not fit.
+    InfeasibleError
+        It does not fit its devices.
+    """
+    problem, units = latency_problem(given), given.units
+    place = {name: i for i, name in enumerate(problem.machine.names)}
+    node = {number: v for v, number in enumerate(given.graph.node_ids.tolist())}
+    held = [
+        np.array(list(dict.fromkeys(units.label[[node[i] for i in s.nodes]].tolist())))
+        for s in plan.stages
+    ]
+    home = np.full(units.g, POOL, dtype=np.int64)
+    for stage, mine in zip(plan.stages, held, strict=True):
+        if stage.device not in place:
+            reason = f"{stage.device} is beyond the {units.g} devices of a class that count"
+            raise FormatError(reason, field="devices")
+        home[mine] = place[stage.device]
+    split: Split
+    if plan.options.execution == "blocks":
+        split = _blocks(problem, home, held)
+    else:
+        split = Placement(home, _events(problem, plan, home, held))
+    value = problem.value(split)
+    if abs(value - plan.value) > SAME * max(value, plan.value):
+        reason = f"{plan.value!r} is stated, {value!r} is the value of these stages"
+        raise FormatError(reason, field="value")
+    return problem, split
+
+
+def _blocks(problem: LatencyProblem, home: Ints, held: list[Ints]) -> Invocations:
+    """Stages as blocks; what is on a CPU is in the pool."""
+    block = np.full(len(home), POOL, dtype=np.int64)
+    devices: list[int] = []
+    for mine in held:
+        device = int(home[mine[0]])
+        if not problem.machine.is_cpu[device]:
+            block[mine] = len(devices)
+            devices.append(device)
+    return Invocations(np.array(devices, dtype=np.int64), block)
+
+
+def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -> Ints:
+    """Tasks and transfers by the times that the stages state."""
+    tasks = problem.tasks
+    rank = np.empty(tasks.n, dtype=np.int64)
+    rank[tasks.order] = np.arange(tasks.n)
+    flows: dict[tuple[int, ...], list[int]] = {}
+    for f in range(tasks.flows):
+        ids = tasks.carried_id[tasks.carried_ptr[f] : tasks.carried_ptr[f + 1]].tolist()
+        flows.setdefault(tuple(sorted(ids)), []).append(f)
+    start = np.zeros(tasks.n)
+    rows: list[tuple[float, float, int, int, int]] = []
+    for stage, mine in zip(plan.stages, held, strict=True):
+        starts = stage.starts_s or ()
+        if len(starts) != len(mine):
+            reason = f"{stage.device} runs {len(mine)} units but states {len(starts)} starts"
+            raise FormatError(reason, field="starts_s")
+        for unit, begin in zip(mine.tolist(), starts, strict=True):
+            start[unit] = begin
+            end = begin + float(tasks.time[home[unit], unit])
+            rows.append((begin, end, 2 * int(rank[unit]), TASK, unit))
+    for stage, mine in zip(plan.stages, held, strict=True):
+        device = int(home[mine[0]])
+        taken: set[int] = set()
+        for move in stage.receives or ():
+            wanted = []
+            for f in flows.get(tuple(sorted(move.tensors)), ()):
+                readers = tasks.use_idx[tasks.use_ptr[f] : tasks.use_ptr[f + 1]]
+                here = readers[home[readers] == device]
+                if f not in taken and len(here):
+                    wanted.append((float(start[here].min()), f))
+            if not wanted:
+                raise FormatError(
+                    f"{stage.device} receives tensors {list(move.tensors)} without need",
+                    field="receives",
+                )
+            flow = min(wanted)[1]
+            taken.add(flow)
+            after = 2 * int(rank[tasks.maker[flow]]) + 1
+            rows.append((move.start_s, move.end_s, after, flow, device))
+    rows.sort()
+    return np.array([row[3:] for row in rows], dtype=np.int64).reshape(-1, 2)
+
+
+def latency_bound(
+    problem: LatencyProblem, split: Split, method: str, *, solver: str = "cbc", run: Run = PLAIN
+) -> LatencyProof:
+    """Bound the latency of every split of this problem.
+
+    Raises
+    ------
+    UsageError
+        The method is not for latency, or not for this execution.
+    """
+    if method not in LATENCY_BOUNDS:
+        names = ", ".join(LATENCY_BOUNDS)
+        raise UsageError(f"method {method} is not for plans of the objective latency: {names}")
+    executions = LATENCY_BOUNDS[method].kinds
+    if problem.options.execution not in executions:
+        raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
+    known = LatencyProof("simple", 0.0, [], None)
+    value = problem.value(split)
+    kept: Kept[Split] = Kept()
+    run = kept.told_by(run)
+    run.keep(split, value, "")
+    if method in ("auto", "simple"):
+        known = _simple(problem, value, run)
+    if method in ("auto", "ideal") and problem.options.execution == "blocks":
+        value, known = _ideal(problem, value, known, run)
+    if method in ("auto", "exact"):
+        better = split if known.split is None else known.split
+        value, known = _exact(problem, better, value, known, solver, run)
+    if kept.proven() > known.value * (1 + CLOSED):
+        known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))
+    if kept.beats(value):
+        value, known = kept.value, known._replace(split=kept.split)
+    return known._replace(value=min(known.value, value))
+
+
+def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:
+    """What needs no integer program, and little time."""
+    started = monotonic()
+    best, name = beside(
+        lambda: simple_bound(problem, upper=value, run=replace(run, effort=1.0)),
+        run.stop,
+        lambda: first_bound(problem),
+    )
+    run.stands(bound=best)
+    status = "limit" if run.stop() else "solved"
+    trial = LatencyTrial(name, status, best, "", monotonic() - started)
+    return LatencyProof(name, best, [trial], None)
+
+
+def _open(value: float, known: LatencyProof, run: Run) -> bool:
+    """Whether there is more to prove, and time for it."""
+    return known.value < value * (1 - CLOSED) and not run.stop()
+
+
+def _ideal(
+    problem: LatencyProblem, value: float, known: LatencyProof, run: Run
+) -> tuple[float, LatencyProof]:
+    """The search over ideals; the least latency known, too."""
+    if not _open(value, known, run):
+        return value, known
+    started = monotonic()
+    run = run.without_shares()
+    run.stands("ideals")
+    found = beside(
+        lambda: ideal_latency(problem, upper=value, run=run),
+        run.stop,
+        lambda: IdealProof(more=True),
+    )
+    status = "limit" if found.more or found.reason else "solved"
+    spent = monotonic() - started
+    known = known.after(LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent))
+    if found.split is not None:
+        value = problem.value(found.split)
+        known = known._replace(split=found.split)
+    return value, known
+
+
+def _exact(
+    problem: LatencyProblem, split: Split, value: float, known: LatencyProof, solver: str, run: Run
+) -> tuple[float, LatencyProof]:
+    """The integer program; the least latency known, too."""
+    if not _open(value, known, run):
+        return value, known
+    started = monotonic()
+    run = run.without_shares()
+    run.stands("integer program")
+    limited = run if run.left() is not None else run.within(PROGRAM_S)
+    try:
+        found = by_program(problem, split, solver=solver, bound=known.value, run=limited)
+    except InfeasibleError as error:
+        raise FormatError(f"the solver says that nothing fits: {error}") from None
+    status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
+    spent = monotonic() - started
+    known = known.after(LatencyTrial("exact", status, found.bound, found.failure, spent))
+    if found.split is not None and found.value < value * (1 - CLOSED):
+        value = found.value
+        known = known._replace(split=found.split)
+    return value, known

@@ -1,0 +1,355 @@
+"""The constraints of the scheduling model of blocks (2020 paper, Fig. 3, Fig. 4, Section 4.2).
+
+Numbers in brackets are the constraints of the paper. Beyond these the model holds what follows
+from them and is not seen by a linear relaxation: windows, longest paths, steps along single
+edges, and an order among devices that can change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnp.core.cost.invocations import POOL, host_times
+from dnnp.core.cost.load_formula import MARGIN
+from dnnp.core.cost.tasks import Tasks
+from dnnp.core.latency.ip.blocks import BlockFormulation, Known, Net
+from dnnp.core.latency.ip.windows import carried
+from dnnp.core.model.graph import Ints, distinct
+from dnnp.core.solver.scheduling_model import NEVER, ORIGIN, Model, Rule
+from dnnp.core.split.ip.contiguity import without_shortcuts
+
+
+class BlockProgram(BlockFormulation):
+    """A problem of `blocks` with the models that solve it."""
+
+    def model(self, upper: float) -> Model:
+        """The model of all splits with a latency of at most `upper`."""
+        return _Builder(self, upper).model
+
+
+class _Builder:
+    """Builds a model; times are the latency, start and end of each slot, and each task's end."""
+
+    def __init__(self, formulation: BlockFormulation, upper: float) -> None:
+        self.f, self.game = formulation, formulation.game
+        self.problem = formulation.problem
+        self.windows = formulation.windows
+        self.model = model = Model(upper)
+        count = len(self.game.slots)
+        self.top = model.time(lambda at: at.value, self.windows.least)
+        self.start, self.end = [], []
+        for s in range(count):
+            self.start.append(model.time(_picks("start", s)))
+            self.end.append(model.time(_picks("end", s)))
+        least = self.windows.end.min(axis=1, initial=np.inf).tolist()
+        self.ready = [model.time(_picks("ready", v), low) for v, low in enumerate(least)]
+        self.done = [model.time(_picks("done", v), low) for v, low in enumerate(least)]
+        self._place(upper)
+        self._share()
+        self._run()
+        self._order()
+        self._paths()
+        self._between()
+        self._twins()
+        for cut in formulation.cuts:
+            terms = [(model.places[i][s + 1], 1.0) for i, s in cut]
+            model.row(terms, "<", len(cut) - 1)
+
+    def x(self, i: int, s: int) -> int:
+        """Flag of an item in a slot, or in the pool."""
+        return self.model.places[i][s + 1]
+
+    def _place(self, upper: float) -> None:
+        """Every item in one place (1), as far as the device supports it and windows allow."""
+        game, model = self.game, self.model
+        capacity = self.problem.machine.capacity
+        out = self.windows.hopeless(upper)
+        column = {d: c for c, d in enumerate(self.f.devices)}
+        for i, own in enumerate(game.members):
+            row = []
+            for s, slot in [(POOL, None), *enumerate(game.slots)]:
+                if slot is None:
+                    never = bool(out[own, -1].any())
+                else:
+                    never = bool(
+                        slot.late != game.late[i]
+                        or out[own, column[slot.device]].any()
+                        or game.memory[i] > capacity[slot.device] * (1 + MARGIN)
+                    )
+                row.append(NEVER if never else model.flag(_is_at([i], [s]), whole=True))
+            model.places.append(row)
+            model.row([(c, 1.0) for c in row], "=", 1.0)
+
+    def _share(self) -> None:
+        """Memory (3*), and tasks that share a device (Section 4.1, end)."""
+        game, model = self.game, self.model
+        for d in self.f.devices:
+            limit = float(self.problem.machine.capacity[d])
+            mine = [s for s, slot in enumerate(game.slots) if slot.device == d]
+            if not np.isinf(limit) and game.memory.sum() > limit:
+                items = range(len(game.members))
+                held = [(self.x(i, s), float(game.memory[i])) for i in items for s in mine]
+                model.room(held, limit)
+            for i, j in game.tied:
+                model.row(
+                    [*((self.x(i, s), 1.0) for s in mine), *((self.x(j, s), -1.0) for s in mine)],
+                    "=",
+                    0.0,
+                )
+        for i, j in game.tied:
+            model.row([(self.x(i, POOL), 1.0), (self.x(j, POOL), -1.0)], "=", 0.0)
+
+    def _run(self) -> None:
+        """Slots wait for what they read (4, 6), move and compute (5, 7); tasks end (8, 9, 10)."""
+        game, model, tasks = self.game, self.model, self.problem.tasks
+        makes = np.diff(tasks.out_ptr) > 0
+        for s, slot in enumerate(game.slots):
+            terms = [
+                (self.x(i, s), float(game.time[slot.device, i]))
+                for i in range(len(game.members))
+                if self.x(i, s) != NEVER
+            ]
+            for net in game.nets:
+                cost = float(net.cost[slot.device])
+                enters = self._enters(net, s)
+                for v in net.makers:
+                    model.after(self.start[s], self.ready[v], given=[enters])
+                leaves = self._leaves(net, s) if cost else NEVER
+                terms += [(enters, cost), (leaves, cost)]
+            model.after(self.end[s], self.start[s], terms)
+            model.after(self.top, self.end[s])
+            for i, own in enumerate(game.members):
+                for v in own[makes[own]].tolist():
+                    model.after(self.ready[v], self.end[s], given=[self.x(i, s)])
+        for v in range(tasks.n):
+            took = [(self.x(int(game.label[v]), POOL), _finite(self.f.pool[v]))]
+            model.after(self.ready[v], ORIGIN, took)
+            rest = _finite(self.windows.rest[v, -1])
+            model.after(self.top, self.ready[v], [(took[0][0], rest)])
+            for u in distinct(tasks.maker[_reads(tasks, v)]).tolist():
+                if u >= 0:
+                    model.after(self.ready[v], self.ready[u], took)
+
+    def _enters(self, net: Net, s: int) -> int:
+        """CommIn: whether a net enters a slot."""
+        mine = [self.x(v, s) for v in net.readers if self.x(v, s) != NEVER]
+        own = self.x(net.maker, s) if net.maker >= 0 else NEVER
+        if not mine or (own == NEVER and len(mine) == 1):
+            return mine[0] if mine else NEVER
+
+        def rule(at: Known) -> float:
+            inside = net.maker >= 0 and at.place[net.maker] == s
+            return float(not inside and any(at.place[v] == s for v in net.readers))
+
+        flag = self.model.flag(rule)
+        for c in mine:
+            self.model.row([(flag, 1.0), (c, -1.0), (own, 1.0)], ">", 0.0)
+        return flag
+
+    def _leaves(self, net: Net, s: int) -> int:
+        """CommOut: whether a net leaves a slot."""
+        own = self.x(net.maker, s) if net.maker >= 0 else NEVER
+        if own == NEVER or net.leaves or any(self.x(v, s) == NEVER for v in net.readers):
+            return own
+
+        def rule(at: Known) -> float:
+            return float(at.place[net.maker] == s and any(at.place[v] != s for v in net.readers))
+
+        flag = self.model.flag(rule)
+        for v in net.readers:
+            self.model.row([(flag, 1.0), (own, -1.0), (self.x(v, s), 1.0)], ">", 0.0)
+        return flag
+
+    def _order(self) -> None:
+        """The slots of a device run one after the other (14), used from the first on."""
+        game, model = self.game, self.model
+        items = range(len(game.members))
+        for s, slot in enumerate(game.slots):
+            if slot.number:
+                model.after(self.start[s], self.end[s - 1])
+                used = model.flag(_is_at(items, [s - 1]))
+                before = [(self.x(i, s - 1), -1.0) for i in items]
+                model.row([(used, 1.0), *before], "<", 0.0)
+                for i in items:
+                    if self.x(i, s) != NEVER:
+                        model.row([(self.x(i, s), 1.0), (used, -1.0)], "<", 0.0)
+        for a, first in enumerate(game.slots):
+            for b, second in enumerate(game.slots):
+                if first.device == second.device and not first.late and second.late:
+                    ahead, behind = self._either(a, b)
+                    model.after(self.start[b], self.end[a], given=[ahead])
+                    model.after(self.start[a], self.end[b], given=[behind])
+
+    def _either(self, a: int, b: int) -> tuple[int, int]:
+        """Two flags: slot `a` runs before slot `b`, or after it."""
+
+        def first(at: Known) -> bool:
+            # They do not overlap, but for rounding.
+            return bool(at.start[a] + at.end[a] <= at.start[b] + at.end[b])
+
+        ahead = self.model.flag(first, whole=True)
+        behind = self.model.flag(lambda at: not first(at))
+        self.model.row([(ahead, 1.0), (behind, 1.0)], "=", 1.0)
+        return ahead, behind
+
+    def _paths(self) -> None:
+        """A task is computed after those that it reads, and what goes along has moved."""
+        game, model, windows = self.game, self.model, self.windows
+        tasks = self.problem.tasks
+        flags: dict[tuple[int, int], tuple[int, int]] = {}
+        took, left = [], []
+        for v in range(tasks.n):
+            row = model.places[int(game.label[v])]
+            column = [-1, *(self.f.devices.index(slot.device) for slot in game.slots)]
+            there = [(c, k) for c, k in zip(row, column, strict=True) if c != NEVER]
+            took.append([(c, float(windows.time[v, k])) for c, k in there])
+            left.append([(c, float(windows.rest[v, k])) for c, k in there])
+            model.after(self.done[v], ORIGIN, took[v])
+            model.after(self.ready[v], self.done[v])
+            model.after(self.top, self.done[v], left[v])
+        for u, v, cost in self.f.edges:
+            i, j = pair = int(game.label[u]), int(game.label[v])
+            moves: list[tuple[int, float]] = []
+            if i != j:
+                least = float(cost[self.f.devices].min(initial=np.inf))
+                if pair not in flags:
+                    flags[pair] = self._crosses(i, j), self._crosses(j, i)
+                moves = [(flag, _finite(least)) for flag in flags[pair]]
+            model.after(self.done[v], self.done[u], [*took[v], *moves])
+
+    def _crosses(self, i: int, j: int) -> int:
+        """Whether item `i` is in a slot where item `j` is not."""
+        flag = self.model.flag(lambda at: float(at.place[i] != POOL and at.place[i] != at.place[j]))
+        for s in range(len(self.game.slots)):
+            if self.x(i, s) != NEVER:
+                self.model.row([(flag, 1.0), (self.x(i, s), -1.0), (self.x(j, s), 1.0)], ">", 0.0)
+        return flag
+
+    def _between(self) -> None:
+        """Contiguity (2, 11 to 13), and what a single edge between two places takes."""
+        game, model = self.game, self.model
+        rest, ready = self._edge_times()
+        tail, head = (
+            (np.array(e, dtype=np.int64) for e in zip(*rest, strict=True))
+            if rest
+            else (np.zeros((2, 0), dtype=np.int64))
+        )
+        same = game.late[tail] == game.late[head]
+        kept = without_shortcuts(len(game.members), tail[same], head[same])
+        inner = list(zip(*(e.tolist() for e in kept), strict=True))
+        reaches = _reaches(inner, len(game.members))
+        makes = np.diff(self.problem.tasks.out_ptr) > 0
+        steps = [
+            edge
+            for edge in self.f.edges
+            if makes[edge[1]] and game.label[edge[0]] != game.label[edge[1]]
+        ]
+        for s in range(len(game.slots)):
+            device = game.slots[s].device
+            for (u, v), left in rest.items():
+                crosses = [(self.x(u, s), left), (self.x(v, s), -left)]
+                if self.x(u, s) != NEVER:
+                    model.after(self.top, self.end[s], crosses)
+                if self.x(v, s) != NEVER:
+                    early = ready[u, v]
+                    comes = [(self.x(v, s), early), (self.x(u, s), -early)]
+                    model.after(self.start[s], ORIGIN, comes)
+            for u, w, cost in steps:
+                i, j = int(game.label[u]), int(game.label[w])
+                if self.x(j, s) != NEVER:
+                    step = float(game.time[device, j]) + float(cost[device])
+                    comes = [(self.x(j, s), step), (self.x(i, s), -step)]
+                    model.after(self.ready[w], self.ready[u], comes)
+            self._contiguous(s, inner, reaches)
+
+    def _contiguous(self, s: int, inner: list[tuple[int, int]], reaches: list[int]) -> None:
+        """z[v]: some item of the slot can be reached from v."""
+        game, model = self.game, self.model
+        z = {}
+        for v in range(len(game.members)):
+            if game.late[v] != game.slots[s].late:
+                continue
+
+            def rule(at: Known, v: int = v) -> float:
+                return float(
+                    at.place[v] == s
+                    or any(reaches[v] >> w & 1 for w in np.flatnonzero(at.place == s).tolist())
+                )
+
+            z[v] = model.flag(rule)
+            model.row([(z[v], 1.0), (self.x(v, s), -1.0)], ">", 0.0)
+        for u, v in inner:
+            if u in z:
+                model.row([(z[v], 1.0), (z[u], -1.0)], "<", 0.0)
+                model.row([(z[v], 1.0), (self.x(v, s), -1.0), (self.x(u, s), 1.0)], "<", 1.0)
+
+    def _edge_times(self) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
+        """For edges between items that are apart: least time from the end of the first to the end
+        of all, and earliest time when what goes along is there."""
+        game, windows, tasks = self.game, self.windows, self.problem.tasks
+        host = np.zeros((len(self.f.devices) + 1, tasks.flows))
+        for c, d in enumerate(self.f.devices):
+            host[c] = host_times(tasks, self.problem.machine, d)
+        rest: dict[tuple[int, int], float] = {}
+        ready: dict[tuple[int, int], float] = {}
+        for (u, v), flows in carried(tasks).items():
+            key = int(game.label[u]), int(game.label[v])
+            if key[0] == key[1]:
+                continue
+            cost = host[:, flows].sum(axis=1)
+            left = (cost + windows.time[v] + windows.rest[v]).min()
+            early = (windows.end[u] + cost).min()
+            rest[key] = max(rest.get(key, 0.0), _finite(left))
+            ready[key] = max(ready.get(key, 0.0), _finite(early))
+        return rest, ready
+
+    def _twins(self) -> None:
+        """Of two devices that can change places, the first one has the first item."""
+        items = range(len(self.game.members))
+        for d in self.f.devices:
+            e = int(self.f.before[d])
+            if e < 0:
+                continue
+            mine, theirs = (
+                [s for s, slot in enumerate(self.game.slots) if slot.device == k] for k in (d, e)
+            )
+            self.model.in_turn(
+                [[self.x(i, s) for s in mine] for i in items],
+                [[self.x(i, s) for s in theirs] for i in items],
+                lambda count, theirs=theirs: _is_at(range(count), theirs),  # type: ignore[misc]
+            )
+
+
+def _picks(field: str, i: int) -> Rule:
+    """One of the times of a known split."""
+    return lambda at: float(getattr(at, field)[i])
+
+
+def _is_at(items: Sequence[int], slots: Sequence[int]) -> Rule:
+    """Whether some of these items are in one of these slots."""
+    return lambda at: float(np.isin(at.place[list(items)], slots).any())
+
+
+def _reaches(edges: list[tuple[int, int]], count: int) -> list[int]:
+    """Bit mask of the items that can be reached from each."""
+    masks = [0] * count
+    changed = True
+    while changed:
+        changed = False
+        for u, v in edges:
+            mask = masks[u] | masks[v] | 1 << v
+            changed |= mask != masks[u]
+            masks[u] = mask
+    return masks
+
+
+def _reads(tasks: Tasks, v: int) -> Ints:
+    """Flows that a task reads."""
+    return tasks.in_idx[tasks.in_ptr[v] : tasks.in_ptr[v + 1]]
+
+
+def _finite(seconds: float) -> float:
+    """A time that counts only where it is finite: the flag that it goes with is never 1."""
+    return float(seconds) if np.isfinite(seconds) else 0.0

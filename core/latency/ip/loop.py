@@ -1,0 +1,379 @@
+"""Slices of solving the integer program of a scheduling model.
+
+Where pairs of spans that may meet are too many, rows that keep them apart are lazy: each solution
+says which ones are missing, and every program without them is a relaxation, whose bound holds.
+
+Each slice starts from the best solution so far, which also bounds the latency from above: the
+windows of all times, and with them every big-M, get tighter. An interrupt or a crash costs the
+last slice only.
+
+A scheduling model as an integer program. Everything is divided by the upper limit, so that the
+objective is at most about 1. A constraint that holds only where some flags are 1 gets the least
+big-M that the windows of its two times allow (Lemma 4.1 of the 2020 paper and Eq. 6 and 8 of Moirai
+have one constant for all of them).
+
+Pairs of spans that may meet in a lane: all of them, how many there are, which ones overlap. Moirai
+has rows for all (Eq. 6 and 8). Spans whose windows are apart never meet. Of what is left there may
+be more than a program can hold; then rows for pairs are lazy: a program begins without any, and
+takes up those that overlap in its solutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from dnnp.core.cost.latency import Split
+from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.latency.ip.formulation import Formulation
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.child import SolverProcess
+from dnnp.core.solver.program import SLACK, Outcome, Program
+from dnnp.core.solver.scheduling_model import ORIGIN, After, Model, Turn
+from dnnp.core.solver.search import Best, SliceSearch, solve_slices, status_of
+from dnnp.core.solver.slices import COARSE, SAFETY, Slices, attempted, refuse_unknown
+
+S = TypeVar("S", bound=Split)
+
+PAIR_ENTRIES = 10
+"""Numbers that two spans in a lane lead to."""
+
+EAGER_ENTRIES = 2_000_000
+"""Numbers up to which a program has rows for all pairs."""
+
+MOST_ENTRIES = 20_000_000
+"""Numbers of the largest program that is built. With lazy rows it stands for one of any number of
+pairs. 68,661 operators on four devices, the largest graph of Moirai's paper, make 19.2 million:
+45 s of processor time and five gigabytes in this process, before the solver's own begin."""
+
+ASKED_TWICE = ("highs",)
+"""Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
+programs is wrong. The second is that of the tighter program around the solution found, without
+presolve."""
+
+
+@dataclass(frozen=True)
+class ExactResult(Generic[S]):
+    """What an exact model found."""
+
+    split: S | None
+    """The best solution known, be it the one that was given."""
+    value: float
+    """Its latency; inf if there is none."""
+    bound: float
+    """Proven lower bound of the latency."""
+    status: str
+    """`optimal`, `feasible`, or `limit`: no solution is known yet."""
+    solver: str
+    failure: str = ""
+    """Why the search ended early, if it was no limit and no interrupt."""
+    asked: bool = True
+    """Whether the solver was given anything."""
+
+
+class ModelSearch(SliceSearch[S]):
+    """The search for the solution of least latency."""
+
+    def __init__(self, formulation: Formulation[S], start: S | None, bound: float = 0.0) -> None:
+        low = max(formulation.least * (1 - ROUNDING), bound)
+        super().__init__(Best(formulation.value), formulation.quantum, low)
+        self.formulation = formulation
+        if start is not None:
+            self.best.offer(start)
+
+    @property
+    def upper(self) -> float:
+        """A latency that the solutions of interest do not exceed."""
+        return self.best.value if np.isfinite(self.best.value) else self.formulation.crude
+
+    def known(self) -> object | None:
+        """The best solution as the rules of the model take it; None if there is none."""
+        solution = self.best.solution
+        return None if solution is None else self.formulation.known(solution)
+
+    def result(self, solver: str, *, closed: bool) -> ExactResult[S]:
+        """What there is to say; for the errors see `status_of`."""
+        best, nothing = self.best, "no placement fits the devices offered"
+        status = status_of(best, self.failure, closed=closed, nothing=nothing)
+        bound = min(self.low, best.value)
+        return ExactResult(
+            best.solution, best.value, bound, status, solver, self.failure, self.asked
+        )
+
+
+def solve_model(
+    formulation: Formulation[S],
+    *,
+    solver: str = "cbc",
+    start: S | None = None,
+    bound: float = 0.0,
+    run: Run = PLAIN,
+) -> ExactResult[S]:
+    """Solve a scheduling model by integer programming.
+
+    Parameters
+    ----------
+    formulation
+        The problem.
+    solver
+        `cbc` or `highs`.
+    start
+        A solution to start from; one that is invalid is not used.
+    bound
+        What is proven already: no solution has a smaller latency.
+    run
+        Asked about twenty times a second whether to end with what there is.
+
+    Raises
+    ------
+    UsageError
+        There is no such solver.
+    InfeasibleError
+        It is proven that there is no solution.
+    LimitError
+        The solver failed before any solution was known.
+    UnavailableError
+        The solver is not installed.
+    """
+    refuse_unknown(solver)
+    search = _Programs(formulation, start, bound, solver)
+
+    def work(process: SolverProcess) -> bool:
+        search.failure, search.again = "", False
+        return solve_slices(search, Slices(solver, process, run))
+
+    closed = attempted(work, lambda _: search.failure, run)
+    return search.result(solver, closed=closed)
+
+
+class _Programs(ModelSearch[S]):
+    """The search by integer programs."""
+
+    def __init__(
+        self, formulation: Formulation[S], start: S | None, bound: float, solver: str
+    ) -> None:
+        super().__init__(formulation, start, bound)
+        self.solver = solver
+        self.again = False
+        """Whether a proof is checked."""
+        self.lazy: set[Pair] = set()
+        """Pairs that a program with lazy rows keeps apart."""
+
+    @property
+    def presolve(self) -> tuple[bool, ...]:
+        return not self.again, False
+
+    def write(self) -> LatencyProgram | None:
+        model = self.formulation.model(self.upper)
+        model.raise_least(self.low)
+        entries = model.entries
+        if entries + PAIR_ENTRIES * count_meetings(model) <= EAGER_ENTRIES:
+            return LatencyProgram(model)
+        entries += PAIR_ENTRIES * len(self.lazy)
+        too_large = self.refuses(entries, most=MOST_ENTRIES)
+        return None if too_large else LatencyProgram(model, self.lazy)
+
+    def start(self, written: LatencyProgram) -> list[float] | None:
+        known = self.known()
+        return None if known is None else written.start(*written.model.start(known))
+
+    def take(self, written: LatencyProgram, outcome: Outcome) -> bool | None:
+        proven = outcome.status == "optimal"
+        trusted = not proven or self.again or self.solver not in ASKED_TWICE
+        if trusted:
+            self.take_bound(outcome.bound, written.scale)
+        if outcome.values is None:
+            return None
+        solution = self.formulation.solution(written.model, *written.split(outcome.values))
+        if solution is None:
+            return None
+        value = self.best.offer(solution)
+        if written.kept is not None:
+            times, flags = written.split(outcome.values)
+            missing = overlaps(written.model, times, flags, SAFETY * written.scale) - self.lazy
+            if missing:
+                self.lazy |= missing
+                return None
+        better = value < written.model.upper * (1 - SAFETY)
+        if proven and trusted and not (better and self._ask_again(written)):
+            least = min(value, self.best.value)
+            return least <= (outcome.bound + 2 * SAFETY) * written.scale
+        self.again = proven or (self.again and not better)
+        return None
+
+    def _ask_again(self, written: LatencyProgram) -> bool:
+        """Whether the proof of a better solution does not do: the solver's, or in this scale."""
+        coarse = 0 < COARSE * self.best.value < written.scale
+        return coarse or self.solver in ASKED_TWICE
+
+
+class LatencyProgram:
+    """The program of a model; columns are its times, its flags, and two for each pair of spans
+    that may meet in a lane: `delta`, the first one goes first, and whether they do meet.
+
+    Where only some pairs are `kept` apart, it is a relaxation.
+    """
+
+    tops = (0,)
+    """The latency is minimised."""
+
+    def __init__(self, model: Model, kept: Collection[Pair] | None = None) -> None:
+        self.model, self.kept = model, kept
+        self.scale = model.upper if model.upper > 0 else 1.0
+        self.program = Program()
+        self.low = [max(low / self.scale - SLACK, 0.0) for low in model.low]
+        self.high = [high / self.scale + SLACK for high in model.high]
+        for t, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            self.program.column(high, lower=low, cost=float(t == 0))
+        self.first_flag = len(model.low)
+        for whole in model.whole:
+            self.program.column(integer=whole)
+        for after in model.afters:
+            self._after(after)
+        for row in model.rows:
+            columns = [self.first_flag + flag for flag in row.flags]
+            self.program.row(columns, row.weights, row.sense, row.bound)
+        self.deltas: list[tuple[Pair, int, int, list[Sequence[Sequence[int]]]]] = []
+        for pair, lanes in self._meetings().items():
+            self._apart(pair, lanes)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a constraint without flags cannot hold."""
+        return self.model.hopeless
+
+    def split(self, values: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Times in seconds, and flags, of a solution."""
+        times = [value * self.scale for value in values[: self.first_flag]]
+        return times, list(values[self.first_flag : self.first_flag + len(self.model.whole)])
+
+    def start(self, times: Sequence[float], flags: Sequence[float]) -> list[float]:
+        """All columns for known times and flags."""
+        values = [*(t / self.scale for t in times), *flags]
+        values += [0.0] * (len(self.program.objective) - len(values))
+        for (a, b), delta, meet, lanes in self.deltas:
+            end, start = self.model.spans[a][1], self.model.spans[b][0]
+            if delta >= 0:
+                values[delta] = float(times[end] <= times[start] + ROUNDING * self.scale)
+            values[meet] = float(
+                any(all(any(flags[f] for f in own) for own in both) for both in lanes)
+            )
+        return values
+
+    def _after(self, after: After) -> None:
+        """later - earlier - terms - M * (given - 1) >= 0."""
+        most = sum(max(s, 0.0) for _, s in after.terms) / self.scale
+        if after.earlier != ORIGIN:
+            most += self.high[after.earlier]
+        big = max(most - self.low[after.later], 0.0) if after.given else 0.0
+        if after.given and not big:
+            return
+        columns = [after.later, *(self.first_flag + f for f, _ in after.terms)]
+        weights = [1.0, *(-s / self.scale for _, s in after.terms)]
+        if after.earlier != ORIGIN:
+            columns.append(after.earlier)
+            weights.append(-1.0)
+        columns += [self.first_flag + f for f in after.given]
+        weights += [-big] * len(after.given)
+        self.program.row(columns, weights, ">", -big * len(after.given))
+
+    def _meetings(self) -> dict[Pair, list[Sequence[Sequence[int]]]]:
+        """Pairs of spans, and for each lane where they may meet the flags of both."""
+        found: dict[Pair, list[Sequence[Sequence[int]]]] = {}
+        for lane in self.model.lanes:
+            flags: dict[int, list[int]] = {}
+            for turn in lane:
+                flags.setdefault(turn.span, []).append(turn.flag)
+            pairs = meetings(self.model, lane) if self.kept is None else sorted(self.kept)
+            for a, b in pairs:
+                if a in flags and b in flags:
+                    found.setdefault((a, b), []).append((flags[a], flags[b]))
+        return found
+
+    def _apart(self, pair: Pair, lanes: list[Sequence[Sequence[int]]]) -> None:
+        """Of two spans that meet in a lane one goes first."""
+        (begin, end), (start, finish) = (self.model.spans[i] for i in pair)
+        before = self.high[end] - self.low[start]
+        behind = self.high[finish] - self.low[begin]
+        if before <= 2 * SLACK or behind <= 2 * SLACK:
+            return
+        program = self.program
+        meet = program.column()
+        for both in lanes:
+            flags = [self.first_flag + f for own in both for f in own]
+            program.row([meet, *flags], [1.0] + [-1.0] * len(flags), ">", -1.0)
+        late = self.low[end] > self.high[start]
+        early = self.low[finish] > self.high[begin]
+        delta = -1
+        if not late and not early:
+            delta = program.column(integer=True)
+            program.row([start, end, delta], [1.0, -1.0, -before], ">", -before)
+            program.row([begin, finish, delta, meet], [1.0, -1.0, behind, -behind], ">", -behind)
+        else:
+            if not late:
+                program.row([start, end, meet], [1.0, -1.0, -before], ">", -before)
+            if not early:
+                program.row([begin, finish, meet], [1.0, -1.0, -behind], ">", -behind)
+            if late and early:
+                program.row([meet], [1.0], "<", 0.0)
+        self.deltas.append((pair, delta, meet, lanes))
+
+
+Pair = tuple[int, int]
+"""Two spans, the smaller number first."""
+
+
+def count_meetings(model: Model) -> int:
+    """Pairs of spans in lanes with windows that overlap, roughly; O(turns log turns)."""
+    count = 0
+    for lane in model.lanes:
+        spans = sorted({turn.span for turn in lane})
+        low = np.array([model.low[model.spans[s][0]] for s in spans])
+        high = np.array([model.high[model.spans[s][1]] for s in spans])
+        apart = int(np.searchsorted(np.sort(high), low, side="right").sum())
+        count += max(len(spans) * (len(spans) - 1) // 2 - apart, 0)
+    return count
+
+
+def meetings(model: Model, lane: Sequence[Turn]) -> Iterator[Pair]:
+    """Pairs of spans in a lane with windows that overlap, and that no path orders; sorted."""
+    windows = {
+        turn.span: (model.low[model.spans[turn.span][0]], model.high[model.spans[turn.span][1]])
+        for turn in lane
+    }
+    by_start = sorted((low, span) for span, (low, _) in windows.items())
+    found = []
+    for i, (_, first) in enumerate(by_start):
+        end = windows[first][1]
+        for j in range(i + 1, len(by_start)):
+            low, second = by_start[j]
+            if low > end:
+                break
+            a, b = min(first, second), max(first, second)
+            if not model.ordered(a, b) and not model.ordered(b, a):
+                found.append((a, b))
+    yield from sorted(found)
+
+
+def overlaps(
+    model: Model, times: Sequence[float], flags: Sequence[float], tolerance: float
+) -> set[Pair]:
+    """Pairs that share a lane at the same time in a solution, by more than `tolerance` seconds.
+
+    In every lane each turn is compared with the one before it that ends last: where any overlap,
+    some of these do.
+    """
+    found: set[Pair] = set()
+    for lane in model.lanes:
+        there = [turn for turn in lane if flags[turn.flag] > 0.5]
+        starts = [(times[model.spans[t.span][0]], t.span, t.seconds) for t in there]
+        last, end = -1, -np.inf
+        for start, span, seconds in sorted(starts):
+            if last >= 0 and start < end - tolerance and span != last:
+                found.add((min(span, last), max(span, last)))
+            if start + seconds > end:
+                last, end = span, start + seconds
+    return {(a, b) for a, b in found if not model.ordered(a, b) and not model.ordered(b, a)}

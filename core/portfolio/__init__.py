@@ -1,1 +1,0 @@
-"""Which solver, when: the methods of dnnp-partition."""

@@ -1,0 +1,225 @@
+"""The process that runs the solvers: `python -P -m dnnp.core.solver.worker FD`.
+
+It answers programs that come over the socket FD until the other end is closed. Limits and
+interrupts are the parent's business: it kills this process. When the parent itself is gone, a
+thread notices and ends the process, even in the middle of a solve.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dnnp.core.solver import cpsat_worker
+from dnnp.core.solver.program import Outcome, Program, Row
+from dnnp.core.solver.sparse import solve_sparse
+
+GAP = 1e-9
+"""Absolute gap at which a solver may stop; programs are scaled to about 1."""
+
+PARENT_CHECK_S = 2.0
+"""How often to look whether the parent is still there, should its end of the socket live on."""
+
+
+def solve(
+    solver: str,
+    program: Program,
+    start: list[float] | None,
+    seconds: float | None,
+    tolerance: float,
+    presolve: bool = True,
+) -> Outcome:
+    """Run one solver for some seconds, from a starting solution if there is one.
+
+    Without `presolve` HiGHS takes the program as it is.
+    """
+    import mip
+
+    missing = _missing(solver)
+    if missing:
+        return Outcome("missing", reason=missing)
+    model, columns = _model(solver, program)
+    model.max_mip_gap = 0.0
+    model.max_mip_gap_abs = GAP
+    _set_tolerances(solver, model, tolerance)
+    if solver == "highs" and not presolve:
+        model.solver._set_string_option_value("presolve", "off")
+    if start is not None:
+        pairs = zip(columns, start, program.integer, strict=True)
+        # CBC completes a start from its integers; HiGHS wants all of it.
+        model.start = [(c, value) for c, value, whole in pairs if whole or solver == "highs"]
+    status = model.optimize(max_seconds=mip.INF if seconds is None else seconds)
+    return _outcome(model, columns, status)
+
+
+class Relaxation:
+    """A program without integers that is solved again and again, each time from the last basis."""
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._columns: list[Any] = []
+
+    def relax(self, solver: str, program: Program) -> Outcome:
+        """Solve a program, and keep it."""
+        missing = _missing(solver)
+        if missing:
+            return Outcome("missing", reason=missing)
+        self._model, self._columns = _model(solver, program)
+        return self._optimize()
+
+    def refine(self, rows: Sequence[Row], closed: Sequence[int], dropped: Sequence[int]) -> Outcome:
+        """Solve it without some rows, with new ones, and with some columns at 0."""
+        if dropped:
+            self._model.remove([self._model.constrs[i] for i in dropped])
+        _add_rows(self._model, self._columns, rows)
+        for column in closed:
+            self._columns[column].ub = 0.0
+        return self._optimize()
+
+    def _optimize(self) -> Outcome:
+        outcome = _outcome(self._model, self._columns, self._model.optimize(relax=True))
+        if outcome.status != "optimal":
+            return outcome
+        duals = tuple(float(row.pi) for row in self._model.constrs)
+        return replace(outcome, bound=float(self._model.objective_value), duals=duals)
+
+
+def _model(solver: str, program: Program):  # type: ignore[no-untyped-def]
+    """A program as python-mip has it: (model, columns)."""
+    import mip
+
+    model = mip.Model(solver_name={"cbc": mip.CBC, "highs": mip.HIGHS}[solver])
+    model.verbose = 0
+    columns = [
+        model.add_var(lb=lower, ub=upper, obj=cost, var_type=mip.INTEGER if whole else "C")
+        for lower, upper, cost, whole in zip(
+            program.lower, program.upper, program.objective, program.integer, strict=True
+        )
+    ]
+    _add_rows(model, columns, program.rows)
+    return model, columns
+
+
+def _add_rows(model, columns, rows: Sequence[Row]) -> None:  # type: ignore[no-untyped-def]
+    import mip
+
+    for indices, weights, sense, bound in rows:
+        chosen = [columns[i] for i in indices]
+        model.add_constr(mip.LinExpr(chosen, weights, -bound, sense))
+
+
+def _missing(solver: str) -> str:
+    """What is not installed, if anything, or the package that lacks what is called in it."""
+    if solver == "highs":
+        from mip.highs import has_highs
+
+        if not has_highs and "highspy._core" in sys.modules:
+            from importlib.metadata import version
+
+            return f"highspy {version('highspy')}"
+        return "" if has_highs else "HiGHS"
+    from mip.cbc import has_cbc
+
+    return "" if has_cbc else "CBC"
+
+
+def _set_tolerances(solver: str, model, tolerance: float) -> None:  # type: ignore[no-untyped-def]
+    """Set feasibility tolerances; python-mip passes its own ones on to CBC only."""
+    if solver == "cbc":
+        from mip.cbc import cbc_set_parameter
+
+        model.infeas_tol = model.integer_tol = model.opt_tol = tolerance
+        # By default a solution must be better by 1e-5 to count.
+        cbc_set_parameter(model.solver, "increment", str(GAP))
+        return
+    model.threads = 1  # more of them make the search differ from run to run
+    for option in (
+        "primal_feasibility_tolerance",
+        "dual_feasibility_tolerance",
+        "mip_feasibility_tolerance",
+    ):
+        model.solver._set_double_option_value(option, tolerance)
+
+
+def _outcome(model, columns, status) -> Outcome:  # type: ignore[no-untyped-def]
+    """Translate what python-mip says."""
+    from mip import OptimizationStatus
+
+    names = {
+        OptimizationStatus.OPTIMAL: "optimal",
+        OptimizationStatus.FEASIBLE: "feasible",
+        OptimizationStatus.INFEASIBLE: "infeasible",
+        OptimizationStatus.INT_INFEASIBLE: "infeasible",
+        OptimizationStatus.NO_SOLUTION_FOUND: "limit",
+    }
+    name = names.get(status, "failed")
+    bound = model.objective_bound
+    low = float("-inf") if bound is None or name == "failed" else float(bound)
+    values = None
+    if name in ("optimal", "feasible"):
+        values = tuple(float(column.x) for column in columns)
+    return Outcome(name, low, values, "" if name != "failed" else f"status {status.name}")
+
+
+def _receive(pipe: Connection, requests: queue.SimpleQueue) -> None:
+    """Pass on what the parent sends; end the process when nobody is there any more."""
+    parent = os.getppid()
+    try:
+        while True:
+            while not pipe.poll(PARENT_CHECK_S):
+                if os.getppid() != parent:
+                    os._exit(0)
+            requests.put(pipe.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def main() -> None:
+    """Answer until the parent goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A solver in trouble writes what it was given into the working folder, which is the user's.
+    sys.path[:] = map(os.path.abspath, sys.path)
+    with suppress(OSError):
+        os.chdir("/proc")
+    pipe = Connection(int(sys.argv[1]))
+    requests: queue.SimpleQueue = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()
+    # A model that is collected while cffi holds its lock, for a declaration that it parses, waits
+    # for that lock forever. So models are collected between requests only.
+    gc.disable()
+    relaxation = Relaxation()
+    answers: dict[str, Callable[..., Outcome]] = {
+        "solve": solve,
+        "relax": relaxation.relax,
+        "refine": relaxation.refine,
+        "sparse": solve_sparse,
+        "cpsat": partial(cpsat_worker.solve, pipe.send),
+    }
+    while True:
+        what, *request = requests.get()
+        try:
+            outcome = answers[what](*request)
+        except ImportError as error:
+            outcome = Outcome("missing", reason=str(error))
+        except BaseException as error:
+            pipe.send(Outcome("failed", reason=f"{type(error).__name__}: {error}"))
+            raise
+        if what != "refine":  # which leaves nothing behind, and is asked often
+            gc.collect()
+        pipe.send(outcome)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""A free split while it is searched: who is where, and what every device spends.
+
+A device pays for a net by how many of the net's pins it holds,
+
+    pins held     none        some        all
+    pays          nothing     its cost    nothing, or its cost if always paid
+
+as `out` where it holds the source and as `in` elsewhere. So an item that moves changes two
+devices only, and its own nets say by how much.
+
+Kernels that run millions of times take plain arrays: numba counts references to every array of
+a tuple on each call.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.load_formula import COMM, ROUNDING
+from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.ordered_items import Line
+from dnnp.core.kernels.kernel import callee, lean, plain
+from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.plan import CostOptions
+
+IN, WORK, OUT = range(3)
+"""Columns of a device's times; those of pass p start at 3 p."""
+
+NET, SIZE, COLUMN, SOURCE = range(4)
+"""Columns of `AnnealArrays.hooks`."""
+
+
+class AnnealArrays(NamedTuple):
+    """What kernels read: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
+
+    There is one pass, or forward and backward where the objective tells them apart.
+    """
+
+    comm: int
+    hard: bool
+    """Capacities may not be exceeded."""
+    ordered: bool
+    """Devices are stages of a pipeline, in order: no edge leads back to an earlier one."""
+    kind: Ints
+    """i64[D], class of each device."""
+    work: Floats
+    """f64[C, P, n]; 0 where unsupported."""
+    allowed: np.ndarray
+    """bool[C, n]: the class runs the item, and it fits there alone."""
+    hook_ptr: Ints
+    """Rows of `hooks` of each item (CSR)."""
+    hooks: Ints
+    """i64[pins, 4]: the net; its number of pins, beyond all numbers if it is always paid; first
+    column of its pass; the item that makes it, or -1."""
+    pin_ptr: Ints
+    pins: Ints
+    """Items of each net (CSR)."""
+    price: Floats
+    """f64[C, p]; 0 on a CPU."""
+    bond: Floats
+    """f64[p], the largest price of any class."""
+    memory: Floats
+    """f64[n], bytes."""
+    capacity: Floats
+    """f64[C], bytes; inf on a CPU."""
+    stream: Floats
+    """f64[C], time for each byte above capacity; 0 where that is not streamed."""
+    earlier_ptr: Ints
+    earlier: Ints
+    """Items that each item follows (CSR); none unless ordered."""
+    later_ptr: Ints
+    later: Ints
+    """Items that follow each item (CSR); none unless ordered."""
+
+
+class SplitState(NamedTuple):
+    """A split, changed in place by the kernels."""
+
+    place: Ints
+    """i64[n], device of each item."""
+    pins_on: np.ndarray
+    """i32[p, D], pins of each net on each device."""
+    spent: Floats
+    """f64[D, 3 P], time of each device: in, compute and out of each pass."""
+    used: Floats
+    """f64[D], memory of the items on each device, bytes."""
+    ratio: Floats
+    """f64[D], true memory over `used`; 1 in the `sum` model."""
+
+
+def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) -> AnnealArrays:
+    """Arrange a line for search: free items (`free_items_of`) in any order, or ordered ones."""
+    devices, sizes = line.devices, np.diff(line.pin_ptr)
+    two = options.objective == "gpipe"
+    hard = options.memory_mode == "hard"
+    allowed = np.isfinite(line.work)
+    if hard:
+        # Peak memory of several nodes may fall when others join them.
+        sure = options.memory_model == "sum" or np.diff(line.node_ptr) == 1
+        allowed &= (line.reach >= np.arange(line.n)) | ~np.broadcast_to(sure, line.n)
+    work = np.where(np.isfinite(line.work), line.work, 0.0)
+    passes = [work - line.backward_work, line.backward_work] if two else [work]
+    net = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    hook_ptr, by_item = csr(line.pins, np.arange(len(line.pins)), line.n)
+    reached = net[by_item]
+    size = np.where(line.always, np.iinfo(np.int64).max, sizes)
+    column = 3 * line.backward_net.astype(np.int64) if two else np.zeros(len(sizes), np.int64)
+    hooks = np.stack([reached, size[reached], column[reached], line.source[reached]], axis=1)
+    speed = np.array([d.bandwidth_bytes_per_s for d in devices])
+    # The true peak is the sum times a ratio, which nothing can be if the sum is zero.
+    tail, head = (line.tail, line.head) if ordered else (line.tail[:0], line.head[:0])
+    memory = line.memory if options.memory_model == "sum" else line.memory + 1.0
+    arrays = plain(
+        np.repeat(np.arange(len(devices), dtype=np.int64), [d.count for d in devices]),
+        np.stack(passes, axis=1),
+        allowed,
+        hook_ptr,
+        hooks,
+        line.pin_ptr,
+        line.pins,
+        line.cost,
+        line.cost.max(axis=0),
+        memory,
+        np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices], dtype=np.float64),
+        np.zeros(len(devices)) if hard or two else 1 / speed,
+        *csr(head, tail, line.n),
+        *csr(tail, head, line.n),
+    )
+    return AnnealArrays(COMM[options.comm], hard, ordered, *arrays)
+
+
+def new_state(problem: AnnealArrays, place: Ints) -> SplitState:
+    """State of a placement (i64[n], device of each item, one that is allowed)."""
+    nets, devices = len(problem.bond), len(problem.kind)
+    state = SplitState(
+        place=np.array(place, dtype=np.int64),
+        pins_on=np.zeros((nets, devices), dtype=np.int32),
+        spent=np.zeros((devices, 3 * problem.work.shape[1])),
+        used=np.zeros(devices),
+        ratio=np.ones(devices),
+    )
+    fill(problem, state)
+    return state
+
+
+@lean
+def fill(problem, state):  # type: ignore[no-untyped-def]
+    """Compute everything from `place`, which also rids the sums of rounding left by moves."""
+    for d in range(len(state.used)):
+        state.used[d] = 0.0
+        for c in range(state.spent.shape[1]):
+            state.spent[d, c] = 0.0
+    for e in range(len(problem.bond)):
+        for d in range(len(state.used)):
+            state.pins_on[e, d] = 0
+    for e in range(len(problem.bond)):
+        for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
+            state.pins_on[e, state.place[problem.pins[q]]] += 1
+    for i in range(len(state.place)):
+        d = state.place[i]
+        k = problem.kind[d]
+        state.used[d] += problem.memory[i]
+        for p in range(problem.work.shape[1]):
+            state.spent[d, 3 * p + WORK] += problem.work[k, p, i]
+        for q in range(problem.hook_ptr[i], problem.hook_ptr[i + 1]):
+            e = problem.hooks[q, NET]
+            held = state.pins_on[e, d]
+            column = problem.hooks[q, COLUMN]
+            # The last pin of a net on a device pays for all of them there.
+            if held > 0 and held < problem.hooks[q, SIZE]:
+                made = problem.hooks[q, SOURCE] >= 0 and state.place[problem.hooks[q, SOURCE]] == d
+                state.spent[d, column + (OUT if made else IN)] += problem.price[k, e]
+                state.pins_on[e, d] = -held
+    for e in range(len(problem.bond)):
+        for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
+            d = state.place[problem.pins[q]]
+            state.pins_on[e, d] = abs(state.pins_on[e, d])
+
+
+@callee
+def settle(  # type: ignore[no-untyped-def]
+    hook_ptr, hooks, work, price, place, pinned, item, device, kind, own, table, row
+):
+    """Add to the times `table[row]` of a device what an item costs there, or take it away.
+
+    `own` is 0 for an item that comes, 1 for one that is counted there and goes.
+    """
+    sign = 1.0 - 2.0 * own
+    for p in range(work.shape[1]):
+        table[row, 3 * p + WORK] += sign * work[kind, p, item]
+    for q in range(hook_ptr[item], hook_ptr[item + 1]):
+        e = hooks[q, NET]
+        cost = sign * price[kind, e]
+        others = pinned[e, device] - own
+        pays = others + 1 < hooks[q, SIZE]
+        column = hooks[q, COLUMN]
+        source = hooks[q, SOURCE]
+        if source == item:
+            if others > 0:
+                table[row, column + IN] -= cost
+            if pays:
+                table[row, column + OUT] += cost
+        elif others == 0:
+            if pays:
+                table[row, column + IN] += cost
+        elif not pays:
+            if source >= 0 and place[source] == device:
+                column += OUT
+            table[row, column] -= cost
+
+
+@callee
+def carry(hook_ptr, hooks, place, pinned, item, device):  # type: ignore[no-untyped-def]
+    """Move an item to a device: its place and the counts of its nets only."""
+    before = place[item]
+    place[item] = device
+    for q in range(hook_ptr[item], hook_ptr[item + 1]):
+        e = hooks[q, NET]
+        pinned[e, before] -= 1
+        pinned[e, device] += 1
+
+
+@callee
+def load_in(comm, table, row, column, extra):  # type: ignore[no-untyped-def]
+    """Load from the times in `table[row]` of the pass that starts at `column`."""
+    entering = table[row, column + IN] + extra
+    return load_of(comm, entering, table[row, column + WORK], 0.0, table[row, column + OUT])
+
+
+@callee
+def excess(problem, state, device):  # type: ignore[no-untyped-def]
+    """Bytes above the capacity of a device."""
+    held = state.used[device] * state.ratio[device]
+    return max(0.0, held - problem.capacity[problem.kind[device]])
+
+
+@callee
+def load(problem, state, device, p):  # type: ignore[no-untyped-def]
+    """Load of a device in pass p."""
+    stream = problem.stream[problem.kind[device]]
+    extra = excess(problem, state, device) * stream if stream > 0.0 else 0.0
+    return load_in(problem.comm, state.spent, device, 3 * p, extra)
+
+
+@callee
+def objective(problem, state):  # type: ignore[no-untyped-def]
+    """The largest load of each pass, added up."""
+    total = 0.0
+    for p in range(problem.work.shape[1]):
+        largest = 0.0
+        for d in range(len(problem.kind)):
+            largest = max(largest, load(problem, state, d, p))
+        total += largest
+    return total
+
+
+@callee
+def fits(problem, state):  # type: ignore[no-untyped-def]
+    """Whether every device keeps to a hard capacity, but for rounding."""
+    for d in range(len(problem.kind)):
+        over = excess(problem, state, d)
+        if problem.hard and over > ROUNDING * problem.capacity[problem.kind[d]]:
+            return False
+    return True

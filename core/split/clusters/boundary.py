@@ -1,0 +1,351 @@
+"""Kernels that price the blocks of a cluster's segment at its boundary.
+
+In a cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays
+more than its cheapest load (`dnnp.core.split.ideals.lattice_edges`) for the tensors that cross the
+boundary of N: for those it makes, and for those from outside that it reads. What crosses the end B
+is priced once for all segments that end there, what crosses the start A or touches CPUs for each. A
+block runs on the fewest devices, `copies_of`, that keep it within the target.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.load_kernel import load_of, share_of
+from dnnp.core.kernels.kernel import kernel
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.split.ideals.lattice_edges import Arcs
+
+NONE = 1 << 30
+"""More devices than there can be."""
+
+BUCKETS = 16
+"""Numbers of devices by which blocks are told apart; the last one stands for all larger ones."""
+
+
+class Scratch(NamedTuple):
+    """What the kernels work in; `need` and `came` hold the last segment's path."""
+
+    ahead: Ints
+    """i64[I, cpus + 1], fewest devices from an ideal to the end of the segment, by CPUs used."""
+    listed: Ints
+    """i64[I], the ideals that have one, descending."""
+    edges: Ints
+    """i64[E], the blocks between them, by falling head."""
+    priced: Floats
+    """f64[E, 4], in and out of each pass with the transfers over the end of the segment."""
+    taken: Ints
+    """i64[E], devices that they take then."""
+    copies: Ints
+    """i64[E], by block: the fewest devices that keep its cheapest load within the target."""
+    cpu_copies: Ints
+    """i64[C], CPUs."""
+    sizes: Ints
+    """i64[2], how many of both."""
+    need: Ints
+    """i64[I], fewest devices from the start of the segment."""
+    came: Ints
+    """i64[I], the last block of that path; -1 at its start, -2 - e after CPU block e."""
+    spent: Ints
+    """i64[I], the devices of that block."""
+    inner: Ints
+    """i64[cpus + 1], CPU blocks inside the segment."""
+    screened: Ints
+    """i64[E], by place in `edges`: `taken` if CPUs took the inner link, and with the transfers over
+    the start; NONE: above the target."""
+    front: Ints
+    """i64[I], `need` of segments without CPUs if they did."""
+    behind: Ints
+    """i64[I, cpus + 1], `ahead` if they did, and with the transfers over the start too."""
+    reach: Ints
+    """i64[I, cpus + 1], fewest devices from any start of a segment to an ideal, by CPUs so far."""
+    order: Ints
+    """i64[E], the blocks within the target by head, then by `reach` of their tails."""
+    bucket: Ints
+    """i64[I, BUCKETS + 1], where those into an ideal begin by that number of devices."""
+    before: Ints
+    """i64[I, cpus + 1], fewest accelerators for the ideal itself; `fewest` from the other side."""
+    tally: Ints
+    """i64[2, I], when an ideal's pins of the nets over the end were counted, and how many."""
+    seen: Ints
+    """i64[2, p], when a net was last listed for the start and for the end of a segment."""
+    made: Ints
+    """i64[p], sources of the listed nets that the segment makes."""
+    made_cost: Floats
+    """f64[2, p], by pass."""
+    read: Ints
+    """i64[p], the listed nets that it reads."""
+    read_cost: Floats
+    counts: Ints
+    """i64[4], nets made, nets read, starts so far, ends so far."""
+
+
+def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
+    """Room to work in, with nothing listed."""
+    count, nets, edges = len(arcs.bits), len(arcs.pins), len(arcs.head)
+
+    def ints(*shape: int, fill: int = 0) -> Ints:
+        return np.full(shape, fill, dtype=np.int64)
+
+    return Scratch(
+        ahead=ints(count, cpus + 1, fill=NONE),
+        listed=ints(count),
+        edges=np.empty(edges, dtype=np.int64),
+        priced=np.empty((edges, 4)),
+        taken=np.empty(edges, dtype=np.int64),
+        copies=np.empty(edges, dtype=np.int64),
+        cpu_copies=np.empty(len(arcs.cpu_head), dtype=np.int64),
+        sizes=ints(2),
+        need=ints(count, fill=NONE),
+        came=ints(count),
+        spent=ints(count),
+        inner=ints(cpus + 1),
+        screened=np.empty(edges, dtype=np.int64),
+        front=ints(count, fill=NONE),
+        behind=ints(count, cpus + 1, fill=NONE),
+        reach=ints(count, cpus + 1),
+        order=np.empty(edges, dtype=np.int64),
+        bucket=ints(count, BUCKETS + 1),
+        before=ints(count, cpus + 1),
+        tally=ints(2, count),
+        seen=ints(2, nets),
+        made=ints(nets),
+        made_cost=np.zeros((2, nets)),
+        read=ints(nets),
+        read_cost=np.zeros((2, nets)),
+        counts=ints(4),
+    )
+
+
+@kernel
+def has(bits, ideal, item):  # type: ignore[no-untyped-def]
+    return ((bits[ideal, item >> 6] >> np.uint64(item & 63)) & np.uint64(1)) != 0
+
+
+@kernel
+def subset(a, x, y):  # type: ignore[no-untyped-def]
+    """Whether ideal x is inside ideal y."""
+    for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
+        if a.bits[x, w] & ~a.bits[y, w]:
+            return False
+    return True
+
+
+@kernel
+def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-def]
+    """Whether the block from ideal x to y has one of the pins."""
+    for w in range(low_word[x], high_word[y] + 1):  # noqa: SIM110  (numba has no `any`)
+        if pins[w] & bits[y, w] & ~bits[x, w]:
+            return True
+    return False
+
+
+@kernel
+def extra(bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost):  # type: ignore[no-untyped-def]
+    """What a block pays for the listed nets: (in, out) of each pass."""
+    arriving, leaving, late_in, late_out = 0.0, 0.0, 0.0, 0.0
+    for i in range(len(made)):
+        if has(bits, y, made[i]) and not has(bits, x, made[i]):
+            leaving += made_cost[0, i]
+            late_out += made_cost[1, i]
+    for i in range(len(read)):
+        if _touches(pins[read[i]], bits, low_word, high_word, x, y):
+            arriving += read_cost[0, i]
+            late_in += read_cost[1, i]
+    return arriving, leaving, late_in, late_out
+
+
+@kernel
+def _list_net(p, s, net, makes):  # type: ignore[no-untyped-def]
+    """Note a net that the segment makes or reads over its boundary."""
+    cost, late = p.net_cost[net] * (1 - p.factor), p.net_pass[net]
+    if makes:
+        if not p.net_always[net]:
+            s.made[s.counts[0]] = p.net_source[net]
+            s.made_cost[late, s.counts[0]], s.made_cost[1 - late, s.counts[0]] = cost, 0.0
+            s.counts[0] += 1
+    else:
+        s.read[s.counts[1]] = net
+        s.read_cost[late, s.counts[1]], s.read_cost[1 - late, s.counts[1]] = cost, 0.0
+        s.counts[1] += 1
+
+
+@kernel
+def _list_end(p, a, end, s):  # type: ignore[no-untyped-def]
+    """List the nets between what comes before an ideal's end and what comes after."""
+    s.counts[0], s.counts[1] = 0, 0
+    s.counts[3] += 1
+    if p.factor == 1.0:
+        return
+    for i in range(a.cut_ptr[end], a.cut_ptr[end + 1]):
+        net = a.cut_net[i]
+        s.seen[1, net] = s.counts[3]
+        if p.net_source[net] >= 0:
+            _list_net(p, s, net, has(a.bits, end, p.net_source[net]))
+
+
+@kernel
+def list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
+    """List the other nets on the boundary of a segment: over its start, and with its CPUs."""
+    s.counts[0], s.counts[1] = 0, 0
+    s.counts[2] += 1
+    if p.factor == 1.0:
+        return
+    for i in range(a.cut_ptr[start], a.cut_ptr[start + 1]):
+        _list_other(p, a, start, end, cpus, s, a.cut_net[i])
+    for k in range(cpus):
+        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
+        for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[2])):
+            if has(a.bits, y, item) and not has(a.bits, x, item):
+                for i in range(p.item_ptr[item], p.item_ptr[item + 1]):
+                    _list_other(p, a, start, end, cpus, s, p.item_net[i])
+
+
+@kernel
+def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
+    source = p.net_source[net]
+    if source < 0 or s.seen[0, net] == s.counts[2] or not has(a.bits, end, source):
+        return
+    s.seen[0, net] = s.counts[2]
+    makes = not has(a.bits, start, source)
+    for k in range(cpus):
+        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
+        if has(a.bits, y, source) and not has(a.bits, x, source):
+            makes = False
+    # Those made inside that leave over the end are priced already.
+    if not makes or s.seen[1, net] != s.counts[3]:
+        _list_net(p, s, net, makes)
+
+
+@kernel
+def _tally(bits, pins, low_word, high_word, x, made, read, tally, now):  # type: ignore[no-untyped-def]
+    """Count the pins in an ideal by which blocks pay for the listed nets; once."""
+    if tally[0, x] < now:
+        found = 0
+        for i in range(len(made)):
+            found += has(bits, x, made[i])
+        for i in range(len(read)):
+            for w in range(high_word[x] + 1):
+                rest = pins[read[i], w] & bits[x, w]
+                while rest:
+                    rest &= rest - np.uint64(1)
+                    found += 1
+        tally[0, x], tally[1, x] = now, found
+    return tally[1, x]
+
+
+@kernel
+def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
+    """Fewest devices of a segment besides a block from ideal y to x."""
+    width = ahead.shape[1]
+    least = NONE
+    for c in range(width):
+        least = min(least, ahead[x, c] + reach[y, width - 1 - c])
+    return least
+
+
+@kernel
+def copies_of(p, goal, first, most, sync, parts, in_s, out_s, late_in, late_out):  # type: ignore[no-untyped-def]
+    """Fewest devices, `first` to `most`, that keep a block within the target; NONE: none do.
+
+    Parameters
+    ----------
+    sync
+        Time in which an endless number of replicas synchronise.
+    parts
+        f64[2, 3], of which the compute time of each pass is read.
+    in_s, out_s, late_in, late_out
+        What the passes move.
+
+    Notes the least load of the pass `goal.vary` above its target.
+    """
+    passes, target, above = p.work.shape[1], goal.target, goal.above
+    load = load_of(p.comm, in_s, parts[0, 0], 0.0, out_s)
+    late = load_of(p.comm, late_in, parts[1, 0], 0.0, late_out)
+    for r in range(first, most + 1):
+        wait = sync * (r - 1) / r
+        if passes == 1:
+            value = share_of(p.comm, load, r, wait)
+            if value <= target[0]:
+                return r
+            above[0] = min(above[0], value)
+            continue
+        value, other = share_of(p.comm, load, r, 0.0), share_of(p.comm, late, r, wait)
+        if value <= target[0] and other <= target[1]:
+            return r
+        if goal.vary == 0 and other <= target[1]:
+            above[0] = min(above[0], value)
+        elif goal.vary == 1 and value <= target[0]:
+            above[0] = min(above[0], other)
+    return NONE
+
+
+@kernel
+def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
+    """List the segments of up to `most` devices that end at an ideal; return steps.
+
+    Fills `ahead`, `listed`, `edges`, `priced` and `taken` where `reach` leaves enough devices; what
+    comes before is taken to be near.
+    """
+    _list_end(p, a, end, s)
+    made, made_cost = s.made[: s.counts[0]], s.made_cost
+    read, read_cost = s.read[: s.counts[1]], s.read_cost
+    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
+    parts, tail, order, bucket = a.parts, a.tail, s.order, s.bucket
+    ahead, edges, priced, copies = s.ahead, s.edges, s.priced, s.copies
+    tally, reach, now, most_copies = s.tally, s.reach, s.counts[3], min(p.copies, most)
+    width = ahead.shape[1]
+    for i in range(s.sizes[0]):
+        ahead[s.listed[i]] = NONE
+    listed, size, steps = 0, 0, 0
+    ahead[end] = 0
+    lowest, x = end, end
+    while x >= lowest:
+        if ahead[x, width - 1] <= most:
+            s.listed[listed] = x
+            listed += 1
+            room = min(most - ahead[x, width - 1], BUCKETS)
+            pins_here = _tally(bits, pins, low_word, high_word, x, made, read, tally, now)
+            for i in range(bucket[x, 0], bucket[x, room]):
+                steps += 1
+                e = order[i]
+                y = tail[e]
+                taken, through = copies[e], _fewest_through(ahead, x, reach, y)
+                if through + taken > most:
+                    continue
+                in_s, out_s = parts[e, 0, 1], parts[e, 0, 2]
+                late_in, late_out = parts[e, 1, 1], parts[e, 1, 2]
+                before = _tally(bits, pins, low_word, high_word, y, made, read, tally, now)
+                if before < pins_here:
+                    more = extra(
+                        bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
+                    )
+                    steps += len(made) + len(read)
+                    in_s, out_s = in_s + more[0], out_s + more[1]
+                    late_in, late_out = late_in + more[2], late_out + more[3]
+                    taken = copies_of(
+                        p, goal, taken, most_copies, p.sync[0] * a.weight[e], parts[e], in_s,
+                        out_s, late_in, late_out,
+                    )  # fmt: skip
+                    if through + taken > most:
+                        continue
+                edges[size], s.taken[size] = e, taken
+                priced[size, 0], priced[size, 1] = in_s, out_s
+                priced[size, 2], priced[size, 3] = late_in, late_out
+                size += 1
+                lowest = min(lowest, y)
+                for c in range(width):
+                    if ahead[x, c] + taken <= most:
+                        ahead[y, c] = min(ahead[y, c], ahead[x, c] + taken)
+            for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
+                e = a.cpu_into[i]
+                y = a.cpu_tail[e]
+                if s.cpu_copies[e] == 1 and _fewest_through(ahead, x, reach, y) <= most:
+                    lowest = min(lowest, y)
+                    for c in range(width - 1):
+                        ahead[y, c + 1] = min(ahead[y, c + 1], ahead[x, c])
+        x -= 1
+    s.sizes[0], s.sizes[1] = listed, size
+    return steps

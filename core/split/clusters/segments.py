@@ -1,0 +1,263 @@
+"""Kernels of the search over hierarchies: which parts of a pipeline one cluster can hold.
+
+A pipeline is a chain of ideals, its stages are edges between them
+(`dnnp.core.split.ideals.lattice_edges`). A cluster's segment from A to B needs the fewest devices
+of a path over the edges that stay within the target when the transfers over its boundary are priced
+(`dnnp.core.split.clusters.boundary`); `probe` chains segments from the empty ideal to the full one.
+A stage that runs in several clusters takes whole ones. The cheapest loads give lower bounds of the
+devices in any part, which prune both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.kernels.kernel import kernel
+from dnnp.core.split.clusters.boundary import BUCKETS, NONE, copies_of, look_back
+from dnnp.core.split.clusters.cover import cover
+
+ON_CPUS, IN_CLUSTER, IN_CLUSTERS = 0, 1, 2
+"""Parts of a pipeline."""
+
+
+class Platform(NamedTuple):
+    """How many devices there are."""
+
+    size: int
+    """Devices of a full cluster."""
+    full: int
+    """Full clusters."""
+    rest: int
+    """Devices of the one cluster that is not full; 0: none."""
+    cpus: int
+
+
+@kernel
+def fewest(p, a, goal, least, s):  # type: ignore[no-untyped-def]
+    """Fewest accelerators for what follows each ideal, by CPUs allowed; i64[I, cpus + 1].
+
+    Every transfer takes the inner link. Fills `copies` and `cpu_copies` first.
+    """
+    count, width = least.shape
+    for e in range(len(a.head)):
+        parts = a.parts[e]
+        s.copies[e] = copies_of(
+            p, goal, np.int64(1), p.copies, p.sync[0] * a.weight[e], parts, parts[0, 1],
+            parts[0, 2], parts[1, 1], parts[1, 2],
+        )  # fmt: skip
+    parts = np.zeros((2, 3))
+    most = min(p.copies, width - 1)
+    for e in range(len(a.cpu_head)):
+        parts[:, 0] = a.cpu_load[e]
+        wait = p.sync[2] * a.cpu_weight[e]
+        s.cpu_copies[e] = copies_of(p, goal, np.int64(1), most, wait, parts, 0.0, 0.0, 0.0, 0.0)
+    least[:] = NONE
+    least[count - 1] = 0
+    for y in range(count - 1, 0, -1):
+        if least[y, width - 1] == NONE:
+            continue
+        for e in range(a.into_ptr[y], a.into_ptr[y + 1]):
+            if s.copies[e] < NONE:
+                for c in range(width):
+                    least[a.tail[e], c] = min(least[a.tail[e], c], least[y, c] + s.copies[e])
+        for i in range(a.cpu_into_ptr[y], a.cpu_into_ptr[y + 1]):
+            x, taken = a.cpu_tail[a.cpu_into[i]], s.cpu_copies[a.cpu_into[i]]
+            for c in range(width - min(taken, width)):
+                least[x, c + taken] = min(least[x, c + taken], least[y, c])
+
+
+@kernel
+def _improved(platform, after, clusters, start, end, kind, c, inside):  # type: ignore[no-untyped-def]
+    """Full clusters up to `end` if a segment follows `start`; NONE if that is of no use.
+
+    Kind 0 and 1: the segment takes a full cluster, and the other one is free or taken; kind 2: it
+    takes the other one. c CPUs were used before, `inside` are in the segment.
+    """
+    taken = min(kind, 1)
+    full = clusters[start, kind % 2, c] + (1 if kind < 2 else 0)
+    if full > platform.full or full >= clusters[end, taken, c + inside]:
+        return NONE
+    left = (platform.full - full) * platform.size + (1 - taken) * platform.rest
+    return full if after[end, platform.cpus - c - inside] <= left else NONE
+
+
+@kernel
+def _add_cpus(a, platform, clusters, came, how, end, s):  # type: ignore[no-untyped-def]
+    """Reach an ideal by a CPU block that no cluster surrounds."""
+    for i in range(a.cpu_into_ptr[end], a.cpu_into_ptr[end + 1]):
+        e = a.cpu_into[i]
+        used = s.cpu_copies[e]
+        for taken in range(2):
+            for c in range(platform.cpus + 1 - min(used, platform.cpus + 1)):
+                full = clusters[a.cpu_tail[e], taken, c]
+                if full < clusters[end, taken, c + used]:
+                    clusters[end, taken, c + used] = full
+                    came[end, taken, c + used] = a.cpu_tail[e]
+                    how[end, taken, c + used] = 4 * used + ON_CPUS
+
+
+@kernel
+def _add_spans(p, a, goal, platform, after, clusters, came, how, end, s):  # type: ignore[no-untyped-def]
+    """Reach an ideal by a stage in several clusters."""
+    size, rest = platform.size, platform.rest
+    for e in range(a.into_ptr[end], a.into_ptr[end + 1]):
+        start = a.tail[e]
+        if s.copies[e] == NONE or clusters[start].min() == NONE:
+            continue
+        far, wait = a.far[e], p.sync[1] * a.weight[e]
+        most = min(p.copies, platform.full * size + rest)
+        used = copies_of(
+            p, goal, np.int64(size + 1), most, wait, a.parts[e], far[0, 0], far[0, 1], far[1, 0],
+            far[1, 1],
+        )  # fmt: skip
+        if used == NONE:
+            continue
+        for odd in range(1 + (rest > 0)):
+            whole = (used - odd * rest + size - 1) // size
+            for before in range(2 - odd):
+                taken = before + odd
+                for c in range(platform.cpus + 1):
+                    full = clusters[start, before, c] + whole
+                    left = (platform.full - full) * size + (1 - taken) * rest
+                    if full >= clusters[end, taken, c] or full > platform.full:
+                        continue
+                    if after[end, platform.cpus - c] > left:
+                        continue
+                    clusters[end, taken, c], came[end, taken, c] = full, start
+                    how[end, taken, c] = 4 * used + IN_CLUSTERS + odd
+
+
+@kernel
+def _useful(platform, after, clusters, start, end, inside):  # type: ignore[no-untyped-def]
+    """Devices that a segment may have to be of use; 0: it is not."""
+    most = np.int64(0)  # lest numba compile what follows for the constant 0 too
+    for kind in range(3):
+        for c in range(platform.cpus + 1 - inside):
+            if _improved(platform, after, clusters, start, end, kind, c, inside) < NONE:
+                most = max(most, platform.rest if kind == 2 else platform.size)
+    return most
+
+
+@kernel
+def _enter(platform, after, clusters, came, how, start, end, inside, devices):  # type: ignore[no-untyped-def]
+    """Reach an ideal by a segment of so many devices."""
+    for kind in range(3):
+        if devices > (platform.rest if kind == 2 else platform.size):
+            continue
+        for c in range(platform.cpus + 1 - inside):
+            full = _improved(platform, after, clusters, start, end, kind, c, inside)
+            if full < NONE:
+                clusters[end, min(kind, 1), c + inside] = full
+                came[end, min(kind, 1), c + inside] = start
+                how[end, min(kind, 1), c + inside] = 8 * inside + 4 * (kind // 2) + IN_CLUSTER
+
+
+@kernel
+def _reach(a, x, least, s):  # type: ignore[no-untyped-def]
+    """Lower the devices that an ideal takes, by CPUs so far, to what it takes by one block more."""
+    width = least.shape[1]
+    for e in range(a.into_ptr[x], a.into_ptr[x + 1]):
+        if s.copies[e] < NONE:
+            for c in range(width):
+                least[x, c] = min(least[x, c], least[a.tail[e], c] + s.copies[e])
+    for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
+        used = s.cpu_copies[a.cpu_into[i]]
+        for c in range(width - min(used, width)):
+            least[x, c + used] = min(least[x, c + used], least[a.cpu_tail[a.cpu_into[i]], c])
+
+
+@kernel
+def _sort(a, x, s):  # type: ignore[no-untyped-def]
+    """Fill `order` and `bucket` for the blocks into an ideal."""
+    cpus = s.reach.shape[1] - 1
+    sizes = np.zeros(BUCKETS, np.int64)
+    for e in range(a.into_ptr[x], a.into_ptr[x + 1]):
+        if s.copies[e] < NONE and s.reach[a.tail[e], cpus] < NONE:
+            sizes[min(s.reach[a.tail[e], cpus], BUCKETS - 1)] += 1
+    s.bucket[x, 0] = a.into_ptr[x]
+    for i in range(BUCKETS):
+        s.bucket[x, i + 1] = s.bucket[x, i] + sizes[i]
+    for e in range(a.into_ptr[x + 1] - 1, a.into_ptr[x] - 1, -1):
+        if s.copies[e] < NONE and s.reach[a.tail[e], cpus] < NONE:
+            i = min(s.reach[a.tail[e], cpus], BUCKETS - 1)
+            sizes[i] -= 1
+            s.order[s.bucket[x, i] + sizes[i]] = e
+
+
+@kernel
+def _promising(platform, before, after, x):  # type: ignore[no-untyped-def]
+    """Whether a cluster may end at an ideal, by the devices that either side takes at least."""
+    size, rest = platform.size, platform.rest
+    for c in range(platform.cpus + 1):
+        full = (before[x, c] + size - 1) // size
+        spent = full * size if rest == 0 or full == 0 else (full - 1) * size + rest
+        if after[x, platform.cpus - c] <= platform.full * size + rest - spent:
+            return True
+    return False
+
+
+@kernel
+def probe(p, a, platform, goal, after, clusters, came, how, first, chunk, s):  # type: ignore[no-untyped-def]
+    """Chain segments and CPU blocks up to each ideal, from ideal `first` on.
+
+    Parameters
+    ----------
+    after
+        i64[I, cpus + 1], fewest accelerators for what follows an ideal (`fewest`).
+    clusters
+        i64[I, 2, cpus + 1], out: fewest full clusters, by use of the other one and by CPUs.
+    came, how
+        i64, out: the ideal before the last part; ON_CPUS + 4 * CPUs, or IN_CLUSTER + (4 if it is
+        the one that is not full) + 8 * CPU blocks inside, or, of a stage in several clusters,
+        IN_CLUSTERS + (1 if the one that is not full is among them) + 4 * devices.
+    chunk
+        Steps after which to pause.
+
+    Returns
+    -------
+    (ideal to continue with, or their number; steps)
+    """
+    count, cpus = len(after), platform.cpus
+    steps = 0
+    if first == 0:
+        clusters[0] = 0
+        s.reach[0] = 0
+        s.before[0] = 0
+    for end in range(max(first, 1), count):
+        s.before[end] = NONE
+        s.reach[end] = NONE
+        _reach(a, end, s.before, s)
+        _reach(a, end, s.reach, s)
+        _sort(a, end, s)
+        if not _promising(platform, s.before, after, end):
+            continue
+        _add_cpus(a, platform, clusters, came, how, end, s)
+        if len(a.far):
+            _add_spans(p, a, goal, platform, after, clusters, came, how, end, s)
+        listed = 0
+        if s.reach[end].min() <= platform.size:
+            steps += look_back(p, a, end, goal, platform.size, s)
+            listed = s.sizes[0]
+        for i in range(listed - 1, -1, -1):
+            start = s.listed[i]
+            if start == end or clusters[start].min() == NONE:
+                continue
+            for inside in range(cpus + 1):
+                if s.ahead[start, inside] > platform.size:
+                    continue
+                tried = _useful(platform, after, clusters, start, end, inside)
+                while s.ahead[start, inside] <= tried:
+                    devices, more = cover(p, a, start, end, goal, tried, inside, s)
+                    _enter(platform, after, clusters, came, how, start, end, inside, devices)
+                    steps += more
+                    # Other CPU blocks than the first that fit may do with the smaller cluster.
+                    again = inside > 0 and platform.rest < devices <= tried
+                    tried = platform.rest if again else np.int64(-1)
+        for c in range(cpus + 1):
+            if clusters[end, :, : c + 1].min() < NONE:
+                s.reach[end, c] = 0
+        if steps > chunk:
+            return end + 1, steps
+    return count, steps

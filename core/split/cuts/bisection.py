@@ -1,0 +1,295 @@
+"""The exact search for two stages, by branch and bound over minimum cuts.
+
+Two stages of an ordered split over devices of one class are an order ideal S of items and the rest;
+either may be empty. For any q in [0, 1] the larger load is at least
+
+    q * load(S) + (1 - q) * load(rest),
+
+which is the work of each side times its weight, plus the cost of the nets across, plus that of the
+nets that each side always pays times its weight. Over all ideals with some items in, and others
+out, the least of that is a minimum cut, and the best q makes it the Lagrangian dual, concave in q.
+What the two ideals at its maximum, one with too much and one with too little, do not share is
+branched on: an item comes in with all before it, or stays out with all after it.
+
+Loads are whole numbers below 2^BITS, so that weighed flows are exact in floating point.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.kernels.kernel import plain
+from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.cuts.max_flow import lay_out, max_flow, reached
+
+BITS = 44
+
+PARTS = 256
+"""Weights are multiples of 1 / PARTS; PARTS * 2^BITS is exact in floating point."""
+
+MOST_WEIGHTS = 12
+"""Weights that are tried at a node of the tree."""
+
+MOST_WORK = 50_000_000
+"""Nodes of the tree times items and pins, at effort 1."""
+
+OPEN, IN, OUT = 0, 1, 2
+
+
+class TwoStages(NamedTuple):
+    """What is split: n items and the nets between them, in whole numbers."""
+
+    order: Ints
+    """i64[n], the items in a topological order."""
+    tail: Ints
+    head: Ints
+    """Precedence pairs."""
+    work: Floats
+    """f64[n]; with all costs it adds up to less than 2^BITS."""
+    ptr: Ints
+    pins: Ints
+    """Items of each net (CSR); all but the first in the order need what that one makes."""
+    always: Bools
+    """Nets that each side with a pin pays; the others only where they are cut."""
+    cost: Floats
+
+
+class _Network(NamedTuple):
+    """Residual network (CSR) for every weight. Nodes: items, two for each net, source, sink.
+
+    What the cut leaves with the source is the ideal. Arcs that depend on the weight, or on what is
+    fixed, are filled in for each flow.
+    """
+
+    ptr: Ints
+    heads: Ints
+    twin: Ints
+    capacity: Floats
+    """Without those arcs."""
+    ahead: Ints
+    """i64[n], from each item to the sink: paid if it is in the ideal."""
+    behind: Ints
+    """i64[n], from the source to each item: paid if it is not."""
+    ahead_net: Ints
+    behind_net: Ints
+    """The same of nets that are always paid, for a pin in the ideal and one that is not."""
+
+
+def _network(of: TwoStages) -> _Network:
+    """The network of the items, and of nets by what they cost on the only class."""
+    n, p = len(of.order), len(of.cost)
+    place = np.empty(n, dtype=np.int64)
+    place[of.order] = np.arange(n)
+    net = np.repeat(np.arange(p), np.diff(of.ptr))
+    first, second, source, sink = n + np.arange(p), n + p + np.arange(p), n + 2 * p, n + 2 * p + 1
+    # Whoever writes a tensor comes before all who read it.
+    writer = of.pins[np.lexsort((place[of.pins], net))][of.ptr[:-1]]
+    always = np.flatnonzero(of.always)
+    cut = np.flatnonzero(~of.always)
+    of_cut, of_always = ~of.always[net], of.always[net]
+    parts = (
+        (of.head, of.tail, np.inf),  # an ideal holds all before what it holds
+        (writer[cut], first[cut], of.cost[cut] * PARTS),
+        (first[net][of_cut], of.pins[of_cut], np.inf),
+        (of.pins[of_always], first[net][of_always], np.inf),
+        (second[net][of_always], of.pins[of_always], np.inf),
+        (np.arange(n), np.full(n, sink), 0.0),
+        (np.full(n, source), np.arange(n), 0.0),
+        (first[always], np.full(len(always), sink), 0.0),
+        (np.full(len(always), source), second[always], 0.0),
+    )
+    *network, places = lay_out(parts, sink + 1)
+    return _Network(*plain(*network, *places[5:]))
+
+
+@dataclass
+class _Node:
+    """A node of the tree."""
+
+    item: int = -1
+    """What it branches on; -1: nothing yet."""
+    children: tuple[int, int] = (-1, -1)
+    """Nodes in which the item is in, and out."""
+    weight: int = PARTS // 2
+    """Of the ideal's load, in parts: that which proves most."""
+    proven: int = 0
+    """No ideal of this node has a smaller larger load."""
+
+
+class _Side(NamedTuple):
+    """An ideal that is cheapest for some weight, and what both sides cost."""
+
+    inside: Bools
+    ahead: float
+    behind: float
+
+
+class Halves:
+    """The tree, best bound first."""
+
+    def __init__(self, of: TwoStages, run: Run = PLAIN) -> None:
+        self.of, self.run = of, run
+        self.n = len(of.order)
+        self.work, self.cost = of.work, of.cost
+        self.net = np.repeat(np.arange(len(of.cost)), np.diff(of.ptr))
+        self.network = _network(of)
+        self.before, self.after = _closures(of)
+        self.nodes = [_Node()]
+        self.least = float(self.work.sum() + self.cost[of.always].sum()) + 1
+        """The least larger load that is known."""
+        self.best: Bools | None = None
+        """Its ideal, if it was found here."""
+        self.why = ""
+        """Why it ended before everything was proven."""
+        self.told: Callable[[float], None] = lambda proven: None
+        """Is told what is proven so far."""
+
+    def meet(self, inside: Bools) -> None:
+        """Look only for what is better than this ideal, bool[n]."""
+        self._offer(self._side(inside))
+        self.best = None
+
+    def search(self) -> int:
+        """Branch until nothing is open; what is proven."""
+        most = max(int(MOST_WORK * self.run.effort / (self.n + len(self.of.pins))), 1)
+        waiting: list[tuple[int, int, Ints]] = []
+        self._open(0, np.zeros(self.n, dtype=np.int8), waiting)
+        while waiting and waiting[0][0] < self.least:
+            if self.run.stop() or len(self.nodes) > most:
+                self.why = "stopped" if self.run.stop() else f"more than {most} nodes"
+                break
+            _, number, state = heapq.heappop(waiting)
+            node = self.nodes[number]
+            node.children = len(self.nodes), len(self.nodes) + 1
+            for child, (value, closed) in enumerate(((IN, self.before), (OUT, self.after))):
+                self.nodes.append(_Node(weight=node.weight, proven=node.proven))
+                fixed = state.copy()
+                fixed[closed[node.item]] = value
+                self._open(node.children[child], fixed, waiting)
+            lowest = waiting[0][0] if waiting else self.least
+            self.told(min(lowest, self.least))
+        lowest = waiting[0][0] if waiting else self.least
+        return int(min(lowest, self.least))
+
+    def rows(self, units: int) -> list[list[int]]:
+        """The tree that proves so much, from its root on.
+
+        A row is [item], followed by the trees of it in and out, or [weight, PARTS] where that is
+        enough.
+        """
+        found, waiting = [], [0]
+        while waiting:
+            node = self.nodes[waiting.pop()]
+            if node.proven >= units:
+                found.append([node.weight, PARTS])
+            else:
+                found.append([node.item])
+                waiting += node.children[::-1]
+        return found
+
+    def _open(self, number: int, state: Ints, waiting: list[tuple[int, int, Ints]]) -> None:
+        """Bound a node, and let it wait if it may hold something better."""
+        node = self.nodes[number]
+        low, high = self._dual(node, state)
+        if node.proven >= self.least:
+            return
+        node.item = self._choice(state, low, high)
+        heapq.heappush(waiting, (node.proven, number, state))
+
+    def _dual(self, node: _Node, state: Ints) -> tuple[_Side | None, _Side | None]:
+        """Raise the bound of a node over weights; ideals with too little work, and too much."""
+        low = high = None
+        least, most, weight = -1, PARTS + 1, node.weight
+        if (state != OPEN).all():
+            side = self._side(state == IN)
+            self._offer(side)
+            node.weight = PARTS if side.ahead >= side.behind else 0
+            node.proven = int(max(side.ahead, side.behind))
+            return None, None
+        for _ in range(MOST_WEIGHTS):
+            flow, inside = self._cut(weight, state)
+            proven = ceil(flow / PARTS) if flow < np.inf else int(self.least)
+            if proven > node.proven or not node.proven:
+                node.weight, node.proven = weight, proven
+            if proven >= self.least:
+                break
+            side = self._side(inside)
+            self._offer(side)
+            if side.ahead >= side.behind:
+                high, least = side, weight
+            else:
+                low, most = side, weight
+            if most - least < 2 or side.ahead == side.behind:
+                break
+            weight = _next_weight(low, high, least, most)
+        return low, high
+
+    def _cut(self, weight: int, state: Ints) -> tuple[float, Bools]:
+        """The least weighed load of all ideals of a node, and one that has it."""
+        network, other = self.network, PARTS - weight
+        capacity = network.capacity.copy()
+        capacity[network.ahead] = np.where(state == OUT, np.inf, weight * self.work)
+        capacity[network.behind] = np.where(state == IN, np.inf, other * self.work)
+        paid = self.cost[self.of.always]
+        capacity[network.ahead_net] = weight * paid
+        capacity[network.behind_net] = other * paid
+        ptr, heads, twin = network.ptr, network.heads, network.twin
+        source = np.array([len(ptr) - 3])
+        flow = max_flow(ptr, heads, twin, capacity, source, (self.least - 1) * PARTS + 1)
+        return float(flow), reached(ptr, heads, capacity, source[0])[: self.n]
+
+    def _side(self, inside: Bools) -> _Side:
+        """What an ideal and the rest cost."""
+        of, pinned = self.of, inside[self.of.pins]
+        p = len(of.cost)
+        has = np.bincount(self.net[pinned], minlength=p) > 0
+        lacks = np.bincount(self.net[~pinned], minlength=p) > 0
+        loads = []
+        for mine, theirs, part in ((has, lacks, inside), (lacks, has, ~inside)):
+            paid = mine & (theirs | of.always)
+            loads.append(float(self.work[part].sum() + self.cost[paid].sum()))
+        return _Side(inside, *loads)
+
+    def _offer(self, side: _Side) -> None:
+        value = max(side.ahead, side.behind)
+        if value < self.least:
+            self.least, self.best = value, side.inside
+
+    def _choice(self, state: Ints, low: _Side | None, high: _Side | None) -> int:
+        """The item to branch on: that which moves most work, whether it is in or out."""
+        free = state == OPEN
+        choice = free
+        if low is not None and high is not None and (free & (low.inside != high.inside)).any():
+            choice = free & (low.inside != high.inside)
+        items = np.flatnonzero(choice)
+        open_work = np.where(free, self.work, 0.0)
+        moved = np.minimum(self.before[items] @ open_work, self.after[items] @ open_work)
+        return int(items[moved.argmax()])
+
+
+def _next_weight(low: _Side | None, high: _Side | None, least: int, most: int) -> int:
+    """Where the lines of both ideals meet; half of the way on, where there is one only."""
+    if low is None or high is None:
+        weight = (least + most) // 2
+    else:
+        excess, lack = high.ahead - high.behind, low.behind - low.ahead
+        weight = round(PARTS * (low.behind - high.behind) / (excess + lack))
+    return min(max(weight, least + 1), most - 1)
+
+
+def _closures(of: TwoStages) -> tuple[Bools, Bools]:
+    """bool[n, n]: what comes before each item, itself included, and what after."""
+    n = len(of.order)
+    before = np.eye(n, dtype=np.bool_)
+    place = np.empty(n, dtype=np.int64)
+    place[of.order] = np.arange(n)
+    for edge in np.argsort(place[of.head], kind="stable").tolist():
+        before[of.head[edge]] |= before[of.tail[edge]]
+    return before, before.T.copy()

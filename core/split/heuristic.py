@@ -1,0 +1,75 @@
+"""The methods `heuristic` and `anneal`: splits without a proof."""
+
+from __future__ import annotations
+
+from dnnp.core.bounds.simple import simple_bound
+from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.annealing.anneal import anneal
+from dnnp.core.split.exact import SLICED, incumbent, quick_bound, start
+from dnnp.core.split.improve import improved
+from dnnp.core.split.slices import slice_order
+
+STARTED = 0.2
+"""Share of the whole work that `anneal` takes for the search for a split to start from."""
+
+
+def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """All heuristics, and a bound that costs little.
+
+    Raises
+    ------
+    InfeasibleError
+        No split that fits was found.
+    """
+    try:
+        blocks = slice_order(problem, asked, run.begin("slicing", 0.0, SLICED)).blocks
+    except InfeasibleError:
+        begun = start(problem, asked, run.without_shares())[0]
+        if begun is None:
+            raise
+        blocks = begun
+    value = problem.value(blocks)
+    run.keep(blocks, value, "slice")
+    run.tell(f"start: {run.shown(value)}")
+    if run.stop():
+        return Solution(blocks, method="slice")
+    run.stands("bounding")
+    floor = quick_bound(problem, simple_bound(problem), value)
+    run.stands(bound=floor)
+    part = run.begin("evolving orders", SLICED, 1.0)
+    return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
+
+
+def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The better of the best ordered split and what annealing makes of it.
+
+    Raises
+    ------
+    InfeasibleError
+        No split that fits was found.
+    LimitError
+        Too many devices for so many tensors, and no ordered split was found.
+    """
+    ordered = asked.validity == "ordered"
+    begun = run.begin("looking for a start", 0.0, STARTED)
+    if ordered:
+        first, made = incumbent(problem, asked, begun)[0], "slice"
+    else:
+        first, made = start(problem, asked, begun)
+    try:
+        part = run.begin("annealing", STARTED, 1.0)
+        blocks = anneal(problem, ordered=ordered, start=first, run=part)
+    except (InfeasibleError, LimitError) as error:
+        if first is None:
+            raise
+        if isinstance(error, LimitError):
+            run.warn(f"{error}; this is the best ordered split")
+        return Solution(first, method=made)
+    if first is not None and problem.value(first) < problem.value(blocks):
+        # It may have replicas, or need the order of a stage's nodes to fit.
+        return Solution(first, method=made)
+    return Solution(blocks, method="anneal")

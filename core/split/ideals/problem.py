@@ -1,0 +1,312 @@
+"""The arrays that the kernels of the ideal search read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.load import weights_stated
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
+from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.spread import spread
+from dnnp.core.kernels.kernel import plain
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.split.ideals.lattice import Lattice
+
+NONE = 32767
+"""More devices than there can be."""
+
+
+class IdealArrays(NamedTuple):
+    """Items 0..n-1 in a topological order, nets, and devices.
+
+    `C` classes; the last one is minimised, the others are budgets in the state. `P` passes, each
+    with a target of its own: 1, or forward and backward. `R` rows: pairs of a class that pays
+    for transfers and a pass.
+    """
+
+    comm: int
+    work: Floats
+    """f64[C, P, n]; inf: unsupported."""
+    row_class: Ints
+    row_pass: Ints
+    row_of: Ints
+    """i64[C, P], row of a class and a pass; -1: it pays for no transfers."""
+    item_ptr: Ints
+    """Nets of each item (CSR)."""
+    item_net: Ints
+    net_size: Ints
+    """Pins of each net."""
+    net_source: Ints
+    """Item that makes the tensor; -1: a model input."""
+    net_always: Ints
+    """1: paid by every block with a pin."""
+    net_cost: Floats
+    """f64[R, p]."""
+    weights: Floats
+    """f64[C], a device's share in a lower bound; with the counts they add up to 1."""
+    net_share: Floats
+    """f64[P, p], least weighted cost of a net that some device still has to pay."""
+    crossing: Floats
+    """f64[P, I], the sum of these over the nets that leave an ideal; below 0: not known yet."""
+    rest: Floats
+    """f64[P, I], weighted work outside each ideal."""
+    counts: Ints
+    """i64[C]."""
+    strides: Ints
+    """i64[C], mixed-radix strides of the budgets; last: number of states."""
+    copies: Ints
+    """i64[C], most replicas of a block."""
+    sync: Floats
+    """f64[C], time per weight byte of an endless number of replicas."""
+    item_weight: Floats
+    """f64[n], weight bytes of each item."""
+    capacity: Floats
+    """f64[C], bytes."""
+    stream: Floats
+    """f64[C], time per byte above capacity; inf: nothing may be above."""
+    item_bytes: Floats
+    """f64[n], memory that blocks add up."""
+    param_ptr: Ints
+    """Shared parameters of each item (CSR)."""
+    param_idx: Ints
+    param_bytes: Floats
+    param_weight: Floats
+    """f64[t], the bytes of it that replicas synchronise."""
+    peak: int
+    """1: the memory of a block is not a sum, but depends on its steps."""
+    relaxed: int
+    """1: take a lower bound for that memory, whatever the order of a block's nodes."""
+    item_touch: Floats
+    """f64[n], bytes of all activations that the item reads or makes."""
+    item_own: Floats
+    """f64[n], largest memory of one of its nodes alone."""
+    node_ptr: Ints
+    """Nodes of each item (CSR), in execution order."""
+    nodes: Ints
+    read_ptr: Ints
+    """Activations that each node reads (CSR)."""
+    read_idx: Ints
+    made_ptr: Ints
+    made_idx: Ints
+    tensor_bytes: Floats
+    tensor_uses: Ints
+    """Nodes that read each tensor."""
+    tensor_kept: Ints
+    """1: a model output, which lives until the end of its block."""
+    producer: Ints
+
+
+class Memo(NamedTuple):
+    """What a pass fills: the best way into each (ideal, state)."""
+
+    least: np.ndarray
+    """i16[I, S], fewest devices of the last class; NONE: not reached."""
+    came: np.ndarray
+    """i32[I, S], the ideal before the last block."""
+    how: np.ndarray
+    """i32[I, S], class of the last block + C * (replicas - 1)."""
+
+
+def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
+    """Whether some block could need more memory than some accelerator has."""
+    capacity = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
+    if not np.isfinite(capacity):
+        return False
+    if options.memory_model == "sum":
+        return bool(line.memory.sum() > capacity * (1 - ROUNDING))
+    return bool(graph.tensor_bytes.sum() > capacity * (1 - ROUNDING))
+
+
+def weights_of(graph: Graph, line: Line) -> Floats:
+    """Weight bytes of each item, shared parameters in full; f64[n]."""
+    where = _item_of_node(graph, line)
+    stated = weights_stated(graph)
+    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    reads = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~stated[node]
+    own = totals(where[stated], graph.node_bytes[stated], line.n)
+    return own + totals(where[node[reads]], graph.tensor_bytes[graph.in_idx[reads]], line.n)
+
+
+def _item_of_node(graph: Graph, line: Line) -> Ints:
+    where = np.empty(graph.n, dtype=np.int64)
+    where[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
+    return where
+
+
+def ideal_arrays(
+    graph: Graph, line: Line, classes: list[int], options: CostOptions, lattice: Lattice
+) -> IdealArrays:
+    """Arrange items, nets and devices for the kernels."""
+    n = line.n
+    devices = [line.devices[c] for c in classes]
+    passes = [(line.work, np.ones(len(line.source), dtype=np.bool_))]
+    if options.objective == "gpipe":
+        ahead = line.work - line.backward_work
+        passes = [(ahead, ~line.backward_net), (line.backward_work, line.backward_net)]
+    work = np.stack([w[classes] for w, _ in passes], axis=1)
+    rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
+    net, pins, source, always, late, cost = _merged_nets(line)
+    net_cost = np.array(
+        [
+            np.where(passes[q][1][late], cost[classes[c]], 0.0)
+            if len(passes) > 1
+            else cost[classes[c]]
+            for c, q in rows
+        ]
+    ).reshape(len(rows), len(source))
+    item_ptr, item_net = csr(pins, net, n)
+    counts = np.array([d.count for d in devices], dtype=np.int64)
+    finite = np.where(np.isfinite(line.work[classes]), line.work[classes], np.inf)
+    weights = spread(finite, counts.astype(np.float64))[1]
+    share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
+    inside = _sums(lattice, share)
+    memory = memory_arrays(graph, line, options)
+    training = bool(graph.backward.any())
+    copies = [min(options.max_replicas, d.count) for d in devices]
+    binding = may_bind(graph, line, options)
+    streamed = options.memory_mode == "overflow"
+    free = [d.is_cpu or not binding for d in devices]
+    arrays = {
+        "work": work,
+        "row_class": np.array([c for c, _ in rows], dtype=np.int64),
+        "row_pass": np.array([q for _, q in rows], dtype=np.int64),
+        "row_of": np.array(
+            [
+                [rows.index((c, q)) if (c, q) in rows else -1 for q in range(len(passes))]
+                for c in range(len(devices))
+            ]
+        ),
+        "item_ptr": item_ptr,
+        "item_net": item_net,
+        "net_size": np.bincount(net, minlength=len(source)),
+        "net_source": source,
+        "net_always": always.astype(np.int64),
+        "net_cost": net_cost,
+        "weights": weights,
+        "net_share": _shares(rows, weights, net_cost, len(passes)),
+        "crossing": np.full((len(passes), lattice.size), -1.0),
+        # Less a little, so that rounding leaves nothing outside the last ideal.
+        "rest": np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0),
+        "counts": counts,
+        "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
+        "copies": np.array(copies, dtype=np.int64),
+        "sync": np.array([1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices]),
+        "capacity": np.array(
+            [np.inf if f else d.memory_bytes * ROOM for f, d in zip(free, devices, strict=True)]
+        ),
+        "stream": np.array([1 / d.bandwidth_bytes_per_s if streamed else np.inf for d in devices]),
+        **memory,
+    }
+    arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
+    peak = int(binding and options.memory_model == "peak")
+    return IdealArrays(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
+
+
+def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, passes: int) -> Floats:
+    """Least weighted cost of each net over the classes that pay; f64[P, p]."""
+    share = np.zeros((passes, net_cost.shape[1]))
+    for q in range(passes):
+        paying = [weights[c] * net_cost[r] for r, (c, p) in enumerate(rows) if p == q]
+        if paying:
+            share[q] = np.min(paying, axis=0)
+    return share
+
+
+def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats]:
+    """Nets with the same pins, source and pass as one: (net, pin) pairs, then arrays by net.
+
+    Returns (net of each pin, pin, source, always, a net of its kind in the line, cost f64[C, p]).
+    """
+    groups: dict[tuple[object, ...], int] = {}
+    of_net = np.empty(len(line.source), dtype=np.int64)
+    for e in range(len(line.source)):
+        ends = line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]].tobytes()
+        key = (ends, int(line.source[e]), bool(line.always[e]), bool(line.backward_net[e]))
+        of_net[e] = groups.setdefault(key, len(groups))
+    count = len(groups)
+    kept = np.full(count, len(of_net), dtype=np.int64)
+    np.minimum.at(kept, of_net, np.arange(len(of_net)))
+    cost = np.stack([totals(of_net, row, count) for row in line.cost])
+    sizes = np.diff(line.pin_ptr)
+    chosen = np.zeros(len(of_net), dtype=np.bool_)
+    chosen[kept] = True
+    net = np.repeat(of_net, sizes)[np.repeat(chosen, sizes)]
+    pins = line.pins[np.repeat(chosen, sizes)]
+    return net, pins, line.source[kept], line.always[kept], kept, cost
+
+
+def _sums(lattice: Lattice, share: Floats) -> Floats:
+    """Sum of `share` (f64[P, n]) over the items of each ideal; f64[P, I].
+
+    Ideals of one size stand together, so every size is one step.
+    """
+    inside = np.zeros((len(share), lattice.size))
+    first, end = 0, 1
+    while end < lattice.size:
+        # The children of one size are the next ones.
+        following = int(
+            lattice.child_ideal[lattice.child_ptr[first] : lattice.child_ptr[end]].max()
+        )
+        first, end = end, following + 1
+        rows = slice(first, end)
+        inside[:, rows] = inside[:, lattice.parent[rows]] + share[:, lattice.last[rows]]
+    return inside
+
+
+def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
+    """Arrays that give the memory and the weights of a block, by their names in `IdealArrays`."""
+    n = line.n
+    where = _item_of_node(graph, line)
+    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    tensor = graph.in_idx
+    static = graph.tensor_kind[tensor] >= PARAMETER
+    stated = weights_stated(graph)
+    peak = options.memory_model == "peak"
+    held = np.zeros(n) if peak else line.memory.copy()
+    weight = totals(where[stated], graph.node_bytes[stated], n)
+    # Parameters by item; one that a single item reads is that item's own.
+    width = max(graph.m, 1)
+    pairs = distinct(where[node[static]] * width + tensor[static])
+    item, param = pairs // width, pairs % width
+    counted = np.zeros(len(pairs), dtype=np.bool_)
+    synced = distinct((where[node] * width + tensor)[static & ~stated[node]])
+    counted[np.searchsorted(pairs, synced)] = graph.tensor_kind[synced % width] == PARAMETER
+    size = graph.tensor_bytes[param]
+    own = np.bincount(param, minlength=width)[param] == 1
+    if peak:
+        held += totals(item[own], size[own], n)
+    weight += totals(item[own & counted], size[own & counted], n)
+    names, index = np.unique(param[~own], return_inverse=True)
+    param_ptr, param_idx = csr(item[~own], index, n)
+    syncs = np.zeros(len(names))
+    syncs[index[counted[~own]]] = 1.0
+    read_ptr, read_idx = csr(node[~static], tensor[~static], graph.n)
+    made = np.flatnonzero(graph.producer >= 0)
+    made_ptr, made_idx = csr(graph.producer[made], made, graph.n)
+    each = totals(node[~static], graph.tensor_bytes[tensor[~static]], graph.n)
+    each += totals(graph.producer[made], graph.tensor_bytes[made], graph.n)
+    largest = np.zeros(n)
+    np.maximum.at(largest, where, each)
+    return {
+        "item_weight": weight,
+        "item_bytes": held,
+        "param_ptr": param_ptr,
+        "param_idx": param_idx,
+        "param_bytes": graph.tensor_bytes[names] * (1.0 if peak else 0.0),
+        "param_weight": graph.tensor_bytes[names] * syncs,
+        "item_touch": totals(where, each, n) if peak else np.zeros(n),
+        "item_own": largest if peak else np.zeros(n),
+        "node_ptr": line.node_ptr,
+        "nodes": line.nodes,
+        "read_ptr": read_ptr,
+        "read_idx": read_idx,
+        "made_ptr": made_ptr,
+        "made_idx": made_idx,
+        "tensor_bytes": graph.tensor_bytes,
+        "tensor_uses": np.diff(graph.use_ptr),
+        "tensor_kept": graph.is_output.astype(np.int64),
+        "producer": graph.producer,
+    }

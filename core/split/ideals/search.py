@@ -1,0 +1,406 @@
+"""The exact search over order ideals (2020 paper, sections 5.1.1 and 5.3, Appendices B and C).
+
+Optimal ordered splits, with proof, for any classes of devices, capacities, replicas and both
+objectives of training. Instead of the paper's table over pairs of ideals a target is decided
+(`dnnp.core.split.ideals.decide`): the least number of devices that cover each ideal at loads up to
+the target. A feasible target gives a better split; an infeasible one returns the least load above
+it that it met, below which no split can be, so the search ends with a certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import LARGEST, ROUNDING
+from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.plan import Block
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.ideals.contract import chained, contract_items, joined
+from dnnp.core.split.ideals.decide import Goal, decide
+from dnnp.core.split.ideals.decide_simple import decide_plain, is_plain, new_plain_walk
+from dnnp.core.split.ideals.lattice import make_lattice
+from dnnp.core.split.ideals.problem import (
+    NONE,
+    IdealArrays,
+    Memo,
+    ideal_arrays,
+    may_bind,
+    weights_of,
+)
+from dnnp.core.split.ideals.walk import new_walk
+
+MAX_IDEALS = 1_500_000
+MAX_BLOCKS = 1_000_000_000
+"""Blocks to walk at effort 1; some tens of nanoseconds each."""
+SLOWER = 5
+"""Time of a block in the general kernel over that in the plain one."""
+SLOWER_PEAK = 12
+"""How many times longer a block takes where its peak memory has to be known."""
+
+FIRST_BLOCKS = 10_000_000
+"""Blocks that deciding a target may take at first; four times as many in each further round."""
+CLOSE = 0.003
+"""Relative width between bound and value from which the bound is tried to be the value."""
+NEAR = 0.002
+"""Relative width of what is left between a bound and an undecided target to end a round."""
+CHUNK = 4_000_000
+"""Blocks between two looks at the clock."""
+MAX_STATES = 40_000_000
+"""Ideals times mixes of device classes; 10 bytes each."""
+
+
+@dataclass(frozen=True)
+class IdealResult:
+    """What the search found."""
+
+    blocks: list[Block] | None
+    """The best split if it beats the incumbent."""
+    value: float
+    """Its objective, or the incumbent's."""
+    bound: float
+    """No ordered split has a smaller objective."""
+    ideals: int
+    """Ideals of the contracted graph; 0: too many."""
+    walked: int
+    """Blocks that were walked."""
+
+
+class _OutError(Exception):
+    """The budget of blocks is spent, or somebody asked to stop."""
+
+
+def ideal_search(
+    problem: SplitProblem,
+    *,
+    incumbent: float = np.inf,
+    floor: float = 0.0,
+    run: Run = PLAIN,
+) -> IdealResult:
+    """Find an ordered split below `incumbent`, or prove that there is none.
+
+    Parameters
+    ----------
+    incumbent
+        Objective of the best split known.
+    floor
+        A proven bound.
+    run
+        Its effort scales the number of blocks that may be walked, of which its share is taken.
+        What there is is returned once it is to stop.
+    """
+    best: list[Block] | None = None
+    bound, ideals, walked = np.inf, 0, 0
+    if len(problem.item_choices) > 1:
+        run = run.without_bounds()
+    for items in problem.item_choices:
+        choice = _Choice(problem, items, incumbent, floor, run)
+        choice.search()
+        if choice.blocks is not None:
+            best, incumbent = choice.blocks, choice.value
+        bound = min(bound, choice.bound)
+        ideals = max(ideals, choice.ideals)
+        walked += choice.walked
+    return IdealResult(best, incumbent, min(bound, incumbent), ideals, walked)
+
+
+def window_search(
+    problem: SplitProblem,
+    blocks: Sequence[Block],
+    *,
+    incumbent: float,
+    width: int,
+    run: Run = PLAIN,
+) -> IdealResult:
+    """Search the splits near a given one, where all of them are too many.
+
+    Two items that are `width` or more places apart in the order of `blocks` keep that order, so
+    there are at most n * 2^(width - 1) ideals. Proves nothing: the bound is 0.
+    """
+    kept = problem.kept_items(blocks)
+    if kept is None:
+        return IdealResult(None, incumbent, 0.0, 0, 0)
+    items, at = kept
+    rank = np.empty(items.count, dtype=np.int64)
+    rank[items.order] = np.arange(items.count)
+    order = np.lexsort((rank, at))
+    tail = np.concatenate([items.tail, order[:-width]])
+    head = np.concatenate([items.head, order[width:]])
+    near = replace(items, tail=tail, head=head)
+    return _within(problem, near, incumbent, run)
+
+
+def coarse_search(
+    problem: SplitProblem,
+    *,
+    incumbent: float,
+    share: float,
+    run: Run = PLAIN,
+) -> IdealResult:
+    """Search the splits that cut no chain of items, up to `share` of the work a chain.
+
+    Proves nothing: the bound is 0.
+    """
+    items = problem.item_choices[0]
+    line = problem.line(items)
+    coarse = chained(line, items, items.order, share)
+    return _within(problem, coarse, incumbent, run)
+
+
+def _within(problem: SplitProblem, items: Items, incumbent: float, run: Run) -> IdealResult:
+    """Search the splits that some items allow, which are not all."""
+    choice = _Choice(problem, items, incumbent, 0.0, run.alone())
+    choice.search()
+    return IdealResult(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
+
+
+class _Choice:
+    """The search for one direction of the backward pass."""
+
+    def __init__(
+        self, problem: SplitProblem, items: Items, incumbent: float, floor: float, run: Run
+    ) -> None:
+        self.problem, self.items, self.run = problem, items, run
+        self.value, self.bound, self.floor = incumbent, floor, floor
+        self.blocks: list[Block] | None = None
+        self.ideals = self.walked = 0
+        self.low, self.refused = floor, False
+
+    def search(self) -> None:
+        """Search until optimal or out of budget; leaves value, bound and blocks."""
+        effort = self.run.effort
+        self.left, self.chunk = int(MAX_BLOCKS * effort), CHUNK
+        line = self._reduced_line()
+        if not np.isfinite(line.work).any(axis=0).all():
+            self.bound = np.inf
+            return
+        counts = [d.count for d in line.devices]
+        main = counts.index(max(counts))
+        self.classes = [c for c in range(len(counts)) if c != main] + [main]
+        lattice = make_lattice(
+            line.n, line.tail, line.head, int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
+        )
+        if lattice is None or self.run.stop():
+            return
+        self.ideals = lattice.size
+        arrays = ideal_arrays(self.problem.graph, line, self.classes, self.problem.options, lattice)
+        if lattice.size * int(arrays.strides[-1]) > MAX_STATES:
+            return
+        self.line, self.lattice = line, lattice
+        self.kernel = decide_plain if is_plain(arrays) else decide
+        # What is proven of a pass, or of one order of a block's nodes, is not proven of splits.
+        self.whole = self.problem.options.objective != "gpipe"
+        if self.kernel is decide:
+            self.left //= SLOWER
+        if arrays.peak:
+            self.left //= SLOWER_PEAK
+            self.whole = False
+            self.chunk //= SLOWER_PEAK
+        self.most = max(self.left, 1)
+        try:
+            if self.problem.options.objective == "gpipe":
+                self._least_sum(arrays)
+            else:
+                low, high = self._least(arrays, 0, np.array([np.inf]), self.bound, self.value)
+                self.bound = max(self.bound, low if low < high * (1 - ROUNDING) else high)
+                self._certify(arrays)
+        except _OutError:
+            # Peak memory in one order of a block's nodes proves nothing about other orders.
+            if self.problem.options.objective != "gpipe" and not (arrays.peak and self.refused):
+                self.bound = max(self.bound, self.low)
+
+    def _reduced_line(self) -> Line:
+        """Lay the items out after all contractions that are safe below the incumbent."""
+        items, options = self.items, self.problem.options
+        order = items.order
+        # Replicas share what a stage costs.
+        below = self.value * options.max_replicas
+        line = self.problem.line(items)
+        fewer = joined(line, items, order, below)
+        if fewer.count < items.count:
+            items, order = fewer, fewer.order
+            line = self.problem.line(items)
+        weighty = np.zeros(line.n, dtype=np.bool_)
+        if options.max_replicas > 1 and self.problem.graph.backward.any():
+            weighty[:] = weights_of(self.problem.graph, line) > 0
+        fewer = contract_items(
+            line,
+            items,
+            order,
+            options,
+            below=below,
+            binding=may_bind(self.problem.graph, line, options),
+            weighty=weighty,
+        )
+        if fewer.count < items.count:
+            line = self.problem.line(fewer)
+        return line
+
+    def _least(
+        self, arrays: IdealArrays, vary: int, target: Floats, low: float, high: float
+    ) -> tuple[float, float]:
+        """Least target of pass `vary` between a bound and a value, the others as given.
+
+        Improves `self.blocks`. Returns (bound, least value that was reached). On `_OutError` the
+        bound proven so far is in `self.low`.
+        """
+        self.low = low
+        guess = 1.5 * low if low > 0 else np.inf
+        # Targets from `unknown` on take more blocks than are allowed at present.
+        unknown, allowed, halve = np.inf, FIRST_BLOCKS, False
+        while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
+            if high == np.inf and unknown == np.inf:
+                goal = guess
+            elif unknown < np.inf or (halve and high - low > CLOSE * high):
+                goal = low + (min(high, unknown) - low) / 2
+            else:
+                goal = min(high * (1 - ROUNDING), float(np.nextafter(high, 0.0)))
+            goal = max(goal, low)
+            limits = target.copy()
+            limits[vary] = goal
+            found, above = self._pass(arrays, vary, limits, allowed)
+            if found is None:
+                unknown = goal
+                if goal == np.inf or goal - low <= NEAR * goal:
+                    unknown, allowed = np.inf, 4 * allowed
+            elif found:
+                high = min(goal, self._take(arrays, found, vary), LARGEST)
+                unknown, halve = np.inf, True
+            else:
+                low = max(above, float(np.nextafter(goal, np.inf)))
+                self.low = low
+                self.run.stands(bound=min(low, high) if self.whole else 0.0)
+                guess = max(2 * goal, low)
+        return low, high
+
+    def _pass(
+        self, arrays: IdealArrays, vary: int, target: Floats, allowed: int
+    ) -> tuple[list[tuple[int, int, int, int]] | None, float]:
+        """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
+        lattice = self.lattice
+        # Finite, so that what a device cannot run stays above it.
+        target = np.minimum(target, LARGEST)
+        states = int(arrays.strides[-1])
+        memo = Memo(
+            np.full((lattice.size, states), NONE, dtype=np.int16),
+            np.zeros((lattice.size, states), dtype=np.int32),
+            np.zeros((lattice.size, states), dtype=np.int32),
+        )
+        memo.least[0, 0] = 0
+        goal = Goal(target, vary, np.array([np.inf, 0.0]))
+        first = 0
+        while first < lattice.size - 1:
+            if self.run.stop():
+                raise _OutError
+            if self.left <= 0:
+                raise _OutError
+            step, chunk = self.kernel, min(self.chunk, allowed, self.left)
+            if chunk <= 0:
+                return None, 0.0
+            # A pass may be one of many; all together walk no more than is left.
+            self.run.stands(share=1 - self.left / self.most)
+            new = new_walk if self.kernel is decide else new_plain_walk
+            walk = new(arrays, lattice.size)
+            first, walked = step(arrays, lattice, goal, memo, walk, first, chunk)
+            self.walked += walked
+            self.left -= walked
+            allowed -= walked
+        self.refused |= goal.above[1] > 0
+        last = lattice.size - 1
+        state = int(memo.least[last].argmin()) if lattice.size > 1 else 0
+        if memo.least[last, state] == NONE:
+            return [], float(goal.above[0])
+        path = []
+        ideal = last
+        n_classes = len(self.classes)
+        while ideal > 0:
+            c, more = int(memo.how[ideal, state]) % n_classes, int(memo.how[ideal, state])
+            replicas = more // n_classes + 1
+            before = int(memo.came[ideal, state])
+            path.append((before, ideal, c, replicas))
+            if c < n_classes - 1:
+                state -= replicas * int(arrays.strides[c])
+            ideal = before
+        return path[::-1], float(goal.above[0])
+
+    def _take(self, arrays: IdealArrays, path: list[tuple[int, int, int, int]], vary: int) -> float:
+        """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""
+        line, blocks, loads = self.line, [], []
+        for before, after, c, replicas in path:
+            inside = set(self.lattice.members(after)) - set(self.lattice.members(before))
+            nodes = np.concatenate(
+                [line.nodes[line.node_ptr[v] : line.node_ptr[v + 1]] for v in sorted(inside)]
+            )
+            if self.problem.graph.backward.any():
+                # An item holds nodes of both passes, which run far apart in time.
+                nodes = nodes[np.argsort(self.problem.graph.rank[nodes])]
+            device = next(
+                d for d in self.problem.devices if d.name == line.devices[self.classes[c]].name
+            )
+            blocks.append(Block(nodes, device, replicas))
+            load = stage_load(
+                self.problem.graph,
+                self.problem.units,
+                nodes,
+                device,
+                self.problem.options,
+                replicas,
+            )
+            loads.append((load.load_s, load.forward_s or 0.0, load.backward_s or 0.0))
+        largest = np.array(loads).max(axis=0)
+        gpipe = self.problem.options.objective == "gpipe"
+        value = float(largest[1] + largest[2] if gpipe else largest[0])
+        if value < self.value * (1 - ROUNDING):
+            self.value, self.blocks = value, blocks
+            self.run.keep(blocks, value, "exact")
+            self.run.stands(value=value)
+        return float(largest[1 + vary] if gpipe else largest[0])
+
+    def _certify(self, arrays: IdealArrays) -> None:
+        """Where the order of a block's nodes decides its memory, prove for any order.
+
+        Peak memory was that of one order; here a lower bound of it for all orders stands in.
+        """
+        if not (arrays.peak and self.refused):
+            return
+        claimed, self.bound = self.bound, self.floor
+        relaxed = arrays._replace(relaxed=1)
+        found, _ = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]), self.left)
+        if found == []:
+            self.bound = claimed
+
+    def _least_sum(self, arrays: IdealArrays) -> None:
+        """Least largest forward load plus least largest backward load.
+
+        Walks the Pareto front: the least backward load for each limit of the forward load.
+        """
+        endless = np.array([np.inf, np.inf])
+        least_ahead, _ = self._least(arrays, 0, endless, 0.0, np.inf)
+        limit, behind = np.inf, 0.0
+        while True:
+            self.bound = max(self.bound, min(self.value, least_ahead + behind))
+            cutoff = self.value - least_ahead
+            if behind >= cutoff * (1 - ROUNDING):
+                break
+            found, _ = self._pass(arrays, 1, np.array([limit, cutoff * (1 - ROUNDING)]), self.left)
+            if not found:
+                if found is None:
+                    raise _OutError
+                break
+            reached = self._take(arrays, found, 1)
+            _, behind = self._least(arrays, 1, np.array([limit, np.inf]), behind, reached)
+            _, ahead = self._least(
+                arrays, 0, np.array([np.inf, behind * (1 + ROUNDING)]), least_ahead, np.inf
+            )
+            if not ahead * (1 - ROUNDING) < limit:
+                raise _OutError  # the front goes on, but rounding hides where
+            limit = ahead * (1 - ROUNDING)
+            if limit < least_ahead * (1 - ROUNDING):
+                break
+        self.bound = self.value

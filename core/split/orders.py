@@ -1,0 +1,191 @@
+"""Search over topological orders, each valued by its best slicing (MTPP section 3.3): `random`,
+`brkga`, `mla` and `mla-weighted`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.ordered_items import Line, make_line, steps_of
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked, Evolution, Solution
+from dnnp.core.model.deadline import NOTHING
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.slices import best_slicing, slice_order
+from dnnp.core.split.slicing.brkga import brkga
+from dnnp.core.split.slicing.decoder import (
+    LENGTH,
+    SLICING,
+    Appraiser,
+    OrderProblem,
+    kahn_with_priorities,
+    order_problem,
+)
+from dnnp.core.split.slicing.slice import slice_line
+
+BATCH_ITEMS = 50_000
+"""Items that are put in order between two questions whether to stop."""
+
+SLOWER = 25
+"""Fewer of them where orders are not valued by compiled code alone."""
+
+MOST_BATCH = 1_024
+"""Orders between two such questions, at most."""
+
+
+class OrderSpace:
+    """The topological orders of the items of a graph, by node priorities."""
+
+    def __init__(self, problem: SplitProblem, *, weighted: bool = True, threads: int = 0) -> None:
+        """`weighted`: whether the length of an edge counts its transfer time, or 1."""
+        self.problem = problem
+        self.items: Items = problem.items
+        self.base = problem.line(self.items)
+        limited, comm = _may_bind(problem, self.base), problem.options.comm
+        self._streamed = limited and problem.options.memory_mode == "overflow"
+        self._arrays: OrderProblem = order_problem(self.base, comm, weighted=weighted)
+        one = len(self.base.devices) == 1 and bool(np.isfinite(self.base.work).all())
+        self.compiled = one and not limited and self.base.n > 0
+        self._threads = threads
+
+    @property
+    def n(self) -> int:
+        """Number of items, and of priorities."""
+        return self.base.n
+
+    def order(self, priorities: Floats) -> Ints:
+        """Kahn's order of the items by priorities, f64[n] in the items' own Kahn order."""
+        return self.items.order[kahn_with_priorities(self.base.tail, self.base.head, priorities)]
+
+    def values(
+        self,
+        priorities: Floats,
+        goal: int = SLICING,
+        below: float = np.inf,
+        *,
+        reject: bool = False,
+    ) -> Floats:
+        """As `Appraiser.values`; inf where no slicing meets the limits."""
+        if goal == LENGTH or self.compiled:
+            with Appraiser(self._arrays, self._threads) as appraiser:
+                return appraiser.values(priorities, goal, below, reject=reject)
+        graph, options = self.problem.graph, self.problem.options
+        values = np.full(len(priorities), np.inf)
+        for row, keys in enumerate(priorities):
+            # Each order is seen once: nothing to remember.
+            line = make_line(self.problem, self.items, self.order(keys))
+            steps = steps_of(graph, line, options) if self._streamed else None
+            try:
+                found = slice_line(line, options.comm, steps, below if reject else np.inf)
+            except InfeasibleError:
+                continue
+            if found is not None:
+                values[row] = found.value
+                below = min(below, found.value)
+        return values
+
+
+def _may_bind(problem: SplitProblem, line: Line) -> bool:
+    """Whether a block of some order may need more memory than a device has."""
+    limit = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
+    held = line.memory if problem.options.memory_model == "sum" else problem.graph.tensor_bytes
+    return bool(held.sum() > limit)
+
+
+def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | None:
+    """The best of `samples` orders by random priorities (random-T); None if none can be sliced.
+
+    Raises
+    ------
+    UsageError
+        Not even one sample.
+    """
+    if samples < 1:
+        raise UsageError(f"{samples} samples are too few: at least 1")
+    rng = np.random.default_rng(run.seed)
+    best, value = None, np.inf
+    size = _batch(space)
+    for first in range(0, samples, size):
+        if run.stop():
+            run.warn(f"random: stopped after {first} of {samples} orders")
+            break
+        run.stands("random orders", value=value, share=first / samples)
+        keys = rng.random((min(size, samples - first), space.n))
+        values = space.values(keys, SLICING, value, reject=True)
+        if values.min() < value:
+            best, value = keys[int(values.argmin())], float(values.min())
+            run.keep(best_slicing(space.problem, space.order(best)), value, "random")
+    return None if best is None else space.order(best)
+
+
+def evolved_order(
+    space: OrderSpace, how: Evolution, goal: int = SLICING, run: Run = PLAIN
+) -> Ints | None:
+    """The order that evolution finds; None if it was stopped before it had any.
+
+    `goal` is what is minimised: `SLICING` or `LENGTH` (minimum linear arrangement).
+    """
+    size = _batch(space)
+    what = "length" if goal == LENGTH else ""
+    total = how.population + (how.generations - 1) * (how.population - how.kept)
+    seen, least = 0, np.inf
+
+    def fitness(keys: Floats) -> Floats:
+        nonlocal seen, least
+        values = np.full(len(keys), np.inf)
+        for first in range(0, len(keys), size):
+            if run.stop():
+                break
+            run.stands("evolving orders", value=least, share=seen / total, what=what)
+            values[first : first + size] = space.values(keys[first : first + size], goal)
+            if values.min() < least:
+                best, least = keys[int(values.argmin())], float(values.min())
+                if goal == SLICING:
+                    run.keep(best_slicing(space.problem, space.order(best)), least, "brkga")
+            seen += len(values[first : first + size])
+        return values
+
+    keys, value = brkga(fitness, space.n, how, run)
+    if seen < total:
+        run.warn(f"evolution: stopped after {seen} of {total} orders")
+    return space.order(keys) if value < np.inf else None
+
+
+def _batch(space: OrderSpace) -> int:
+    items = BATCH_ITEMS if space.compiled else BATCH_ITEMS // SLOWER
+    return min(max(items // max(space.n, 1), 1), MOST_BATCH)
+
+
+def search_orders(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The best slicing of many orders: drawn at random, or evolved for what the method minimises.
+
+    Raises
+    ------
+    UsageError
+        Too few samples, or no evolution (`Evolution.check`).
+    InfeasibleError
+        No slicing of any order that was tried meets the capacities.
+    """
+    space = OrderSpace(problem, weighted=asked.method != "mla")
+    if asked.method == "random":
+        order = random_order(space, max(round(asked.samples * run.effort), 1), run)
+    else:
+        generations = max(round(asked.evolution.generations * run.effort), 1)
+        how = replace(asked.evolution, generations=generations)
+        order = evolved_order(space, how, SLICING if asked.method == "brkga" else LENGTH, run)
+    if order is None:
+        if run.stop():
+            raise LimitError(NOTHING)
+        run.warn(f"{asked.method}: none of its orders can be sliced; this split is by slice")
+        try:
+            return slice_order(problem, replace(asked, order="best"), run)
+        except InfeasibleError as error:
+            if "no slicing" not in str(error):
+                raise
+            tried = "infeasible: no slicing of any order that was tried fits"
+            raise InfeasibleError(tried) from None
+    return Solution(best_slicing(problem, order))

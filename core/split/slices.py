@@ -1,0 +1,66 @@
+"""Slicing topological orders: the methods `slice` and `dpl`, and the first guess of all others."""
+
+from __future__ import annotations
+
+from dnnp.core.baselines.blocks import interval_blocks, sliced_orders
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.slicing.orders import ORDERS, order_named
+
+
+def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The best slicing of some orders, or of the one that is given.
+
+    Raises
+    ------
+    FormatError
+        A given order is none of all units, or does not keep to the precedence among them.
+    InfeasibleError
+        No slicing of these orders meets the capacities.
+    """
+    order: str | Ints = asked.order
+    if asked.sequence is not None:
+        from dnnp.core.split.slicing.decoder import given_order
+
+        order = given_order(problem, asked.sequence)
+    elif asked.priorities is not None:
+        from dnnp.core.split.slicing.decoder import prioritised_order
+
+        order = prioritised_order(problem, asked.priorities)
+    return Solution(best_slicing(problem, order, run), method="slice")
+
+
+def dpl(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The linearisation heuristic of the 2020 paper: slice a depth-first order (section 5.1.2).
+
+    Raises
+    ------
+    InfeasibleError
+        No slicing of this order meets the capacities.
+    """
+    return Solution(best_slicing(problem, "dfs", run))
+
+
+def best_slicing(
+    problem: SplitProblem, order: str | Ints = "best", run: Run = PLAIN
+) -> list[Block]:
+    """Slice a topological order, at the least largest load, without replicas.
+
+    `order` is a topological order of the items of `items_of`, a name of one, or `best`: the
+    one whose slicing is best. The blocks come in pipeline order. Once the run is to
+    stop, the best split so far is returned.
+
+    Raises
+    ------
+    InfeasibleError
+        No slicing of these orders meets the capacities.
+    """
+    if isinstance(order, str):
+        orders = list(ORDERS.values()) if order == "best" else [order_named(order)]
+    else:
+        orders = [lambda items: order]
+    line, _, best = sliced_orders(problem, problem.items, orders, run)
+    return interval_blocks(problem.graph, line, best.bounds, best.classes, problem.devices)

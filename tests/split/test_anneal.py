@@ -1,0 +1,145 @@
+"""Annealing: as good as brute force on small graphs, never behind its start, and repeatable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.search_context import Run
+from dnnp.core.split.annealing.anneal import anneal
+from dnnp.core.split.slices import best_slicing
+from dnnp.formats.graph import graph_of, units_of
+from support.brute import brute_force
+from support.cases import random_case
+from support.graphs import random_stream
+from support.project import ROOT
+
+
+def priced(case, blocks):
+    """The plan of some blocks."""
+    return make_plan(
+        case.problem,
+        blocks,
+        method="anneal",
+        bound=0.0,
+        digest="0" * 64,
+    )
+
+
+def test_equals_brute_force():
+    missed = []
+    for seed in range(60):
+        case = random_case(seed, 7, max_replicas=1)
+        expected, _ = brute_force(case.problem, "free")
+        if not np.isfinite(expected):
+            with pytest.raises(InfeasibleError):
+                anneal(case.problem, run=Run(effort=0.05))
+            continue
+        blocks = anneal(case.problem, run=Run(effort=0.05))
+        plan = priced(case, blocks)
+        assert check_plan(case.graph, None, plan).violations == (), seed
+        assert plan.value >= expected * (1 - 1e-9) - 1e-12, seed
+        if plan.value > expected * (1 + 1e-9) + 1e-12:
+            missed.append(seed)
+    assert missed == []
+
+
+def test_never_behind_its_start():
+    for seed in range(40):
+        case = random_case(seed, 12, max_replicas=1, limited=False, objective="throughput")
+        try:
+            start = best_slicing(case.problem)
+        except InfeasibleError:
+            continue
+        blocks = anneal(
+            case.problem,
+            start=start,
+            run=Run(effort=0.01, interrupted=lambda: True),
+        )
+        assert priced(case, blocks).value <= priced(case, start).value * (1 + 1e-12)
+
+
+def two_splits():
+    """The splits of a graph by two seeds."""
+    problem = random_case(3, 9, limited=False, max_replicas=1).problem
+    found = [anneal(problem, run=Run(seed=seed, effort=0.01)) for seed in (0, 1)]
+    return [[(b.nodes.tolist(), b.device.name) for b in blocks] for blocks in found]
+
+
+def test_same_split_for_a_seed_compiled_or_not():
+    """In this process, in another one, and in one that compiles nothing."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from annealing.test_anneal import two_splits\n"
+        "print(two_splits())\n"
+    )
+    for environment in ({}, {"NUMBA_DISABLE_JIT": "1"}):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert run.stdout == f"{two_splits()}\n"
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_numbers_of_any_size(scale):
+    graph = graph_of(random_stream(5, 10))
+    units = units_of(random_stream(5, 10), graph)
+    device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=2.0)
+    plain = anneal(
+        SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), run=Run(effort=0.1)
+    )
+    times = {"dev": graph.times["dev"] * scale}
+    scaled = replace(
+        graph,
+        times=times,
+        tensor_bytes=graph.tensor_bytes * scale,
+        transfer_s=graph.transfer_s * scale,
+    )
+    blocks = anneal(
+        SplitProblem(
+            scaled, replace(units, times=times), (device,), CostOptions(memory_model="sum")
+        ),
+        run=Run(effort=0.1),
+    )
+
+    def value(graph, units, blocks):
+        return make_plan(
+            SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")),
+            blocks,
+            method="anneal",
+            bound=0.0,
+            digest="0" * 64,
+        ).value
+
+    assert value(scaled, replace(units, times=times), blocks) == pytest.approx(
+        scale * value(graph, units, plain), rel=1e-9
+    )
+
+
+def test_degenerate_problems():
+    stream = random_stream(1, 1)
+    graph = graph_of(stream)
+    units = units_of(stream, graph)
+    options = CostOptions(memory_model="sum")
+    many = DeviceClass("dev", count=9)
+    assert len(anneal(SplitProblem(graph, units, (many,), options), run=Run(effort=0.01))) == 1
+    only_cpus = DeviceClass("dev", kind="cpu", count=2)
+    assert len(anneal(SplitProblem(graph, units, (only_cpus,), options), run=Run(effort=0.01))) == 1
+    with pytest.raises(UsageError, match="clusters"):
+        anneal(SplitProblem(graph, units, (replace(many, cluster_size=3),), options))

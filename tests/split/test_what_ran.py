@@ -1,0 +1,160 @@
+"""The method that a record names did run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dnnp.core.latency.auto import solve_latency
+from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.method import Method
+from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import DnnpError, InfeasibleError
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.search_context import Run
+from dnnp.core.solver.child import SolverProcess
+from dnnp.core.solver.program import Outcome
+from dnnp.core.split import exact, heuristic, slices
+from dnnp.core.split.solve import solve
+from support.problems import DEGENERATE, chain, problem_of
+
+PROBLEMS = {
+    name: DEGENERATE[name] for name in ("one node", "more devices than nodes", "only CPUs")
+} | {
+    "a chain": problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2)),
+    "too large in one order": problem_of(
+        chain(1.0, 1.0, 1.0), DeviceClass("dev", count=3, memory_bytes=2.0)
+    ),
+}
+
+COMBINED = ("auto", "heuristic")
+"""Names of several methods in a row: any of them may have made the split."""
+
+
+class Calls:
+    """Names of what was called."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def watch(self, patch: pytest.MonkeyPatch, target: object, name: str, called: str) -> None:
+        """Note calls of `target.name` as `called`."""
+        real = getattr(target, name)
+
+        def watched(*arguments: object, **named: object) -> object:
+            self.names.add(called)
+            return real(*arguments, **named)
+
+        patch.setattr(target, name, watched)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What ran of searches that others start from, fall back on, or replace."""
+    seen = Calls()
+    for kind in ("solve", "cpsat"):
+        seen.watch(monkeypatch, SolverProcess, kind, "ip" if kind == "solve" else "cpsat")
+    seen.watch(monkeypatch, exact, "ideal_search", "exact")
+    seen.watch(monkeypatch, slices, "best_slicing", "slice")
+    seen.watch(monkeypatch, heuristic, "annealed", "anneal")
+    return seen
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("method", [m for m in SPLITS if m not in ("scotch", "metis")])
+def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None:
+    run = Run(effort=0.01, interrupted=lambda: stopped)
+    try:
+        found = solve(PROBLEMS[name], Asked(method=method, samples=3), run)
+    except DnnpError:
+        return
+    if found.method in ("ip", "exact", "slice", "anneal"):
+        assert found.method in calls.names
+    assert found.method in (method, "slice", "exact", "first-fit")
+    if method in COMBINED and not stopped:
+        assert found.method == method
+
+
+@pytest.mark.parametrize("method", ["ip", "cpsat"])
+def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> None:
+    """One task: nothing is left to a solver."""
+    pytest.importorskip("ortools") if method == "cpsat" else None
+    for execution in LATENCY[method].kinds:
+        options = CostOptions(memory_model="sum", objective="latency", execution=execution)
+        problem = problem_of(chain(3.0), DeviceClass("dev", count=2))
+        problem = problem.with_options(options)
+        found = solve_latency(problem, Asked(method=method))
+        assert found.method == (method if method in calls.names else "anneal")
+
+
+def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The split is that of the search for a start, and the record says so."""
+    monkeypatch.setattr("dnnp.core.solver.search.MAX_ENTRIES", 3)
+    said: list[str] = []
+    problem = PROBLEMS["a chain"]
+    found = solve(problem, Asked(method="ip"), Run(warn=said.append))
+    assert found.method == "exact"
+    assert "is too large" in said[0]
+
+
+def failing(*program: object, **how: object) -> Outcome:
+    """What is said of a solver that has crashed."""
+    return Outcome("failed", reason="signal 11")
+
+
+def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dnnp.core.split.exact.start", lambda *_: (start, "slice"))
+    monkeypatch.setattr(SolverProcess, "solve", failing)
+    said: list[str] = []
+    devices = DeviceClass("dev", count=2)
+    problem = problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), devices)
+    start = [Block(np.arange(4), devices), Block(np.array([4]), devices)]
+    found = solve(problem, Asked(method="ip"), Run(warn=said.append))
+    assert found.method == "slice"
+    assert said == [
+        "the solver cbc failed (the solver cbc failed: signal 11): the best split so far"
+    ]
+    for execution in LATENCY["ip"].kinds:
+        said.clear()
+        options = CostOptions(memory_model="sum", objective="latency", execution=execution)
+        graph = replace(chain(4.0, 3.0, 5.0, 2.0), node_bytes=np.full(4, 2.0))
+        tight = problem_of(graph, DeviceClass("dev", count=2, memory_bytes=4.0))
+        placed = solve_latency(
+            tight.with_options(options), Asked(method="ip"), Run(warn=said.append)
+        )
+        assert placed.method == "anneal"
+        assert said in ([], ["the solver ended early: the solver cbc failed: signal 11"])
+
+
+@pytest.mark.parametrize("method", ["dpl", "pipedream"])
+def test_a_split_that_fits_in_another_order_alone_is_by_slice(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> Solution:
+        raise InfeasibleError("infeasible: in this order")
+
+    monkeypatch.setattr(Method, "function", lambda self, kind="": none)
+    said: list[str] = []
+    device = DeviceClass("dev", count=2, memory_bytes=1e9)
+    problem = problem_of(chain(4.0, 3.0, 5.0), device, memory_model="peak")
+    found = solve(problem, Asked(method=method), Run(warn=said.append))
+    assert found.method == "slice"
+    assert said == [f"{method}: infeasible: in this order; this split is by slice"]
+
+
+def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnp.core.baselines.placing.getf.MOST_CHOICES", 1)
+    said: list[str] = []
+    options = CostOptions(memory_model="sum", objective="latency")
+    problem = problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2))
+    problem = problem.with_options(options)
+    found = solve_latency(problem, Asked(method="getf"), Run(warn=said.append))
+    assert found.method == "getf-fluid"
+    reason = "4 choices are too many for its linear program"
+    assert said == [f"getf: {reason}; what ran instead is getf-fluid"]
