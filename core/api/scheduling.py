@@ -113,7 +113,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
         if explicit:
             raise UsageError("parallel plans have transfers within blocks: no --transfers")
         from dnnp.core.cost.machine import Given
-        from dnnp.core.parallel.placement import placement_of_hybrid
+        from dnnp.core.parallel.problem import placement_of_hybrid
 
         placement = placement_of_hybrid(Given(graph, units, plan.devices, plan.options), plan)
     mode = options.transfers if explicit else "none"

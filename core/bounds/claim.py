@@ -1,13 +1,30 @@
-"""What an argument for a lower bound starts from, and what it says."""
+"""Inputs and claims of arguments for lower bounds, and the problem in whole numbers.
+
+A problem in whole numbers makes a bound exact, and one that can be checked exactly.
+Times and transfers are divided by a quantum, a power of two, and rounded down. Loads only shrink,
+so a bound of the rounded problem, times the quantum, is a bound. The quantum is so small that what
+is lost is near the rounding of floating-point numbers, and so large that sums of everything
+stay below 2^53, where they are exact in floating point.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 from typing import Any
 
+import numpy as np
+
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.ordered_items import nets_of
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Floats, Graph, Ints, totals
 from dnnp.core.model.plan import Block
+from dnnp.core.split.cuts import Nets
 
 
 @dataclass(frozen=True)
@@ -51,3 +68,191 @@ class Claim:
     def checkable(self) -> bool:
         """Whether another program is likely to verify it."""
         return bool(self.certificate and self.certificate.get("checkable", True)) and not self.long
+
+
+BITS = 48
+"""The times and transfers of a class add up to less than 2^BITS quanta."""
+
+SMALLEST = -1022
+"""Exponent of the smallest quantum."""
+
+
+def mixes_passes(problem: SplitProblem) -> bool:
+    """Whether some unit holds nodes of both passes; then its edges say little about order."""
+    units = problem.units
+    late = totals(units.label, problem.graph.backward, units.g)
+    size = np.diff(units.member_ptr)
+    return bool(((late > 0) & (late < size)).any())
+
+
+def items_for(problem: SplitProblem, validity: str) -> Items:
+    """What every split of this validity keeps whole.
+
+    With a backward pass there is more than one way to order items; then only colours count.
+    """
+    if validity == "ordered" and not problem.graph.backward.any():
+        return problem.items
+    return problem.free_items
+
+
+def refused(reason: str) -> Claim:
+    """The argument does not hold here."""
+    return Claim(0.0, REFUSED, reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Items and nets with whole loads, for `C` device classes that are offered."""
+
+    items: Items
+    names: Ints
+    """i64[n], id of the first unit of each item."""
+    devices: tuple[DeviceClass, ...]
+    quantum: float
+    unit_work: Floats
+    """f64[C, g], whole numbers; inf: unsupported."""
+    work: Floats
+    """f64[C, n], the same of items."""
+    ptr: Ints
+    pins: Ints
+    """Items of each net (CSR)."""
+    tensors: Ints
+    """i64[p], ids of the tensors that the nets are."""
+    always: np.ndarray
+    """bool[p]: paid by every stage with a pin."""
+    cost: Floats
+    """f64[C, p], whole numbers; 0 on a CPU."""
+
+    @property
+    def stages(self) -> int:
+        """Most stages over devices of the first class."""
+        return min(self.devices[0].count, self.items.count)
+
+    def nets(self, c: int) -> Nets:
+        """The nets, priced for class `c`."""
+        return Nets(self.ptr, self.pins, self.always, self.cost[c])
+
+    def claim(self, argument: str, units: int, proof: Mapping[str, Any]) -> Claim:
+        """A claim of `units` quanta."""
+        certificate = {"argument": argument, "quantum": self.quantum, "units": units, **proof}
+        return Claim(units * self.quantum, SOLVED, certificate=certificate)
+
+
+def one_class(
+    problem: SplitProblem,
+    validity: str,
+    *,
+    most_items: int,
+    comms: Sequence[str] = ("sum",),
+    objectives: Sequence[str] = ("throughput",),
+    bits: int = BITS,
+) -> Whole | Claim:
+    """The rounded problem for an argument about accelerators of one class without replicas.
+
+    Where it is about something else, or has more than `most_items`, the claim that says so.
+    """
+    options = problem.options
+    offered = [d for d in problem.devices if d.count > 0]
+    if len(offered) != 1 or offered[0].is_cpu:
+        return refused("only for one class of accelerators")
+    if options.objective not in objectives:
+        return refused(f"not for the objective {options.objective}")
+    if options.max_replicas != 1:
+        return refused("only without replicas")
+    if options.comm not in comms:
+        return refused("only where transfers add to compute")
+    if not problem.graph.n:
+        return Claim(0.0)
+    if items_for(problem, validity).count > most_items:
+        return refused(f"more than {most_items} items")
+    whole = whole_of(problem, validity, bits)
+    if not np.isfinite(whole.work).all():
+        return refused("a unit runs on no device that is offered")
+    return whole
+
+
+def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
+    """Round a problem down to whole numbers; those of a class add up to less than 2^bits.
+
+    Inside a cluster a transfer costs what it does on the faster one of both links: at most what
+    it costs anywhere.
+    """
+    graph, units = problem.graph, problem.units
+    offered = tuple(d for d in problem.devices if d.count > 0)
+    items = items_for(problem, validity)
+    ptr, pins, tensor, always = nets_of(graph, items.label, problem.options)
+    values, where = _transfers(graph, tensor, offered)
+    absent = np.full(units.g, np.inf)
+    times = np.stack([units.times.get(d.name, absent) for d in offered])
+    finite = np.where(np.isfinite(times), times, 0.0)
+    most = max(
+        math.fsum(row.tolist()) + math.fsum(np.array([*map(float, exact)])[where].tolist())
+        for row, exact in zip(finite, values, strict=True)
+    )
+    exponent = math.frexp(most)[1] - bits if most > 0 else 0
+    quantum = math.ldexp(1.0, max(exponent, SMALLEST))
+    unit_work = np.floor(times / quantum)
+    of_unit = items.label[units.member_idx[units.member_ptr[:-1]]]
+    work = np.stack([totals(of_unit, row, items.count) for row in unit_work])
+    ratio = Fraction(quantum)
+    cost = np.array([[float(t // ratio) for t in exact] for exact in values])
+    cost = cost.reshape(len(offered), -1)[:, where]
+    first = np.full(items.count, units.g, dtype=np.int64)
+    np.minimum.at(first, of_unit, np.arange(units.g))
+    return Whole(
+        items=items,
+        names=units.group_ids[first],
+        devices=offered,
+        quantum=quantum,
+        unit_work=unit_work,
+        work=work,
+        ptr=ptr,
+        pins=pins,
+        tensors=graph.tensor_ids[tensor],
+        always=always,
+        cost=cost,
+    )
+
+
+def _transfers(
+    graph: Graph, tensors: Ints, devices: Sequence[DeviceClass]
+) -> tuple[list[list[Fraction]], Ints]:
+    """Least times to move a tensor once, exactly: all by device, and which is whose."""
+    absent = np.isnan(graph.transfer_s[tensors])
+    given_s = np.where(absent, -1.0, graph.transfer_s[tensors])
+    size_bytes = np.where(absent, graph.tensor_bytes[tensors], 0.0)
+    kinds, where = np.unique(np.stack([given_s, size_bytes]), axis=1, return_inverse=True)
+    pairs = kinds.T.tolist()
+    times = [[_transfer(given, size, device) for given, size in pairs] for device in devices]
+    return times, where.reshape(-1)
+
+
+def _transfer(given_s: float, size_bytes: float, device: DeviceClass) -> Fraction:
+    """Least time to move a tensor of a size, exactly; or what is given, from 0 on."""
+    if device.is_cpu:
+        return Fraction(0)
+    link = device.bandwidth_bytes_per_s
+    if given_s >= 0.0:
+        time = Fraction(given_s)
+    elif math.isinf(link):
+        return Fraction(0)
+    else:
+        time = Fraction(size_bytes) / Fraction(link)
+    inner = max((level.bandwidth_bytes_per_s for level in device.levels), default=link)
+    if inner > link:
+        time = Fraction(0) if math.isinf(inner) else time * Fraction(link) / Fraction(inner)
+    return time
+
+
+def flows_of(whole: Whole, pushed: Floats) -> list[Any]:
+    """Flows in a certificate: [tensor id, [[item id, amount pushed into the net], ...]].
+
+    `pushed` is f64[pins].
+    """
+    rows = []
+    for e, tensor in enumerate(whole.tensors.tolist()):
+        span = range(int(whole.ptr[e]), int(whole.ptr[e + 1]))
+        row = [[int(whole.names[whole.pins[q]]), int(pushed[q])] for q in span if pushed[q]]
+        if row:
+            rows.append([tensor, row])
+    return rows

@@ -5,7 +5,7 @@ The load of a set S of items on an accelerator under `sum` is
     f(S) = work(S) + cost of the nets with pins both inside and outside of S,
 
 so an item v costs its device at least min f(S) over all sets S that hold v, whether or not they
-could be stages: a minimum cut (`dnnp.core.bounds.flows`). With several classes it costs the least
+could be stages: a minimum cut (`dnnp.core.split.cuts`). With several classes it costs the least
 over those that can run it. A CPU moves nothing: there the set of v alone is the cheapest. Memory
 only adds to a load, or forbids it.
 
@@ -27,10 +27,17 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
-from dnnp.core.bounds.flows import Nets, Network, network_of, push, pushed
-from dnnp.core.bounds.path_closure import mixes_passes
-from dnnp.core.bounds.quantised import Whole, flows_of, refused, whole_of
+from dnnp.core.bounds.claim import (
+    LIMIT,
+    SOLVED,
+    Claim,
+    Known,
+    Whole,
+    flows_of,
+    mixes_passes,
+    refused,
+    whole_of,
+)
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
@@ -38,6 +45,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import totals
 from dnnp.core.model.plan import without_memory
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.cuts import Nets, Network, network_of, push, pushed
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""

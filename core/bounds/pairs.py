@@ -1,8 +1,8 @@
 """A bound from pairs of items that no stage holds both of, and the cuts that they force.
 
 For one class of accelerators under `sum`, without replicas. A block that holds items u and v
-holds everything between them (`bounds.path_closure`); its load is at least the minimum cut
-around these (`dnnp.core.bounds.flows`). If that is B or more, u and v share no stage of a split
+holds everything between them; its load is at least the minimum cut
+around these (`dnnp.core.split.cuts`). If that is B or more, u and v share no stage of a split
 with all loads below B. Nor do they where what lies between them exceeds the memory of a device
 (`hard`, memory added up).
 
@@ -17,24 +17,89 @@ passes, which together are no more than the objective; the same holds.
 
 A larger B leaves fewer pairs, so the largest B is found by bisection. Cliques are searched
 greedily; what is found is a clique, so each B that is reached is proven.
+
+What lies between: if a block of a split holds items u and v, it holds
+
+`ordered`
+    every item on a path of the item graph between them: each lies in one stage, and the stages
+    have an order that all edges respect.
+`convex`
+    every item with a node on a path of nodes of one pass between nodes of u and v, in either
+    direction (Definition 3.1 of the 2020 paper, each pass by itself). Splits that are `ordered`
+    are convex; so this serves them too where there is a backward pass.
+`free`
+    nothing else.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
-from dnnp.core.bounds.flows import Nets, network_of, push, pushed
-from dnnp.core.bounds.path_closure import Between, between_of
-from dnnp.core.bounds.quantised import Whole, flows_of, one_class, refused
+from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known, Whole, flows_of, one_class, refused
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Floats, totals
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.cuts.max_flow import max_flow
+from dnnp.core.split.cuts import Nets, max_flow, network_of, push, pushed
+
+
+class Between(NamedTuple):
+    """Item label[x] lies between u and v if x is after one of them and before one of them."""
+
+    label: Ints
+    """i64[m], item of each thing that paths are made of: items, or nodes."""
+    after: Bools
+    """bool[n, m]: what each item reaches, itself included."""
+    before: Bools
+    """bool[n, m]: what reaches each item, itself included."""
+    nested: bool
+    """Whether two items of such a set have nothing between them that is not in it."""
+
+    def holds(self, u: int, v: int) -> Ints:
+        """Items that share a stage with u and v if these share one, both included; ascending."""
+        inside = (self.after[u] | self.after[v]) & (self.before[u] | self.before[v])
+        return distinct(np.append(self.label[inside], [u, v]))
+
+
+def between_of(graph: Graph, items: Items, validity: str) -> Between:
+    """What lies between the items of `items_for`. O(items * edges)."""
+    if validity == "free":
+        own = np.eye(items.count, dtype=np.bool_)
+        return Between(np.arange(items.count), own, own, True)
+    nested = validity == "ordered" and not graph.backward.any()
+    if nested:
+        label = np.arange(items.count, dtype=np.int64)
+        order, tail, head = items.order, items.tail, items.head
+    else:
+        label = items.label
+        order = graph.order
+        tail, head = graph.edges
+        same = graph.backward[tail] == graph.backward[head]
+        tail, head = tail[same], head[same]
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    ahead = np.argsort(rank[tail], kind="stable")
+    after = closure(items.count, label, tail[ahead], head[ahead])
+    back = np.argsort(-rank[head], kind="stable")
+    before = closure(items.count, label, head[back], tail[back])
+    return Between(label, after, before, nested)
+
+
+def closure(count: int, label: Ints, tail: Ints, head: Ints) -> Bools:
+    """bool[count, m]: from which items each thing is reached, itself included.
+
+    Of the edges, those into a thing come before those out of it.
+    """
+    reached = np.zeros((len(label), count), dtype=np.bool_)
+    reached[np.arange(len(label)), label] = True
+    for u, v in zip(tail.tolist(), head.tolist(), strict=True):
+        reached[v] |= reached[u]
+    return np.ascontiguousarray(reached.T)
+
 
 MOST_ITEMS = 600
 """Items up to which all pairs are looked at: some seconds."""

@@ -1,10 +1,25 @@
 """A bound from a linear program about which items share a stage.
 
-The rows of `bounds.same_block_lp` hold for every split, so its least T is a bound; most rows
-are only added once a solution violates them. If the optimum is below a target, no stage holds two
-items that cost a stage the target or more (`dnnp.core.bounds.pairs`): with their X at 0 the least T
-may rise, and the smaller of it and the target is a bound. The target starts at the value of the
-split that is known and comes down to where both meet.
+Columns: T, the largest load; X[u, v], whether items u and v share a stage; P[e], by how many stages
+net e is paid; Y[e, v], whether the stage of v pays for it. For any split these rows hold:
+
+`total`     k T is at least all work and all that is paid
+`stage`     T is at least the work and the cuts of the stage of v
+`cut`       Y[e, v] >= X[a, v] - X[b, v] for pins a and b of e: a is inside and b is outside
+`inside`    Y[e, v] >= X[a, v] for a net that is always paid
+`paid`      P[e] >= 2 - 2 X[a, b]; and for three or more of its pins, any two of which are taken
+            as Q, P[e] >= |Q| - sum of X over pairs in Q. Stages that hold q of the pins have
+            q (q - 1) / 2 such pairs, which is at least q - 1; if one holds all, at least |Q|.
+            Where the net is always paid, from one pin on.
+`between`   X[u, w] >= X[u, v] for w on a path between u and v
+`triangle`  X[u, w] >= X[u, v] + X[v, w] - 1
+
+Loads combine in parts: (t, a, b) says that t T is at least a times work and b times transfers.
+
+Most rows are only added once a solution violates them. If the optimum is below a target, no stage
+holds two items that cost a stage the target or more (`dnnp.core.bounds.pairs`): with their X at 0
+the least T may rise, and the smaller of it and the target is a bound. The target starts at the
+value of the split that is known and comes down to where both meet.
 
 The bound does not rest on the solver: any multipliers y >= 0 of the rows prove one. With the
 reduced costs r = c - y A no point of the box l <= x <= u has an objective below y b + the sum of
@@ -16,21 +31,305 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known
-from dnnp.core.bounds.pairs import cuts_of, pair_costs
-from dnnp.core.bounds.path_closure import Between, between_of
-from dnnp.core.bounds.quantised import Whole, one_class, refused
-from dnnp.core.bounds.same_block_lp import PARTS, Named, Together
+from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, Whole, one_class, refused
+from dnnp.core.bounds.pairs import Between, between_of, cuts_of, pair_costs
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.graph import Floats, totals
+from dnnp.core.kernels.kernel import kernel, plain
+from dnnp.core.model.graph import Floats, Ints, offsets, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import solver_process
-from dnnp.core.solver.program import Outcome, Row
+from dnnp.core.solver.program import Outcome, Program, Row
 from dnnp.core.solver.relaxation import Relaxation
+from dnnp.core.split.cuts import Nets
+
+PARTS = {
+    "sum": ((1, 1, 1),),
+    "overlap": ((1, 1, 0), (1, 0, 1)),
+    "duplex": ((1, 1, 0), (2, 0, 1)),  # the larger of both directions is at least their mean
+}
+
+EPSILON = 1e-4
+"""By how much a row must be violated to be added."""
+
+FEWEST_PINS = 2
+"""Fewest pins of a net that can be cut."""
+
+Named = tuple[str, tuple[int, ...]]
+"""A row: its kind, and the numbers of what it is about."""
+
+
+class Terms(NamedTuple):
+    """Sum of weight * column >= least, in whole numbers."""
+
+    columns: list[int]
+    weights: list[int]
+    least: int
+    loads: bool
+    """Whether it is a row of loads, in quanta."""
+
+
+class Together:
+    """The program of one problem.
+
+    Parameters
+    ----------
+    work
+        f64[n], whole numbers.
+    nets
+        Tensors; those with the same pins are added up.
+    k
+        Devices.
+    parts
+        How loads combine.
+    """
+
+    def __init__(
+        self, work: Floats, nets: Nets, k: int, parts: Sequence[tuple[int, int, int]]
+    ) -> None:
+        self.n, self.k, self.parts = len(work), k, parts
+        self.work = [int(w) for w in work.tolist()]
+        self.nets, self.first = merged(nets)
+        self.pins = [
+            self.nets.pins[a:b].tolist()
+            for a, b in zip(self.nets.ptr[:-1].tolist(), self.nets.ptr[1:].tolist(), strict=True)
+        ]
+        self.cost = [int(c) for c in self.nets.cost.tolist()]
+        upper = np.triu_indices(self.n, 1)
+        self.pair = np.full((self.n, self.n), -1, dtype=np.int64)
+        self.pair[upper] = 1 + np.arange(len(upper[0]))
+        self.pair = np.maximum(self.pair, self.pair.T)
+        self.paid = 1 + len(upper[0]) + np.arange(len(self.cost))
+        start = 1 + len(upper[0]) + len(self.cost)
+        self.cut = start + np.arange(len(self.cost) * self.n).reshape(len(self.cost), self.n)
+        self.columns = start + self.cut.size
+
+    def program(self, reference: float) -> tuple[Program, list[Named]]:
+        """The program to start from, and its rows by name."""
+        program = Program()
+        program.column(float("inf"), cost=1.0)
+        for _ in range(self.paid[0] - 1 if len(self.paid) else self.columns - 1):
+            program.column()
+        for pins in self.pins:
+            program.column(float(len(pins)))
+        for _ in range(self.cut.size):
+            program.column()
+        names: list[Named] = []
+        for part in range(len(self.parts)):
+            names.append(("total", (part,)))
+            names += [("stage", (part, v)) for v in range(self.n)]
+        for e, pins in enumerate(self.pins):
+            if self.nets.always[e]:
+                names += [("inside", (e, v, v)) for v in pins]
+                names.append(("paid", (e, pins[0])))
+                continue
+            names += [("cut", (e, v, v, b)) for v in pins for b in pins if b != v]
+            names += [("paid", (e, a, b)) for i, a in enumerate(pins) for b in pins[i + 1 :]]
+        program.rows = [self.row(name, reference) for name in names]
+        return program, names
+
+    def row(self, name: Named, reference: float) -> Row:
+        """A row for the solver, with T in units of `reference` quanta."""
+        terms = self.terms(name)
+        scale = 1.0 / reference if terms.loads else 1.0
+        weights = [w * (scale if c else 1.0) for c, w in zip(*terms[:2], strict=True)]
+        return terms.columns, weights, ">", terms.least * scale
+
+    def terms(self, name: Named) -> Terms:
+        """A row in whole numbers."""
+        kind, numbers = name
+        if kind == "total":
+            loads, compute, moved = self.parts[numbers[0]]
+            paid = self.paid.tolist() if moved else []
+            weights = [-moved * c for c in self.cost] if moved else []
+            return Terms([0, *paid], [loads * self.k, *weights], compute * sum(self.work), True)
+        if kind == "stage":
+            part, v = numbers
+            loads, compute, moved = self.parts[part]
+            columns, weights, least = [0], [loads], compute * self.work[v]
+            if compute:
+                others = [u for u in range(self.n) if u != v and self.work[u]]
+                columns += [int(self.pair[u, v]) for u in others]
+                weights += [-compute * self.work[u] for u in others]
+            if moved:
+                columns += self.cut[:, v].tolist()
+                weights += [-moved * c for c in self.cost]
+            return Terms(columns, weights, least, True)
+        return self._unit_terms(kind, numbers)
+
+    def _unit_terms(self, kind: str, numbers: tuple[int, ...]) -> Terms:
+        """A row without loads."""
+        columns, weights, least = [], [], 0
+        pairs: list[tuple[int, int, int]] = []
+        if kind in ("cut", "inside"):
+            e, v, a, *outside = numbers
+            columns, weights = [int(self.cut[e, v])], [1]
+            pairs = [(a, v, -1), *((b, v, 1) for b in outside)]
+        elif kind == "paid":
+            e, *some = numbers
+            twice = 2 if len(some) == FEWEST_PINS and not self.nets.always[e] else 1
+            columns, weights = [int(self.paid[e])], [1]
+            least = len(some)
+            pairs = [(a, b, twice) for i, a in enumerate(some) for b in some[i + 1 :]]
+        elif kind == "between":
+            u, w, v = numbers
+            pairs = [(u, w, 1), (u, v, -1)]
+        else:
+            u, v, w = numbers
+            least, pairs = -1, [(u, w, 1), (u, v, -1), (v, w, -1)]
+        for u, v, weight in pairs:
+            if u == v:
+                least -= weight
+            else:
+                columns.append(int(self.pair[u, v]))
+                weights.append(weight)
+        return Terms(columns, weights, least, False)
+
+    def shares(self, values: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+        """X f64[n, n], P f64[p] and Y f64[p, n] of a solution."""
+        solution = np.array(values)
+        together = solution[np.maximum(self.pair, 0)]
+        np.fill_diagonal(together, 1.0)
+        return together, solution[self.paid], solution[self.cut]
+
+    def violated(self, values: Sequence[float], between: Between, most: int) -> list[Named]:
+        """Rows that a solution violates, at most so many, the worst first."""
+        together, paid, cut = self.shares(values)
+        found: list[tuple[float, Named]] = []
+        nets = self.nets
+        arrays = plain(nets.ptr, nets.pins, nets.always, together, cut)
+        ins, outs, by = violated_cuts(*arrays)
+        for e, v in np.argwhere(by > EPSILON).tolist():
+            a, b = int(ins[e, v]), int(outs[e, v])
+            name = ("inside", (e, v, a)) if b < 0 else ("cut", (e, v, a, b))
+            found.append((float(by[e, v]), name))
+        weight = np.array(self.cost) / max(self.cost, default=1)
+        found = [(by * weight[name[1][0]], name) for by, name in found]
+        for e, pins in enumerate(self.pins):
+            if len(pins) > FEWEST_PINS or nets.always[e]:
+                some, total = _scattered(pins, together, always=bool(nets.always[e]))
+                if total > paid[e] + EPSILON:
+                    found.append((float(weight[e] * (total - paid[e])), ("paid", (e, *some))))
+        arrays = plain(between.label, between.after, between.before, together)
+        middle, by = violated_between(*arrays)
+        found += [
+            (float(by[u, v]), ("between", (u, int(middle[u, v]), v)))
+            for u, v in np.argwhere(by > EPSILON).tolist()
+        ]
+        middle, by = violated_triangles(together)
+        found += [
+            (float(by[u, w]), ("triangle", (u, int(middle[u, w]), w)))
+            for u, w in np.argwhere(by > EPSILON).tolist()
+        ]
+        found.sort(key=lambda item: (-item[0], item[1]))
+        return [name for _, name in found[:most]]
+
+
+def merged(nets: Nets) -> tuple[Nets, Ints]:
+    """Nets with the same pins as one, without those that cost nothing; and one of each."""
+    chosen: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+    pins = nets.pins.tolist()
+    ends = nets.ptr.tolist()
+    for e in np.flatnonzero(nets.cost > 0).tolist():
+        key = bool(nets.always[e]), tuple(pins[ends[e] : ends[e + 1]])
+        chosen.setdefault(key, []).append(e)
+    ptr = offsets([len(key[1]) for key in chosen])
+    flat = [v for key in chosen for v in key[1]]
+    return Nets(
+        ptr,
+        np.array(flat, dtype=np.int64),
+        np.array([key[0] for key in chosen], dtype=np.bool_),
+        np.array([float(nets.cost[same].sum()) for same in chosen.values()]),
+    ), np.array([same[0] for same in chosen.values()], dtype=np.int64)
+
+
+def _scattered(pins: list[int], together: Floats, *, always: bool) -> tuple[list[int], float]:
+    """Pins of a net that seem to be in different stages, and by how many it is paid at least."""
+    rest = list(pins)
+    if always:
+        some, total = [rest.pop(0)], 1.0
+    else:
+        part = together[np.ix_(pins, pins)]
+        a, b = np.unravel_index(int(part.argmin()), part.shape)
+        some = [pins[a], pins[b]]
+        total = 2.0 - float(part[a, b])
+        rest = [v for v in pins if v not in some]
+    while rest:
+        gains = 1.0 - together[np.ix_(rest, some)].sum(axis=1)
+        best = int(gains.argmax())
+        if gains[best] <= 0 and (always or len(some) > FEWEST_PINS):
+            break
+        total += float(gains[best])
+        some.append(rest.pop(best))
+    return sorted(some), total
+
+
+@kernel
+def violated_cuts(ptr, pins, always, together, cut):  # type: ignore[no-untyped-def]
+    """(a, b, by how much), each [p, n], for the worst row of each net and item; b = -1: none."""
+    p, n = cut.shape
+    ins = np.zeros((p, n), np.int64)
+    outs = np.full((p, n), -1, np.int64)
+    by = np.zeros((p, n))
+    for e in range(p):
+        for v in range(n):
+            most, least = -1.0, 2.0
+            for q in range(ptr[e], ptr[e + 1]):
+                share = together[pins[q], v]
+                if share > most:
+                    most = share
+                    ins[e, v] = pins[q]
+                if share < least:
+                    least = share
+                    outs[e, v] = pins[q]
+            if always[e]:
+                least = 0.0
+                outs[e, v] = -1
+            by[e, v] = most - least - cut[e, v]
+    return ins, outs, by
+
+
+@kernel
+def violated_between(label, after, before, together):  # type: ignore[no-untyped-def]
+    """(w, by how much), each [n, n], for the worst w between u and v."""
+    n = len(together)
+    middle = np.zeros((n, n), np.int64)
+    by = np.zeros((n, n))
+    for u in range(n):
+        for v in range(n):
+            share = together[u, v]
+            if u == v or share <= 0.0:
+                continue
+            for x in range(len(label)):
+                if (after[u, x] or after[v, x]) and (before[u, x] or before[v, x]):
+                    w = label[x]
+                    if share - together[u, w] > by[u, v]:
+                        by[u, v] = share - together[u, w]
+                        middle[u, v] = w
+    return middle, by
+
+
+@kernel
+def violated_triangles(together):  # type: ignore[no-untyped-def]
+    """(v, by how much), each [n, n], u < w, for the worst v of each pair u, w."""
+    n = len(together)
+    middle = np.zeros((n, n), np.int64)
+    by = np.zeros((n, n))
+    for v in range(n):
+        for u in range(n):
+            if u == v or together[u, v] <= 0.0:
+                continue
+            for w in range(u + 1, n):
+                if w != v:
+                    over = together[u, v] + together[v, w] - together[u, w] - 1.0
+                    if over > by[u, w]:
+                        by[u, w] = over
+                        middle[u, w] = v
+    return middle, by
+
 
 MOST_ITEMS = 250
 MOST_COLUMNS = 100_000

@@ -29,8 +29,7 @@ from dnnp.core.model.graph import Bools, Graph, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
 if TYPE_CHECKING:
-    from dnnp.core.bounds.claim import Claim, Known
-    from dnnp.core.bounds.quantised import Whole
+    from dnnp.core.bounds.claim import Claim, Known, Whole
 
 
 def simple_bound(problem: SplitProblem) -> float:
@@ -84,7 +83,7 @@ SHARPNESS = 2**40
 
 def simple_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The bound with a certificate; it holds for every validity and every cost model."""
-    from dnnp.core.bounds.quantised import refused, whole_of
+    from dnnp.core.bounds.claim import refused, whole_of
 
     del run  # it takes no time
     units = problem.units

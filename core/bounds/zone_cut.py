@@ -43,9 +43,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
-from dnnp.core.bounds.quantised import BITS, one_class, refused
-from dnnp.core.bounds.zones import heaviest_path, never_near, surely_paid, zones_of
+from dnnp.core.bounds.chain import heaviest_path, never_near, surely_paid, zones_of
+from dnnp.core.bounds.claim import BITS, LIMIT, SOLVED, Claim, Known, one_class, refused
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.ordered_items import Line
@@ -54,7 +53,7 @@ from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
 from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.cuts.max_flow import lay_out, max_flow
+from dnnp.core.split.cuts import lay_out, max_flow
 from dnnp.core.split.ideals.contract import contract_near
 
 MOST_ITEMS = 100_000

@@ -69,7 +69,7 @@ BOUNDS = by_name(
     Method(
         "halves",
         "exact search for two stages, by minimum cuts",
-        "dnnp.core.bounds.halves:halves_claim",
+        "dnnp.core.bounds.searches:halves_claim",
         ORDERED,
         ("effort",),
         more="Branch and bound over what the first of two stages holds. A weighed mean of both "
@@ -114,7 +114,7 @@ BOUNDS = by_name(
     Method(
         "links",
         "a search over order ideals that knows the links to the stages before and after",
-        "dnnp.core.bounds.linked:linked_bound",
+        "dnnp.core.bounds.searches:linked_bound",
         ORDERED,
         more="For devices with links, without replicas and a backward pass. Tensors that surely go "
         "to the next stage, or come from the one before, are charged its link, others the best "
@@ -123,7 +123,7 @@ BOUNDS = by_name(
     Method(
         "no-dag",
         "integer program for one stage with its share of the work, whatever the order",
-        "dnnp.core.bounds.hierarchy:no_dag_bound",
+        "dnnp.core.bounds.ip:no_dag_bound",
         ANY,
         ("solver",),
         "MTPP, 5.4, Table 2",
@@ -134,7 +134,7 @@ BOUNDS = by_name(
     Method(
         "no-io",
         "integer program for one such stage, without transfers",
-        "dnnp.core.bounds.hierarchy:no_io_bound",
+        "dnnp.core.bounds.ip:no_io_bound",
         NESTED,
         ("solver",),
         "MTPP, 5.4, Table 2",
@@ -144,7 +144,7 @@ BOUNDS = by_name(
     Method(
         "bottleneck",
         "integer program for one such stage, what precedes it and what follows it",
-        "dnnp.core.bounds.hierarchy:bottleneck_bound",
+        "dnnp.core.bounds.ip:bottleneck_bound",
         NESTED,
         ("solver",),
         "MTPP, 4.2, Eq. 14, Corollary 4.3",
@@ -154,7 +154,7 @@ BOUNDS = by_name(
     Method(
         "guess",
         "the same for each place in the pipeline",
-        "dnnp.core.bounds.hierarchy:guess_bound",
+        "dnnp.core.bounds.ip:guess_bound",
         ORDERED,
         ("solver",),
         "MTPP, 4.3",
@@ -165,7 +165,7 @@ BOUNDS = by_name(
     Method(
         "exact",
         "integer program for the whole split",
-        "dnnp.core.bounds.exact:exact_bound",
+        "dnnp.core.bounds.ip:exact_bound",
         ANY,
         ("solver",),
         "MTPP, 4.1, Fig. 3, Theorem 4.1",

@@ -27,15 +27,13 @@ from dnnp.core.parallel.cover import (
     Rules,
     Swaps,
     Teams,
-    cover,
-    fewest_swaps,
-    last_stage,
-)
-from dnnp.core.parallel.family import (
     all_ends,
+    cover,
     ends_of_orders,
     family_of,
     faster_again,
+    fewest_swaps,
+    last_stage,
     least_work,
     nets_for,
     rules_of,

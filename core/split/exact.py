@@ -221,7 +221,7 @@ def _halved(
 ) -> tuple[list[Block], float, float]:
     """Search two stages by minimum cuts; split, value and bound, better or as they were."""
     from dnnp.core.bounds.claim import Known
-    from dnnp.core.bounds.halves import halves_claim
+    from dnnp.core.bounds.searches import halves_claim
 
     claim = halves_claim(problem, Known("ordered", blocks, value, bound), run)
     bound = max(bound, min(claim.value, value))

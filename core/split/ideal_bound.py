@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, REFUSED, SOLVED, Claim, Known
-from dnnp.core.bounds.quantised import whole_of
+from dnnp.core.bounds.claim import LIMIT, REFUSED, SOLVED, Claim, Known, whole_of
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.bounds.path_closure import closure
+from dnnp.core.bounds.pairs import closure
 
 
 def test_closure():

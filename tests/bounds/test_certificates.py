@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from dnnp.core.bounds.chain import chain_claim
-from dnnp.core.bounds.claim import Known
-from dnnp.core.bounds.halves import halves_claim
+from dnnp.core.bounds.claim import Known, Whole, whole_of
 from dnnp.core.bounds.node_cut import node_cut_claim
 from dnnp.core.bounds.pairs import pairs_claim
-from dnnp.core.bounds.quantised import Whole, whole_of
+from dnnp.core.bounds.searches import halves_claim
 from dnnp.core.bounds.simple import simple_claim
 from dnnp.core.bounds.zone_cut import zone_cut_claim
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED

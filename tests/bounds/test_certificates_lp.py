@@ -14,10 +14,8 @@ import pytest
 
 from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.cover import cover_claim
-from dnnp.core.bounds.pairs import pair_costs
-from dnnp.core.bounds.path_closure import between_of
-from dnnp.core.bounds.same_block import proven, same_block_claim
-from dnnp.core.bounds.same_block_lp import PARTS, Named, Together
+from dnnp.core.bounds.pairs import between_of, pair_costs
+from dnnp.core.bounds.same_block import PARTS, Named, Together, proven, same_block_claim
 from dnnp.core.certificates import cover
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
 from dnnp.core.check import fields

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from dnnp.core.bounds.claim import Claim, Known
-from dnnp.core.bounds.halves import halves_claim
+from dnnp.core.bounds.searches import halves_claim
 from dnnp.core.certificates.certificate import VERIFIED
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import REFUSED, Known
-from dnnp.core.bounds.linked import linked_bound
+from dnnp.core.bounds.searches import linked_bound
 from dnnp.core.certificates.certificate import (
     NOT_CHECKABLE,
     REFUTED,

@@ -10,15 +10,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dnnp.core.bounds import exact, hierarchy
+from dnnp.core.bounds import ip
 from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Known
-from dnnp.core.bounds.exact import exact_bound, windows
-from dnnp.core.bounds.hierarchy import (
+from dnnp.core.bounds.ip import (
     Call,
     bottleneck_bound,
+    exact_bound,
     guess_bound,
     no_dag_bound,
     no_io_bound,
+    windows,
 )
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.items import items_of
@@ -238,8 +239,7 @@ def test_no_time_is_no_bound(bound):
 
 
 def test_programs_that_are_too_large_are_not_written(monkeypatch):
-    monkeypatch.setattr(hierarchy, "MOST_NUMBERS", 5)
-    monkeypatch.setattr(exact, "MOST_NUMBERS", 5)
+    monkeypatch.setattr(ip, "MOST_NUMBERS", 5)
     asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     for bound in (bottleneck_bound, exact_bound):
         claim = bound(*asked)
@@ -342,7 +342,7 @@ def test_items_of_the_best_split_are_in_their_windows():
 
 def test_pairs_kept_apart_are(monkeypatch):
     def keep_apart(*pairs: tuple[int, int]) -> None:
-        monkeypatch.setattr(hierarchy, "pairs_apart", lambda *_: list(pairs))
+        monkeypatch.setattr(ip, "pairs_apart", lambda *_: list(pairs))
 
     graph = chain(3, 3, 3)
     asked = asked_of(graph, (device_of(3),), value=9.0)

@@ -7,13 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.flows import Nets
-from dnnp.core.bounds.pairs import pair_costs
-from dnnp.core.bounds.path_closure import Between, between_of
-from dnnp.core.bounds.pricing import Aim, Field, FoundSets, best_sets, field_of
-from dnnp.core.bounds.quantised import Whole, whole_of
+from dnnp.core.bounds.claim import Whole, whole_of
+from dnnp.core.bounds.cover import Aim, Field, FoundSets, best_sets, field_of
+from dnnp.core.bounds.pairs import Between, between_of, pair_costs
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.graph import Bools, Floats
+from dnnp.core.split.cuts import Nets
 from support.cases import accelerators_case
 
 KEPT = 3

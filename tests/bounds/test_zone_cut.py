@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.chain import chain_bound
+from dnnp.core.bounds.chain import chain_bound, heaviest_path, zones_of
 from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.zone_cut import (
     Strip,
@@ -18,7 +18,6 @@ from dnnp.core.bounds.zone_cut import (
     zone_cut_bound,
     zone_cut_claim,
 )
-from dnnp.core.bounds.zones import heaviest_path, zones_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass

@@ -24,7 +24,7 @@ COMPILER = {
 """The compiler, and what it imports: what has no kernels needs none of it."""
 
 OTHERS = {
-    "dnnp.core.baselines.pipedream", "dnnp.core.bounds.flows", "dnnp.core.cost.latency",
+    "dnnp.core.baselines.pipedream", "dnnp.core.split.cuts", "dnnp.core.cost.latency",
     "dnnp.core.split.clusters.hierarchy", "dnnp.core.split.annealing.anneal", "dnnp.core.solver",
     "dnnp.core.split.slicing.brkga", "dnnp.core.split.peak.segment", "dnnp.core.split.first",
     "dnnp.formats.devices",

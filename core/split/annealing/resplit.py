@@ -1,7 +1,7 @@
 """Neighbouring stages of an ordered split, each pair split anew as well as can be.
 
 Two stages that stand one behind the other hold an order ideal of their items and the rest, so the
-best way to part them is found by `dnnp.core.split.cuts.bisection`. A tensor with an end outside of
+best way to part them is found by `dnnp.core.split.cuts`. A tensor with an end outside of
 the pair is paid by each of both with an end inside, whatever the other holds. No other stage
 changes its load. Pairs take turns, those with the largest load first, until none gets better.
 """
@@ -16,7 +16,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.cuts.bisection import BITS, Halves, TwoStages
+from dnnp.core.split.cuts import BITS, Halves, TwoStages
 
 MOST_ITEMS = 1_000
 """Items of a pair."""

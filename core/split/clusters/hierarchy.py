@@ -31,8 +31,7 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.clusters import segments
-from dnnp.core.split.clusters.boundary import NONE, look_back, make_scratch
-from dnnp.core.split.clusters.cover import cover
+from dnnp.core.split.clusters.segment import NONE, cover, look_back, make_scratch
 from dnnp.core.split.clusters.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
 from dnnp.core.split.ideals.decide import Goal
 from dnnp.core.split.ideals.lattice import Lattice

@@ -3,7 +3,7 @@
 A pipeline is a chain of ideals, its stages are edges between them
 (`dnnp.core.split.ideals.lattice_edges`). A cluster's segment from A to B needs the fewest devices
 of a path over the edges that stay within the target when the transfers over its boundary are priced
-(`dnnp.core.split.clusters.boundary`); `probe` chains segments from the empty ideal to the full one.
+(`dnnp.core.split.clusters.segment`); `probe` chains segments from the empty ideal to the full one.
 A stage that runs in several clusters takes whole ones. The cheapest loads give lower bounds of the
 devices in any part, which prune both.
 """
@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.kernels.kernel import kernel
-from dnnp.core.split.clusters.boundary import BUCKETS, NONE, copies_of, look_back
-from dnnp.core.split.clusters.cover import cover
+from dnnp.core.split.clusters.segment import BUCKETS, NONE, copies_of, cover, look_back
 
 ON_CPUS, IN_CLUSTER, IN_CLUSTERS = 0, 1, 2
 """Parts of a pipeline."""

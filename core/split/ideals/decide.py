@@ -12,7 +12,7 @@ everything if some least[everything, t] is at most the number of devices of the 
 
 From an ideal I that some devices have covered, blocks J - I are walked by adding items in
 ascending order, so each block is met once, its load kept up to date from the nets of the item
-that is added (`dnnp.core.split.ideals.walk`). Of the diamond 0 -> 1, 2 -> 3,
+that is added (`dnnp.core.split.ideals.decide`). Of the diamond 0 -> 1, 2 -> 3,
 
     lattice     {} - 0 - 01 ----- 012 - 0123        blocks from {}     0
                        \        /                                      0 1
@@ -24,17 +24,408 @@ of which 0 2 is followed by no 1, which is below 2: that block was met as 0 1 2.
 (compute, transfers of tensors that are cut already, memory) prunes the walk: where 0 1 is too much
 in that sense, so are 0 1 2 and 0 1 2 3. A block that an item may join without harm to others is
 walked through, but not entered: the one with the item does as well.
+
+What a block costs follows from the one with an item less, by the nets and the parameters of the
+item that joins; items join and leave it last in, first out. Row d of an array by depth is of the
+block of d items.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnp.core.cost.load_formula import MARGIN, SUM
-from dnnp.core.kernels.kernel import inlined, lean
-from dnnp.core.model.graph import Floats
-from dnnp.core.split.ideals.problem import NONE
-from dnnp.core.split.ideals.walk import add, drop, left_to_larger, may_grow, takes
+import numpy as np
+
+from dnnp.core.cost.load_formula import DUPLEX, MARGIN, ROUNDING, SUM
+from dnnp.core.cost.load_kernel import load_of, share_of
+from dnnp.core.kernels.kernel import callee, inlined, lean
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.split.ideals.problem import NONE, IdealArrays
+
+
+class Walk(NamedTuple):
+    """The block at hand and those on the way to it: scratch of one call, by item, net or depth."""
+
+    before: np.ndarray
+    """i32[p], pins of each net in the ideal before the block."""
+    given: np.ndarray
+    """bool[p], whether the source of the net is there."""
+    inside: np.ndarray
+    """i32[p], pins of each net in the block."""
+    used: np.ndarray
+    """i32[t], items of the block that read each shared parameter."""
+    work: Floats
+    """f64[n + 2, C, P]."""
+    arriving: Floats
+    """f64[n + 2, R], transfers that the block pays for: all, or those in with `duplex`."""
+    leaving: Floats
+    """f64[n + 2, R], those out with `duplex`."""
+    sure_in: Floats
+    sure_out: Floats
+    """f64[n + 2, R], what of both no larger block can get rid of."""
+    held: Floats
+    """f64[n + 2], memory that adds up, bytes."""
+    weight: Floats
+    """f64[n + 2], weight bytes."""
+    touched: Floats
+    """f64[n + 2], bytes of all activations read or made: no peak is above."""
+    own: Floats
+    """f64[n + 2], largest memory of one node alone: no peak is below."""
+    added: Ints
+    """i64[n + 2], the item that joined."""
+    where: Ints
+    """i64[n + 2], the ideal at the end of the block."""
+    child: Ints
+    """i64[n + 2], the next edge of the lattice to try from there."""
+    dead: Ints
+    """i64[C], 1: no device of the class takes the block or a larger one."""
+    need: Ints
+    """i64[C], replicas that the block needs on the class; 0: it does not fit."""
+    loads: Floats
+    """f64[P]."""
+    fuller: Ints
+    """i64[C], whether the block may be left to one with an item more; -1: not known yet."""
+    grown: Ints
+    """i64[I], the edge that last did so from an ideal; 0: none."""
+    live: Floats
+    mark: Ints
+    last: Ints
+    """Scratch of `peak_of`."""
+
+
+def new_walk(p: IdealArrays, ideals: int) -> Walk:
+    """An empty block before a lattice of so many ideals."""
+    n_classes, n_passes, n = p.work.shape
+    rows, nets, deep = len(p.row_class), len(p.net_size), n + 2
+    return Walk(
+        before=np.zeros(nets, np.int32),
+        given=np.zeros(nets, np.bool_),
+        inside=np.zeros(nets, np.int32),
+        used=np.zeros(len(p.param_bytes), np.int32),
+        work=np.zeros((deep, n_classes, n_passes)),
+        arriving=np.zeros((deep, rows)),
+        leaving=np.zeros((deep, rows)),
+        sure_in=np.zeros((deep, rows)),
+        sure_out=np.zeros((deep, rows)),
+        held=np.zeros(deep),
+        weight=np.zeros(deep),
+        touched=np.zeros(deep),
+        own=np.zeros(deep),
+        added=np.zeros(deep, np.int64),
+        where=np.zeros(deep, np.int64),
+        child=np.zeros(deep, np.int64),
+        dead=np.zeros(n_classes, np.int64),
+        need=np.zeros(n_classes, np.int64),
+        loads=np.zeros(n_passes),
+        fuller=np.zeros(n_classes, np.int64),
+        grown=np.zeros(ideals, np.int64),
+        live=np.zeros(len(p.nodes) + 2),
+        mark=np.zeros(len(p.nodes) + 1, np.int64),
+        last=np.zeros(len(p.tensor_bytes) + 1, np.int64),
+    )
+
+
+@inlined
+def add(p, walk, d, v):  # type: ignore[no-untyped-def]
+    """Let item v join the block of d - 1 items."""
+    n_classes, n_passes, _ = p.work.shape
+    n_rows = len(p.row_class)
+    for c in range(n_classes):
+        for q in range(n_passes):
+            walk.work[d, c, q] = walk.work[d - 1, c, q] + p.work[c, q, v]
+    for r in range(n_rows):
+        walk.arriving[d, r] = walk.arriving[d - 1, r]
+        walk.leaving[d, r] = walk.leaving[d - 1, r]
+        walk.sure_in[d, r] = walk.sure_in[d - 1, r]
+        walk.sure_out[d, r] = walk.sure_out[d - 1, r]
+    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+        e = p.item_net[i]
+        walk.inside[e] += 1
+        if p.comm != DUPLEX:
+            # In and out add up: what counts is that the net is cut.
+            if walk.inside[e] == 1:
+                for r in range(n_rows):
+                    cost = p.net_cost[r, e]
+                    walk.arriving[d, r] += cost
+                    if walk.before[e] > 0 or p.net_always[e]:
+                        walk.sure_in[d, r] += cost
+            if walk.inside[e] == p.net_size[e] and not p.net_always[e]:
+                for r in range(n_rows):
+                    walk.arriving[d, r] -= p.net_cost[r, e]
+            continue
+        source = p.net_source[e]
+        if source == v:
+            for r in range(n_rows):
+                cost = p.net_cost[r, e]
+                if walk.inside[e] > 1:
+                    walk.arriving[d, r] -= cost
+                walk.leaving[d, r] += cost
+                if walk.before[e] > 0 or p.net_always[e]:
+                    walk.sure_out[d, r] += cost
+        elif walk.inside[e] == 1:
+            for r in range(n_rows):
+                walk.arriving[d, r] += p.net_cost[r, e]
+                if source < 0 or walk.given[e]:
+                    walk.sure_in[d, r] += p.net_cost[r, e]
+        if walk.inside[e] == p.net_size[e] and not p.net_always[e]:
+            for r in range(n_rows):
+                walk.leaving[d, r] -= p.net_cost[r, e]
+    walk.held[d] = walk.held[d - 1] + p.item_bytes[v]
+    walk.weight[d] = walk.weight[d - 1] + p.item_weight[v]
+    for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
+        t = p.param_idx[i]
+        walk.used[t] += 1
+        if walk.used[t] == 1:
+            walk.held[d] += p.param_bytes[t]
+            walk.weight[d] += p.param_weight[t]
+    walk.touched[d] = walk.touched[d - 1] + p.item_touch[v]
+    walk.own[d] = max(walk.own[d - 1], p.item_own[v])
+    walk.added[d] = v
+
+
+@inlined
+def drop(p, walk, v):  # type: ignore[no-untyped-def]
+    """Take item v out of the block's counts."""
+    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+        walk.inside[p.item_net[i]] -= 1
+    for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
+        walk.used[p.param_idx[i]] -= 1
+
+
+@inlined
+def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
+    """Whether some class may take the block of d items or a larger one; fills `walk.dead`."""
+    n_classes, n_passes, _ = p.work.shape
+    alive = False
+    for c in range(n_classes):
+        walk.dead[c] = 0
+        excess = walk.held[d] + walk.own[d] - p.capacity[c]
+        extra = 0.0
+        if excess > 0.0:
+            if p.stream[c] == np.inf:
+                walk.dead[c] = 1
+                continue
+            extra = excess * p.stream[c]
+        fits = 0
+        worst = 0.0
+        for q in range(n_passes):
+            low = walk.work[d, c, q]
+            r = p.row_of[c, q]
+            if r >= 0:
+                sure = walk.sure_in[d, r] + extra
+                low = load_of(p.comm, sure, low, 0.0, walk.sure_out[d, r])
+            low = low / p.copies[c] * (1 - ROUNDING)
+            if low > goal.target[q]:
+                walk.dead[c] = 1
+                if q == goal.vary:
+                    worst = low
+                    fits += 1
+                else:
+                    fits = -n_passes
+        if walk.dead[c] == 0:
+            alive = True
+        elif fits > 0 and worst < np.inf:
+            goal.above[0] = min(goal.above[0], worst)
+    return alive
+
+
+@inlined
+def takes(p, goal, walk, d):  # type: ignore[no-untyped-def]
+    """Whether some class takes the block of d items; fills `walk.need`."""
+    usable = False
+    memory = walk.held[d] + walk.own[d]
+    known = p.peak == 0 or p.relaxed == 1
+    for c in range(len(p.copies)):
+        walk.need[c] = 0
+        if walk.dead[c]:
+            continue
+        extra = 0.0
+        if not known and walk.held[d] + walk.touched[d] > p.capacity[c]:
+            path = walk.added[1 : d + 1]
+            memory = walk.held[d] + peak_of(p, path, d, walk.live, walk.mark, walk.last)
+            known = True
+        if memory > p.capacity[c]:
+            if p.stream[c] == np.inf:
+                goal.above[1] = 1.0
+                continue
+            extra = (memory - p.capacity[c]) * p.stream[c]
+            if p.peak == 1:
+                goal.above[1] = 1.0
+        for q in range(p.work.shape[1]):
+            load = walk.work[d, c, q]
+            r = p.row_of[c, q]
+            if r >= 0:
+                moved = walk.arriving[d, r] + extra
+                load = load_of(p.comm, moved, load, 0.0, walk.leaving[d, r])
+            walk.loads[q] = load
+        walk.need[c], after = _replicas(p, goal, walk.loads, c, walk.weight[d])
+        goal.above[0] = min(goal.above[0], after)
+        usable |= walk.need[c] > 0
+    return usable
+
+
+@inlined
+def _replicas(p, goal, loads, c, weight):  # type: ignore[no-untyped-def]
+    """(fewest replicas on class c that meet the targets, or 0; next larger load of pass `vary`).
+
+    On r devices a load becomes load / r, and the last pass adds (1 - 1/r) * weight * sync, or
+    overlaps it (Appendix C.2).
+    """
+    least = np.inf
+    last = len(loads) - 1
+    for r in range(1, p.copies[c] + 1):
+        good = True
+        mine = 0.0
+        for q in range(len(loads)):
+            extra = (r - 1) * weight * p.sync[c] / r if q == last and r > 1 else 0.0
+            value = share_of(p.comm, loads[q], r, extra)
+            if q == goal.vary:
+                mine = value
+            elif value > goal.target[q]:
+                good = False
+        if good:
+            if mine <= goal.target[goal.vary]:
+                return r, least
+            least = min(least, mine)
+    return 0, least
+
+
+@inlined
+def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def]
+    """Whether an item may join the block of d items on class c without harm to another.
+
+    Then the block need not be considered: the one with the item does as well. What could grow by
+    an item once often can by it again, so that one is tried first.
+    """
+    j = walk.where[d]
+    start, count = lattice.child_ptr[j], lattice.child_ptr[j + 1] - lattice.child_ptr[j]
+    likely = max(start, walk.grown[j])
+    for k in range(likely, likely + count):
+        edge = k if k < start + count else k - count
+        x = lattice.child_item[edge]
+        if _is_no_loss(p, walk, x) and _takes_with(p, goal, walk, c, d, x):
+            walk.grown[j] = edge
+            return 1
+    walk.grown[j] = 0
+    return 0
+
+
+@inlined
+def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
+    """Whether a later block that holds x is no dearer without it.
+
+    It pays for x's nets that have other pins in it and none in front (`opened`), and no longer
+    for x's work and for nets of which x was the last pin (`closed`): opened <= closed + work.
+    """
+    for r in range(len(p.row_class)):
+        gain = p.work[p.row_class[r], p.row_pass[r], x] if p.comm == SUM else 0.0
+        for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
+            e = p.item_net[i]
+            here = walk.before[e] + walk.inside[e]
+            if here == 0:
+                if p.net_size[e] > 1:
+                    gain -= p.net_cost[r, e]
+            elif here == p.net_size[e] - 1 and p.comm != DUPLEX:
+                gain += p.net_cost[r, e]
+        if gain < 0.0:
+            return False
+    return True
+
+
+@inlined
+def _takes_with(p, goal, walk, c, d, x):  # type: ignore[no-untyped-def]
+    """Whether the block of d items with x needs no more replicas on class c than without."""
+    held = walk.held[d] + p.item_bytes[x]
+    weight = walk.weight[d] + p.item_weight[x]
+    for i in range(p.param_ptr[x], p.param_ptr[x + 1]):
+        t = p.param_idx[i]
+        if walk.used[t] == 0:
+            held += p.param_bytes[t]
+            weight += p.param_weight[t]
+    extra = 0.0
+    if held > p.capacity[c]:
+        if p.stream[c] == np.inf:
+            return False
+        extra = (held - p.capacity[c]) * p.stream[c]
+    for q in range(p.work.shape[1]):
+        load = walk.work[d, c, q] + p.work[c, q, x]
+        r = p.row_of[c, q]
+        if r >= 0:
+            moved, sent = walk.arriving[d, r], walk.leaving[d, r]
+            for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
+                e = p.item_net[i]
+                cost = p.net_cost[r, e]
+                whole = walk.inside[e] + 1 == p.net_size[e] and not p.net_always[e]
+                if p.comm != DUPLEX:
+                    if walk.inside[e] == 0 and not whole:
+                        moved += cost
+                    elif walk.inside[e] > 0 and whole:
+                        moved -= cost
+                elif p.net_source[e] == x:
+                    if walk.inside[e] > 0:
+                        moved -= cost
+                    if not whole:
+                        sent += cost
+                elif walk.inside[e] == 0:
+                    moved += cost
+                elif whole:
+                    sent -= cost
+            load = load_of(p.comm, moved + extra, load, 0.0, sent)
+        walk.loads[q] = load
+    enough, _ = _replicas(p, goal, walk.loads, c, weight)
+    return 0 < enough <= walk.need[c]
+
+
+@callee
+def peak_of(p, items, count, live, mark, last):  # type: ignore[no-untyped-def]
+    """Peak of live activations when the block of items[:count] runs in that order; bytes."""
+    steps = 0
+    for i in range(count):
+        for a in range(p.node_ptr[items[i]], p.node_ptr[items[i] + 1]):
+            v = p.nodes[a]
+            mark[v] = steps + 1
+            steps += 1
+            for b in range(p.read_ptr[v], p.read_ptr[v + 1]):
+                last[p.read_idx[b]] += 1
+    # `last` counts the uses inside; live[t] gets what begins at step t, less what ended before.
+    for t in range(steps + 1):
+        live[t] = 0.0
+    step = 0
+    for i in range(count):
+        for a in range(p.node_ptr[items[i]], p.node_ptr[items[i] + 1]):
+            v = p.nodes[a]
+            for b in range(p.made_ptr[v], p.made_ptr[v + 1]):
+                t = p.made_idx[b]
+                live[step] += p.tensor_bytes[t]
+                if last[t] == 0 and p.tensor_uses[t] == 0 and not p.tensor_kept[t]:
+                    live[step + 1] -= p.tensor_bytes[t]
+            step += 1
+    step = steps - 1
+    for i in range(count - 1, -1, -1):
+        for a in range(p.node_ptr[items[i] + 1] - 1, p.node_ptr[items[i]] - 1, -1):
+            v = p.nodes[a]
+            for b in range(p.read_ptr[v], p.read_ptr[v + 1]):
+                t = p.read_idx[b]
+                uses = last[t]
+                if uses > 0:
+                    # From the end, this is the tensor's last use in the block.
+                    last[t] = 0
+                    inside = p.producer[t] >= 0 and mark[p.producer[t]] > 0
+                    if not inside:
+                        live[0] += p.tensor_bytes[t]
+                        live[step + 1] -= p.tensor_bytes[t]
+                    elif uses == p.tensor_uses[t] and not p.tensor_kept[t]:
+                        live[step + 1] -= p.tensor_bytes[t]
+            step -= 1
+    best = 0.0
+    total = 0.0
+    for t in range(steps):
+        total += live[t]
+        best = max(best, total)
+    for i in range(count):
+        for a in range(p.node_ptr[items[i]], p.node_ptr[items[i] + 1]):
+            mark[p.nodes[a]] = 0
+    return best
 
 
 class Goal(NamedTuple):

@@ -18,9 +18,9 @@ from dnnp.core.cost.ordered_items import Line
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Graph, Ints, csr
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.split.ideals.decide import peak_of
 from dnnp.core.split.ideals.lattice import Lattice
 from dnnp.core.split.ideals.problem import memory_arrays
-from dnnp.core.split.ideals.walk import peak_of
 
 MAX_WALK = 4_000_000
 """Blocks that are looked at to list the edges; 72 bytes each that is listed."""

@@ -23,7 +23,7 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.ideals.contract import chained, contract_items, joined
-from dnnp.core.split.ideals.decide import Goal, decide
+from dnnp.core.split.ideals.decide import Goal, decide, new_walk
 from dnnp.core.split.ideals.decide_simple import decide_plain, is_plain, new_plain_walk
 from dnnp.core.split.ideals.lattice import make_lattice
 from dnnp.core.split.ideals.problem import (
@@ -34,7 +34,6 @@ from dnnp.core.split.ideals.problem import (
     may_bind,
     weights_of,
 )
-from dnnp.core.split.ideals.walk import new_walk
 
 MAX_IDEALS = 1_500_000
 MAX_BLOCKS = 1_000_000_000

@@ -1,22 +1,35 @@
-"""Bound `halves`: the exact optimum of two stages (`dnnp.core.split.cuts.bisection`).
+"""Bounds that searches prove: `halves` for two stages, and `links` over order ideals.
 
-The certificate is the tree of that search: the item where it branches, and where it ends the weight
-of the first stage's load with which a minimum cut is large enough.
+The certificate of `halves` (`dnnp.core.split.cuts`) is the tree of its search: the item where it
+branches, and where it ends the weight of the first stage's load with which a minimum cut is large
+enough. That of `links` (`dnnp.core.split.ideals.linked`) holds no more than the value: whoever
+checks it walks the ideals again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import frexp
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
-from dnnp.core.bounds.quantised import Whole, one_class, refused
+from dnnp.core.bounds.claim import (
+    LIMIT,
+    REFUSED,
+    SMALLEST,
+    SOLVED,
+    Claim,
+    Known,
+    Whole,
+    one_class,
+    refused,
+)
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.cuts.bisection import BITS, Halves, TwoStages
+from dnnp.core.split.cuts import BITS, Halves, TwoStages
+from dnnp.core.split.ideals.linked import linked_search
 
 MOST_ITEMS = 3_000
 """Items that are searched; what precedes what takes items^2 bytes, twice."""
@@ -69,3 +82,35 @@ def _blocks(problem: SplitProblem, whole: Whole, inside: Bools) -> list[Block]:
     ahead = inside[whole.items.label[graph.order]]
     parts = (graph.order[ahead], graph.order[~ahead])
     return [Block(part, device) for part in parts if len(part)]
+
+
+LINKED_BITS = 52
+"""Bits of a value in quanta: so many are exact in floating point."""
+
+
+def linked_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound for ordered splits, and the split that is charged least.
+
+    The certificate holds no more than the value: whoever checks it walks the ideals again.
+    """
+    options = problem.options
+    if not problem.links:
+        return Claim(0.0, REFUSED, "there are no links")
+    if known.validity != "ordered":
+        return Claim(0.0, REFUSED, "holds for ordered splits only")
+    if options.objective != "throughput":
+        return Claim(0.0, REFUSED, f"not for the objective {options.objective}")
+    if problem.graph.backward.any():
+        return Claim(0.0, REFUSED, "not for graphs with a backward pass")
+    if options.max_replicas > 1:
+        return Claim(0.0, REFUSED, "does not hold where stages are replicated")
+    answer = linked_search(problem, known.value, run)
+    if not answer.bound:
+        why = "stopped" if run.stop() else "too many ideals and kinds of devices"
+        return Claim(0.0, LIMIT, why)
+    # Every part of a load is rounded down to quanta there, so that some are lost.
+    quantum = 2.0 ** max(frexp(answer.bound)[1] - LINKED_BITS, SMALLEST)
+    lost = 2 * problem.graph.m + problem.graph.n + 4
+    units = max(int(answer.bound / quantum) - lost, 0)
+    certificate = {"argument": "links", "quantum": quantum, "units": units}
+    return Claim(units * quantum, SOLVED, "", certificate, answer.blocks)

@@ -1,7 +1,21 @@
-"""The exact search for two stages, by branch and bound over minimum cuts.
+"""Minimum cuts: largest flows, least loads of sets of items, and the exact search for two stages.
 
-Two stages of an ordered split over devices of one class are an order ideal S of items and the rest;
-either may be empty. For any q in [0, 1] the larger load is at least
+The load of a set S of items on an accelerator under `sum` is
+
+    f(S) = work(S) + cost of the nets with pins both inside and outside of S
+                   + cost of the nets with pins inside that are always paid.
+
+The least f(S) over the sets S that hold some sources is the largest flow from them to a sink: an
+edge from each item to the sink carries its work, and a net of cost c with the pins u is
+
+    u -> a (unlimited)     a -> b (c)     b -> u (unlimited),
+
+or u -> a (unlimited) and a -> sink (c) where it is always paid. Capacities that are whole numbers
+below 2^53 give flows that are exact.
+
+*Two stages* of an ordered split are found by branch and bound over such cuts. Over devices of one
+class they are an order ideal S of items and the rest; either may be empty. For any q in [0, 1] the
+larger load is at least
 
     q * load(S) + (1 - q) * load(rest),
 
@@ -17,17 +31,208 @@ Loads are whole numbers below 2^BITS, so that weighed flows are exact in floatin
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import plain
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.kernels.kernel import kernel, plain
+from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.cuts.max_flow import lay_out, max_flow, reached
+
+
+def lay_out(
+    parts: Sequence[tuple[Ints, Ints, Floats | float]], nodes: int
+) -> tuple[Ints, Ints, Ints, Floats, list[Ints]]:
+    """Lay out a residual network (CSR).
+
+    Parameters
+    ----------
+    parts
+        Arcs: their tails, heads and capacities.
+
+    Returns
+    -------
+    (i64[nodes + 1], heads of the arcs and of their reverse ones, index of the reverse of each,
+    capacities, where the arcs of each part are)
+    """
+    tail, head = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    capacity = np.concatenate([np.broadcast_to(part[2], len(part[0])) for part in parts])
+    arcs = len(tail)
+    ptr, order = csr(np.concatenate([tail, head]), np.arange(2 * arcs), nodes)
+    where = np.empty(2 * arcs, dtype=np.int64)
+    where[order] = np.arange(2 * arcs)
+    twin = where[np.where(order < arcs, order + arcs, order - arcs)]
+    heads = np.concatenate([head, tail])[order]
+    residual = np.concatenate([capacity, np.zeros(arcs)])[order]
+    ends = np.cumsum([len(part[0]) for part in parts])
+    return ptr, heads, twin, residual, np.split(where[:arcs], ends[:-1])
+
+
+@kernel
+def max_flow(ptr, heads, twin, capacity, sources, enough):  # type: ignore[no-untyped-def]
+    """Further flow from the items `sources` to the last node (Dinic); uses up `capacity`.
+
+    Stops where it is `enough`. An earlier flow from some of the sources may be in `capacity`.
+    """
+    nodes = len(ptr) - 1
+    sink = nodes - 1
+    level = np.empty(nodes, np.int64)
+    queue = np.empty(nodes, np.int64)
+    arc = np.empty(nodes, np.int64)
+    path = np.empty(nodes, np.int64)
+    total = 0.0
+    while total < enough:
+        level[:] = -1
+        first, last = 0, 0
+        for s in sources:
+            level[s] = 0
+            queue[last] = s
+            last += 1
+        while first < last and level[sink] < 0:
+            u = queue[first]
+            first += 1
+            for i in range(ptr[u], ptr[u + 1]):
+                v = heads[i]
+                if level[v] < 0 and capacity[i] > 0.0:
+                    level[v] = level[u] + 1
+                    queue[last] = v
+                    last += 1
+        if level[sink] < 0:
+            return total
+        arc[:] = ptr[:nodes]
+        for s in sources:
+            depth = 0
+            u = s
+            while True:
+                if u == sink:
+                    least = np.inf
+                    for d in range(depth):
+                        least = min(least, capacity[path[d]])
+                    total += least
+                    if total >= enough:
+                        for d in range(depth):
+                            capacity[path[d]] -= least
+                            capacity[twin[path[d]]] += least
+                        return total
+                    back = depth
+                    for d in range(depth - 1, -1, -1):
+                        i = path[d]
+                        if capacity[i] <= least:
+                            capacity[i] = 0.0
+                            back = d
+                        else:
+                            capacity[i] -= least
+                        capacity[twin[i]] += least
+                    depth = back
+                    u = heads[twin[path[depth]]]
+                    continue
+                moved = False
+                while arc[u] < ptr[u + 1]:
+                    i = arc[u]
+                    if capacity[i] > 0.0 and level[heads[i]] == level[u] + 1:
+                        path[depth] = i
+                        depth += 1
+                        u = heads[i]
+                        moved = True
+                        break
+                    arc[u] += 1
+                if moved:
+                    continue
+                if u == s:
+                    break
+                level[u] = -1
+                depth -= 1
+                u = heads[twin[path[depth]]]
+                arc[u] += 1
+    return total
+
+
+@kernel
+def reached(ptr, heads, capacity, source):  # type: ignore[no-untyped-def]
+    """Nodes that a flow leaves reachable from the source."""
+    nodes = len(ptr) - 1
+    seen = np.zeros(nodes, np.bool_)
+    queue = np.empty(nodes, np.int64)
+    seen[source] = True
+    queue[0] = source
+    last = 1
+    for first in range(nodes):
+        if first == last:
+            break
+        u = queue[first]
+        for i in range(ptr[u], ptr[u + 1]):
+            v = heads[i]
+            if not seen[v] and capacity[i] > 0.0:
+                seen[v] = True
+                queue[last] = v
+                last += 1
+    return seen
+
+
+class Nets(NamedTuple):
+    """Tensors that may cost a transfer."""
+
+    ptr: Ints
+    pins: Ints
+    """Items of each net (CSR)."""
+    always: np.ndarray
+    """bool[p]: paid by every set with a pin."""
+    cost: Floats
+    """f64[p]."""
+
+
+class Network(NamedTuple):
+    """Residual network (CSR). Nodes: the items, two for each net, the sink."""
+
+    ptr: Ints
+    heads: Ints
+    twin: Ints
+    """Index of the reverse arc."""
+    capacity: Floats
+    enter: Ints
+    """Arc from each pin into its net."""
+    leave: Ints
+    """Arc from each pin's net to it; -1: always paid."""
+
+
+def network_of(work: Floats, nets: Nets) -> Network:
+    """The network of items with this work, f64[n]."""
+    n, p = len(work), len(nets.cost)
+    net = np.repeat(np.arange(p, dtype=np.int64), np.diff(nets.ptr))
+    sink = n + 2 * p
+    first, second = n + 2 * np.arange(p), n + 2 * np.arange(p) + 1
+    is_open = ~nets.always[net]
+    parts = (
+        (np.arange(n), np.full(n, sink), work),
+        (nets.pins, first[net], np.inf),
+        (first, np.where(nets.always, sink, second), nets.cost),
+        (second[net][is_open], nets.pins[is_open], np.inf),
+    )
+    *network, places = lay_out(parts, sink + 1)
+    leave = np.full(len(net), -1, dtype=np.int64)
+    leave[is_open] = places[3]
+    return Network(*plain(*network, places[1], leave))
+
+
+def push(network: Network, capacity: Floats, sources: Ints, enough: float = np.inf) -> float:
+    """Flow from the items `sources`, of `enough` or more if there is as much; see `max_flow`."""
+    ptr, heads, twin = network.ptr, network.heads, network.twin
+    return float(max_flow(ptr, heads, twin, capacity, sources, enough))
+
+
+def pushed(network: Network, capacity: Floats) -> Floats:
+    """What each pin pushes into its net, less what it takes out; f64[pins].
+
+    `capacity` is what the flow left.
+    """
+    flow = capacity[network.twin[network.enter]].copy()
+    some = network.leave >= 0
+    flow[some] -= capacity[network.twin[network.leave[some]]]
+    return flow
+
 
 BITS = 44
 
