@@ -47,9 +47,9 @@ $(READY): pyproject.toml
 	touch $@
 
 # mypy cannot follow the package-dir mapping of an editable install.
-$(TYPES): Makefile $(wildcard core/api/*.py)
+$(TYPES): Makefile $(wildcard core/api/*)
 	@rm -rf $@; mkdir -p $@
-	@for d in cmds core formats samples core/api/*.py core/api/py.typed; do \
+	@for d in cmds core formats samples core/api/__init__.py core/api/[!_]*; do \
 	  ln -s ../../../$$d $@/$${d##*/}; \
 	done
 

@@ -9,8 +9,8 @@ from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import counted
-from dnnp.option_table import Options, option
-from dnnp.run_options import CheckOptions
+from dnnp.options.run import CheckOptions
+from dnnp.options.table import Options, option
 
 SHOWN = 20
 """Violations that are printed without --verbose."""

@@ -6,7 +6,7 @@ import argparse
 
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
-from dnnp.graph_options import CoarsenOptions
+from dnnp.options.graph import CoarsenOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

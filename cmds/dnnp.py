@@ -15,7 +15,7 @@ from dnnp.cmds.shell.completion import SHELLS
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.parser import Parser
 from dnnp.core.model.errors import UsageError
-from dnnp.option_table import Options, option
+from dnnp.options.table import Options, option
 
 HELP = "help"
 """What stands in place of a command, for its help or the list of all."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.choices import FOLDERS
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
-from dnnp.option_table import Options, option
-from dnnp.run_options import ExportOptions
+from dnnp.options.choices import FOLDERS
+from dnnp.options.run import ExportOptions
+from dnnp.options.table import Options, option
 
 
 class _Output(Options):

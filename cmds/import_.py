@@ -6,12 +6,12 @@ import argparse
 import os
 from pathlib import Path
 
-from dnnp.choices import LAYERED
 from dnnp.cmds.shell.arguments import Limits, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
-from dnnp.graph_options import GenerateOptions, ImportOptions
+from dnnp.options.choices import LAYERED
+from dnnp.options.graph import GenerateOptions, ImportOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             set_limits(args)
         stream = import_stream(args.model, options)
         if (args.kind or kind_of(args.model)) == "onnx" and os.path.exists(args.output):
-            from dnnp.caller import spare_model
+            from dnnp.callbacks import spare_model
             from dnnp.formats.onnx_load import load_with_hash
 
             spare_model(context, load_with_hash(args.model)[0], Path(args.model))

@@ -9,7 +9,7 @@ from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.errors import UsageError
-from dnnp.split_options import SplitOptions
+from dnnp.options.split import SplitOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -8,7 +8,7 @@ from dnnp.cmds.shell.arguments import Limits, Listed, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
-from dnnp.graph_options import ProfileOptions
+from dnnp.options.graph import ProfileOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -8,7 +8,7 @@ from dnnp.cmds.shell.arguments import Limits, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
-from dnnp.run_options import RunOptions
+from dnnp.options.run import RunOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -10,8 +10,8 @@ from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.methods import SCHEDULES
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.formats.files import atomic_output
-from dnnp.option_table import Options, option
-from dnnp.split_options import ScheduleOptions
+from dnnp.options.split import ScheduleOptions
+from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream

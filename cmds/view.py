@@ -8,7 +8,7 @@ import shutil
 
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
-from dnnp.run_options import ViewOptions
+from dnnp.options.run import ViewOptions
 
 WIDTH = 100
 """Columns of a text that goes elsewhere than to a terminal."""

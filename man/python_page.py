@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import dnnp
-from dnnp.graph_options import CoarsenOptions, ImportOptions, ProfileOptions
-from dnnp.option_table import Options
-from dnnp.run_options import CheckOptions, ExportOptions, RunOptions
-from dnnp.split_options import BoundOptions, ScheduleOptions, SplitOptions
+from dnnp.options.graph import CoarsenOptions, ImportOptions, ProfileOptions
+from dnnp.options.run import CheckOptions, ExportOptions, RunOptions
+from dnnp.options.split import BoundOptions, ScheduleOptions, SplitOptions
+from dnnp.options.table import Options
 
 FUNCTIONS = (
     "load", "generate", "coarsen", "profile", "split", "bound", "schedule", "check", "export",

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dnnp
-from dnnp.fitting import FitOptions, fit_device, write_device
+from dnnp.fits.device import FitOptions, fit_device, write_device
 from dnnp.samples.arguments import count, seconds
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import dnnp
-from dnnp.linking import WAYS, measured_links, write_devices
+from dnnp.fits.links import WAYS, measured_links, write_devices
 from dnnp.samples.arguments import seconds
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from dnnp.core.model.text import instead
-from dnnp.option_table import Option, Options, option
+from dnnp.options.table import Option, Options, option
 
 MOST = 1e9
 """The largest number that an option takes, unless its row says otherwise."""

@@ -34,7 +34,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
-from dnnp.option_table import Options, option
+from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.cmds.shell.guardian import Listen

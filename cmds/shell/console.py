@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
-from dnnp.caller import Bar
+from dnnp.callbacks import Bar
 from dnnp.core.model.text import printable, shown_time
 
 if TYPE_CHECKING:

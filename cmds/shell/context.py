@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 
-from dnnp.caller import Bar, Caller
+from dnnp.callbacks import Bar, Caller
 from dnnp.cmds.shell.console import Progress, tell
 from dnnp.cmds.shell.overwrite import Outputs
 from dnnp.core.model.deadline import is_left_alone
@@ -20,7 +20,7 @@ from dnnp.formats.files import atomic_output
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
-    from dnnp.option_table import Options
+    from dnnp.options.table import Options
 
 
 class Context(Caller):

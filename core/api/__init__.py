@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dnnp.bounding import bound
-    from dnnp.caller import Bar, Caller, DnnpWarning
+    from dnnp.callbacks import Bar, Caller, DnnpWarning
     from dnnp.core.model.errors import (
         DnnpError,
         FormatError,
@@ -51,9 +51,9 @@ _ERRORS = (
 )  # fmt: skip
 
 _HOMES = {
-    "Bar": "dnnp.caller",
-    "Caller": "dnnp.caller",
-    "DnnpWarning": "dnnp.caller",
+    "Bar": "dnnp.callbacks",
+    "Caller": "dnnp.callbacks",
+    "DnnpWarning": "dnnp.callbacks",
     "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
     "Stages": "dnnp.stage_loading",

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import shown_time
-from dnnp.searching import run_of, with_bar
-from dnnp.split_options import BoundOptions
+from dnnp.options.split import BoundOptions
+from dnnp.search_run import run_of, with_bar
 from dnnp.step import step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.bounds.auto import Proof
     from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.problem import SplitProblem
@@ -47,7 +47,7 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
         _ensure_plan(stream, options)
         from dnnp.core.cost.problem import SplitProblem
         from dnnp.formats.graph import graph_of, units_of
-        from dnnp.read_plan import read_plan
+        from dnnp.plans.read import read_plan
 
         graph = graph_of(stream)
         units = units_of(stream, graph)
@@ -144,7 +144,7 @@ def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
 
         graph_of(stream)
         raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
     from dnnp.splitting import add_plan, problem_of
 
     caller, limit = options.caller, options.time_limit

@@ -17,11 +17,11 @@ from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
-from dnnp.run_options import CheckOptions
+from dnnp.options.run import CheckOptions
 from dnnp.step import shown_as
 
 if TYPE_CHECKING:
-    from dnnp.caller import Bar
+    from dnnp.callbacks import Bar
     from dnnp.core.certificates.certificate import CertificateReport
     from dnnp.core.check.plan import PlanReport
     from dnnp.core.check.schedule import ScheduleReport

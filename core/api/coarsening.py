@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.text import counted
-from dnnp.graph_options import CoarsenOptions
+from dnnp.options.graph import CoarsenOptions
 from dnnp.step import step
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.coarsen.coarsen import Coarsening
     from dnnp.core.coarsen.segments import Given
     from dnnp.core.model.graph import Graph
@@ -138,7 +138,7 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     FormatError
         The file is not the model that was imported, or its nodes are not the stream's.
     """
-    from dnnp.caller import open_source
+    from dnnp.callbacks import open_source
     from dnnp.core.coarsen.segments import Given
     from dnnp.core.runtime.borders import fused_groups
     from dnnp.core.runtime.fusion import title

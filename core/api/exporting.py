@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from dnnp.choices import FOLDERS, TORCH
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.text import counted, shown_bytes
-from dnnp.run_options import ExportOptions
+from dnnp.options.choices import FOLDERS, TORCH
+from dnnp.options.run import ExportOptions
 from dnnp.step import shown_as
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.onnx_stages import StageModel
@@ -81,7 +81,7 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
     from dnnp.formats.msr import write_split
-    from dnnp.read_plan import refuse_shards
+    from dnnp.plans.read import refuse_shards
 
     plan = _planned(stream)[1]
     refuse_shards(stream, plan, "which the format of the 2020 paper cannot say")
@@ -106,14 +106,14 @@ def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     """Write the models of a stream to a folder; raises what `export` does."""
-    from dnnp.caller import open_source
+    from dnnp.callbacks import open_source
+    from dnnp.deployment.parts import parts_of
+    from dnnp.deployment.shards import has_shards, parts_of_shards, sharded_of
     from dnnp.formats.manifest import about, manifest_of, planned_sizes
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.plan import refuse_training
     from dnnp.formats.stage_folder import write_export
-    from dnnp.runnable import parts_of
-    from dnnp.sharded import has_shards, parts_of_shards, sharded_of
 
     caller = options.caller
     graph, plan = _planned(stream)
@@ -153,7 +153,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
 def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:
     """Graph and plan of a stream."""
     from dnnp.formats.graph import graph_of
-    from dnnp.read_plan import read_plan
+    from dnnp.plans.read import read_plan
 
     graph = graph_of(stream)
     plan = read_plan(stream, graph)

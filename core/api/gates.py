@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import shown_bytes, shown_seconds
-from dnnp.run_options import CheckOptions
+from dnnp.options.run import CheckOptions
 
 if TYPE_CHECKING:
     from dnnp.core.check.plan import PlanReport

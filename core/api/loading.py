@@ -9,12 +9,12 @@ from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 import orjson
 
-from dnnp.choices import ANY_FAMILY, EXTENSIONS, LAYERED, OWN_GRAPHS, READINGS
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
-from dnnp.graph_options import GenerateOptions, ImportOptions, check_text
+from dnnp.options.choices import ANY_FAMILY, EXTENSIONS, LAYERED, OWN_GRAPHS, READINGS
+from dnnp.options.graph import GenerateOptions, ImportOptions, check_text
 from dnnp.own_graphs import DirectedGraph, read_networkx, read_own
 from dnnp.step import shown_as
 from dnnp.training import add_training

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.choices import MEASURED
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import shown_seconds
-from dnnp.costs import check_units, note_unfitted, write_costs
-from dnnp.graph_options import ProfileOptions
+from dnnp.options.choices import MEASURED
+from dnnp.options.graph import ProfileOptions
+from dnnp.pricing.costs import check_units, note_unfitted, write_costs
 from dnnp.step import step
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Floats
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Record, Stream
@@ -34,14 +34,14 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
-    from dnnp.costs import describe_costs
+    from dnnp.pricing.costs import describe_costs
 
     if options.costs:
-        from dnnp.given_costs import price_given
+        from dnnp.pricing.given import price_given
 
         price_given(stream, options.costs, options.device, options.model, options.caller)
     elif options.mode == "analytic":
-        from dnnp.costs import price_analytic
+        from dnnp.pricing.costs import price_analytic
 
         price_analytic(stream, options.devices, options.caller)
     elif options.mode == "scaled":
@@ -49,7 +49,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         price_scaled(stream, options.devices, start, options.against, options.caller)
     else:
         from dnnp.core.runtime.placing import parse_options
-        from dnnp.measuring import Timing, price_measured
+        from dnnp.pricing.measuring import Timing, price_measured
 
         o = options
         timing = Timing(
@@ -67,14 +67,14 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         )
         price = price_measured
         if any(record.get("backward") for record in stream.get("node")):
-            from dnnp.measuring_training import price_training as price
+            from dnnp.fits.gradients import price_training as price
         price(stream, options.devices[0], timing, options.caller)
     if options.from_run:
-        from dnnp.calibrating import price_by_runs
+        from dnnp.fits.runs import price_by_runs
 
         price_by_runs(stream, options.from_run, options.caller)
     if options.tensor_parallel is not None:
-        from dnnp.sharding import price_shards
+        from dnnp.pricing.shards import price_shards
 
         price_shards(stream, options.devices, options.tensor_parallel)
     describe_costs(stream, options.caller)
@@ -110,7 +110,7 @@ def price_scaled(
     from dnnp.core.profile.roofline import scaled_times
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.rooflines import analytic_times
+    from dnnp.pricing.rooflines import analytic_times
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph)

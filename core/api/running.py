@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted
+from dnnp.deployment.load import load_of, sweep_of
+from dnnp.deployment.parts import one_by_one, program_of_stream
 from dnnp.formats.header import stamped
 from dnnp.graph import Graph
-from dnnp.run_load import load_of, sweep_of
-from dnnp.run_options import SWEEP, RunOptions
-from dnnp.runnable import one_by_one, program_of_stream
-from dnnp.searching import Shown
+from dnnp.options.run import SWEEP, RunOptions
+from dnnp.search_run import Shown
 from dnnp.step import shown_as
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.runtime.choice import Offer
@@ -53,7 +53,7 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.formats.plan import plan_digest
 
     if options.calibrate:
-        from dnnp.calibrating import refuse_several_classes, save_calibration
+        from dnnp.fits.runs import refuse_several_classes, save_calibration
 
         refuse_several_classes(stream)
     outcome = _run(stream, options)
@@ -164,18 +164,18 @@ def _written(path: str) -> Iterator[BinaryIO]:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
-    from dnnp.caller import open_source
-    from dnnp.choosing import offer_of
+    from dnnp.callbacks import open_source
     from dnnp.core.runtime.load import widest
     from dnnp.core.runtime.outcome import execute
     from dnnp.core.runtime.prepare import count_sessions, prepare
     from dnnp.core.runtime.workers.hiring import staff_of
+    from dnnp.deployment.shards import has_shards
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.plan import check_runnable, plan_of
     from dnnp.formats.spread import unknown_words
-    from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
-    from dnnp.sharded import has_shards
+    from dnnp.plans.compare_methods import offer_of
+    from dnnp.plans.read import refuse_contradictions, refuse_infeasible, refuse_shards
 
     caller = options.caller
     graph = graph_of(stream)
@@ -271,7 +271,7 @@ def _shard_course(
 ) -> _Course:
     """Stages that several devices hold together: the parts of each device."""
     from dnnp.core.runtime.report import NO_FORECAST
-    from dnnp.sharded import sharded_of
+    from dnnp.deployment.shards import sharded_of
 
     found = sharded_of(options.caller, stream, graph, plan, model)
     devices = sum({part.device: part.replicas for part in found.parts}.values())

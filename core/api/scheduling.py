@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import UsageError
 from dnnp.graph import Graph
-from dnnp.searching import run_of, with_bar
-from dnnp.split_options import ScheduleOptions
+from dnnp.options.split import ScheduleOptions
+from dnnp.search_run import run_of, with_bar
 from dnnp.step import changed, shown_as
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
     from dnnp.core.schedule.from_plan import placement_of_plan
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.plan import plan_digest
-    from dnnp.read_plan import read_plan
+    from dnnp.plans.read import read_plan
 
     graph = graph_of(stream)
     plan = read_plan(stream, graph)

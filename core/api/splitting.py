@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dnnp.choosing import (
+from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.model.asked import Asked
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.learned import Training
+from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.text import counted, shown_bytes, shown_time
+from dnnp.options.split import SplitOptions
+from dnnp.plans.compare_methods import (
     Found,
     fastest_plan,
     name_faster_replicas,
@@ -14,27 +21,20 @@ from dnnp.choosing import (
     ways_in_words,
     with_all_replicas,
 )
-from dnnp.core.methods import LATENCY, SPLITS
-from dnnp.core.model.asked import Asked
-from dnnp.core.model.errors import FormatError
-from dnnp.core.model.learned import Training
-from dnnp.core.model.plan import OBJECTIVES
-from dnnp.core.model.text import counted, shown_bytes, shown_time
-from dnnp.costs import unpriced
-from dnnp.platform import platform_of
-from dnnp.searching import is_heavy, little_effort, or_interrupted, run_of, with_bar
-from dnnp.split_options import SplitOptions
+from dnnp.plans.devices import platform_of
+from dnnp.pricing.costs import unpriced
+from dnnp.search_run import is_heavy, little_effort, or_interrupted, run_of, with_bar
 from dnnp.step import json_in, step
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.methods import Method
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Plan
     from dnnp.core.model.search_context import Run
     from dnnp.formats.stream import Record, Stream
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
 
 
 def split_stream(stream: Stream, options: SplitOptions) -> None:
@@ -71,9 +71,9 @@ def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.split.checks import check_links, check_options
-    from dnnp.cost_model import latency_options, throughput_options
-    from dnnp.costs import ensure_costs
     from dnnp.formats.graph import graph_of, units_of
+    from dnnp.plans.cost_model import latency_options, throughput_options
+    from dnnp.pricing.costs import ensure_costs
 
     caller = options.caller
     with caller.held():
@@ -113,7 +113,7 @@ def add_plan(
     elif given is None:
         plan, effort = try_methods(options, lambda one: _found(problem, one))
     else:
-        from dnnp.given_split import given_plan
+        from dnnp.plans.given_split import given_plan
 
         plan, effort = given_plan(problem, *given, options), None
     record, stages = plan_records(plan)
@@ -269,7 +269,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_latency(problem.searched, asked, shown)
     if options.save_policy is not None and asked.method == "placeto":
-        from dnnp.learning import save_policy
+        from dnnp.fits.policies import save_policy
 
         save_policy(options.save_policy, found.learned, caller)
     return make_latency_plan(
@@ -307,7 +307,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
     sequence, priorities = _order_files(options, problem, method)
     training = Training()
     if method == "placeto":
-        from dnnp.learning import training_of
+        from dnnp.fits.policies import training_of
 
         training = training_of(options, problem, problem_of)
     return Asked(

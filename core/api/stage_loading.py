@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dnnp.choices import PROVIDERS
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.options.choices import PROVIDERS
 
 
 class Stages:

@@ -8,11 +8,11 @@ from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from dnnp.caller import CALLER, Caller
+from dnnp.callbacks import CALLER, Caller
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
-from dnnp.option_table import Options
+from dnnp.options.table import Options
 
 P = ParamSpec("P")
 O = TypeVar("O", bound="Options")  # noqa: E741

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dnnp.choices import OPTIMIZERS
 from dnnp.core.model.text import counted
+from dnnp.options.choices import OPTIMIZERS
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
-    from dnnp.graph_options import TrainingOptions
+    from dnnp.options.graph import TrainingOptions
 
 
 def add_training(stream: Stream, options: TrainingOptions) -> None:

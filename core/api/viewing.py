@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.caller import CALLER, Caller
-from dnnp.choices import VIEWS
+from dnnp.callbacks import CALLER, Caller
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.run_options import TABULAR, ViewOptions
+from dnnp.options.choices import VIEWS
+from dnnp.options.run import TABULAR, ViewOptions
 
 if TYPE_CHECKING:
     from dnnp.core.view.facts import Facts
@@ -142,7 +142,7 @@ def read_facts(stream: Stream) -> Facts:
     """What a stream says, for all views; raises what `view` does."""
     from dnnp.core.view.facts import facts_of
     from dnnp.formats.graph import graph_of, units_of
-    from dnnp.read_plan import read_plan
+    from dnnp.plans.read import read_plan
 
     if not stream.get("node"):
         return facts_of(stream, None, None, None)
@@ -207,7 +207,7 @@ def _trace(facts: Facts, _: ViewOptions) -> bytes:
 
 def _onnx(facts: Facts, options: ViewOptions) -> bytes:
     """The model with what is known of its nodes; weights that lie in other files stay there."""
-    from dnnp.caller import open_source
+    from dnnp.callbacks import open_source
     from dnnp.core.view.graphs import nodes_of, shown_number
     from dnnp.formats.onnx_annotated import add_view
     from dnnp.formats.plan import refuse_training

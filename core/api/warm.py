@@ -23,8 +23,8 @@ from time import monotonic
 from dnnp.core.kernels.folders import BASELINES, folders, writable
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError, UsageError
 from dnnp.core.model.text import counted
-from dnnp.warm_cases import cases
-from dnnp.warm_worker import CLEAN, MARKER, SURVEY, Done, Survey
+from dnnp.warming.cases import cases
+from dnnp.warming.worker import CLEAN, MARKER, SURVEY, Done, Survey
 
 PROG = "python -m dnnp.warm"
 INTERRUPTED = 130
@@ -44,7 +44,7 @@ class _Worker:
         words = [str(theirs.fileno()), str(os.getpid())]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dnnp.warm_worker", *words],
+                [sys.executable, "-P", "-m", "dnnp.warming.worker", *words],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -51,7 +51,7 @@ def test_it_has_one_name() -> None:
 
 def test_the_wheel_has_it(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    ours = {f"dnnp/{path.name}" for path in (*DOOR.glob("*.py"), DOOR / "py.typed")}
+    ours = {f"dnnp/{p.relative_to(DOOR)}" for p in (*DOOR.rglob("*.py"), DOOR / "py.typed")}
     assert ours <= set(names)
     assert "dnnp/formats/dnnp-stages.schema.json" in names
     assert not [name for name in names if name.startswith("dnnp/core/api")]

@@ -13,13 +13,13 @@ import orjson
 import pytest
 
 import dnnp
-from dnnp.caller import Caller
+from dnnp.callbacks import Caller
 from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, schedule
-from dnnp.graph_options import CoarsenOptions, ProfileOptions
-from dnnp.option_table import Options
-from dnnp.run_options import ExportOptions, RunOptions
+from dnnp.options.graph import CoarsenOptions, ProfileOptions
+from dnnp.options.run import ExportOptions, RunOptions
+from dnnp.options.split import BoundOptions, ScheduleOptions, SplitOptions
+from dnnp.options.table import Options
 from dnnp.samples import build
-from dnnp.split_options import BoundOptions, ScheduleOptions, SplitOptions
 from support.run import dnnp as command
 
 

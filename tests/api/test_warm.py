@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dnnp import warm
-from dnnp.warm_worker import Done
+from dnnp.warming.worker import Done
 from support.run import INTERRUPTED, PATIENCE_S
 
 WARM = [sys.executable, "-m", "dnnp.warm"]
@@ -77,7 +77,7 @@ def test_no_worker_stays_behind(
     started: tuple[subprocess.Popen[str], int], number: signal.Signals
 ) -> None:
     process, worker = started
-    while b"warm_worker" not in Path(f"/proc/{worker}/cmdline").read_bytes():
+    while b"warming.worker" not in Path(f"/proc/{worker}/cmdline").read_bytes():
         time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)

@@ -6,7 +6,7 @@ import pytest
 
 from dnnp.cmds.dnnp import command
 from dnnp.core.model.errors import UsageError
-from dnnp.option_table import Options, option
+from dnnp.options.table import Options, option
 from support.run import dnnp
 
 COMMON = "--help --output --print-completion --quiet --timings --verbose --version -h -o -q -v"

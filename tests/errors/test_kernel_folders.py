@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dnnp.caller import Caller
+from dnnp.callbacks import Caller
 from dnnp.core.kernels import cache as kernel_cache
 from dnnp.core.kernels import folders as kernel_folders
 from dnnp.core.kernels.kernel import kernel
-from dnnp.searching import note_compiling
+from dnnp.search_run import note_compiling
 from support.run import PATIENCE_S, dnnp, executable
 
 TRIPLED = (

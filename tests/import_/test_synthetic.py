@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp import choices
 from dnnp.core.model.errors import UsageError
 from dnnp.core.synthetic import regal
 from dnnp.core.synthetic.layered import layered_graph
@@ -24,6 +23,7 @@ from dnnp.core.synthetic.regal import (
     Synthetic,
     regal_graph,
 )
+from dnnp.options import choices
 from support.project import ROOT
 from support.run import PATIENCE_S, Result, dnnp
 from support.served import served

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dnnp import choices
 from dnnp.core.model import hybrid
 from dnnp.formats.plan_fields import PLAN
+from dnnp.options import choices
 from support.run import dnnp
 
 N = 4

@@ -11,7 +11,7 @@ from dnnp.core.extras.fit import Block, Machine, Rate, fit
 from dnnp.core.extras.operator_cases import products
 from dnnp.core.extras.operator_vectors import elementwise
 from dnnp.core.profile.kernels import kernel_times
-from dnnp.fitting import chain_kernels
+from dnnp.fits.device import chain_kernels
 
 START = Machine({"float32": 1e11}, 2e10, 3e-7, [(2.0**20, 6e10), (2.0**25, 6e10)], 16)
 TRUE = Machine(

@@ -20,8 +20,8 @@ from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime import transfers
 from dnnp.core.runtime.transfers import SIZES, Sweep, Transfer
+from dnnp.fits.links import measured_link
 from dnnp.formats.devices import load_cluster
-from dnnp.linking import measured_link
 from dnnp.samples.fit_links import main
 from support.run import dnnp
 from support.seeds import encode, graph_records

@@ -12,14 +12,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime import get_available_providers
 
-from dnnp import measuring
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model import processes
 from dnnp.core.runtime import in_situ, measure, session, waits
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import Place, SessionConfig
-from dnnp.costs import ensure_costs
 from dnnp.formats.stream import read_bytes
+from dnnp.pricing import measuring
+from dnnp.pricing.costs import ensure_costs
 from support.priced import node as unpriced
 from support.run import Result, dnnp
 from support.seeds import encode, group, header, planned, tensor

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dnnp.calibrating import operators_of, refuse_several_classes
 from dnnp.core.extras.calibrate import LEFT, factor_of
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.runtime import steady
+from dnnp.fits.runs import operators_of, refuse_several_classes
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes
 from dnnp.samples import build
@@ -279,7 +279,7 @@ def test_disturbed_runs_are_pointed_out(
         Calibration(),
         (RunSeen("m", (StageSeen({"Conv": 1.0}, 1, 0.0, 1.0, taken=0.5),)),),
     )
-    monkeypatch.setattr("dnnp.calibrating.calibration_of", lambda stream: loud)
+    monkeypatch.setattr("dnnp.fits.runs.calibration_of", lambda stream: loud)
     planned = dnnp("partition", "-k", "1", stdin=dnnp("profile", stdin=groups).out)
     path = tmp_path / "c.json"
     result = dnnp("run", "-n", "1", "--calibrate", path, stdin=planned.out)

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import dnnp as package
-from dnnp.caller import DnnpWarning
+from dnnp.callbacks import DnnpWarning
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.runtime import channel as logs
 from dnnp.core.runtime.channel import CHUNK, Log
@@ -22,7 +22,7 @@ from dnnp.core.runtime.file_runs import AHEAD, BEHIND, WRITERS, FileRun, Item
 from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.pipeline import room_in, send
 from dnnp.core.runtime.routes import route
-from dnnp.run_load import names_in
+from dnnp.deployment.load import names_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned, step_of
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnnp import run_load as command
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import outcome as outcomes
 from dnnp.core.runtime import pipeline as pipelines
@@ -26,6 +25,7 @@ from dnnp.core.runtime.report import Timing, median_timing, summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.steady import Settled, count_for, settle, worth_repeating
 from dnnp.core.runtime.trace import Trace
+from dnnp.deployment import load as command
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of
 

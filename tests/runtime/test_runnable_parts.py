@@ -17,8 +17,8 @@ from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions, Plan
+from dnnp.deployment.parts import in_turn, waits_of
 from dnnp.formats.graph import graph_of
-from dnnp.runnable import in_turn, waits_of
 from support.graphs import random_stream
 
 

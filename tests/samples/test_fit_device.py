@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import dnnp
-from dnnp import fitting
 from dnnp.core.extras.operator_grid import QUICK, grid
 from dnnp.core.extras.operator_times import block_time
 from dnnp.core.model.errors import InputFileError
+from dnnp.fits import device as fitting
 from dnnp.formats.devices import load_device
 from dnnp.samples import build, fit_device
 

@@ -10,7 +10,7 @@ import pytest
 
 import dnnp
 from dnnp import Graph
-from dnnp.calibrating import operators_of
+from dnnp.fits.runs import operators_of
 from dnnp.formats.plan import plan_digest
 from dnnp.samples import build
 from dnnp.samples.fixed_point import Round, fixed_point, main

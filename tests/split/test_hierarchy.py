@@ -24,8 +24,8 @@ from dnnp.core.split.hierarchy import hierarchy_split
 from dnnp.core.split.ideals.search import ideal_search
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
-from dnnp.platform import platform_of
-from dnnp.split_options import DeviceOptions
+from dnnp.options.split import DeviceOptions
+from dnnp.plans.devices import platform_of
 from support.brute import _Search, _union, brute_force, placements
 from support.graphs import header, random_stream
 

@@ -6,9 +6,9 @@ import orjson
 import pytest
 
 import dnnp as api
-from dnnp.choosing import try_methods
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError
+from dnnp.plans.compare_methods import try_methods
 from support.graphs import random_stream, to_bytes
 from support.run import Result, dnnp
 
@@ -106,13 +106,13 @@ def test_all_that_fail_say_why() -> None:
 
 def test_failures_and_interrupts_in_turn() -> None:
     """The status is that of the first failure; after Ctrl-C nothing more begins."""
-    from dnnp.caller import Caller
-    from dnnp.split_options import SplitOptions
+    from dnnp.callbacks import Caller
+    from dnnp.options.split import SplitOptions
 
     found = api.Graph.from_bytes(split("slice").out).stream()
-    from dnnp.choosing import Found
     from dnnp.formats.graph import graph_of
     from dnnp.formats.plan import plan_of
+    from dnnp.plans.compare_methods import Found
 
     plan = plan_of(found, graph_of(found))
     assert plan is not None
@@ -143,8 +143,8 @@ def test_failures_and_interrupts_in_turn() -> None:
 
 
 def test_each_has_all_the_time() -> None:
-    from dnnp.choosing import Found
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
+    from dnnp.plans.compare_methods import Found
 
     limits = []
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 import dnnp
-from dnnp.choosing import offer_of
 from dnnp.core.check.plan import check_choices, check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
@@ -25,6 +24,7 @@ from dnnp.core.split.ways import (
     with_best_replicas,
 )
 from dnnp.formats.stream import Stream
+from dnnp.plans.compare_methods import offer_of
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import header, to_bytes

@@ -10,13 +10,13 @@ import onnx
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.tensor_parallel.rules import Operator, Rule, rules
+from dnnp.deployment.shards import Sharded, sharded_of
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx_import import import_onnx
 from dnnp.formats.onnx_stages import StageModel, split_model
 from dnnp.formats.onnx_types import types_of
 from dnnp.formats.stream import Stream
-from dnnp.sharded import Sharded, sharded_of
-from dnnp.sharding import layout_record, operators_of
+from dnnp.pricing.shards import layout_record, operators_of
 
 Choice = Callable[[int, Operator, tuple[Rule, ...]], Rule]
 """Of a node by its position the rule among those that there are."""

@@ -137,7 +137,8 @@ def environment(python: Path, here: Path = HERE, site: Path | None = None) -> di
     package.mkdir(parents=True)
     for part in (
         *(ROOT / name for name in ("cmds", "core", "formats", "samples")),
-        *(ROOT / "core/api").glob("*.py"),
+        *(ROOT / "core/api").glob("[!_]*"),
+        ROOT / "core/api/__init__.py",
     ):
         (package / part.name).symlink_to(part)
     said = subprocess.run([python, "-c", FOLDERS], capture_output=True, text=True, check=True)

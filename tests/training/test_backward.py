@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import dnnp
-from dnnp.caller import Caller
+from dnnp.callbacks import Caller
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.training.backward import train
 from dnnp.core.training.gradients import Optimizer

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dnnp
-from dnnp.caller import Caller
+from dnnp.callbacks import Caller
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.runtime import in_situ
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import dnnp as api
-from dnnp.choices import VIEW_TABLES
 from dnnp.core.model.text import guarded
 from dnnp.core.view.tables import TABLES, Table, draw
 from dnnp.formats.cost_files import read_table
 from dnnp.graph import Graph
+from dnnp.options.choices import VIEW_TABLES
 from dnnp.viewing import read_facts
 from support.graphs import random_stream
 from support.run import dnnp

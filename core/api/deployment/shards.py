@@ -13,14 +13,14 @@ from dnnp.core.model.text import counted
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.model.shards import Share
+    from dnnp.deployment.parts import Parts
     from dnnp.formats.onnx_shard_facts import Layout
     from dnnp.formats.onnx_shards import ShardedModel, Task
     from dnnp.formats.stream import Stream
-    from dnnp.runnable import Parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +97,8 @@ def sharded_of(
 
 def parts_of_shards(sharded: Sharded, plan: Plan) -> Parts:
     """The same for an export."""
+    from dnnp.deployment.parts import Parts
     from dnnp.formats.manifest import Role
-    from dnnp.runnable import Parts
 
     homes = [*zip(sharded.owners, sharded.shards, strict=True)]
     roles = [
@@ -134,7 +134,7 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
     import numpy as np
 
     from dnnp.core.cost.runnable import cut_tasks
-    from dnnp.runnable import in_turn
+    from dnnp.deployment.parts import in_turn
 
     rows = list(made.tasks)
     homes = sorted({(task.stage, task.device) for task in made.tasks.values()})

@@ -1,4 +1,4 @@
-"""A process that does cases of warm_cases: `python -P -m dnnp.warm_worker FD`.
+"""A process that does cases of warm_cases: `python -P -m dnnp.warming.worker FD`.
 
 It answers requests that come over the socket FD until the other end is closed.
 """
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dnnp import warm_cases
+from dnnp.warming import cases
 
 if TYPE_CHECKING:
     from dnnp.core.kernels.cache import KernelCache
@@ -88,7 +88,7 @@ def _done(name: str) -> Done:
     wait_always()
     trouble, missing = "", False
     try:
-        warm_cases.run(warm_cases.cases()[name])
+        cases.run(cases.cases()[name])
     except DnnpError as error:
         trouble, missing = str(error), isinstance(error, UnavailableError)
     except ModuleNotFoundError as error:
@@ -122,7 +122,7 @@ def survey(*, clean: bool) -> Survey:
 
 def _code(caches: Mapping[str, KernelCache]) -> str:
     """A digest of what cases compile."""
-    digest = hashlib.sha256(Path(warm_cases.__file__).read_bytes())
+    digest = hashlib.sha256(Path(cases.__file__).read_bytes())
     for name in sorted(caches):
         digest.update(name.encode() + caches[name].code())
     return digest.hexdigest()
@@ -162,6 +162,6 @@ def _deleted(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    from dnnp import warm_worker  # so that its answers are of the types that the parent knows
+    from dnnp.warming import worker  # so that its answers are of the types that the parent knows
 
-    warm_worker.main()
+    worker.main()

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dnnp.caller import CALLER, Caller
+from dnnp.callbacks import CALLER, Caller
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.search_context import Standing
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dnnp.choices import (
+from dnnp.core.model.errors import UsageError
+from dnnp.options.choices import (
     ANY_FAMILY,
     DEFAULT_DEVICE,
     DEFAULT_RULES,
@@ -22,8 +23,7 @@ from dnnp.choices import (
     READINGS,
     SHAPES,
 )  # fmt: skip
-from dnnp.core.model.errors import UsageError
-from dnnp.option_table import Options, option
+from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.rules import RuleSet

@@ -10,7 +10,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.runtime.scheduled import Program

@@ -19,7 +19,7 @@ from dnnp.core.model.text import counted, shown_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.asked import Asked
     from dnnp.core.model.cluster import Clustering
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.core.model.search_context import Run
     from dnnp.core.runtime.choice import Offer
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
 
 WORTH_SAYING = 1.1
 """How many times as fast as the plan replicas must be predicted, at least, to be named."""

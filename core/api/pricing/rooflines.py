@@ -47,12 +47,12 @@ def analytic_times(
 
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     """What `fused_units` finds by the rules of ONNX Runtime on a CPU."""
-    from dnnp.choices import DEFAULT_RULES
     from dnnp.core.coarsen.coarsen import fused_units
     from dnnp.core.coarsen.mirror import mirrored_units, twins_of
     from dnnp.formats.graph import graph_of
     from dnnp.formats.rules import load_rules
     from dnnp.formats.stream import forward_pass
+    from dnnp.options.choices import DEFAULT_RULES
 
     twins = twins_of(stream.get("node"))
     part = stream if twins is None else forward_pass(stream)

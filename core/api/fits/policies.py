@@ -10,11 +10,11 @@ from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.learned import Learned, Policy, Training
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.cost.latency import LatencyProblem
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.formats.stream import Stream
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
 
     LayOut = Callable[[Stream, SplitOptions], SplitProblem]
 

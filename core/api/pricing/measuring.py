@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import called, counted, shown_seconds
-from dnnp.costs import check_units, write_costs
+from dnnp.pricing.costs import check_units, write_costs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.runtime.in_situ import InSitu
     from dnnp.core.runtime.measure import Measurement
     from dnnp.core.runtime.segments import Floats
@@ -73,7 +73,7 @@ def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCo
     """What the model of a stream takes, measured now or before."""
     from pathlib import Path
 
-    from dnnp.caller import open_source
+    from dnnp.callbacks import open_source
     from dnnp.formats import cost_cache
     from dnnp.formats.onnx_types import known_shapes
 

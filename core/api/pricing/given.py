@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dnnp.choices import DEFAULT_DEVICE
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.text import called, counted
-from dnnp.costs import check_units
+from dnnp.options.choices import DEFAULT_DEVICE
+from dnnp.pricing.costs import check_units
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.formats.cost_files import CostFile, GivenCost
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
@@ -356,7 +356,7 @@ def matched(
 
 def _regions(stream: Stream, file: CostFile, model: str | None, caller: Caller) -> Regions:
     """What the nodes of the optimised graph stand for that knows most names of a profile."""
-    from dnnp.caller import open_source
+    from dnnp.callbacks import open_source
     from dnnp.core.runtime.borders import optimised_model
     from dnnp.core.runtime.fusion import regions_by_name
 

@@ -15,12 +15,12 @@ from dnnp.core.model.text import counted
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.extras.gradient_pieces import Term
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
-    from dnnp.measuring import Timing
+    from dnnp.pricing.measuring import Timing
 
 Record = dict[str, Any]
 _NAMED = 12
@@ -38,7 +38,7 @@ class _Gradients:
 
 def price_training(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
     """Price a graph of training by timing its model and what its gradients are made of."""
-    from dnnp.measuring import checked, write_measured
+    from dnnp.pricing.measuring import checked, write_measured
 
     timing = checked(stream, timing)
     write_measured(stream, device, training_costs(stream, device, timing, caller), caller)
@@ -55,10 +55,10 @@ def training_costs(
     pass: both are to each other as they are alone, the passes as a whole. Group by group a fused
     kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
     """
-    from dnnp.caller import open_source
+    from dnnp.callbacks import open_source
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.stream import forward_pass
-    from dnnp.measuring import measured_costs
+    from dnnp.pricing.measuring import measured_costs
 
     nodes, groups = stream.get("node"), stream.get("group")
     late = {record["id"] for record in nodes if record.get("backward")}
@@ -123,7 +123,7 @@ def _time_gradients(
     from dnnp.core.extras.gradient_times import gradient_time, step_times
     from dnnp.core.runtime.measure import Measurement, measure_nodes
     from dnnp.formats.onnx_types import known_shapes
-    from dnnp.measuring import say_disturbed
+    from dnnp.pricing.measuring import say_disturbed
 
     taken: list[float] = []
     how = Measurement(
@@ -178,7 +178,7 @@ def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
     """What formulas say of every node on a device."""
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import graph_of
-    from dnnp.rooflines import analytic_times
+    from dnnp.pricing.rooflines import analytic_times
 
     graph = graph_of(stream)
     nodes = stream.get("node")

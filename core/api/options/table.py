@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
-from dnnp.caller import CALLER, Caller
+from dnnp.callbacks import CALLER, Caller
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dnnp.choices import RECOMPUTE, WEIGHT_SYNC
 from dnnp.core.methods import ALL_SHAPES, BOUNDS, LATENCY, SCHEDULES, SPLITS
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.option_table import Options, option
+from dnnp.options.choices import RECOMPUTE, WEIGHT_SYNC
+from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.asked import Evolution

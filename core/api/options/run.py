@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dnnp.choices import (
+from dnnp.core.model.errors import UsageError
+from dnnp.options.choices import (
     ENGINES,
     EXPORTS,
     OPTIMIZATIONS,
@@ -16,8 +17,7 @@ from dnnp.choices import (
     VIEWS,
     WORKERS,
 )  # fmt: skip
-from dnnp.core.model.errors import UsageError
-from dnnp.option_table import Options, option
+from dnnp.options.table import Options, option
 
 SWEEP = "sweep"
 """In place of a rate: a table for many rates."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dnnp.core.tensor_parallel.layout import Layout
     from dnnp.core.tensor_parallel.rules import Operator, Rule
     from dnnp.formats.stream import Record, Stream
-    from dnnp.rooflines import ShardTimes
+    from dnnp.pricing.rooflines import ShardTimes
 
 NUMBERS_A_ROW = 3
 """What a loss over split scores exchanges for each row of them."""
@@ -149,7 +149,7 @@ class _Sharded:
     """Times of nodes by their rules."""
 
     def __init__(self, stream: Stream, graph: Graph, passes: Passes, clock: ShardTimes) -> None:
-        from dnnp.rooflines import ends_of
+        from dnnp.pricing.rooflines import ends_of
 
         self.nodes: list[Record] = stream.get("node")
         self.tensors: list[Record] = stream.get("tensor")
@@ -195,7 +195,7 @@ class _Sharded:
 
     def times(self, v: int, rule: Rule) -> list[float]:
         """Seconds of a node, by class of device."""
-        from dnnp.rooflines import moved_share
+        from dnnp.pricing.rooflines import moved_share
 
         if not rule.divided:
             return self.clock.whole(v)
@@ -216,7 +216,7 @@ class _Sharded:
         """
         from dnnp.core.model.shards import WHOLE
         from dnnp.core.training.gradients import rule_of
-        from dnnp.rooflines import moved_share
+        from dnnp.pricing.rooflines import moved_share
 
         w = self.passes.twin[v]
         if not rule.divided:

@@ -11,19 +11,19 @@ import numpy as np
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.text import shown_time
-from dnnp.searching import run_of
+from dnnp.search_run import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.cost.latency import LatencyProblem, Split
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph, Ints
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.formats.msr import SplitPart
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
 
 
 def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOptions) -> Plan:

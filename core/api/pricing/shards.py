@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dnnp.core.tensor_parallel.rules import Operator, Rule
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
-    from dnnp.rooflines import ShardTimes
+    from dnnp.pricing.rooflines import ShardTimes
 
 
 MEETING_S = 20e-6
@@ -35,8 +35,8 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
     """
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import graph_of, units_of
-    from dnnp.rooflines import ShardTimes
-    from dnnp.training_shards import paired, state_training
+    from dnnp.pricing.rooflines import ShardTimes
+    from dnnp.pricing.training_shards import paired, state_training
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
     for device in devices:
@@ -63,7 +63,7 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     """The nodes as rules see them."""
     from dnnp.core.model.graph import PARAMETER
     from dnnp.core.tensor_parallel.rules import Operator, with_blocks
-    from dnnp.rooflines import ends_of
+    from dnnp.pricing.rooflines import ends_of
 
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
     stored = (graph.tensor_kind >= PARAMETER).tolist()
@@ -91,7 +91,7 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
     from dnnp.core.model.shards import WHOLE
     from dnnp.core.tensor_parallel.layout import choose
     from dnnp.core.tensor_parallel.rules import all_rules, part
-    from dnnp.rooflines import ends_of, weighted
+    from dnnp.pricing.rooflines import ends_of, weighted
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
     shapes = [tuple(record["shape"]) if "shape" in record else None for record in tensors]

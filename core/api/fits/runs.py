@@ -13,7 +13,7 @@ from dnnp.core.model.errors import InputFileError, LimitError, UsageError
 from dnnp.core.model.text import counted, operator_name
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.model.calibration import (
         Calibration,
         CalibrationFile,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dnnp.core.model.device import DeviceClass, Link
     from dnnp.core.model.graph import Graph
-    from dnnp.split_options import SplitOptions
+    from dnnp.options.split import SplitOptions
 
 LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")
 """Options that the objective latency alone has."""

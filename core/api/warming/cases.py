@@ -8,7 +8,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dnnp.caller import Caller
+from dnnp.callbacks import Caller
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, RECIPES, SEARCHES, SPLITS
 from dnnp.core.methods.method import Method
 from dnnp.core.schedule.recipes.classics import SPLIT

@@ -15,7 +15,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import Run, Standing
 
 if TYPE_CHECKING:
-    from dnnp.caller import Bar, Caller
+    from dnnp.callbacks import Bar, Caller
     from dnnp.core.methods import Method
 
 FEW = 300

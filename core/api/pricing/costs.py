@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dnnp.choices import DEFAULT_DEVICE
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted, operator_name
+from dnnp.options.choices import DEFAULT_DEVICE
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.profile.work import Work
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Record, Stream
@@ -58,7 +58,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
     from dnnp.core.profile.roofline import group_traffic
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.rooflines import analytic_times
+    from dnnp.pricing.rooflines import analytic_times
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)

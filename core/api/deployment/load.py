@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.text import counted
-from dnnp.run_options import SWEEP, RunOptions
+from dnnp.options.run import SWEEP, RunOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -126,7 +126,7 @@ def group_blocks(path: str, threads: int) -> Measured:
     from dnnp.formats.files import read_file
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.formats.stream import read_bytes
-    from dnnp.rooflines import fused, kernels_in
+    from dnnp.pricing.rooflines import fused, kernels_in
 
     stream = read_bytes(read_file(path), path)
     how = stream.header.get("measured", {})
@@ -188,7 +188,7 @@ def chain_kernels(case: Case, length: int) -> Kernels:
     from dnnp.formats.files import scratch_folder
     from dnnp.formats.graph import graph_of
     from dnnp.loading import load_onnx
-    from dnnp.rooflines import fused, kernels_by
+    from dnnp.pricing.rooflines import fused, kernels_by
 
     with scratch_folder() as folder:
         path = Path(folder) / "operators.onnx"

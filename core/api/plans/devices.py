@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.device import Link
     from dnnp.core.model.errors import DnnpError
     from dnnp.formats.stream import Record, Stream
-    from dnnp.split_options import DeviceOptions
+    from dnnp.options.split import DeviceOptions
 
 
 def platform_of(
