@@ -37,9 +37,8 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     InfeasibleError
         No schedule keeps within the memory.
     """
-    from dnnp.core.schedule.auto import trade_off
+    from dnnp.core.schedule.auto import solve, trade_off
     from dnnp.core.schedule.problem import Wanted
-    from dnnp.core.schedule.solve import solve
 
     caller = options.caller
     with caller.interruptible():

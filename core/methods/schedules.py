@@ -24,7 +24,7 @@ SEARCHES = by_name(
     Method(
         "optimal",
         "shortest schedule of N micro-batches; for small N",
-        "dnnp.core.schedule.finish.optimal:shortest_schedule",
+        "dnnp.core.schedule.optimal:shortest_schedule",
         source="Tessel, III.A, IV.C",
         more="Looks for the shortest schedule of all micro-batches at once, without repetends "
         "(Tessel calls this time-optimal). The record says `in-turn` where nothing is shorter than "
@@ -43,7 +43,7 @@ SEARCHES = by_name(
     Method(
         "tessel-fast",
         "the reduced search of Tessel's authors: one repetend, made at once",
-        "dnnp.core.schedule.tessel.fast:tessel_fast_schedule",
+        "dnnp.core.schedule.tessel_fast:tessel_fast_schedule",
         source="Lin et al. 2024, TPDS",
         more="Packs the blocks of a micro-batch as if none waited for another, then lets blocks of "
         "earlier micro-batches take their places. Memory is whatever that needs: a limit below it "
@@ -56,49 +56,49 @@ RECIPES = by_name(
     Method(
         "sequential",
         "one micro-batch after the other",
-        "dnnp.core.schedule.recipes.classics:sequential",
+        "dnnp.core.schedule.recipes:sequential",
     ),
     Method(
         "gpipe",
         "all forward passes, then all backward passes",
-        "dnnp.core.schedule.recipes.classics:gpipe",
+        "dnnp.core.schedule.recipes:gpipe",
         source="Huang et al. 2019",
     ),
     Method(
         "1f1b",
         "one forward, one backward (PipeDream-flush, DAPPLE)",
-        "dnnp.core.schedule.recipes.classics:one_f_one_b",
+        "dnnp.core.schedule.recipes:one_f_one_b",
         source="Narayanan et al. 2021; Fan et al. 2021",
     ),
     Method(
         "1f1b+",
         "the same, with blocks of several devices beside their neighbours",
-        "dnnp.core.schedule.recipes.classics:one_f_one_b_plus",
+        "dnnp.core.schedule.recipes:one_f_one_b_plus",
         source="Tessel, VI.A",
     ),
     Method(
         "interleaved-1f1b",
         "the same with several stages a device (Megatron-LM)",
-        "dnnp.core.schedule.recipes.classics:interleaved",
+        "dnnp.core.schedule.recipes:interleaved",
         source="Megatron-LM, Narayanan et al. 2021",
     ),
     Method(
         "chimera",
         "two pipelines of opposite directions (shape X)",
-        "dnnp.core.schedule.recipes.classics:chimera",
+        "dnnp.core.schedule.recipes:chimera",
         source="Chimera, Li and Hoefler 2021",
     ),
     Method(
         "zb-h1",
         "zero bubble: passes that only weights need fill the gaps (`--split-backward`)",
-        "dnnp.core.schedule.recipes.zero_bubble:zb_h1",
+        "dnnp.core.schedule.zero_bubble:zb_h1",
         source="Qi et al. 2023, section 2",
         more="Needs backward blocks that are split.",
     ),
     Method(
         "zb-v",
         "zero bubble with two stages a device, there and back (shape VV)",
-        "dnnp.core.schedule.recipes.zero_bubble:zb_v",
+        "dnnp.core.schedule.zero_bubble:zb_v",
         source="Qi et al. 2023, section 6; Qi et al. 2024, V-ZB",
         more="Needs backward blocks that are split. Where all blocks take the same time, no device "
         "ever waits after its first block, from twice as many micro-batches as devices on, in "
@@ -107,7 +107,7 @@ RECIPES = by_name(
     Method(
         "dualpipe",
         "two pipelines from both ends (shape X), split backward passes",
-        "dnnp.core.schedule.recipes.zero_bubble:dualpipe",
+        "dnnp.core.schedule.zero_bubble:dualpipe",
         source="DeepSeek-V3 2024, section 3.2.1",
         more="Needs backward blocks that are split. A micro-batch is one of each pipeline. Forward "
         "and backward passes that the published schedule overlaps run one after the other.",
@@ -115,7 +115,7 @@ RECIPES = by_name(
     Method(
         "inference",
         "forward passes as they come, later stages first",
-        "dnnp.core.schedule.recipes.classics:inference",
+        "dnnp.core.schedule.recipes:inference",
         source="Tessel, VI.B, Fig. 8",
     ),
 )

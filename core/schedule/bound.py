@@ -31,7 +31,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 from dnnp.core.model.placement import Placement
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of
-from dnnp.core.schedule.shift import topological
+from dnnp.core.schedule.starts import topological
 
 MOST_BLOCKS = 2_000
 """Blocks of a micro-batch above which residence is not looked at: it takes their square."""

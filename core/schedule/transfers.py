@@ -23,7 +23,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
-from dnnp.core.schedule.shift import topological
+from dnnp.core.schedule.starts import topological
 
 MODES = ("none", "blocking", "non-blocking")
 

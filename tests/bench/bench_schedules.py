@@ -11,7 +11,7 @@ from bench_exact import duration, warm
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.schedule.auto import trade_off
-from dnnp.core.schedule.finish.complete import complete
+from dnnp.core.schedule.complete import complete
 from dnnp.core.schedule.problem import faults, problem_of, span_of, with_limit
 from dnnp.core.schedule.repetend import find_repetend
 from dnnp.core.schedule.shapes import shape

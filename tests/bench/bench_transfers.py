@@ -20,9 +20,9 @@ from dnnp.core.runtime.scheduled import steering
 from dnnp.core.runtime.trace import share_of
 from dnnp.core.runtime.turns import turns_of
 from dnnp.core.runtime.values import Values
+from dnnp.core.schedule.auto import solve
 from dnnp.core.schedule.problem import Wanted, peak_memory, problem_of
 from dnnp.core.schedule.shapes import SHAPES, shape
-from dnnp.core.schedule.solve import solve
 from dnnp.core.schedule.transfers import global_order, with_transfers
 from dnnp.formats.schedule import schedule_records
 from support.bench import table

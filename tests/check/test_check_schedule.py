@@ -16,7 +16,7 @@ from dnnp.core.check.stream import check_stream
 from dnnp.core.check.violation import KINDS
 from dnnp.core.model.placement import Placement
 from dnnp.core.schedule.problem import problem_of
-from dnnp.core.schedule.shift import left_shift
+from dnnp.core.schedule.starts import left_shift
 from dnnp.formats.plan import plan_digest
 from support import seeds
 from support.placements import random_placement

@@ -13,10 +13,10 @@ import pytest
 from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.schedule.cycle import Arcs, least_period
 from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of
-from dnnp.core.schedule.recipes.classics import SPLIT, Classic, classic, classic_rate
+from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import SHAPES, shape
+from dnnp.core.schedule.starts import Arcs, max_cycle_ratio
 from dnnp.core.schedule.transfers import split_backward, with_transfers, without_transfers
 from support.placements import on_groups, random_placement
 
@@ -320,7 +320,7 @@ def test_cycle_ratio(seed: int) -> None:
     want = max(walk([i], 0.0, 0) for i in range(n))
     tail, head = (np.array([e[i] for e in edges]) for i in (0, 1))
     time, count = (np.array([v[i] for v in edges.values()]) for i in (0, 1))
-    period, _ = least_period(Arcs(tail, head, time, -count), n, 0.0, 1e-12)
+    period, _ = max_cycle_ratio(Arcs(tail, head, time, -count), n, 0.0, 1e-12)
     assert period == pytest.approx(want)
 
 

@@ -11,7 +11,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.placement import Placement, Unit
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import Run
-from dnnp.core.schedule.finish.complete import (
+from dnnp.core.schedule.complete import (
     complete,
     cool_down,
     least_end,
@@ -20,8 +20,7 @@ from dnnp.core.schedule.finish.complete import (
     unrolled,
     warm_up,
 )
-from dnnp.core.schedule.finish.optimal import in_turn, optimal
-from dnnp.core.schedule.finish.shop import root_bound, shop_of
+from dnnp.core.schedule.optimal import in_turn, optimal
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
     faults,
@@ -31,6 +30,7 @@ from dnnp.core.schedule.problem import (
     steady_memory,
 )
 from dnnp.core.schedule.shapes import SHAPES, shape
+from dnnp.core.schedule.shop import root_bound, shop_of
 from support.placements import random_placement
 
 TRAINING = {

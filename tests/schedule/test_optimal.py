@@ -12,11 +12,10 @@ import pytest
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import Run
-from dnnp.core.schedule.finish.beam import beam
-from dnnp.core.schedule.finish.optimal import in_turn, optimal
-from dnnp.core.schedule.finish.shop import root_bound, shop_of
+from dnnp.core.schedule.optimal import beam, in_turn, optimal
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of, span_of
 from dnnp.core.schedule.shapes import SHAPES, shape
+from dnnp.core.schedule.shop import root_bound, shop_of
 from support.placements import random_placement
 
 CLOSE = 1e-7

@@ -17,9 +17,7 @@ from dnnp.core.model.search_context import Run
 from dnnp.core.schedule import repetend
 from dnnp.core.schedule.orders import search as orders_intervals
 from dnnp.core.schedule.orders.board import field_of
-from dnnp.core.schedule.orders.cycle import tightened
 from dnnp.core.schedule.orders.list_schedules import list_schedules
-from dnnp.core.schedule.orders.phases import least_memory, least_span
 from dnnp.core.schedule.orders.search import Demand, Meter, search_orders
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
@@ -29,9 +27,9 @@ from dnnp.core.schedule.problem import (
     span_of,
     steady_memory,
 )
-from dnnp.core.schedule.repetend import WORK, find_repetend
+from dnnp.core.schedule.repetend import WORK, find_repetend, least_memory, least_span
 from dnnp.core.schedule.shapes import shape
-from dnnp.core.schedule.shift import merged
+from dnnp.core.schedule.starts import merged, tightened
 from support.placements import random_placement
 
 NONE = (math.inf, math.inf)

@@ -29,7 +29,7 @@ from dnnp.core.schedule.problem import (
     steady_memory,
 )
 from dnnp.core.schedule.shapes import shape
-from dnnp.core.schedule.shift import left_shift
+from dnnp.core.schedule.starts import left_shift
 from support.placements import random_placement
 
 MAKESPANS = {"V": (4, 12), "M": (6, 12), "NN": (8, 12), "K": (6, 4), "X": (8, 4)}

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import Run
+from dnnp.core.schedule import tessel_fast as fast
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of
 from dnnp.core.schedule.shapes import ALL, SHAPES, shape
-from dnnp.core.schedule.tessel import fast
-from dnnp.core.schedule.tessel.fast import indices, packed, tessel_fast
 from dnnp.core.schedule.tessel.result import tessel_starts
 from dnnp.core.schedule.tessel.solve import tessel
+from dnnp.core.schedule.tessel_fast import indices, packed, tessel_fast
 from support.completed import check, with_memory
 from support.placements import random_placement
 from support.run import dnnp

@@ -14,7 +14,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait, check_placement
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of
 from dnnp.core.schedule.shapes import shape
-from dnnp.core.schedule.shift import left_shift
+from dnnp.core.schedule.starts import left_shift
 from dnnp.core.schedule.transfers import MODES, global_order, with_transfers, without_transfers
 from support.placements import random_placement
 

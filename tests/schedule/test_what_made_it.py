@@ -10,12 +10,11 @@ import pytest
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Schedule
 from dnnp.core.model.search_context import Run
-from dnnp.core.schedule import auto, repetend, solve
-from dnnp.core.schedule import auto as trade_offs
-from dnnp.core.schedule.finish.complete import Completed, unrolled
-from dnnp.core.schedule.finish.optimal import in_turn, optimal
+from dnnp.core.schedule import auto, repetend
+from dnnp.core.schedule.complete import Completed, unrolled
+from dnnp.core.schedule.optimal import in_turn, optimal
 from dnnp.core.schedule.problem import Wanted, problem_of, with_limit
-from dnnp.core.schedule.recipes.classics import classic
+from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.tessel import result
 from dnnp.core.schedule.tessel import solve as tessel
@@ -28,7 +27,7 @@ V = shape("V", 4)
 def solved(wanted: Wanted, placement=V, effort: float = 1.0) -> tuple[Schedule, list[str]]:
     """A schedule, and what was said meanwhile."""
     said: list[str] = []
-    found = solve.solve(placement, wanted, Run(effort=effort, warn=said.append))
+    found = auto.solve(placement, wanted, Run(effort=effort, warn=said.append))
     return found, said
 
 
@@ -73,7 +72,7 @@ def test_one_block_needs_no_search() -> None:
 
 
 def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.schedule.finish.beam.MOST_WIDTH", 1)
+    monkeypatch.setattr("dnnp.core.schedule.optimal.MOST_WIDTH", 1)
     _, said = solved(Wanted(6, "optimal"), shape("NN", 4))
     assert said == [
         "optimal: ended with 1 partial schedules, for which there is memory; a larger --effort "
@@ -119,7 +118,7 @@ def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "MOST_FOR_RECIPES", 1)
-    monkeypatch.setattr(solve, "makespan_bound", lambda *_: 0.0)
+    monkeypatch.setattr(auto, "makespan_bound", lambda *_: 0.0)
     monkeypatch.setattr(
         auto,
         "complete",
@@ -131,16 +130,16 @@ def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trade_off_that_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     run = Run(warn=said.append)
-    whole = trade_offs.trade_off(V, 1, run)
+    whole = auto.trade_off(V, 1, run)
     assert (len(whole) > 2, said) == (True, [])
     assert all(point.method == "orders" for point in whole)
-    monkeypatch.setattr(trade_offs, "MOST_POINTS", 2)
-    assert len(trade_offs.trade_off(V, 1, run)) == 2
+    monkeypatch.setattr(auto, "MOST_POINTS", 2)
+    assert len(auto.trade_off(V, 1, run)) == 2
     assert said == ["the trade-off ends after 2 points; there may be more below"]
 
 
 def test_a_point_without_effort_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    find, calls = trade_offs.find_repetend, []
+    find, calls = auto.find_repetend, []
 
     def tired(*arguments, **named):
         calls.append(arguments)
@@ -148,9 +147,9 @@ def test_a_point_without_effort_does_not_cost_the_others(monkeypatch: pytest.Mon
             raise LimitError("no repetend was found in the time given")
         return find(*arguments, **named)
 
-    monkeypatch.setattr(trade_offs, "find_repetend", tired)
+    monkeypatch.setattr(auto, "find_repetend", tired)
     said: list[str] = []
-    points = trade_offs.trade_off(V, 1, Run(warn=said.append))
+    points = auto.trade_off(V, 1, Run(warn=said.append))
     assert 1 <= len(points) <= 2
     assert "the trade-off ends after" in said[0]
 

@@ -10,7 +10,7 @@ import pytest
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.placement import Placement
 from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of
-from dnnp.core.schedule.recipes.classics import SPLIT, Classic, classic, classic_rate
+from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.transfers import split_backward
 from support.placements import on_groups

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dnnp.core.schedule.orders.gaps import NODES
+from dnnp.core.schedule.orders.kernel import NODES
 
 EXPECTED: dict[str, dict[str, int]] = {
     "exact plain": {"blocks": 660227, "ideals": 21120, "kernels": 3},
@@ -73,8 +73,8 @@ METERS = (
     Meter("nodes", "split.cuts.bisection:Halves.search", lambda given, _: len(given[0].nodes)),
     Meter("steps", "bounds.cover:best_sets", lambda _, steps: steps),
     Meter("nodes", "schedule.orders.search:search", *[lambda given, _: given[2].counts[NODES]] * 2),
-    Meter("states", "schedule.finish.optimal:beam", lambda _, found: found.work),
-    Meter("states", "schedule.finish.complete:beam", lambda _, found: found.work),
+    Meter("states", "schedule.optimal:beam", lambda _, found: found.work),
+    Meter("states", "schedule.complete:beam", lambda _, found: found.work),
     Meter("sets", "parallel.search:cover", lambda given, _: len(given[0].work)),
 )
 

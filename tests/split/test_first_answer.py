@@ -27,10 +27,10 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
+from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Wanted, faults
 from dnnp.core.schedule.problem import problem_of as blocks_of
 from dnnp.core.schedule.shapes import SHAPES, shape
-from dnnp.core.schedule.solve import solve as schedule
 from dnnp.core.schedule.transfers import with_transfers
 from dnnp.core.split.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.split.slices import best_slicing
@@ -136,7 +136,7 @@ def test_arguments_of_bounds(endless: Callable[..., None], monkeypatch: pytest.M
 def test_schedules(
     name: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnnp.core.schedule.solve._found", endless)
+    monkeypatch.setattr("dnnp.core.schedule.auto._found", endless)
     for mode in ("none", "blocking", "non-blocking"):
         placement = with_transfers(shape(name, 4), mode, time_s=0.5)
         found = schedule(placement, Wanted(3), Run(interrupted=lambda: True))

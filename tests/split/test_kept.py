@@ -20,10 +20,10 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.search_context import Run, Standing
+from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Answer, Wanted, span_of
-from dnnp.core.schedule.recipes.classics import classic
+from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.shapes import shape
-from dnnp.core.schedule.solve import solve as schedule
 from dnnp.core.split.first import first_latency, first_split
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.solve import solve
@@ -206,6 +206,6 @@ def test_a_schedule(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         ended()
         return Answer(good, "optimal", 0.0)
 
-    monkeypatch.setattr("dnnp.core.schedule.solve._by_recipe", search)
+    monkeypatch.setattr("dnnp.core.schedule.auto._by_recipe", search)
     found = schedule(placement, Wanted(6, method="1f1b"), stopped_after_a_while())
     assert found.method == "optimal"

@@ -42,9 +42,9 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.schedule import Repetend, Schedule
 from dnnp.core.model.search_context import Run
-from dnnp.core.schedule.finish.complete import complete
+from dnnp.core.schedule.complete import complete
 from dnnp.core.schedule.problem import ScheduleProblem, peak_memory, problem_of
-from dnnp.core.schedule.recipes.classics import classic
+from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.repetend import find_repetend
 from dnnp.core.schedule.transfers import global_order, with_transfers
 from dnnp.formats.schedule import schedule_records

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dnnp.callbacks import Caller
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, RECIPES, SEARCHES, SPLITS
 from dnnp.core.methods.method import Method
-from dnnp.core.schedule.recipes.classics import SPLIT
+from dnnp.core.schedule.recipes import SPLIT
 from dnnp.core.schedule.shapes import SHAPES
 from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.stream import Record, Stream

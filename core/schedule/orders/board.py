@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, offsets
-from dnnp.core.schedule.orders.gaps import GapBoard, close
+from dnnp.core.schedule.orders.kernel import GapBoard, close
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
 
 

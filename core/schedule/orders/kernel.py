@@ -1,33 +1,359 @@
-"""The tree of the search over orders; see `core.schedule.orders`.
+"""Kernels of the search over orders: what is known, conclusions from it, and the tree.
 
-A node branches on a pair of blocks on one unit: "interval q or an earlier one", or a later one.
+`gap[i, j]` is the most that is known about how much later block j starts than block i; the matrix
+is closed: gap[i, j] >= gap[i, l] + gap[l, j]. Of a pair p of blocks (i, j) on one unit s_j - s_i
+lies in one of the intervals [low[r] + k T, high[r] + k T], where r runs through the
+`ptr[p + 1] - ptr[p]` intervals of the pair and k through all whole numbers; intervals are numbered
+by q = k * count + r. A node branches on a pair of blocks on one unit: "interval q or an earlier
+one", or a later one.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from dnnp.core.kernels.kernel import inlined, lean
-from dnnp.core.schedule.orders.gaps import (
-    DEPTH,
-    FRONT,
-    LEVEL,
-    LIMIT,
-    MODE,
-    NODES,
-    REAR,
-    TRAIL,
-    WORK,
-    GapBoard,
-    OrderLimits,
-    OrderState,
-    begin,
-    begin_of,
-    end_of,
-    first_interval,
-    insert,
-    propagate,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.kernels.kernel import callee, inlined, lean
+from dnnp.core.model.graph import Floats, Ints
+
+Bools = NDArray[np.bool_]
+
+DEPTH, TRAIL, WORK, NODES, LEVEL, MODE, LIMIT, FRONT, REAR, COUNTS = range(10)
+"""Places in `OrderState.counts`."""
+
+MOST_LAG = 1e9
+"""More micro-batches than could be between two starts."""
+
+
+class GapBoard(NamedTuple):
+    """What does not depend on period and limits: P pairs, D units."""
+
+    first: Ints
+    """i64[P], i of each pair."""
+    second: Ints
+    """i64[P], j of each pair."""
+    pair: Ints
+    """i64[b, b], the pair of two blocks, or -1; symmetric."""
+    touch_ptr: Ints
+    """i64[P + 1]; a pair matters to the memory of units `touch[touch_ptr[p]:touch_ptr[p + 1]]`."""
+    touch: Ints
+    taker_ptr: Ints
+    """i64[D + 1]; blocks that take memory of unit d are `taker[taker_ptr[d]:taker_ptr[d + 1]]`."""
+    taker: Ints
+    match_ptr: Ints
+    """i64[D + 1]; what block `match_f` takes of unit d block `match_r` releases."""
+    match_f: Ints
+    match_r: Ints
+    match_a: Floats
+
+
+class OrderLimits(NamedTuple):
+    """Period and limits of one search."""
+
+    period: float
+    eps: float
+    """Times this much apart count as equal."""
+    ptr: Ints
+    """i64[P + 1], intervals of each pair."""
+    low: Floats
+    high: Floats
+    cap: Floats
+    """f64[D], what each unit may hold, a tolerance included; inf: no limit."""
+    active: Bools
+    """bool[P], pairs whose order matters."""
+
+
+class OrderState(NamedTuple):
+    """What is changed by a search, so that it can be continued."""
+
+    gap: Floats
+    stamp: Ints
+    """i64[b, b], the level at which an entry was last saved."""
+    trail_at: Ints
+    trail_old: Floats
+    queue: Ints
+    """i64[P + 1], pairs to look at: a ring."""
+    queued: Bools
+    dirty: Bools
+    """bool[D], units to look at."""
+    box: Ints
+    """i64[P, 4], first and last k and first and last interval that are left for each pair."""
+    boxed: Ints
+    """i64[P], the level at which a row of `box` was last saved."""
+    weight: Floats
+    """f64[P], how often a pair was seen to fail."""
+    stack: Ints
+    """i64[depth, 5]: pair, interval, whether later intervals come first, side, trail."""
+    counts: Ints
+    """i64[COUNTS]: depth of the stack, length of the trail, entries looked at, nodes, level, what
+    to go on with, nodes before a restart, and front and rear of the queue."""
+
+
+@lean
+def close(gap):  # type: ignore[no-untyped-def]
+    """Longest paths between all blocks, in place (Floyd and Warshall)."""
+    n = len(gap)
+    for v in range(n):
+        for i in range(n):
+            a = gap[i, v]
+            if a == -np.inf:
+                continue
+            for j in range(n):
+                if a + gap[v, j] > gap[i, j]:
+                    gap[i, j] = a + gap[v, j]
+
+
+@inlined
+def first_interval(limits, p, x):  # type: ignore[no-untyped-def]
+    """Earliest interval of pair p that reaches to x."""
+    a = limits.ptr[p]
+    count = limits.ptr[p + 1] - a
+    k = int(np.ceil((x - limits.high[a + count - 1] - limits.eps) / limits.period))
+    for r in range(count):
+        if limits.high[a + r] + k * limits.period >= x - limits.eps:
+            return k * count + r
+    return (k + 1) * count
+
+
+@inlined
+def last_interval(limits, p, x):  # type: ignore[no-untyped-def]
+    """Latest interval of pair p that begins by x."""
+    a = limits.ptr[p]
+    count = limits.ptr[p + 1] - a
+    k = int(np.floor((x - limits.low[a] + limits.eps) / limits.period))
+    for r in range(count - 1, -1, -1):
+        if limits.low[a + r] + k * limits.period <= x + limits.eps:
+            return k * count + r
+    return k * count - 1
+
+
+@inlined
+def begin_of(limits, p, q):  # type: ignore[no-untyped-def]
+    count = limits.ptr[p + 1] - limits.ptr[p]
+    k = q // count
+    return limits.low[limits.ptr[p] + q - k * count] + k * limits.period
+
+
+@inlined
+def end_of(limits, p, q):  # type: ignore[no-untyped-def]
+    count = limits.ptr[p + 1] - limits.ptr[p]
+    k = q // count
+    return limits.high[limits.ptr[p] + q - k * count] + k * limits.period
+
+
+@inlined
+def least_lag(board, box, i, j):  # type: ignore[no-untyped-def]
+    """Least k = floor((s_j - s_i) / T) of two blocks of a pair."""
+    if i == j:
+        return 0
+    p = board.pair[i, j]
+    return box[p, 0] if board.first[p] == i else -box[p, 1] - 1
+
+
+@inlined
+def most_lag(board, box, i, j):  # type: ignore[no-untyped-def]
+    """Largest k = floor((s_j - s_i) / T) of two blocks of a pair."""
+    if i == j:
+        return 0
+    p = board.pair[i, j]
+    return box[p, 1] if board.first[p] == i else -box[p, 0] - 1
+
+
+@callee
+def measure(board, limits, state, p):  # type: ignore[no-untyped-def]
+    """Bring the row of a pair in `box` up to date."""
+    i, j = board.first[p], board.second[p]
+    size = limits.ptr[p + 1] - limits.ptr[p]
+    low = first_interval(limits, p, state.gap[i, j])
+    high = last_interval(limits, p, -state.gap[j, i])
+    box = state.box
+    if box[p, 2] == low and box[p, 3] == high:
+        return
+    if state.boxed[p] != state.counts[LEVEL]:
+        state.boxed[p] = state.counts[LEVEL]
+        at = state.counts[TRAIL]
+        for n in range(4):
+            state.trail_at[at + n] = -(4 * p + n) - 1
+            state.trail_old[at + n] = box[p, n]
+        state.counts[TRAIL] = at + 4
+    box[p, 0], box[p, 1], box[p, 2], box[p, 3] = low // size, high // size, low, high
+
+
+@callee
+def insert(board, limits, state, u, v, w):  # type: ignore[no-untyped-def]
+    """Block v starts at least w after u; False: that cannot be."""
+    gap, count, eps = state.gap, state.counts, limits.eps
+    n = len(gap)
+    if w + gap[v, u] > eps:
+        return False
+    level = count[LEVEL]
+    tiny = 0.1 * eps
+    count[WORK] += n
+    for i in range(n):
+        base = gap[i, u] + w
+        if base <= gap[i, v] + tiny:
+            continue
+        count[WORK] += n
+        for j in range(n):
+            new = base + gap[v, j]
+            if new > gap[i, j] + tiny:
+                if i == j:
+                    if new > eps:
+                        return False
+                    continue
+                if state.stamp[i, j] != level:
+                    state.stamp[i, j] = level
+                    at = count[TRAIL]
+                    state.trail_at[at] = i * n + j
+                    state.trail_old[at] = gap[i, j]
+                    count[TRAIL] = at + 1
+                gap[i, j] = new
+                p = board.pair[i, j]
+                if p >= 0 and not state.queued[p] and limits.active[p]:
+                    state.queued[p] = True
+                    state.queue[count[REAR]] = p
+                    count[REAR] = (count[REAR] + 1) % len(state.queue)
+    return True
+
+
+@inlined
+def keep_lag(board, limits, state, i, j, k):  # type: ignore[no-untyped-def]
+    """floor((s_j - s_i) / T) is at most k; False: that cannot be."""
+    if k >= most_lag(board, state.box, i, j):
+        return True
+    p = board.pair[i, j]
+    a, z = limits.ptr[p], limits.ptr[p + 1]
+    if board.first[p] == i:
+        w = -(limits.high[z - 1] + k * limits.period)
+    else:
+        w = limits.low[a] - (k + 1) * limits.period
+    if w > state.gap[j, i] + limits.eps:
+        return insert(board, limits, state, j, i, w)
+    return True
+
+
+@callee
+def held(board, box, i, m):  # type: ignore[no-untyped-def]
+    """Least number of micro-batches between the two blocks of match m when block i starts."""
+    f, r = board.match_f[m], board.match_r[m]
+    least = least_lag(board, box, f, r)
+    if i == f:
+        return least + 1
+    return max(least, least_lag(board, box, f, i) - most_lag(board, box, r, i))
+
+
+@lean
+def memory_floor(board, box, d):  # type: ignore[no-untyped-def]
+    """What unit d holds at least at its peak."""
+    most = 0.0
+    for n in range(board.taker_ptr[d], board.taker_ptr[d + 1]):
+        total = 0.0
+        for m in range(board.match_ptr[d], board.match_ptr[d + 1]):
+            total += board.match_a[m] * held(board, box, board.taker[n], m)
+        most = max(most, total)
+    return most
+
+
+@inlined
+def _memory(board, limits, state, d):  # type: ignore[no-untyped-def]
+    """Draw conclusions from the limit of unit d; False: it cannot be kept."""
+    box = state.box
+    low, high = board.match_ptr[d], board.match_ptr[d + 1]
+    for n in range(board.taker_ptr[d], board.taker_ptr[d + 1]):
+        i = board.taker[n]
+        state.counts[WORK] += 16 * (high - low)
+        total = 0.0
+        for m in range(low, high):
+            total += board.match_a[m] * held(board, box, i, m)
+        if total > limits.cap[d]:
+            return False
+        for m in range(low, high):
+            f, r = board.match_f[m], board.match_r[m]
+            spare = int(min(np.floor((limits.cap[d] - total) / board.match_a[m]), MOST_LAG))
+            most = held(board, box, i, m) + spare
+            # Three consequences in one loop: every call takes seconds to compile.
+            for rule in range(1 if i == f else 3):
+                x, y, k = f, r, most - 1 if i == f else most
+                if rule == 1:
+                    x, k = i, most - least_lag(board, box, f, i) - 1
+                elif rule == 2:
+                    y, k = i, most + most_lag(board, box, r, i)
+                if not keep_lag(board, limits, state, x, y, k):
+                    return False
+    return True
+
+
+@callee
+def propagate(board, limits, state):  # type: ignore[no-untyped-def]
+    """Round all gaps to what the pairs allow until nothing changes; False: that cannot be."""
+    gap, count = state.gap, state.counts
+    size = len(state.queue)
+    good = True
+    while good:
+        while count[FRONT] != count[REAR] and good:
+            p = state.queue[count[FRONT]]
+            count[FRONT] = (count[FRONT] + 1) % size
+            state.queued[p] = False
+            for n in range(board.touch_ptr[p], board.touch_ptr[p + 1]):
+                state.dirty[board.touch[n]] = True
+            i, j = board.first[p], board.second[p]
+            for side in range(2):
+                if side == 0:
+                    w = begin_of(limits, p, first_interval(limits, p, gap[i, j]))
+                else:
+                    i, j = j, i
+                    w = -end_of(limits, p, last_interval(limits, p, -gap[i, j]))
+                if good and w > gap[i, j] + limits.eps:
+                    good = insert(board, limits, state, i, j, w)
+            if good:
+                measure(board, limits, state, p)
+            else:
+                state.weight[p] += 1.0
+        if not good:
+            break
+        some = -1
+        for d in range(len(state.dirty)):
+            if state.dirty[d]:
+                some = d
+                break
+        if some < 0:
+            return True
+        state.dirty[some] = False
+        if limits.cap[some] < np.inf:
+            good = _memory(board, limits, state, some)
+            if not good:
+                for m in range(board.match_ptr[some], board.match_ptr[some + 1]):
+                    state.weight[board.pair[board.match_f[m], board.match_r[m]]] += 1.0
+    while count[FRONT] != count[REAR]:
+        state.queued[state.queue[count[FRONT]]] = False
+        count[FRONT] = (count[FRONT] + 1) % size
+    for d in range(len(state.dirty)):
+        state.dirty[d] = False
+    return False
+
+
+@inlined
+def begin(board, limits, state):  # type: ignore[no-untyped-def]
+    """Look at every pair and unit once; False: there is no schedule."""
+    count = state.counts
+    for i in range(len(state.gap)):
+        if state.gap[i, i] > limits.eps:
+            return False
+    for p in range(len(board.first)):
+        if limits.active[p]:
+            state.queued[p] = True
+            state.queue[count[REAR]] = p
+            count[REAR] += 1
+    for d in range(len(state.dirty)):
+        state.dirty[d] = True
+    if not propagate(board, limits, state):
+        return False
+    for p in range(len(board.first)):
+        measure(board, limits, state, p)
+    return True
+
 
 FOUND, NONE, MORE, GROW, RESTART = range(5)
 """How a call of `search` ends."""

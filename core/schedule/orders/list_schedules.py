@@ -15,9 +15,8 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.schedule.orders.cycle import tightened
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
-from dnnp.core.schedule.shift import merged
+from dnnp.core.schedule.starts import merged, tightened
 
 STRETCH = (1.0, 1.01, 1.03, 1.06, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0, 10.0, 30.0)
 """Periods that are tried, in multiples of the largest load; then that of one after the other."""

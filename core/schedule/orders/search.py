@@ -24,30 +24,28 @@ from dnnp.core.model.graph import Floats, Ints, distinct, offsets
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.bound import window
 from dnnp.core.schedule.orders.board import OrderField, start_matrix
-from dnnp.core.schedule.orders.cycle import tightened
-from dnnp.core.schedule.orders.gaps import (
+from dnnp.core.schedule.orders.kernel import (
     COUNTS,
     DEPTH,
+    FOUND,
+    GROW,
     LEVEL,
     LIMIT,
     MODE,
     NODES,
-    WORK,
-    OrderLimits,
-    OrderState,
-    memory_floor,
-)
-from dnnp.core.schedule.orders.kernel import (
-    FOUND,
-    GROW,
     NONE,
     RESTART,
     SELECT,
+    WORK,
+    OrderLimits,
+    OrderState,
     is_open,
+    memory_floor,
     search,
     undo,
 )
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
+from dnnp.core.schedule.starts import tightened
 
 MOST_BLOCKS = 400
 """The matrix takes time that grows with their cube."""

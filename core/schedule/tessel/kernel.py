@@ -20,7 +20,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.schedule.orders.gaps import close
+from dnnp.core.schedule.orders.kernel import close
 
 FOUND, SOLVED, ENDED, PAUSED = 1, 2, 3, 4
 """Answers of `scan`: an order that meets the target; the index set has no other; there are no more

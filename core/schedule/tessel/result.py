@@ -17,7 +17,7 @@ from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import Run
-from dnnp.core.schedule.finish.optimal import IN_TURN, in_turn, optimal
+from dnnp.core.schedule.optimal import IN_TURN, in_turn, optimal
 from dnnp.core.schedule.problem import (
     TOLERANCE,
     Answer,
@@ -28,7 +28,7 @@ from dnnp.core.schedule.problem import (
     span_of,
     steady_memory,
 )
-from dnnp.core.schedule.shift import left_shift
+from dnnp.core.schedule.starts import left_shift
 
 LEAST_PERIOD = 1e-6
 """Over all times and delays: the period where units have nothing to do."""
@@ -130,7 +130,7 @@ def tessel_starts(
     """Start times of warm-up, repetends and cool-down; f64[micro_batches, k], the least is 0.
 
     Fewer than N_R micro-batches run in the order of the repetend; if that holds too much, in turn
-    (`core.schedule.finish.optimal.in_turn`). The text is the name of which it is: that of the
+    (`core.schedule.optimal.in_turn`). The text is the name of which it is: that of the
     search or `in-turn`.
 
     Raises

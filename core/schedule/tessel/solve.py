@@ -23,9 +23,8 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.schedule.cycle import Arcs, least_period
 from dnnp.core.schedule.problem import TOLERANCE, Answer, Batch, ScheduleProblem, Wanted, faults
-from dnnp.core.schedule.shift import topological
+from dnnp.core.schedule.starts import Arcs, max_cycle_ratio, topological
 from dnnp.core.schedule.tessel.kernel import (
     ALONE,
     BACK,
@@ -320,7 +319,7 @@ def period_of(
         np.concatenate([time[problem.tail] + problem.delay, time[i], time[j]]),
         np.concatenate([index[problem.head] - index[problem.tail], none, none - 1]),
     )
-    return least_period(arcs, problem.b, low, slack * FINE)
+    return max_cycle_ratio(arcs, problem.b, low, slack * FINE)
 
 
 def sequence_of(problem: ScheduleProblem, index: Ints, before: Bools, begin: Floats) -> Ints:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
-from dnnp.core.schedule.shift import topological
+from dnnp.core.schedule.starts import topological
 
 MOST_IDLE = 100_000
 """Steps that looking for idle time may take."""

@@ -31,7 +31,7 @@ from dnnp.core.schedule.problem import (
     span_of,
     steady_memory,
 )
-from dnnp.core.schedule.shift import left_shift, topological
+from dnnp.core.schedule.starts import left_shift, topological
 from dnnp.core.schedule.tessel.result import (
     LEAST_PERIOD,
     Chosen,

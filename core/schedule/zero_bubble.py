@@ -5,7 +5,7 @@
               section 6; Qi et al. 2024, V-ZB)
     dualpipe  two chains in opposite directions from both ends (DeepSeek-V3 2024, section 3.2.1)
 
-See `core.schedule.recipes.classics` for what a recipe is.
+See `core.schedule.recipes` for what a recipe is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.placement import Placement
-from dnnp.core.schedule.recipes.chains import (
+from dnnp.core.schedule.recipes import (
     Stage,
     fill,
     one_stage_each,

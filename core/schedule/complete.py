@@ -22,12 +22,11 @@ from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.schedule.finish.beam import beam, work_of
-from dnnp.core.schedule.finish.optimal import WORK as WORK_OF_OPTIMAL
-from dnnp.core.schedule.finish.optimal import optimal
-from dnnp.core.schedule.finish.shop import releases_early, root_bound, shop_of
+from dnnp.core.schedule.optimal import WORK as WORK_OF_OPTIMAL
+from dnnp.core.schedule.optimal import beam, optimal, work_of
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, faults, problem_of, span_of
-from dnnp.core.schedule.shift import left_shift, merged
+from dnnp.core.schedule.shop import releases_early, root_bound, shop_of
+from dnnp.core.schedule.starts import left_shift, merged
 
 MOST_BLOCKS = 5_000_000
 """Of all micro-batches together."""

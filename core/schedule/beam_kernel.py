@@ -1,4 +1,4 @@
-"""Kernels of the search over partial schedules; see `core.schedule.finish.beam`.
+"""Kernels of the search over partial schedules; see `core.schedule.beam`.
 
 A partial schedule has run the first `count[i]` blocks of every kind i. Blocks are added in the
 order of their starts, so all those that are missing start no earlier than the last one that was
@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import kernel, lean
 from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.schedule.finish.shop import Shop
+from dnnp.core.schedule.shop import Shop
 
 CHAIN = 64
 """Partial schedules of the same blocks that a new one is compared with, at most."""

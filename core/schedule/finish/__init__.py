@@ -1,1 +1,0 @@
-"""Schedules of finitely many micro-batches: around a repetend, or without one."""

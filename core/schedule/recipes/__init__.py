@@ -1,1 +1,0 @@
-"""Schedules with a name, by fixed recipes."""
