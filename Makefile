@@ -34,7 +34,7 @@ endef
 
 # Where the venv module cannot install pip by itself (Debian without python3-venv), the
 # interpreter's own pip does.
-$(READY): pyproject.toml
+$(READY): pyproject.toml | $(TYPES)
 	@python=$$($(find_python)); \
 	if ! $(BIN)/python -c '' 2>/dev/null; then \
 	  echo "creating $(VENV) with $$($$python --version)"; \
@@ -44,12 +44,15 @@ $(READY): pyproject.toml
 	fi; \
 	echo "installing dnnp and its dependencies into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --editable '.[test]'; \
+	$(BIN)/python -c 'import sys, sysconfig; from pathlib import Path; \
+	  Path(sysconfig.get_path("purelib"), "dnnp-tree.pth").write_text(sys.argv[1] + "\n")' '$(abspath $(dir $(TYPES)))'; \
 	touch $@
 
-# mypy cannot follow the package-dir mapping of an editable install.
+# Editors and mypy cannot follow the package-dir mapping of an editable install: for them the package
+# is also a tree of links, which the environment has on its path.
 $(TYPES): Makefile $(wildcard core/api/*)
 	@rm -rf $@; mkdir -p $@
-	@for d in cmds core formats samples core/api/__init__.py core/api/[!_]*; do \
+	@for d in cmds core formats samples $(filter-out %/__pycache__,$(wildcard core/api/*)); do \
 	  ln -s ../../../$$d $@/$${d##*/}; \
 	done
 
@@ -62,8 +65,8 @@ test: $(READY) $(TYPES) ## run ruff, mypy and all tests
 lint: $(READY) $(TYPES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --quiet --check .
-	MYPYPATH=build/types $(BIN)/mypy -p dnnp
-	MYPYPATH=build/types:man $(BIN)/mypy man/build.py
+	$(BIN)/mypy -p dnnp
+	MYPYPATH=man $(BIN)/mypy man/build.py
 
 bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these; BENCH=regress BASE=REV compares with a version)
 	$(BIN)/python tests/bench/run.py $(BENCH)

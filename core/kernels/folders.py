@@ -16,7 +16,7 @@ from typing import Any
 Target = tuple[str, str, str]
 """What machine code is for: triple, name of the processor, its features as `+avx,-fma`."""
 
-OWN = Path(__file__).parent / "kernels.d"
+OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
 
 LONG = "interpreted-long"

@@ -46,7 +46,8 @@ def import_modules() -> None:
     for name in ("dnnp", "dnnp.cmds", "dnnp.core", "dnnp.formats"):
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
-            importlib.import_module(module.name)
+            if not module.name.startswith("dnnp.samples."):
+                importlib.import_module(module.name)
     for name in OTHERS:
         importlib.import_module(name)
     for entry in importlib.metadata.distribution("dnnp").entry_points:
