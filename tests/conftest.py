@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dnnp.core.runtime import steady  # turns telemetry off, before a test imports onnxruntime
+from dnnp.core.runtime.report import (
+    statistics,  # turns telemetry off, before a test imports onnxruntime
+)
 from support.served import end_server
 
 settings.register_profile(
@@ -23,7 +25,7 @@ def _server() -> Iterator[None]:
     """Nothing that was started for the tests is left when they end; and no run in this process is
     too disturbed to count, however busy the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steady, "MOST_TAKEN", math.inf)
+        patch.setattr(statistics, "MOST_TAKEN", math.inf)
         yield
     end_server()
 
@@ -31,8 +33,8 @@ def _server() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process measure at once, and once, however busy the machine is."""
-    monkeypatch.setattr(steady, "SETTLE_S", 0.0)
-    monkeypatch.setattr(steady, "TRIES", 1)
+    monkeypatch.setattr(statistics, "SETTLE_S", 0.0)
+    monkeypatch.setattr(statistics, "TRIES", 1)
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

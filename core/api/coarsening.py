@@ -140,8 +140,7 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     """
     from dnnp.callbacks import open_source
     from dnnp.core.coarsen.segments import Given
-    from dnnp.core.runtime.borders import fused_groups
-    from dnnp.core.runtime.fusion import title
+    from dnnp.core.runtime.model.fusions import fused_groups, title
     from dnnp.formats.onnx_types import types_of
 
     caller = options.caller

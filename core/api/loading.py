@@ -214,7 +214,7 @@ def load_onnx(
     inputs: str | os.PathLike[str] | None = None,
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand."""
-    from dnnp.core.runtime import shapes as ways
+    from dnnp.core.runtime.model import shapes as ways
     from dnnp.formats.onnx_import import Helpers, import_onnx
 
     helpers = Helpers(pricer, ways.symbolic_shapes)
@@ -228,7 +228,7 @@ def load_onnx(
 
 def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[str, Any]:
     """Inputs of a model from a file or folder, by name."""
-    from dnnp.core.runtime.inputs import bind_names, input_specs
+    from dnnp.core.runtime.model.inputs import bind_names, input_specs
     from dnnp.formats.tensors import read_inputs
 
     file = os.fspath(inputs)

@@ -48,7 +48,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         start = options.source or MEASURED
         price_scaled(stream, options.devices, start, options.against, options.caller)
     else:
-        from dnnp.core.runtime.placing import parse_options
+        from dnnp.core.runtime.model.device_mapping import parse_options
         from dnnp.pricing.measuring import Timing, price_measured
 
         o = options

@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
-    from dnnp.core.runtime.choice import Offer
-    from dnnp.core.runtime.execute import Pipeline
-    from dnnp.core.runtime.load import Watch
-    from dnnp.core.runtime.outcome import Checks, Outcome
-    from dnnp.core.runtime.report import Forecast
-    from dnnp.core.runtime.scheduled import Program
-    from dnnp.core.runtime.session import SessionConfig
-    from dnnp.core.runtime.weights import Weights
-    from dnnp.core.runtime.workers.staff import Rules
+    from dnnp.core.runtime.model.session import SessionConfig
+    from dnnp.core.runtime.model.weights import Weights
+    from dnnp.core.runtime.pipeline.prepare import Pipeline
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
+    from dnnp.core.runtime.pipeline.sources import Watch
+    from dnnp.core.runtime.report.choice import Offer
+    from dnnp.core.runtime.report.outcome import Checks, Forecast, Outcome
+    from dnnp.core.runtime.workers.pool import Rules
     from dnnp.formats.onnx_shards import ShardedModel
     from dnnp.formats.stream import Stream
 
@@ -165,10 +164,9 @@ def _written(path: str) -> Iterator[BinaryIO]:
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.callbacks import open_source
-    from dnnp.core.runtime.load import widest
-    from dnnp.core.runtime.outcome import execute
-    from dnnp.core.runtime.prepare import count_sessions, prepare
-    from dnnp.core.runtime.workers.hiring import staff_of
+    from dnnp.core.runtime.execute import execute
+    from dnnp.core.runtime.pipeline.prepare import count_sessions, prepare, staff_of
+    from dnnp.core.runtime.pipeline.sources import widest
     from dnnp.deployment.shards import has_shards
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_types import types_of
@@ -251,7 +249,7 @@ class _Course:
 
 def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -> _Course:
     """By the schedule of the stream, one sample at a time for latency, or stage by stage."""
-    from dnnp.core.runtime.report import NO_FORECAST, Forecast
+    from dnnp.core.runtime.report.outcome import NO_FORECAST, Forecast
 
     program = program_of_stream(stream, plan, options.samples)
     if program is not None:
@@ -270,7 +268,7 @@ def _shard_course(
     stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions, model: ModelProto
 ) -> _Course:
     """Stages that several devices hold together: the parts of each device."""
-    from dnnp.core.runtime.report import NO_FORECAST
+    from dnnp.core.runtime.report.outcome import NO_FORECAST
     from dnnp.deployment.shards import sharded_of
 
     found = sharded_of(options.caller, stream, graph, plan, model)
@@ -290,8 +288,7 @@ def _weights(
     options: RunOptions, model: ModelProto, folder: Path, made: ShardedModel | None
 ) -> Weights:
     """Weights that are drawn, if that was asked for, and parts that no file has as they are."""
-    from dnnp.core.runtime.model_files import shard_weights
-    from dnnp.core.runtime.weights import random_weights
+    from dnnp.core.runtime.model.weights import random_weights, shard_weights
 
     weights: Weights = {}
     if options.random_weights is not None:
@@ -306,9 +303,9 @@ def _checks(
     options: RunOptions, pipeline: Pipeline, course: _Course, offer: Offer | None
 ) -> Checks:
     """What to do besides measuring."""
-    from dnnp.core.runtime.outcome import Checks
-    from dnnp.core.runtime.placing import may_use_tf32
-    from dnnp.core.runtime.verify import tolerance_for
+    from dnnp.core.runtime.model.device_mapping import may_use_tf32
+    from dnnp.core.runtime.report.outcome import Checks
+    from dnnp.core.runtime.report.verify import tolerance_for
 
     tolerance = None
     if options.verify:
@@ -348,9 +345,9 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
     UnavailableError
         This build has not got a provider.
     """
-    from dnnp.core.runtime.placing import parse_options, parse_places
-    from dnnp.core.runtime.providers import provider_name, require_provider, short_name
-    from dnnp.core.runtime.session import SessionConfig
+    from dnnp.core.runtime.model.device_mapping import parse_options, parse_places
+    from dnnp.core.runtime.model.providers import provider_name, require_provider, short_name
+    from dnnp.core.runtime.model.session import SessionConfig
 
     provider, targets = short_name(provider_name(options.provider)), parse_places(options.place)
     providers = dict.fromkeys([*(t.provider for t in targets.values()), provider])
@@ -371,7 +368,7 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
 def _rules(options: RunOptions) -> Rules:
     """What holds for workers that are no threads."""
     from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
-    from dnnp.core.runtime.workers.staff import Rules
+    from dnnp.core.runtime.workers.pool import Rules
 
     caller = options.caller
     return Rules(
@@ -381,7 +378,7 @@ def _rules(options: RunOptions) -> Rules:
 
 def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
     """How a run talks to whoever asked for it."""
-    from dnnp.core.runtime.load import Watch
+    from dnnp.core.runtime.pipeline.sources import Watch
 
     # The same samples go through several times more where ways to run the model are compared.
     measured = MEASURED if compare else 1.0

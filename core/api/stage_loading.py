@@ -63,7 +63,7 @@ class Stages:
 
     def accept(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a sample, after checking names, types and shapes."""
-        from dnnp.core.runtime.inputs import InputSpec, check_sample
+        from dnnp.core.runtime.model.inputs import InputSpec, check_sample
         from dnnp.formats.onnx_types import CONTAINERS, element_type
 
         known = [t for t in self._manifest["inputs"] if t["to"] or t["name"] in sample]
@@ -139,8 +139,7 @@ def load_stages(
     UnavailableError
         The provider is not there.
     """
-    from dnnp.core.runtime.session import SessionConfig, make_session, places
-    from dnnp.core.runtime.stages import make_stage
+    from dnnp.core.runtime.model.session import SessionConfig, make_session, make_stage, places
     from dnnp.formats.manifest import check_files, check_runs, read_manifest
     from dnnp.formats.onnx_load import load_with_hash
 

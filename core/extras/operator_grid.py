@@ -2,21 +2,560 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod, sqrt
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnp.core.extras.operator_cases import (
-    conv_block,
-    convolutions,
-    pool_block,
-    products,
-    quantised,
-)
-from dnnp.core.extras.operator_chains import Builder, Case
-from dnnp.core.extras.operator_vectors import elementwise, gelu_block, moves, norm_block, rows
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+Shape = tuple[int, ...]
+
+TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
+_OPSET, _IR = 17, 8
+
+
+@dataclass
+class Builder:
+    """Collects the nodes and weights of a chain."""
+
+    dtype: str
+    nodes: list[NodeProto] = field(default_factory=list)
+    weights: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def weight(self, *shape: int, inner: int = 1) -> str:
+        """Random weights; `inner`, the length of the sums that they are in, sets their scale."""
+        rng = np.random.default_rng(len(self.weights))
+        return self.constant(rng.standard_normal(shape, np.float32) / sqrt(inner))
+
+    def constant(self, value: np.ndarray[Any, Any]) -> str:
+        """A weight of this value; floating-point values in the type of the chain."""
+        name = f"w{len(self.weights)}"
+        floating = value.dtype.kind == "f"
+        self.weights[name] = value.astype(TYPES[self.dtype]) if floating else value
+        return name
+
+    def add(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **given: Any) -> str:
+        """Add a node; its first output, the others are called the same with .1, .2 behind."""
+        from onnx import helper
+
+        name = f"t{len(self.nodes)}"
+        names = [name, *(f"{name}.{i}" for i in range(1, outputs))]
+        self.nodes.append(
+            helper.make_node(op, list(inputs), names, name=f"n{name}", domain=domain, **given)
+        )
+        return name
+
+
+Block = Callable[[Builder, str], str]
+"""(builder, input) -> output, of the input's shape and type."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the grid."""
+
+    kind: str
+    """What is varied, in a word."""
+    shape: Shape
+    """Of the input and output."""
+    block: Block
+    dtype: str = "float32"
+    threads: int = 1
+    weight: float = 1.0
+    """What its error counts in a fit."""
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        sizes = "x".join(map(str, self.shape))
+        return f"{self.kind} {sizes} {self.dtype}" + f" {self.threads} threads" * (self.threads > 1)
+
+    def chain(self, length: int) -> ModelProto:
+        """The model of `length` blocks."""
+        from onnx import helper, numpy_helper
+
+        builder = Builder(self.dtype)
+        out = "x"
+        for _ in range(length):
+            out = self.block(builder, out)
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(TYPES[self.dtype]))
+        ends = [helper.make_tensor_value_info(n, element, self.shape) for n in ("x", out)]
+        weights = [numpy_helper.from_array(v, n) for n, v in builder.weights.items()]
+        graph = helper.make_graph(builder.nodes, self.kind, ends[:1], ends[1:], weights)
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
+
+
+def _dense(b: Builder, x: str, inner: int, outer: int) -> str:
+    """Two layers, there and back."""
+    for k, n in ((inner, outer), (outer, inner)):
+        x = b.add("Add", b.add("MatMul", x, b.weight(k, n, inner=k)), b.weight(n))
+    return x
+
+
+def _heads(b: Builder, x: str) -> str:
+    """Products of two activations, as in attention: x x^T, and that times x."""
+    swapped = b.add("Transpose", x, perm=[0, 2, 1])
+    scores = b.add("MatMul", x, swapped)
+    return b.add("MatMul", scores, x)
+
+
+def _loop(b: Builder, x: str, width: int) -> str:
+    """Three steps of a layer inside a loop."""
+    from onnx import TensorProto, helper
+
+    weight, n = b.weight(width, width, inner=width), len(b.nodes)
+    names = [f"l{n}.{i}" for i in range(6)]
+    count, go, state, on, product, out = names
+    nodes = [
+        helper.make_node("Identity", [go], [on]),
+        helper.make_node("MatMul", [state, weight], [product]),
+        helper.make_node("Tanh", [product], [out]),
+    ]
+    value = helper.make_tensor_value_info
+    ends = [value(count, TensorProto.INT64, []), value(go, TensorProto.BOOL, [])]
+    carried = [value(v, TensorProto.FLOAT, [64, width]) for v in (state, out)]
+    body = helper.make_graph(
+        nodes, f"body{n}", [*ends, carried[0]], [value(on, TensorProto.BOOL, []), carried[1]]
+    )
+    return b.add("Loop", b.constant(np.array(3)), "", x, body=body)
+
+
+def products() -> list[Case]:
+    """Matrix products: with weights, with many and few rows, and of activations."""
+    cases = []
+    for rows in (1, 8, 64, 256):
+        for inner, outer in ((64, 64), (128, 512), (256, 256), (768, 768), (512, 2048)):
+            block = partial(_dense, inner=inner, outer=outer)
+            cases.append(Case("product", (1, rows, inner), block))
+    for rows, inner, outer in ((1, 512, 1000), (1, 1024, 1024), (16, 100, 30), (37, 128, 512)):
+        cases.append(Case("product", (rows, inner), partial(_dense, inner=inner, outer=outer)))
+    for heads, length, width in (
+        (4, 32, 16),
+        (4, 128, 32),
+        (12, 128, 64),
+        (8, 256, 64),
+        (2, 16, 8),
+    ):
+        cases.append(Case("heads", (heads, length, width), _heads))
+    for dtype in ("float64", "float16"):
+        for rows, inner in ((32, 128), (128, 512)):
+            block = partial(_dense, inner=inner, outer=inner)
+            cases.append(Case("product", (1, rows, inner), block, dtype))
+    for width in (64, 256):
+        cases.append(Case("loop", (64, width), partial(_loop, width=width)))
+    for steps, width in ((8, 64), (20, 128), (16, 512)):
+        cases.append(Case("recurrent", (steps, 1, width), partial(_lstm, width=width)))
+        cases.append(Case("recurrent", (steps, 4, width), partial(_gru, width=width)))
+    return cases
+
+
+def _lstm(b: Builder, x: str, width: int) -> str:
+    inner = 2 * width
+    w, r = (b.weight(1, 4 * width, width, inner=inner) for _ in range(2))
+    y = b.add("LSTM", x, w, r, b.weight(1, 8 * width), hidden_size=width)
+    return b.add("Squeeze", y, b.constant(np.array([1])))
+
+
+def _gru(b: Builder, x: str, width: int) -> str:
+    inner = 2 * width
+    w, r = (b.weight(1, 3 * width, width, inner=inner) for _ in range(2))
+    y = b.add("GRU", x, w, r, b.weight(1, 6 * width), hidden_size=width)
+    return b.add("Squeeze", y, b.constant(np.array([1])))
+
+
+def conv_block(
+    b: Builder, x: str, channels: int, size: int, groups: int = 1, relu: bool = True
+) -> str:
+    inner = channels // groups * size * size
+    weight = b.weight(channels, channels // groups, size, size, inner=inner)
+    pads = [size // 2] * 4
+    y = b.add("Conv", x, weight, b.weight(channels), pads=pads, group=groups)
+    return b.add("Relu", y) if relu else y
+
+
+def _bottleneck(b: Builder, x: str, channels: int, hidden: int) -> str:
+    """Pointwise convolutions to another number of channels and back."""
+    for c, d in ((channels, hidden), (hidden, channels)):
+        x = b.add("Conv", x, b.weight(d, c, 1, 1, inner=c), b.weight(d))
+    return b.add("Relu", x)
+
+
+def _strided(b: Builder, x: str, channels: int, groups: int) -> str:
+    """A convolution of stride 2, and its image enlarged again."""
+    inner = channels // groups * 9
+    weight = b.weight(channels, channels // groups, 3, 3, inner=inner)
+    y = b.add("Conv", x, weight, pads=[1] * 4, strides=[2, 2], group=groups)
+    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+    return b.add(
+        "Resize",
+        y,
+        "",
+        scales,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+
+
+def _stem(b: Builder, x: str, size: int, side: int) -> str:
+    """A convolution of 3 channels, as models begin, and a few of its channels kept."""
+    y = b.add("Conv", x, b.weight(32, 3, size, size, inner=3 * size * size), pads=[size // 2] * 4)
+    return b.add("Conv", b.add("Relu", y), b.weight(3, 32, 1, 1, inner=32))
+
+
+def _narrow(b: Builder, x: str, channels: int, hidden: int, size: int) -> str:
+    """Few channels to many and back."""
+    weight = b.weight(hidden, channels, size, size, inner=channels * size * size)
+    y = b.add("Conv", x, weight, b.weight(hidden), pads=[size // 2] * 4)
+    return b.add("Conv", y, b.weight(channels, hidden, 1, 1, inner=hidden), b.weight(channels))
+
+
+def _lrn(b: Builder, x: str) -> str:
+    return b.add("LRN", x, size=5)
+
+
+def pool_block(b: Builder, x: str, op: str, size: int) -> str:
+    return b.add(op, x, kernel_shape=[size, size], pads=[size // 2] * 4)
+
+
+def _gate(b: Builder, x: str, channels: int) -> str:
+    """Squeeze and excite: a mean of each channel scales it."""
+    y = b.add("GlobalAveragePool", x)
+    y = b.add("Conv", y, b.weight(channels, channels, 1, 1, inner=channels), b.weight(channels))
+    return b.add("Mul", x, b.add("Sigmoid", y))
+
+
+def convolutions() -> list[Case]:
+    """Convolutions by kernel, channels, groups and size of the image; pooling."""
+    cases = []
+    for channels, side in ((16, 56), (32, 112), (64, 56), (64, 14), (128, 28), (256, 14), (256, 7)):
+        image = (1, channels, side, side)
+        cases.append(Case("conv", image, partial(conv_block, channels=channels, size=3)))
+        cases.append(
+            Case(
+                "depthwise", image, partial(conv_block, channels=channels, size=3, groups=channels)
+            )
+        )
+        cases.append(Case("pointwise", image, partial(conv_block, channels=channels, size=1)))
+    for channels, side in ((96, 28), (384, 14), (960, 7), (24, 56)):
+        image = (1, channels, side, side)
+        cases.append(
+            Case(
+                "depthwise", image, partial(conv_block, channels=channels, size=3, groups=channels)
+            )
+        )
+    cases.append(
+        Case("depthwise", (1, 240, 14, 14), partial(conv_block, channels=240, size=5, groups=240))
+    )
+    for channels, hidden, side in (
+        (24, 144, 56),
+        (64, 384, 14),
+        (160, 960, 7),
+        (256, 64, 56),
+        (512, 128, 28),
+        (8, 48, 112),
+        (48, 12, 14),
+    ):
+        image = (1, channels, side, side)
+        cases.append(
+            Case("pointwise", image, partial(_bottleneck, channels=channels, hidden=hidden))
+        )
+    cases.append(Case("conv", (1, 40, 28, 28), partial(conv_block, channels=40, size=5)))
+    cases.append(
+        Case("grouped", (1, 128, 28, 28), partial(conv_block, channels=128, size=3, groups=32))
+    )
+    block = partial(conv_block, channels=136, size=1, groups=4)
+    cases.append(Case("grouped", (1, 136, 28, 28), block))
+    cases.append(
+        Case("grouped", (1, 256, 14, 14), partial(conv_block, channels=256, size=3, groups=4))
+    )
+    for channels, groups, side in ((64, 1, 56), (96, 96, 56), (256, 1, 14)):
+        cases.append(
+            Case(
+                "strided",
+                (1, channels, side, side),
+                partial(_strided, channels=channels, groups=groups),
+            )
+        )
+    for size, side in ((3, 112), (7, 112), (3, 224)):
+        cases.append(Case("stem", (1, 3, side, side), partial(_stem, size=size, side=side)))
+    for channels, hidden, side, size in (
+        (4, 32, 56, 1), (8, 96, 28, 1), (12, 64, 56, 1), (8, 24, 35, 3), (12, 16, 35, 5),
+    ):  # fmt: skip
+        block = partial(_narrow, channels=channels, hidden=hidden, size=size)
+        cases.append(Case("narrow", (1, channels, side, side), block))
+    cases += [Case("window", (1, c, s, s), _lrn) for c, s in ((64, 28), (96, 54))]
+    for op, channels, side in (("MaxPool", 64, 56), ("AveragePool", 192, 14), ("MaxPool", 256, 14)):
+        cases.append(Case("pool", (1, channels, side, side), partial(pool_block, op=op, size=3)))
+    for channels, side in ((64, 28), (240, 14), (32, 56)):
+        cases.append(Case("gate", (1, channels, side, side), partial(_gate, channels=channels)))
+    for dtype in ("float16", "float64"):
+        cases.append(Case("conv", (1, 64, 28, 28), partial(conv_block, channels=64, size=3), dtype))
+    return cases
+
+
+def _dynamic(b: Builder, x: str, width: int) -> str:
+    """A product in 8-bit integers as dynamic quantisation writes it."""
+    q = b.add("DynamicQuantizeLinear", x, outputs=3)
+    rng = np.random.default_rng(len(b.weights))
+    w = b.constant(rng.integers(-127, 127, (width, width), np.int8))
+    y = b.add("MatMulInteger", q, w, f"{q}.2", b.constant(np.array(0, np.int8)))
+    scale = b.add("Mul", f"{q}.1", b.constant(np.array(0.01, np.float32)))
+    return b.add("Mul", b.add("Cast", y, to=1), scale)
+
+
+def _quantised_conv(b: Builder, x: str, channels: int, size: int, groups: int = 1) -> str:
+    """A convolution in 8-bit integers between conversions of its ends."""
+    scale, zero = b.constant(np.array(0.05, np.float32)), b.constant(np.array(128, np.uint8))
+    rng = np.random.default_rng(len(b.weights))
+    shape = (channels, channels // groups, size, size)
+    w = b.constant(rng.integers(-127, 127, shape, np.int8))
+    of_w = (b.constant(np.array(0.01, np.float32)), b.constant(np.array(0, np.int8)))
+    q = b.add("QuantizeLinear", x, scale, zero)
+    for _ in range(4):
+        q = b.add(
+            "QLinearConv", q, scale, zero, w, *of_w, scale, zero, pads=[size // 2] * 4, group=groups
+        )
+    return b.add("DequantizeLinear", q, scale, zero)
+
+
+def quantised() -> list[Case]:
+    """Products and convolutions in 8-bit integers."""
+    cases = []
+    for rows, width in ((1, 256), (64, 256), (128, 768)):
+        cases.append(Case("dynamic", (rows, width), partial(_dynamic, width=width)))
+    for channels, side in ((64, 28), (128, 14)):
+        for size, groups in ((1, 1), (3, 1), (3, channels)):
+            block = partial(_quantised_conv, channels=channels, size=size, groups=groups)
+            cases.append(Case("quantised-conv", (1, channels, side, side), block))
+    return cases
+
+
+def _unary(b: Builder, x: str, ops: str) -> str:
+    for op in ops.split():
+        x = b.add(op, x)
+    return x
+
+
+def _vector(b: Builder, x: str, width: int) -> str:
+    """Scale and shift by a vector, as in an affine layer."""
+    return b.add("Add", b.add("Mul", x, b.weight(width)), b.weight(width))
+
+
+def _scalar(b: Builder, x: str) -> str:
+    y = b.add("Mul", x, b.constant(np.array(0.9, np.float32)))
+    return b.add("Add", y, b.constant(np.array(0.1, np.float32)))
+
+
+def _pair(b: Builder, x: str) -> str:
+    """Arithmetic on two activations of a size."""
+    y = b.add("Sub", b.add("Neg", x), x)
+    return b.add("Add", y, x)
+
+
+def _divide(b: Builder, x: str) -> str:
+    y = b.add(
+        "Div", x, b.add("Sqrt", b.add("Add", b.add("Abs", x), b.constant(np.array(1, np.float32))))
+    )
+    return b.add("Mul", y, x)
+
+
+def _power(b: Builder, x: str) -> str:
+    return b.add("Pow", x, b.constant(np.array(2, np.float32)))
+
+
+def _channel(b: Builder, x: str, channels: int) -> str:
+    """Scale and shift by channel, where a channel is a plane."""
+    return b.add("Add", b.add("Mul", x, b.weight(1, channels, 1, 1)), b.weight(1, channels, 1, 1))
+
+
+def _where(b: Builder, x: str) -> str:
+    less = b.add("Less", x, b.constant(np.array(0, np.float32)))
+    return b.add("Where", less, b.constant(np.array(0.5, np.float32)), x)
+
+
+def _masked(b: Builder, x: str, length: int) -> str:
+    """Scores of attention with a mask for all heads."""
+    mask = b.constant(np.tri(length, dtype=np.bool_)[None])
+    return b.add("Where", mask, x, b.constant(np.array(-1, np.float32)))
+
+
+def _cast(b: Builder, x: str) -> str:
+    return b.add("Cast", b.add("Neg", b.add("Cast", x, to=6)), to=1)
+
+
+def elementwise() -> list[Case]:
+    """Operators on each element, cheap and dear, in and beyond the caches."""
+    cases = []
+    flat: tuple[Shape, ...] = ((16, 64), (64, 128), (128, 768), (512, 2048))
+    blocks: dict[str, Callable[[Shape], Block]] = {
+        "arithmetic": lambda s: _pair,
+        "vector": lambda s: partial(_vector, width=s[-1]),
+        "scalar": lambda s: _scalar,
+        "divide": lambda s: _divide,
+        "power": lambda s: _power,
+        "where": lambda s: _where,
+        "cast": lambda s: _cast,
+        "tanh": lambda s: partial(_unary, ops="Tanh"),
+        "sigmoid": lambda s: partial(_unary, ops="Sigmoid"),
+        "erf": lambda s: partial(_unary, ops="Erf"),
+        "exp": lambda s: partial(_unary, ops="Exp Log"),
+        "relu": lambda s: partial(_unary, ops="Relu Neg"),
+    }
+    for kind, made in blocks.items():
+        cases += [Case(kind, shape, made(shape)) for shape in flat]
+    for heads, length in ((4, 32), (4, 128), (12, 197)):
+        block = partial(_masked, length=length)
+        cases.append(Case("mask", (heads, length, length), block))
+    for channels, side in ((64, 28), (16, 112)):
+        block = partial(_channel, channels=channels)
+        cases.append(Case("channel", (1, channels, side, side), block))
+    cases.append(Case("arithmetic", (128, 768), _pair, "float16"))
+    cases.append(Case("arithmetic", (128, 768), _pair, "float64"))
+    return cases
+
+
+def _softmax(b: Builder, x: str) -> str:
+    return b.add("Softmax", x, axis=-1)
+
+
+def norm_block(b: Builder, x: str, width: int) -> str:
+    return b.add("LayerNormalization", x, b.weight(width), b.weight(width), axis=-1)
+
+
+def _norm_sum(b: Builder, x: str, width: int) -> str:
+    return norm_block(b, b.add("Add", x, b.add("Neg", x)), width)
+
+
+def _mean(b: Builder, x: str, op: str) -> str:
+    return b.add("Sub", x, b.add(op, x, axes=[-1], keepdims=1))
+
+
+def gelu_block(b: Builder, x: str) -> str:
+    """Gelu as exporters write it; ONNX Runtime makes it one operator."""
+    e = b.add("Erf", b.add("Div", x, b.constant(np.array(sqrt(2), np.float32))))
+    a = b.add("Add", e, b.constant(np.array(1, np.float32)))
+    return b.add("Mul", b.add("Mul", x, a), b.constant(np.array(0.5, np.float32)))
+
+
+def _instance(b: Builder, x: str, channels: int) -> str:
+    return b.add("InstanceNormalization", x, b.weight(channels), b.weight(channels))
+
+
+def rows() -> list[Case]:
+    """Normalisation, softmax and reductions over rows, long and short."""
+    cases = []
+    for shape in ((4, 16, 16), (4, 128, 128), (12, 197, 197), (1, 128, 768), (1, 512, 1024)):
+        cases.append(Case("softmax", shape, _softmax))
+        cases.append(Case("norm", shape, partial(norm_block, width=shape[-1])))
+        cases.append(Case("norm-sum", shape, partial(_norm_sum, width=shape[-1])))
+        cases.append(Case("gelu", shape, gelu_block))
+        cases.append(Case("reduce", shape, partial(_mean, op="ReduceMean")))
+        cases.append(Case("reduce", shape, partial(_mean, op="ReduceMax")))
+    for channels, side in ((32, 32), (64, 56)):
+        block = partial(_instance, channels=channels)
+        cases.append(Case("instance", (1, channels, side, side), block))
+    return cases
+
+
+def _permuted(b: Builder, x: str, shape: Shape, order: tuple[int, ...]) -> str:
+    """A transpose, and the same shape again; a reshape keeps transposes from cancelling out."""
+    y = b.add("Transpose", x, perm=order)
+    return b.add("Reshape", y, b.constant(np.array(shape)))
+
+
+def _views(b: Builder, x: str, shape: Shape) -> str:
+    for wanted in ((prod(shape),), shape):
+        x = b.add("Reshape", x, b.constant(np.array(wanted)))
+    return b.add("Neg", x)
+
+
+def _tiny(b: Builder, x: str, width: int) -> str:
+    """Operators of several kinds on next to nothing: starting them is what takes time."""
+    y = b.add("Softmax", b.add("Mul", x, b.weight(width)), axis=-1)
+    half = b.add("Split", y, axis=-1, outputs=2)
+    y = b.add("Concat", half, f"{half}.1", axis=-1)
+    y = b.add("Tanh", b.add("Add", y, x))
+    return b.add("Sub", y, b.add("ReduceMean", y, axes=[-1], keepdims=1))
+
+
+def _halves(b: Builder, x: str, axis: int) -> str:
+    y = b.add("Split", x, axis=axis, outputs=2)
+    return b.add("Concat", f"{y}.1", y, axis=axis)
+
+
+def _slices(b: Builder, x: str, shape: Shape) -> str:
+    half = shape[-1] // 2
+    at = [b.constant(np.array([v])) for v in (0, half, 2 * half, len(shape) - 1)]
+    parts = [b.add("Slice", x, at[i], at[i + 1], at[3]) for i in (0, 1)]
+    return b.add("Concat", parts[1], parts[0], axis=-1)
+
+
+def _gather(b: Builder, x: str, rows: int) -> str:
+    order = np.random.default_rng(rows).permutation(rows)
+    return b.add("Gather", x, b.constant(order), axis=0)
+
+
+def _elements(b: Builder, x: str, shape: Shape) -> str:
+    order = np.random.default_rng(0).integers(0, shape[0], shape)
+    return b.add("GatherElements", x, b.constant(order), axis=0)
+
+
+def _scatter(b: Builder, x: str, shape: Shape) -> str:
+    order = np.random.default_rng(0).permutation(shape[0])[:, None]
+    return b.add("ScatterND", x, b.constant(order), b.add("Neg", x))
+
+
+def _pad(b: Builder, x: str, shape: Shape) -> str:
+    zeros = [0] * (len(shape) - 1)
+    y = b.add("Pad", x, b.constant(np.array([*zeros, 1, *zeros, 1])))
+    at = [b.constant(np.array([v])) for v in (1, shape[-1] + 1, len(shape) - 1)]
+    return b.add("Slice", y, *at)
+
+
+def _expand(b: Builder, x: str, shape: Shape) -> str:
+    wide = b.add("Expand", x, b.constant(np.array([4, *shape])))
+    at = [b.constant(np.array([v])) for v in (1, 2, 0)]
+    return b.add("Reshape", b.add("Slice", wide, *at), b.constant(np.array(shape)))
+
+
+def _sort(b: Builder, x: str) -> str:
+    width = b.constant(np.array([32]))
+    y = b.add("TopK", x, width, outputs=2, axis=-1)
+    return b.add("Add", x, b.add("ReduceMax", y, axes=[-1], keepdims=1))
+
+
+def moves() -> list[Case]:
+    """Operators that only move data, and those that do nothing."""
+    cases = []
+    shape: Shape
+    for shape in ((1, 32, 4, 16), (1, 128, 4, 32), (1, 197, 12, 64), (1, 512, 8, 64)):
+        block = partial(_permuted, shape=shape, order=(0, 2, 1, 3))
+        cases.append(Case("heads-apart", shape, block))
+    for shape in ((4, 32, 48), (1, 128, 512), (1, 768, 196), (8, 256, 192)):
+        block = partial(_permuted, shape=shape, order=(0, 2, 1))
+        cases.append(Case("transpose", shape, block))
+        cases.append(Case("halves", shape, partial(_halves, axis=1)))
+        cases.append(Case("slices", shape, partial(_slices, shape=shape)))
+        cases.append(Case("pad", shape, partial(_pad, shape=shape)))
+        cases.append(Case("expand", shape, partial(_expand, shape=shape)))
+    for shape in ((1, 64), (8, 8)):
+        cases.append(Case("view", shape, partial(_views, shape=shape)))
+        cases.append(Case("tiny", shape, partial(_tiny, width=shape[-1])))
+    for shape in ((32, 64), (512, 128), (1000, 768)):
+        cases.append(Case("gather", shape, partial(_gather, rows=shape[0])))
+        cases.append(Case("elements", shape, partial(_elements, shape=shape)))
+        cases.append(Case("scatter", shape, partial(_scatter, shape=shape)))
+    for shape in ((16, 256), (128, 1000)):
+        cases.append(Case("sort", shape, _sort))
+    return cases
+
 
 _WEIGHT = 3.0
 """What the error of a layer counts: here operators run as they do in models."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.extras.operator_chains import TYPES, Case
+from dnnp.core.extras.operator_grid import TYPES, Case
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.providers import first_line, ort_errors
-from dnnp.core.runtime.session import Place, SessionConfig, make_session
+from dnnp.core.runtime.model.providers import first_line, ort_errors
+from dnnp.core.runtime.model.session import Place, SessionConfig, make_session
 
 SHORT, LONG = 2, 8
 """Blocks of the two chains."""

@@ -1,382 +1,294 @@
-"""A split model at work: samples go through it, and outputs are compared with the whole model.
-
-Transfers of a schedule at work: copies of tensors, or links that are emulated. Threads of one
-process could read each other's tensors, but a schedule with transfers says that they move, so they
-do: the thread of the link, or of the device that receives, copies every tensor into memory of its
-own; from a GPU it comes to the host. An emulated link copies nothing and takes as long as the
-schedule says.
-"""
+"""Other ways to use the same cores: the whole model at once, or independent replicas of it."""
 
 from __future__ import annotations
 
-import threading
+import gc
+import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.model.plan import Stage
-from dnnp.core.runtime.limits import making_session
-from dnnp.core.runtime.load import Load, Watch, widest
-from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.placing import reference_config
-from dnnp.core.runtime.providers import Left
-from dnnp.core.runtime.report import Timing, summarize, summarize_schedule
-from dnnp.core.runtime.scheduled import steering
-from dnnp.core.runtime.session import Place, SessionConfig, make_session
-from dnnp.core.runtime.sources import Repeated, Sink, Source
-from dnnp.core.runtime.stages import make_stage
-from dnnp.core.runtime.steady import Settled, count_for, settle
-from dnnp.core.runtime.steps import Steered, Step, Worker
-from dnnp.core.runtime.trace import Moved, Trace
-from dnnp.core.runtime.turns import Turns
-from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.verify import (
-    Case,
-    Examiner,
-    Tolerance,
-    Verdict,
-    case_of_file,
-    drawing_nodes,
-    exposed,
-    verify_files,
-    verify_outputs,
+from dnnp.core.model.processes import available_cores
+from dnnp.core.runtime.model.device_mapping import main_config
+from dnnp.core.runtime.model.session import Place, SessionConfig, places
+from dnnp.core.runtime.pipeline.prepare import Pipeline
+from dnnp.core.runtime.pipeline.sources import Arrivals, Load, widest
+from dnnp.core.runtime.pipeline.steps import Worker
+from dnnp.core.runtime.report.choice import (
+    MOST_ROUNDS,
+    PIPELINE,
+    REPLICAS,
+    WHOLE,
+    Choice,
+    Compared,
+    Offer,
+    choose,
+    is_clear,
 )
-from dnnp.core.runtime.waits import with_threads
-from dnnp.core.runtime.weights import use_weights
-from dnnp.core.runtime.workers.staff import Staff
+from dnnp.core.runtime.report.outcome import OTHERS, Checks, Outcome
+from dnnp.core.runtime.report.statistics import (
+    Timing,
+    median_timing,
+    timing_of,
+    worth_repeating,
+)
+from dnnp.core.runtime.report.sweep import Queueing, Sweep, Swept, queueing, run_sweep
+from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from dnnp.core.runtime.pipeline.prepare import Pipeline
 
-    from dnnp.formats.onnx_stages import StageModel
-
-
-@dataclass
-class Pipeline:
-    """A split model, ready to run."""
-
-    model: ModelProto
-    folder: Path
-    config: SessionConfig
-    weights: Mapping[str, NDArray[np.generic]]
-    parts: list[StageModel]
-    steps: list[Step]
-    stages: list[Stage]
-    """The plan's stages, without empty ones."""
-    outputs: tuple[str, ...]
-    watch: Watch = field(default_factory=Watch)
-    crowded: bool = False
-    """Devices share processors: waiting for one says nothing about other processes."""
-    homes: list[tuple[Place, ...]] = field(default_factory=list)
-    """Of each step, one place a replica."""
-    left: list[Left] = field(default_factory=list)
-    """What the provider of each step left to the CPU."""
-    staff: Staff | None = None
-    """Where the workers of the stages come from; None: they are threads of this process."""
-    made: ModelProto | None = None
-    """What was split, if it is a model that was made of this one."""
-
-    @property
-    def devices(self) -> int:
-        """Devices that the stages run on, replicas included."""
-        return sum({stage.device: stage.replicas for stage in self.stages}.values())
-
-    def warmup(self, load: Load) -> int:
-        """Samples of a trace that go before those that are measured."""
-        return 0 if load.apart else load.warmup * widest(self.stages)
-
-    def warmup_apart(self, load: Load) -> int:
-        """Samples that go before a trace."""
-        return load.warmup * widest(self.stages) if load.apart and load.samples else 0
-
-    def settle(self, load: Load) -> tuple[Load, Settled]:
-        """Send samples through until the rate is steady, as far as the load asks for that.
-
-        Returns the load with the number of samples to measure, and what went through.
-        """
-        first = max(load.warmup, 1) * widest(self.stages)
-        most = None if load.settle else 1 if load.least_s and load.warmup else 0
-        if most == 0:
-            return load, Settled()
-
-        def stretch(count: int) -> Timing:
-            source = Repeated(load.samples, count)
-            return self.figures(summarize(self._send(load, source)))
-
-        settled = settle(stretch, first, most=most)
-        count = count_for(settled.rate_per_s, load.least_s, load.count)
-        if not load.apart:
-            load = replace(load, count=count)
-        return load, settled
-
-    def run(self, load: Load, keep: Callable[[int], bool] = lambda s: False) -> Trace:
-        """Send the warm-up and the measured samples through; of a schedule these alone count.
-
-        Raises
-        ------
-        FormatError
-            The devices of a schedule would wait for each other for ever.
-        """
-        sink = load.sink(keep)
-        try:
-            trace = self._through(load, sink)
-        except BaseException:
-            with suppress(DnnpError):  # what was done stays, but this is not why it ends
-                sink.close()
-            raise
-        sink.close()
-        return replace(trace, outputs=sink.outputs(trace.done))
-
-    def _through(self, load: Load, sink: Sink) -> Trace:
-        """Send warm-up and samples through, on their own or together."""
-        if not load.apart:
-            return self._send(load, load.source(self.warmup(load) + load.count), sink, among=0)
-        first = self.warmup_apart(load)
-        steered: Steered | None = None
-        crew: Crew | None = None
-        if load.program is not None:
-            crew = crew_of(self.steps, load.program.turns, emulate=load.emulate)
-            steered = steering(crew.turns, crew.steps, self.outputs, load.queue)
-        if first:
-            trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
-            if trace.interrupted:
-                return trace.before(0)
-        steps = self.steps if crew is None else crew.steps
-        source = load.source(load.count)
-        trace = self._send(load, source, sink, among=first, steps=steps, steered=steered)
-        return trace if crew is None else crew.apart(trace)
-
-    def _send(
-        self,
-        load: Load,
-        source: Source,
-        sink: Sink | None = None,
-        *,
-        among: int | None = None,
-        after: int = 0,
-        steps: Sequence[Step] | None = None,
-        steered: Steered | None = None,
-    ) -> Trace:
-        """Send samples through.
-
-        `among`: how many others went before, and `after` so many will come; None: nobody is told
-        of them.
-        """
-
-        def progress(number: int) -> None:
-            if among is not None:
-                known = load.expected if source.count is None else source.count
-                total = among + known + after if known else 0
-                self.watch.progress(among + number, total)
-
-        return send(
-            self.steps if steps is None else steps,
-            source,
-            sink or Sink(),
-            self.outputs,
-            queue=load.queue,
-            window=load.window,
-            interrupted=self.watch.interrupted,
-            progress=progress,
-            steered=steered,
-        )
-
-    def summarize(self, trace: Trace, load: Load) -> Timing:
-        """Figures of a trace."""
-        if load.program is not None:
-            return self.figures(summarize_schedule(trace, self.devices))
-        return self.figures(summarize(trace, self.warmup(load)))
-
-    def figures(self, timing: Timing) -> Timing:
-        """Figures without those that mean nothing here."""
-        return replace(timing, taken=()) if self.crowded else timing
-
-    def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
-        """Compare the outputs that a trace kept with those of the whole model."""
-        self.watch.checks("verifying", 0.0)
-        whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
-        stopped = self.watch.interrupted
-        if load.files is not None:
-            files, went = load.files, load.files.went or ()
-
-            def case_of(number: int) -> Case:
-                return case_of_file(went[number], files.read, whole.run)
-
-            verdict = verify_files(len(went), case_of, tolerance, stopped)
-        else:
-            reference = []
-            for sample in load.samples:
-                if stopped():
-                    return Verdict()
-                values = whole.run(dict(sample))
-                reference.append({name: to_numpy(values[name]) for name in self.outputs})
-            verdict = verify_outputs(reference, trace.outputs, tolerance)
-
-            def case_of(number: int) -> Case:
-                i = number % len(reference)
-                shown, sample = f"sample {number}", load.samples[i]
-                return Case(shown, sample, reference[i], trace.outputs[number])
-
-        if not verdict.ok and not stopped():
-            verdict.examine(case_of, self._examiner(tolerance))
-        return verdict
-
-    def _examiner(self, tolerance: Tolerance) -> Examiner:
-        """What finds out why outputs differ."""
-        model = self.made or self.model
-        opened = exposed(model, [part.model for part in self.parts])
-        names = [value.name for value in opened.graph.output]
-        config = reference_config(self.homes, self.config)
-
-        def run_by(config: SessionConfig) -> Callable[[Values], Values]:
-            return self._worker(opened, names, config, Place(), "the whole model").run
-
-        plain = None
-        if config.optimization != "disable":
-            with suppress(DnnpError):  # not every model runs without
-                plain = run_by(replace(config, optimization="disable"))
-        drawing, made = drawing_nodes(model), self.made is not None
-        return Examiner(self.steps, tolerance, run_by(config), plain, drawing, made)
-
-    def whole(
-        self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
-    ) -> Worker:
-        """The unsplit model."""
-        return self._worker(self.model, self.outputs, config, place, name, alone=alone)
-
-    def _worker(
-        self,
-        model: ModelProto,
-        outputs: Sequence[str],
-        config: SessionConfig,
-        place: Place,
-        name: str,
-        *,
-        alone: bool = False,
-    ) -> Worker:
-        model = use_weights(model, self.weights) if self.weights else model
-        with making_session(name):
-            session, threads = with_threads(
-                lambda: make_session(model, self.folder, config, place, self.weights, alone=alone)
-            )
-        stage = make_stage(session, outputs, outputs, config, place)
-        return Worker(name, stage, place.cores, stage.stop, threads)
+ROUNDS = 3
+"""Each way runs this often, in turn; medians are reported."""
+_POLL_S = 0.1
 
 
-def _copied(value: Any) -> Any:
-    """The value in memory of its own."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, list):
-        return [_copied(entry) for entry in value]
-    return to_numpy(value)
+def run_replicas(
+    replicas: Sequence[Worker],
+    samples: Sequence[Mapping[str, Any]],
+    count: int,
+    warmup: int = 0,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Timing:
+    """Time replicas of a model, one thread each, that take samples from a common pile.
 
+    Every replica runs `warmup` samples first, then all start together on `count` samples. One
+    replica is the whole model run sample by sample.
 
-def _size(value: Any) -> int:
-    """Bytes of a value; 0 where it does not tell."""
-    if isinstance(value, list):
-        return sum(map(_size, value))
-    if hasattr(value, "tensor_size_in_bytes"):
-        return int(value.tensor_size_in_bytes()) if value.is_tensor() else 0
-    return int(getattr(value, "nbytes", 0))
-
-
-@dataclass
-class Carrier:
-    """Moves the tensors of a transfer, sample by sample."""
-
-    seconds: float | None = None
-    """How long the link is to take; None: copy."""
-    moved: list[int] = field(default_factory=list)
-    """Bytes of each sample, in any order."""
-    _stopped: threading.Event = field(default_factory=threading.Event)
-
-    def __call__(self, values: Values) -> Values:
-        """The same tensors where they are to be."""
-        self.moved.append(sum(map(_size, values.values())))
-        if self.seconds is None:
-            return {name: _copied(value) for name, value in values.items()}
-        self._stopped.wait(min(self.seconds, threading.TIMEOUT_MAX))
-        return values
-
-    def stop(self) -> None:
-        """End what is under way."""
-        self._stopped.set()
-
-    @property
-    def mean_bytes(self) -> float:
-        """Of a sample."""
-        return sum(self.moved) / max(len(self.moved), 1)
-
-
-def _nothing(values: Values) -> Values:
-    return {}
-
-
-@dataclass(frozen=True)
-class Crew:
-    """The steps of a schedule."""
-
-    steps: tuple[Step, ...]
-    """Those that run nodes, then the others."""
-    carriers: tuple[Carrier, ...]
-    """Of each transfer."""
-    turns: Turns
-
-    def apart(self, trace: Trace) -> Trace:
-        """The trace of the steps that run nodes, with what the transfers did."""
-        stages = len(self.steps) - len(self.turns.others)
-        rows = [transfer.step for transfer in self.turns.transfers]
-        moved = Moved(
-            self.turns.transfers,
-            trace.start_ns[rows],
-            trace.end_ns[rows],
-            tuple(carrier.mean_bytes for carrier in self.carriers),
-            emulated=any(carrier.seconds is not None for carrier in self.carriers),
-        )
-        return replace(
-            trace,
-            start_ns=trace.start_ns[:stages],
-            end_ns=trace.end_ns[:stages],
-            replicas=trace.replicas[:stages],
-            waited_ns=None if trace.waited_ns is None else trace.waited_ns[:stages],
-            moved=moved if rows else None,
-        )
-
-
-def crew_of(stages: Sequence[Step], turns: Turns, *, emulate: bool = False) -> Crew:
-    """What runs a schedule: stages that take what they read from transfers, and the transfers.
-
-    Parameters
-    ----------
-    stages
-        The steps that run nodes, in the order of the schedule's.
-    emulate
-        Transfers take as long as the schedule says; else they copy.
+    Raises
+    ------
+    DnnpError
+        A replica failed; the others have been stopped.
     """
-    maker = {name: i for i, step in enumerate(stages) for name in step.outputs}
-    takes: list[dict[str, int]] = [{} for _ in range(turns.steps)]
-    for i, step in enumerate(stages):
-        for name in step.inputs:
-            head = i
-            while (tail := turns.via.get((head, maker.get(name, -1)))) is not None:
-                takes[head][name] = tail
-                head = tail
-            if head != i:
-                takes[head][name] = maker[name]
-    steps = [replace(step, takes=takes[i]) for i, step in enumerate(stages)]
-    carriers = {t.step: Carrier(t.time_s if emulate else None) for t in turns.transfers}
-    for i in range(len(stages), turns.steps):
-        name = turns.name(i)
-        if i in carriers:
-            worker = Worker(name, carriers[i], stop=carriers[i].stop)
-            steps.append(Step(name, tuple(takes[i]), (), (worker,), takes[i]))
-        else:
-            steps.append(Step(name, (), (), (Worker(name, _nothing),)))
-    return Crew(tuple(steps), tuple(carriers.values()), turns)
+    pile = itertools.count()
+    start = np.zeros(count, dtype=np.int64)
+    end = np.zeros(count, dtype=np.int64)
+    waited: list[int] = []
+    failed: list[DnnpError] = []
+
+    def stopped() -> bool:
+        return bool(failed) or interrupted()
+
+    def prepare(replica: Worker) -> None:
+        replica.pin()
+        for s in range(warmup):
+            if not stopped():
+                replica.run(dict(samples[s % len(samples)]))
+
+    def work(replica: Worker) -> None:
+        replica.pin()
+        waits, steals = WaitClock(replica.threads), StealClock()
+        while not stopped():
+            s = next(pile)
+            if s >= count:
+                stolen = steals.passed_ns(replica.cores[:1])
+                waited.append(waits.passed_ns(replica.threads) + stolen)
+                return
+            feeds = dict(samples[s % len(samples)])
+            start[s] = time.perf_counter_ns()
+            replica.run(feeds)
+            end[s] = time.perf_counter_ns()
+
+    def guarded(task: Callable[[Worker], None], replica: Worker) -> None:
+        try:
+            task(replica)
+        except DnnpError as error:
+            failed.append(type(error)(f"{replica.name}: {error}"))
+
+    with ThreadPoolExecutor(len(replicas), thread_name_prefix="replica") as pool:
+        for task in (prepare, work):
+            futures = [pool.submit(guarded, task, replica) for replica in replicas]
+            while wait(futures, _POLL_S).not_done:
+                if stopped():
+                    _stop(replicas)
+            for future in futures:
+                future.result()
+    if interrupted():
+        failed.clear()
+    if failed:
+        raise failed[0]
+    done = end > 0
+    n = int(done.sum())
+    if not n:
+        return Timing(0, 0.0, 0.0, 0.0, (0.0,), (0.0,), 0.0)
+    took = end[done] - start[done]
+    span = max(int(end[done].max() - start[done].min()), 1)
+    idle = 1.0 - float(took.sum()) / (span * len(replicas))
+    timing = timing_of(
+        took, span * 1e-9, np.array([np.median(took) * 1e-9]), np.array([idle]), idle
+    )
+    taken = min(sum(waited) / (span * len(replicas)), 1.0)
+    return replace(timing, taken=(taken,)) if waits_are_known() else timing
+
+
+def _stop(replicas: Sequence[Worker]) -> None:
+    for replica in replicas:
+        if replica.stop is not None:
+            replica.stop()
+
+
+def compare(
+    pipeline: Pipeline, load: Load, first: Timing, offer: Offer | None = None
+) -> list[Compared]:
+    """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
+
+    `first` is a round of the pipeline already run. The whole model's threads spin while they wait,
+    or not, whichever is faster here. With `offer`, what fits the memory of the devices, until it is
+    clear which is the fastest.
+    """
+    others = _others(pipeline, load, offer or Offer())
+    modes = {PIPELINE: (pipeline.config, len(pipeline.steps))}
+    modes |= {mode: (config, len(workers)) for mode, (config, workers) in others.items()}
+    rounds: dict[str, list[Timing]] = {PIPELINE: [first]} | {mode: [] for mode in others}
+    least, most = ROUNDS, ROUNDS if offer is None else MOST_ROUNDS
+    stop = pipeline.watch.interrupted
+    for number in range(most):
+        figures = {mode: median_timing(timings) for mode, timings in rounds.items() if timings}
+        if number >= least and is_clear(figures):
+            break
+        of = f"of {least}" if number < least else f"of {most} at most"
+        pipeline.watch.detail(f"comparison, round {number + 1} {of}")
+        pipeline.watch.checks(f"comparing, round {number + 1} {of}", number / most)
+        if number and not stop():
+            rounds[PIPELINE].append(pipeline.summarize(pipeline.run(load), load))
+        for mode, (_, workers) in others.items():
+            if not stop():
+                rounds[mode].append(
+                    run_replicas(workers, load.samples, load.count, load.warmup, stop)
+                )
+    return [
+        Compared(mode, *modes[mode], median_timing(timings))
+        for mode, timings in rounds.items()
+        if timings
+    ]
+
+
+def _others(
+    pipeline: Pipeline, load: Load, offer: Offer
+) -> dict[str, tuple[SessionConfig, list[Worker]]]:
+    """Mode -> sessions of the whole model, in one configuration."""
+    cores = len(available_cores())
+    config = main_config(pipeline.homes, pipeline.config)
+    whole = replace(config, threads=cores, pin=False)
+    single = replace(config, threads=1)
+    spots, _ = places(pipeline.devices, single)
+    if config.provider == "cpu":
+        spots = spots[:cores]
+    else:
+        spots = spots[: len({spot.device_id for spot in spots})]
+    found = {}
+    if WHOLE not in offer.ruled_out:
+        found[WHOLE] = (whole, [_fastest_whole(pipeline, whole, load)])
+    if REPLICAS not in offer.ruled_out:
+        spots = spots[: offer.copies]
+        copies = [pipeline.whole(single, spot, f"replica {i}") for i, spot in enumerate(spots)]
+        found[REPLICAS] = (single, copies)
+    return found
+
+
+def chosen(pipeline: Pipeline, others: Sequence[Compared], offer: Offer) -> Choice | None:
+    """The fastest of the ways that `compare` timed, beside what was predicted of it."""
+    gpu = main_config(pipeline.homes, pipeline.config).provider != "cpu"
+    predicted = {
+        # A stage stands for a device of the plan: one GPU, or as many cores as it has threads.
+        mode: offer.predicted(
+            mode,
+            sessions,
+            as_planned=not pipeline.crowded and (gpu or config.threads == pipeline.config.threads),
+        )
+        for mode, config, sessions, _ in others
+    }
+    return choose({mode: timing for mode, _, _, timing in others}, offer, predicted)
+
+
+def _fastest_whole(pipeline: Pipeline, config: SessionConfig, load: Load) -> Worker:
+    """The whole model on all cores, with threads that wait in the better way."""
+    workers = [
+        pipeline.whole(config, Place(), "the whole model", alone=alone) for alone in (False, True)
+    ]
+    trial = [
+        run_replicas([w], load.samples, min(load.count, 8), 2, pipeline.watch.interrupted)
+        for w in workers
+    ]
+    return max(zip(trial, workers, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]
+
+
+def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
+    """Send the samples through, then verify and compare as asked, unless interrupted."""
+    # What is there by now stays: no collection needs to walk it on a core that runs a stage.
+    gc.collect()
+    gc.freeze()
+    load, settled = pipeline.settle(load)
+    warmup, distinct = pipeline.warmup(load), len(load.samples)
+    total, checked = warmup + load.count, max(distinct, widest(pipeline.stages))
+    keep: Callable[[int], bool] = lambda s: False  # noqa: E731
+    if load.files is not None and checks.tolerance is not None:
+        load.files.went = []
+    elif load.seconds is not None:
+        keep = lambda s: s < checked  # noqa: E731
+    elif checks.tolerance is not None or checks.keep:
+        keep = lambda s: s < checked or s >= total - checked  # noqa: E731
+    outcome = _measure(pipeline, load, checks, keep)
+    outcome.settled = settled
+    outcome.discarded += settled.samples
+    trace = outcome.trace
+    outcome.files, outcome.duration_s = load.files, load.seconds
+    outcome.program, outcome.warmup = load.program, warmup
+    if load.arrivals is not None:
+        outcome.queueing = queueing(trace, load.arrivals)
+    outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
+    stop = pipeline.watch.interrupted
+    if checks.tolerance is not None and not stop():
+        outcome.verdict = pipeline.verify(trace, load, checks.tolerance)
+    if checks.sweep is not None and not stop():
+        outcome.swept = _sweep(pipeline, load, checks.sweep, outcome.timing.throughput_per_s)
+    if checks.compare and not stop():
+        if load.seconds is not None:
+            load = replace(load, count=outcome.timing.samples, seconds=None)
+        outcome.others = compare(pipeline, load, outcome.timing, checks.offer)
+        outcome.timing = outcome.others[0].timing
+        outcome.discarded += (outcome.timing.rounds - 1) * load.warmup * widest(pipeline.stages)
+        if checks.offer is not None and not stop():
+            outcome.choice = chosen(pipeline, outcome.others, checks.offer)
+    outcome.interrupted = trace.interrupted or stop()
+    if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
+        outcome.verdict = None
+    return outcome
+
+
+def _sweep(pipeline: Pipeline, load: Load, sweep: Sweep, capacity_per_s: float) -> Swept:
+    """Send samples through at all rates of a sweep, each after a warm-up."""
+
+    def measure(arrivals: Arrivals, count: int) -> Queueing | None:
+        trace = pipeline.run(replace(load, count=count, seconds=None, arrivals=arrivals))
+        return None if trace.interrupted else queueing(trace, arrivals)
+
+    return run_sweep(sweep, capacity_per_s, measure, pipeline.watch.checks)
+
+
+def _measure(
+    pipeline: Pipeline, load: Load, checks: Checks, keep: Callable[[int], bool]
+) -> Outcome:
+    """Measure; again while other processes disturb that, as far as time allows."""
+    begin = time.perf_counter()
+    best: Outcome | None = None
+    tries = through = 0
+    while True:
+        trace = pipeline.run(load, keep)
+        timing = pipeline.summarize(trace, load)
+        tries += 1
+        through += trace.done + pipeline.warmup_apart(load)
+        if best is None or (not trace.interrupted and timing.lost < best.timing.lost):
+            best = Outcome(pipeline, checks, trace, timing)
+        spent = time.perf_counter() - begin
+        if trace.interrupted or not load.settle or not worth_repeating(timing, tries, spent):
+            break
+        pipeline.watch.detail(f"{OTHERS} took {timing.lost:.0%} of a processor: measuring again")
+    best.discarded = through - best.timing.samples
+    best.tries = tries
+    return best

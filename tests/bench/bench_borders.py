@@ -16,13 +16,12 @@ from pathlib import Path
 import onnx
 
 from dnnp.core.model.processes import available_cores
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import Sample, random_inputs
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.report import summarize
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steps import Worker
+from dnnp.core.runtime.model.inputs import Sample, random_inputs
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.steps import Worker
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of

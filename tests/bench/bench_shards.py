@@ -25,7 +25,7 @@ import onnx
 import onnxruntime
 
 import dnnp as api
-from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.samples.build import write
 from support.bench import medians, table
 from support.run import dnnp

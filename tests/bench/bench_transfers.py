@@ -13,12 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.runtime.execute import crew_of
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.report import summarize_schedule
-from dnnp.core.runtime.scheduled import steering
-from dnnp.core.runtime.trace import share_of
-from dnnp.core.runtime.turns import turns_of
+from dnnp.core.runtime.pipeline.schedule_orders import crew_of, steering, turns_of
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.statistics import share_of, summarize_schedule
 from dnnp.core.runtime.values import Values
 from dnnp.core.schedule.auto import solve
 from dnnp.core.schedule.problem import Wanted, peak_memory, problem_of

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.report import summarize
-from dnnp.core.runtime.steps import Step, Worker
-from dnnp.core.runtime.workers.hiring import staff_of, worker_of
-from dnnp.core.runtime.workers.staff import Post, Rules, Staff
+from dnnp.core.runtime.pipeline.prepare import staff_of, worker_of
+from dnnp.core.runtime.pipeline.steps import Step, Worker
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.statistics import summarize
+from dnnp.core.runtime.workers.pool import Post, Rules, Staff
 from support.bench import table
 from support.workers import Sleep
 

@@ -15,7 +15,7 @@ from dnnp.cmds.shell import cli
 from dnnp.core.model import deadline as beside
 from dnnp.core.model import text
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.model_files import model_bytes
+from dnnp.core.runtime.model.session import model_bytes
 from support.run import PATIENCE_S, dnnp
 
 LOST = SystemError("error return without exception set")

@@ -13,8 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dnnp.core.coarsen.segments import Given, given_labels
 from dnnp.core.model.errors import InputFileError, UnavailableError
-from dnnp.core.runtime.borders import fused_groups, optimised_model
-from dnnp.core.runtime.fusion import mapped_back, title
+from dnnp.core.runtime.model.fusions import fused_groups, mapped_back, optimised_model, title
 from dnnp.formats.graph import graph_of
 from dnnp.formats.rules import load_rules
 from dnnp.samples.build import write

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench.run import as_json, tables_in
 
-from dnnp.core.runtime.providers import INSTALL
+from dnnp.core.runtime.model.providers import INSTALL
 from dnnp.samples.build import write
 from support.project import ROOT, pyproject
 from support.run import PATIENCE_S

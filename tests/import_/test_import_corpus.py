@@ -104,7 +104,7 @@ def test_shapes_equal_those_of_a_run(shared_models: Path):
 
 
 def _run_all(path: Path, names: list[str]):
-    from dnnp.core.runtime.shapes import shapes_by_running
+    from dnnp.core.runtime.model.shapes import shapes_by_running
 
     return shapes_by_running(onnx.load(path), names, {}, path.parent)[0]
 

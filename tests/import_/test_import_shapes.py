@@ -247,7 +247,7 @@ def test_a_run_on_given_inputs(load, refuse, tmp_path):
     [("MOST_BYTES", 3, "its weights take"), ("MOST_SECONDS", 0.0, "took more than is allowed")],
 )
 def test_models_that_are_not_run_unasked(load, monkeypatch, limit, value, says):
-    monkeypatch.setattr(f"dnnp.core.runtime.shapes.{limit}", value)
+    monkeypatch.setattr(f"dnnp.core.runtime.model.shapes.{limit}", value)
     text = DATA_DEPENDENT.replace("y, float[6] z) {", "y, float[6] z) <float[4] w = {1,2,3,4}> {")
     got = load(text.replace("[6]", "[4]").replace("Relu(x)", "Add(x, w)"))
     assert "of unknown size" in got.err

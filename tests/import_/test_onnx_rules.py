@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
-from dnnp.core.runtime.shapes import shapes_by_running
+from dnnp.core.runtime.model.shapes import shapes_by_running
 from support.run import dnnp
 
 MS = "com.microsoft"

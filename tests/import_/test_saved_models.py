@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import version_converter
 
-from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.samples.models import bert, gpt, resnet50
 from dnnp.samples.weights import with_weights
 from support.run import dnnp

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.extras.fit import Block, Machine, Rate, fit
-from dnnp.core.extras.operator_cases import products
-from dnnp.core.extras.operator_vectors import elementwise
+from dnnp.core.extras.operator_grid import elementwise, products
 from dnnp.core.profile.kernels import kernel_times
 from dnnp.fits.device import chain_kernels
 

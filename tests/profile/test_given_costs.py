@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.formats.cost_files import CostFile, layer_names, read_costs, where_it_ran, with_kernels
 from dnnp.samples.build import write
 from support.run import Result, dnnp

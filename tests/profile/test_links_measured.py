@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from dnnp.core.extras.fit import fit_link
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.processes import available_cores
-from dnnp.core.runtime import transfers
-from dnnp.core.runtime.transfers import SIZES, Sweep, Transfer
+from dnnp.core.runtime import measure_links
+from dnnp.core.runtime.measure_links import SIZES, Sweep, Transfer
 from dnnp.fits.links import measured_link
 from dnnp.formats.devices import load_cluster
 from dnnp.samples.fit_links import main
@@ -99,7 +99,7 @@ def test_a_link_that_sleeps_is_found_again(trips: int) -> None:
 def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that only transfers move on; every other one of them takes 40 ms longer."""
     now = [0]
-    monkeypatch.setattr(transfers.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(measure_links.time, "perf_counter_ns", lambda: now[0])
     calls = []
 
     def transfer(size: int) -> None:
@@ -117,12 +117,12 @@ def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CORES = available_cores()[0], available_cores()[-1]
 WAYS: dict[str, Callable[[], AbstractContextManager[Transfer]]] = {
-    "threads": lambda: transfers.between_threads(*CORES),
-    "shared memory": lambda: transfers.between_processes(*CORES, 4096, shared=True),
-    "pipe": lambda: transfers.between_processes(*CORES, 4096, shared=False),
+    "threads": lambda: measure_links.between_threads(*CORES),
+    "shared memory": lambda: measure_links.between_processes(*CORES, 4096, shared=True),
+    "pipe": lambda: measure_links.between_processes(*CORES, 4096, shared=False),
     # What is there for GPUs, with the memory of the host in place of theirs.
-    "to a device": lambda: transfers.to_gpu(CORES[0], 0, "cpu"),
-    "from a device": lambda: transfers.from_gpu(CORES[0], 0, "cpu"),
+    "to a device": lambda: measure_links.to_gpu(CORES[0], 0, "cpu"),
+    "from a device": lambda: measure_links.from_gpu(CORES[0], 0, "cpu"),
 }
 
 
@@ -138,7 +138,7 @@ def test_ways_between_devices(way: str) -> None:
 def test_copies_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
     monkeypatch.setattr(onnxruntime, "copy_tensors", lambda a, b: copied.append((a[0], b[0])))
-    with transfers.between_gpus(0, 0, "cpu") as transfer:
+    with measure_links.between_gpus(0, 0, "cpu") as transfer:
         transfer(64)
         transfer(64)
     (source, target), again = copied
@@ -147,17 +147,17 @@ def test_copies_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(onnxruntime, "copy_tensors")
     with (
         pytest.raises(UnavailableError, match="need onnxruntime"),
-        transfers.between_gpus(0, 0, "cpu"),
+        measure_links.between_gpus(0, 0, "cpu"),
     ):
         pass
 
 
 def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfers, "require_provider", lambda name: None)
-    monkeypatch.setattr(transfers, "count_gpus", lambda: 2)
-    transfers.require_gpus(2)
+    monkeypatch.setattr(measure_links, "require_provider", lambda name: None)
+    monkeypatch.setattr(measure_links, "count_gpus", lambda: 2)
+    measure_links.require_gpus(2)
     with pytest.raises(UnavailableError, match="3 GPUs are asked for, and there are 2"):
-        transfers.require_gpus(3)
+        measure_links.require_gpus(3)
 
 
 @pytest.mark.skipif(CORES[0] == CORES[1], reason="needs two cores")
@@ -183,12 +183,12 @@ def test_both_ways_to_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As for a machine with two GPUs, whose memory is that of the host here."""
-    monkeypatch.setattr(transfers, "require_gpus", lambda count: None)
+    monkeypatch.setattr(measure_links, "require_gpus", lambda count: None)
     monkeypatch.setattr(onnxruntime, "copy_tensors", lambda a, b: None)
     for name in ("to_gpu", "from_gpu", "between_gpus"):
-        way = partial(getattr(transfers, name), device="cpu")
-        monkeypatch.setattr(transfers, name, lambda a, b, way=way: way(a, 0))
-    monkeypatch.setattr(transfers, "SIZES", SIZES[:4])
+        way = partial(getattr(measure_links, name), device="cpu")
+        monkeypatch.setattr(measure_links, name, lambda a, b, way=way: way(a, 0))
+    monkeypatch.setattr(measure_links, "SIZES", SIZES[:4])
     words = ["t4:2,cpu-core", "--gpu", "t4", "--seconds", "0.01", "-o", str(tmp_path / "m")]
     assert main(words) == 0, capsys.readouterr().err
     links = [json.loads(line) for line in (tmp_path / "m").read_text().splitlines()[2:]]

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.core.runtime import measure
-from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
+from dnnp.core.runtime import measure_operators as measure
+from dnnp.core.runtime.measure_operators import Measurement, measure_groups, measure_nodes
 from support.split_models import MODELS, array, make, value
 
 FLOAT = TensorProto.FLOAT

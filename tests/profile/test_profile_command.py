@@ -14,9 +14,11 @@ from onnxruntime import get_available_providers
 
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model import processes
-from dnnp.core.runtime import in_situ, measure, session, waits
-from dnnp.core.runtime.report import summarize
-from dnnp.core.runtime.session import Place, SessionConfig
+from dnnp.core.runtime import measure_in_situ, waits
+from dnnp.core.runtime import measure_operators as measure
+from dnnp.core.runtime.model import session
+from dnnp.core.runtime.model.session import Place, SessionConfig
+from dnnp.core.runtime.report.statistics import summarize
 from dnnp.formats.stream import read_bytes
 from dnnp.pricing import measuring
 from dnnp.pricing.costs import ensure_costs
@@ -204,7 +206,7 @@ def imported(tmp_path: Path) -> bytes:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more rounds than are needed."""
-    monkeypatch.setattr(in_situ, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 0.0)
 
 
 def measured(tmp_path: Path, stdin: bytes, *arguments: str) -> Result:
@@ -275,7 +277,7 @@ def test_any_provider_is_timed(
         asked.append(config.provider)
         return session.places(count, config, what)
 
-    monkeypatch.setattr(in_situ, "places", places)
+    monkeypatch.setattr(measure_in_situ, "places", places)
     if name == "azure" and "AzureExecutionProvider" not in get_available_providers():
         pytest.skip("this build has no other provider")
     device = ("--device", "t4") if name == "azure" else ()
@@ -319,7 +321,7 @@ def test_what_other_processes_disturb_is_said_and_not_remembered(
 ) -> None:
     monkeypatch.setattr(measure, "_timed", lambda call, threads: (call(), 0.25))
     monkeypatch.setattr(
-        in_situ, "summarize", lambda *trace: replace(summarize(*trace), taken=(0.0, 0.0))
+        measure_in_situ, "summarize", lambda *trace: replace(summarize(*trace), taken=(0.0, 0.0))
     )
     result = measured(tmp_path, imported, "-q")
     assert result.status == 0

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from dnnp import load_stages
 from dnnp.core.model.errors import FormatError
-from dnnp.core.runtime.inputs import bind_names, check_sample, input_specs, random_inputs
+from dnnp.core.runtime.model.inputs import bind_names, check_sample, input_specs, random_inputs
 from dnnp.formats.tensors import read_inputs
 from support.run import dnnp
 

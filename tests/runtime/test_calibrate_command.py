@@ -13,7 +13,7 @@ import pytest
 from dnnp.core.extras.calibrate import LEFT, factor_of
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.runtime import steady
+from dnnp.core.runtime.report import statistics
 from dnnp.fits.runs import operators_of, refuse_several_classes
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes
@@ -300,11 +300,11 @@ def test_nothing_is_learned_from_runs_that_others_disturbed(
     file = json.loads((folder / "runs.json").read_text())
     file["runs"][0]["stages"][0]["taken"] = 0.79
     (tmp_path / "loud.json").write_text(json.dumps(file))
-    monkeypatch.setattr(steady, "MOST_TAKEN", 0.1)
+    monkeypatch.setattr(statistics, "MOST_TAKEN", 0.1)
     reason = "nothing is learned: other processes or the host took 79% of the processors, above 10%"
     for source in (loud, tmp_path / "loud.json"):
         fails(5, reason, "--from-run", source, stdin=groups)
-    monkeypatch.setattr(steady, "MOST_TAKEN", -1.0)
+    monkeypatch.setattr(statistics, "MOST_TAKEN", -1.0)
     result = dnnp("run", "-q", "-n", "1", "--calibrate", path, stdin=ran.out)
     assert result.status == 5
     assert result.err.count("\n") == 1

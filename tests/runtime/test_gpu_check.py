@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.runtime.providers import count_gpus
+from dnnp.core.runtime.model.providers import count_gpus
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 

@@ -11,9 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from dnnp.core.extras.gradient_pieces import KINDS, Forward, Step, loss, pieces, sums
-from dnnp.core.extras.gradient_times import gradient_time, step_model, step_times
-from dnnp.core.runtime.measure import Measurement
+from dnnp.core.extras.gradients import (
+    KINDS,
+    Forward,
+    Step,
+    gradient_time,
+    loss,
+    pieces,
+    step_model,
+    step_times,
+    sums,
+)
+from dnnp.core.runtime.measure_operators import Measurement
 from dnnp.core.training.gradients import RULES
 
 

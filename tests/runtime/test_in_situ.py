@@ -12,13 +12,13 @@ import pytest
 from onnx import helper
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime import in_situ, session
-from dnnp.core.runtime.in_situ import Rounds, half_width, measure_parts
-from dnnp.core.runtime.measure import Measurement
-from dnnp.core.runtime.report import Timing
-from dnnp.core.runtime.segments import Part
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steps import Step
+from dnnp.core.runtime import measure_in_situ
+from dnnp.core.runtime.measure_in_situ import Part, Rounds, half_width, measure_parts
+from dnnp.core.runtime.measure_operators import Measurement
+from dnnp.core.runtime.model import session
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline.steps import Step
+from dnnp.core.runtime.report.statistics import Timing
 from support.split_models import array, make, value
 
 N = 96
@@ -29,7 +29,7 @@ QUICK = Measurement(repeats=3, warmup=1)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more rounds than are needed."""
-    monkeypatch.setattr(in_situ, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 0.0)
 
 
 def chain(length: int):
@@ -145,10 +145,10 @@ def timing(lost: float) -> Timing:
 
 
 def test_rounds_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_situ, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 20.0)
     wide, narrow = [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]
     quiet, loud = [timing(0.0)] * 3, [timing(0.5)] * 3
-    goes_on, how, one = in_situ._goes_on, rounds(), rounds(least=1)
+    goes_on, how, one = measure_in_situ._goes_on, rounds(), rounds(least=1)
     assert goes_on(wide[:2], quiet[:2], how, 1e9)
     assert goes_on(wide, quiet, how, 0.0)
     assert not goes_on(wide, quiet, how, 1e9)
@@ -160,23 +160,23 @@ def test_rounds_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_situ, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 1e9)
     lost = iter([0.0, 0.5, 0.0, 0.0, 0.5, 0.0])
 
     def send(self, count: int, warmup: int) -> Timing:
         share = next(lost)
         return replace(timing(share), loads_s=(1.0 + share,))
 
-    monkeypatch.setattr(in_situ._Line, "send", send)
-    line = in_situ._Line([Step("part 0", (), (), ())], [[0]], [], [])
-    assert in_situ._run_rounds([line], rounds()) == 0.0
+    monkeypatch.setattr(measure_in_situ._Line, "send", send)
+    line = measure_in_situ._Line([Step("part 0", (), (), ())], [[0]], [], [])
+    assert measure_in_situ._run_rounds([line], rounds()) == 0.0
     assert line.loads == [(1.0,)] * 3
     assert line.medians == (1.0,)
 
 
 def test_where_all_are_disturbed_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_situ, "PATIENCE_S", 1e9)
-    monkeypatch.setattr(in_situ._Line, "send", lambda self, count, warmup: timing(0.5))
-    line = in_situ._Line([Step("part 0", (), (), ())], [[0]], [], [])
-    assert in_situ._run_rounds([line], rounds()) == 0.5
+    monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(measure_in_situ._Line, "send", lambda self, count, warmup: timing(0.5))
+    line = measure_in_situ._Line([Step("part 0", (), (), ())], [[0]], [], [])
+    assert measure_in_situ._run_rounds([line], rounds()) == 0.5
     assert len(line.loads) == 30

@@ -19,25 +19,30 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.core.runtime import providers
-from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.load import Load, Watch
-from dnnp.core.runtime.placing import (
+from dnnp.core.runtime.model import providers
+from dnnp.core.runtime.model import session as sessions
+from dnnp.core.runtime.model.device_mapping import (
     copied_outputs,
-    link_kind,
     may_use_tf32,
     parse_options,
     parse_places,
-    run_fields,
 )
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.providers import MEMORIES, Left, Target, shape_nodes
-from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
-from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.providers import MEMORIES, Left, Target, shape_nodes
+from dnnp.core.runtime.model.session import (
+    BoundStage,
+    CpuStage,
+    HostStage,
+    Place,
+    SessionConfig,
+    make_session,
+    places,
+)
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.sources import Load, Watch
+from dnnp.core.runtime.report.outcome import link_kind, run_fields
+from dnnp.core.runtime.report.verify import Tolerance, tolerance_for
 from dnnp.core.runtime.values import to_numpy
-from dnnp.core.runtime.verify import Tolerance, tolerance_for
 from support.run import dnnp
 from support.running import SPLIT, network, planned, stage_of
 from support.split_models import array, graph, make, node, value

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
-from dnnp.core.runtime.channel import ClosedError
-from dnnp.core.runtime.relay import Answer
-from dnnp.core.runtime.workers.remote import LostError, RemoteStaff, RemoteWorker, Sent
-from dnnp.core.runtime.workers.staff import Rules
+from dnnp.core.runtime.pipeline.channel import ClosedError
+from dnnp.core.runtime.pipeline.steps import Answer
+from dnnp.core.runtime.workers.pool import LostError, RemoteStaff, RemoteWorker, Rules, Sent
 
 
 class Box:

@@ -13,10 +13,12 @@ import pytest
 import dnnp as python
 from dnnp.core.check.stream import check_runs
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime import compare, execute, prepare, steady
-from dnnp.core.runtime.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered
-from dnnp.core.runtime.compare import ROUNDS
-from dnnp.core.runtime.report import Timing, median_timing
+from dnnp.core.runtime import execute
+from dnnp.core.runtime.execute import ROUNDS
+from dnnp.core.runtime.pipeline import prepare
+from dnnp.core.runtime.report import statistics
+from dnnp.core.runtime.report.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered
+from dnnp.core.runtime.report.statistics import Timing, median_timing
 from support.run import Result, dnnp
 from support.running import SPLIT, network, planned
 
@@ -79,7 +81,7 @@ def test_the_fastest_is_chosen() -> None:
 
 def test_nothing_is_clear_where_others_took_much(monkeypatch: Patch) -> None:
     """Of anything that was compared; where nothing had to be, it is clear all the same."""
-    monkeypatch.setattr(steady, "MOST_TAKEN", 0.1)
+    monkeypatch.setattr(statistics, "MOST_TAKEN", 0.1)
     loud = replace(timing(100), taken=(0.02, 0.87))
     timings = {"pipeline": loud, "whole": timing(50)}
     found = choose(timings, FREE, {})
@@ -98,7 +100,7 @@ def test_nothing_is_clear_where_others_took_much(monkeypatch: Patch) -> None:
 
 
 def test_a_disturbed_comparison_ends_with_a_status(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(steady, "MOST_TAKEN", -1.0)
+    monkeypatch.setattr(statistics, "MOST_TAKEN", -1.0)
     stream = planned(network(), tmp_path, [SPLIT[0], SPLIT[1] + SPLIT[2]])
     result = dnnp("run", "-q", "--choose", "-n", "4", "--warmup", "1", stdin=stream)
     assert result.status == 5
@@ -149,7 +151,7 @@ def test_what_is_predicted() -> None:
 
 def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -> None:
     """Let each stage, and the whole model, take known times."""
-    make_stage = execute.make_stage
+    make_stage = prepare.make_stage
 
     def made(session: Any, outputs: Sequence[str], *rest: Any) -> Any:
         stage = make_stage(session, outputs, *rest)
@@ -161,9 +163,8 @@ def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -
         call.stop = stage.stop  # type: ignore[attr-defined]
         return call
 
+    monkeypatch.setattr(prepare, "make_stage", made)
     for module in (execute, prepare):
-        monkeypatch.setattr(module, "make_stage", made)
-    for module in (compare, prepare):
         monkeypatch.setattr(module, "available_cores", lambda: (0, 1))
 
 
@@ -204,7 +205,7 @@ def test_rounds_go_on_until_the_order_is_clear(tmp_path: Path, monkeypatch: Patc
     sleeping(monkeypatch, 0.0, lambda: 0.0)
     words = ("run", "--choose", "-n", "4", "--warmup", "1", "--no-pin")
     for clear, rounds in ((False, MOST_ROUNDS), (True, ROUNDS)):
-        monkeypatch.setattr(compare, "is_clear", lambda figures, clear=clear: clear)
+        monkeypatch.setattr(execute, "is_clear", lambda figures, clear=clear: clear)
         result = dnnp(*words, stdin=stream)
         chosen(result)
         assert [run["rounds"] for run in result.records("run")] == [rounds] * 3

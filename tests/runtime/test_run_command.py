@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from dnnp.core.runtime import session as sessions
+from dnnp.core.runtime.model import session as sessions
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import read_bytes
 from support.run import SAMPLES, Result, dnnp, interrupted_at_terminal

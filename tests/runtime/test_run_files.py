@@ -16,12 +16,12 @@ import pytest
 import dnnp as package
 from dnnp.callbacks import DnnpWarning
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.core.runtime import channel as logs
-from dnnp.core.runtime.channel import CHUNK, Log
-from dnnp.core.runtime.file_runs import AHEAD, BEHIND, WRITERS, FileRun, Item
-from dnnp.core.runtime.inputs import Sample, random_inputs
-from dnnp.core.runtime.pipeline import room_in, send
-from dnnp.core.runtime.routes import route
+from dnnp.core.runtime.model.inputs import Sample, random_inputs
+from dnnp.core.runtime.pipeline import channel as logs
+from dnnp.core.runtime.pipeline.channel import CHUNK, Log
+from dnnp.core.runtime.pipeline.sources import AHEAD, BEHIND, WRITERS, FileRun, Item
+from dnnp.core.runtime.pipeline.steps import route
+from dnnp.core.runtime.pipeline.threads import room_in, send
 from dnnp.deployment.load import names_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned, step_of
@@ -313,7 +313,7 @@ def test_a_run_that_is_broken_off_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At random points, by interruption or failure; in the end each file is there once."""
-    monkeypatch.setattr("dnnp.core.runtime.pipeline._POLL_S", 1e-3)
+    monkeypatch.setattr("dnnp.core.runtime.pipeline.threads._POLL_S", 1e-3)
     rng, count = random.Random(4), 40
     names = {f"{i:05}.npz" for i in range(count)}
     before: set[str] = set()

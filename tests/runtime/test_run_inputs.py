@@ -13,13 +13,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.core.runtime.inputs import (
+from dnnp.core.runtime.model.inputs import (
     bind_names,
     check_sample,
     input_specs,
+    integer_ranges,
     random_inputs,
 )
-from dnnp.core.runtime.ranges import integer_ranges
 from dnnp.formats.onnx_dims import bind_inputs
 from dnnp.formats.tensors import read_inputs, write_outputs
 from support.run import dnnp

@@ -12,12 +12,11 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.text import shown_seconds
-from dnnp.core.runtime.channel import Channel, ClosedError, Ends
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.report import median_timing, summarize
-from dnnp.core.runtime.routes import SOURCE, Edge, route
-from dnnp.core.runtime.sources import Kept, Repeated, Sink
-from dnnp.core.runtime.steps import Step
+from dnnp.core.runtime.pipeline.channel import Channel, ClosedError, Ends
+from dnnp.core.runtime.pipeline.sources import Kept, Repeated, Sink
+from dnnp.core.runtime.pipeline.steps import SOURCE, Edge, Step, route
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.statistics import median_timing, summarize
 from support.run import PATIENCE_S
 from support.running import check_figures, known_time, made_up, step_of
 

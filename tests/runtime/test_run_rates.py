@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sources import PROCESSES, Arrivals, Repeated, Sink
-from dnnp.core.runtime.sweep import QUANTILES, SHARES, Queueing, Sweep, Swept, queueing, run_sweep
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.pipeline.sources import PROCESSES, Arrivals, Repeated, Sink
+from dnnp.core.runtime.pipeline.threads import send
+from dnnp.core.runtime.report.statistics import Trace
+from dnnp.core.runtime.report.sweep import (
+    QUANTILES,
+    SHARES,
+    Queueing,
+    Sweep,
+    Swept,
+    queueing,
+    run_sweep,
+)
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, step_of
 

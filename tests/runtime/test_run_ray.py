@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import LimitError
-from dnnp.core.runtime.workers.ray_staff import Seat, seats
-from dnnp.core.runtime.workers.staff import Post
+from dnnp.core.runtime.workers.pool import Post
+from dnnp.core.runtime.workers.ray import Seat, seats
 from support.faults import Case, check
 from support.run import PATIENCE_S, dnnp
 from support.running import SPLIT, network, planned
@@ -147,8 +147,8 @@ def test_actors_that_fail_or_are_lost(how: str) -> None:
 HELD = """
 import json, os, sys, time
 from pathlib import Path
-from dnnp.core.runtime.workers.ray_staff import connected
-from dnnp.core.runtime.workers.staff import Rules
+from dnnp.core.runtime.workers.ray import connected
+from dnnp.core.runtime.workers.pool import Rules
 
 def listening():
     "Addresses where this process, and those that it started, listen."

@@ -15,20 +15,19 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
-from dnnp.core.runtime import pipeline as pipelines
-from dnnp.core.runtime import prepare as preparing
-from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.load import Load, Watch
-from dnnp.core.runtime.outcome import Checks, execute
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.report import summarize
-from dnnp.core.runtime.routes import SOURCE, Edge, route
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steps import Step
-from dnnp.core.runtime.verify import Tolerance
+from dnnp.core.runtime.execute import execute
+from dnnp.core.runtime.model import session as sessions
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline import prepare as preparing
+from dnnp.core.runtime.pipeline import threads as pipelines
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.sources import Load, Watch
+from dnnp.core.runtime.pipeline.steps import SOURCE, Edge, Step, route
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.outcome import Checks
+from dnnp.core.runtime.report.statistics import summarize
+from dnnp.core.runtime.report.verify import Tolerance
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import PATIENCE_S, SAMPLES, dnnp, interrupted_at_terminal

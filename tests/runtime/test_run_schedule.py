@@ -17,18 +17,15 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.plan import Plan
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.load import Load, Watch
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
-from dnnp.core.runtime.routes import route
-from dnnp.core.runtime.scheduled import Program, program_of, room_of
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steps import Job, Steered, Step
-from dnnp.core.runtime.trace import Trace
-from dnnp.core.runtime.turns import Turns
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.schedule_orders import Program, Turns, program_of, room_of
+from dnnp.core.runtime.pipeline.sources import Load, Watch
+from dnnp.core.runtime.pipeline.steps import Job, Steered, Step, route
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.outcome import timing_lines
+from dnnp.core.runtime.report.statistics import Timing, Trace, summarize_schedule
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import Stream, read_bytes

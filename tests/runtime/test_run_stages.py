@@ -18,16 +18,23 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
-from dnnp.core.runtime import providers
-from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.load import Load
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
-from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage, make_stage
+from dnnp.core.runtime.model import providers
+from dnnp.core.runtime.model import session as sessions
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.session import (
+    BoundStage,
+    CpuStage,
+    HostStage,
+    Place,
+    SessionConfig,
+    make_session,
+    make_stage,
+    places,
+)
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.sources import Load
+from dnnp.core.runtime.report.verify import Tolerance
 from dnnp.core.runtime.values import to_numpy
-from dnnp.core.runtime.verify import Tolerance
 from support.running import stage_of, step_of
 from support.split_models import MODELS, array, graph, make, node, value
 

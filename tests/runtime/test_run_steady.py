@@ -12,19 +12,27 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime import outcome as outcomes
-from dnnp.core.runtime import pipeline as pipelines
-from dnnp.core.runtime import steady, waits
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.load import Load
-from dnnp.core.runtime.outcome import Checks, execute
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.report import Timing, median_timing, summarize
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steady import Settled, count_for, settle, worth_repeating
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime import execute as outcomes
+from dnnp.core.runtime import waits
+from dnnp.core.runtime.execute import execute
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline import threads as pipelines
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.sources import Load
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report import statistics
+from dnnp.core.runtime.report.outcome import Checks
+from dnnp.core.runtime.report.statistics import (
+    Settled,
+    Timing,
+    Trace,
+    count_for,
+    median_timing,
+    settle,
+    summarize,
+    worth_repeating,
+)
 from dnnp.deployment import load as command
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of
@@ -55,8 +63,8 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady, "SETTLE_S", 1.5)
-    monkeypatch.setattr(steady, "TRIES", 3)
+    monkeypatch.setattr(statistics, "SETTLE_S", 1.5)
+    monkeypatch.setattr(statistics, "TRIES", 3)
 
 
 def test_two_stretches_of_one_rate_are_enough() -> None:
@@ -69,7 +77,7 @@ def test_short_stretches_grow_before_they_count() -> None:
     machine = Machine([1000])
     assert machine.settle(3).samples == sum(machine.stretches)
     assert machine.stretches[:3] == [3, 12, 48]
-    assert machine.stretches[3] == pytest.approx(1000 * steady.STRETCH_S, rel=0.02)
+    assert machine.stretches[3] == pytest.approx(1000 * statistics.STRETCH_S, rel=0.02)
     assert len(machine.stretches) == 4
 
 
@@ -256,7 +264,7 @@ def test_stages_that_share_cores_accuse_nobody(pipeline: Pipeline) -> None:
 
 def test_the_command_chooses_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "ENOUGH_S", 0.02)
-    monkeypatch.setattr(steady, "SETTLE_S", 0.0)
+    monkeypatch.setattr(statistics, "SETTLE_S", 0.0)
     stream = planned(network(), tmp_path, SPLIT)
     result = dnnp("run", stdin=stream)
     assert result.status == 0, result.err
@@ -264,7 +272,9 @@ def test_the_command_chooses_how_many(tmp_path: Path, monkeypatch: pytest.Monkey
     assert record["samples"] >= 32
     assert record["discarded"] > 0
     assert f"samples     {record['samples']}; {record['discarded']} others do not" in result.err
-    monkeypatch.setattr("dnnp.core.runtime.execute.count_for", lambda rate, seconds, least: 77)
+    monkeypatch.setattr(
+        "dnnp.core.runtime.pipeline.prepare.count_for", lambda rate, seconds, least: 77
+    )
     assert dnnp("run", stdin=stream).one("run")["samples"] == 77
     assert dnnp("run", "--warmup", "2", stdin=stream).one("run")["samples"] == 77
     exact = dnnp("run", "-n", "5", "--warmup", "0", stdin=stream)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.trace import Trace, timeline
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.statistics import Trace, timeline
 from dnnp.formats.trace_events import Edge, Move, Timeline, Work, write_trace
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of

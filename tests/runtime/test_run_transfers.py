@@ -16,13 +16,18 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.placement import Placement
-from dnnp.core.runtime.execute import Crew, crew_of
-from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.report import summarize_schedule, timing_lines
-from dnnp.core.runtime.scheduled import room_of, steering
-from dnnp.core.runtime.steps import Job
-from dnnp.core.runtime.trace import Moved, Trace, Transfer
-from dnnp.core.runtime.turns import Turns, turns_of
+from dnnp.core.runtime.pipeline.schedule_orders import (
+    Crew,
+    Turns,
+    crew_of,
+    room_of,
+    steering,
+    turns_of,
+)
+from dnnp.core.runtime.pipeline.steps import Job
+from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.report.outcome import timing_lines
+from dnnp.core.runtime.report.statistics import Moved, Trace, Transfer, summarize_schedule
 from dnnp.core.runtime.values import Values
 from dnnp.core.schedule.transfers import with_transfers
 from support.placements import random_placement

@@ -15,14 +15,13 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from dnnp.core.runtime import pipeline as pipelines
-from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.load import Load
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steps import Step, Worker
-from dnnp.core.runtime.verify import (
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline import threads as pipelines
+from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
+from dnnp.core.runtime.pipeline.sources import Load
+from dnnp.core.runtime.pipeline.steps import Step, Worker
+from dnnp.core.runtime.report.verify import (
     Case,
     Examiner,
     Tolerance,

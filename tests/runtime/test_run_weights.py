@@ -10,10 +10,9 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.core.runtime import weights as module
-from dnnp.core.runtime.session import SessionConfig, make_session
-from dnnp.core.runtime.stages import CpuStage
-from dnnp.core.runtime.weights import random_weights, use_weights
+from dnnp.core.runtime.model import weights as module
+from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
+from dnnp.core.runtime.model.weights import random_weights, use_weights
 from support.split_models import array, graph, make, node, value
 
 

@@ -14,16 +14,15 @@ from onnx import TensorProto, helper
 
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime import limits
-from dnnp.core.runtime.pipeline import run_pipeline, send
-from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.report import summarize
-from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.sources import Kept, Repeated
-from dnnp.core.runtime.steps import Job, Steered, Step
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.pipeline.prepare import prepare, staff_of, worker_of
+from dnnp.core.runtime.pipeline.sources import Kept, Repeated
+from dnnp.core.runtime.pipeline.steps import Job, Steered, Step
+from dnnp.core.runtime.pipeline.threads import run_pipeline, send
+from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.values import to_numpy
-from dnnp.core.runtime.workers.hiring import staff_of, worker_of
+from dnnp.core.runtime.workers.pool import Post, Rules
 from dnnp.core.runtime.workers.process import ProcessStaff
-from dnnp.core.runtime.workers.staff import Post, Rules
 from support.run import dnnp
 from support.running import SPLIT, check_figures, network, planned, stage_of
 from support.split_models import graph, make, node, value

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from dnnp.core.runtime.segments import (
+from dnnp.core.runtime.measure_in_situ import (
     SEGMENTS,
     Part,
     carried,

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import InputFileError, LimitError
-from dnnp.core.runtime.workers import tensors
-from dnnp.core.runtime.workers.messages import receive, send
-from dnnp.core.runtime.workers.pool import Block, Budget, Pool, Shared
-from dnnp.core.runtime.workers.staff import Recent
-from dnnp.core.runtime.workers.tensors import OWN, array_at, layout, plain
+from dnnp.core.runtime.workers import messages
+from dnnp.core.runtime.workers.messages import OWN, array_at, layout, plain, receive, send
+from dnnp.core.runtime.workers.pool import Recent
+from dnnp.core.runtime.workers.process import Block, Budget, Pool, Shared
 
 
 def open_files() -> int:
@@ -106,7 +105,7 @@ def test_readers_are_told_of_blocks_that_are_given_up() -> None:
         def forget(self, block: object) -> None:
             told.append(block)
 
-    block = Block(5, tensors.reserve(4096), 4096)
+    block = Block(5, messages.reserve(4096), 4096)
     block.readers.append(Reader())
     block.close()
     assert told == [5]
@@ -121,7 +120,7 @@ def test_a_full_memory_is_one_line() -> None:
     gc.collect()
     pool.lease(1_000_000)  # the other block makes room
     with pytest.raises(LimitError):
-        pool.adopt("x", tensors.reserve(1 << 21), 1 << 21, None)  # type: ignore[arg-type]
+        pool.adopt("x", messages.reserve(1 << 21), 1 << 21, None)  # type: ignore[arg-type]
 
 
 def test_memory_that_the_system_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +130,7 @@ def test_memory_that_the_system_lacks_is_one_line(monkeypatch: pytest.MonkeyPatc
     before = open_files()
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputFileError, match=r"no shared memory for 4\.096 kB: it is full"):
-        tensors.reserve(4096)
+        messages.reserve(4096)
     assert open_files() == before
 
 
@@ -140,11 +139,11 @@ def test_without_memory_files_there_are_files_without_names(
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
-    monkeypatch.setattr(tensors, "_FOLDERS", (str(tmp_path),))
-    fd = tensors.reserve(5000)
+    monkeypatch.setattr(messages, "_FOLDERS", (str(tmp_path),))
+    fd = messages.reserve(5000)
     assert (os.fstat(fd).st_size, os.listdir(str(tmp_path))) == (5000, [])
-    tensors.view(fd, 5000, write=True)[4999] = 3
-    assert tensors.view(fd, 5000, write=False)[4999] == 3
+    messages.view(fd, 5000, write=True)[4999] = 3
+    assert messages.view(fd, 5000, write=False)[4999] == 3
     os.close(fd)
 
 
@@ -152,15 +151,15 @@ def test_messages_bring_descriptors() -> None:
     before = open_files()
     one, other = socket.socketpair()
     with one, other:
-        fds = [tensors.reserve(4096) for _ in range(450)]
+        fds = [messages.reserve(4096) for _ in range(450)]
         for i, fd in enumerate(fds):
-            tensors.view(fd, 4096, write=True)[0] = i % 256
+            messages.view(fd, 4096, write=True)[0] = i % 256
         send(one, ("many", 450), fds)
         send(one, "none")
         send(one, list(range(1000)), fds[:1])
         message, got = receive(other)
         assert (message, len(got)) == (("many", 450), 450)
-        assert [tensors.view(fd, 4096, write=False)[0] for fd in got] == [
+        assert [messages.view(fd, 4096, write=False)[0] for fd in got] == [
             i % 256 for i in range(450)
         ]
         assert not any(os.get_inheritable(fd) for fd in got)

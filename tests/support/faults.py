@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sources import Kept, Repeated
-from dnnp.core.runtime.steps import Step, Worker
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.pipeline.prepare import staff_of, worker_of
+from dnnp.core.runtime.pipeline.sources import Kept, Repeated
+from dnnp.core.runtime.pipeline.steps import Step, Worker
+from dnnp.core.runtime.pipeline.threads import send
+from dnnp.core.runtime.report.statistics import Trace
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.hiring import staff_of, worker_of
-from dnnp.core.runtime.workers.staff import Post, Rules, Staff
+from dnnp.core.runtime.workers.pool import Post, Rules, Staff
 from support.workers import Fail, children
 
 LOST = ("kill", "exit", "stop", "hang", "killed")

@@ -15,9 +15,8 @@ from onnx import TensorProto
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
-from dnnp.core.runtime.report import Timing
-from dnnp.core.runtime.steps import Call, Step, Worker
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.pipeline.steps import Call, Step, Worker
+from dnnp.core.runtime.report.statistics import Timing, Trace
 from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.plan import plan_records

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dnnp.core.model.placement import Placement
-from dnnp.core.runtime.steps import Step, Worker
+from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.values import Values
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Stream, read_bytes

@@ -14,8 +14,8 @@ import numpy as np
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.workers.messages import OtherwiseError
 from dnnp.core.runtime.workers.recipes import Form
-from dnnp.core.runtime.workers.tensors import OtherwiseError
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Setting:
         """The class that stands for the device."""
         if not self.on_gpu:
             return "rehearsal"
-        from dnnp.core.runtime.providers import gpu_name
+        from dnnp.core.runtime.model.providers import gpu_name
 
         name = gpu_name().lower().replace(" ", "")
         return next((kind for kind in CLASSES if kind in name), CLASSES[0])
@@ -131,7 +131,12 @@ def versions(setting: Setting) -> None:
     """What is installed."""
     import onnxruntime
 
-    from dnnp.core.runtime.providers import count_gpus, gpu_name, load_libraries, require_provider
+    from dnnp.core.runtime.model.providers import (
+        count_gpus,
+        gpu_name,
+        load_libraries,
+        require_provider,
+    )
 
     row(
         "ONNX Runtime",
@@ -193,7 +198,7 @@ def verify(setting: Setting) -> None:
 
 def agrees(setting: Setting, name: str, how: str, got: Any, *, tf32: bool) -> None:
     """Compare outputs with those of the CPU."""
-    from dnnp.core.runtime.verify import Tolerance, compare_values, tolerance_for
+    from dnnp.core.runtime.report.verify import Tolerance, compare_values, tolerance_for
 
     expected = np.load(setting.file(f"{name}.cpu.npz"))
     model = onnx.load(setting.file(f"{name}.onnx"), load_external_data=False)
@@ -351,9 +356,8 @@ def on_both(setting: Setting, comm: str, cluster: Path, priced: Path) -> None:
 
 def overlap(setting: Setting) -> None:
     """Two sessions on one device, each with a stream and a thread of its own; copies too."""
-    from dnnp.core.runtime.providers import MEMORIES
-    from dnnp.core.runtime.session import Place, SessionConfig, make_session
-    from dnnp.core.runtime.stages import make_stage
+    from dnnp.core.runtime.model.providers import MEMORIES
+    from dnnp.core.runtime.model.session import Place, SessionConfig, make_session, make_stage
     from dnnp.core.runtime.values import to_device
 
     model, place = onnx.load(setting.file("mlp.onnx")), Place(0, (), setting.provider)
@@ -379,7 +383,7 @@ def links(setting: Setting) -> None:
     """Latency and bandwidth, by `dnnp.samples.fit_links`."""
     target, words = setting.file("links.jsonl"), ["cpu-core:2"]
     if setting.on_gpu:
-        from dnnp.core.runtime.providers import count_gpus
+        from dnnp.core.runtime.model.providers import count_gpus
 
         count = min(count_gpus(), 2)
         words = [f"cpu-core:1,{setting.kind}:{count}", "--gpu", setting.kind]
@@ -403,9 +407,8 @@ def links(setting: Setting) -> None:
 
 def memory(setting: Setting) -> None:
     """What a stage takes beside what its plan says, above what the smallest model takes."""
-    from dnnp.core.runtime.inputs import random_inputs
-    from dnnp.core.runtime.session import Place, SessionConfig, make_session
-    from dnnp.core.runtime.stages import make_stage
+    from dnnp.core.runtime.model.inputs import random_inputs
+    from dnnp.core.runtime.model.session import Place, SessionConfig, make_session, make_stage
 
     place, held = Place(0, (), setting.provider), []
     same = (("arena_extend_strategy", "kSameAsRequested"),) if setting.on_gpu else ()

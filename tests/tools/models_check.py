@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from dnnp.core.model.errors import DnnpError  # noqa: E402
-from dnnp.core.runtime.inputs import bind_names, input_specs, random_inputs  # noqa: E402
+from dnnp.core.runtime.model.inputs import bind_names, input_specs, random_inputs  # noqa: E402
 from dnnp.core.runtime.values import to_numpy, to_ort_value  # noqa: E402
 from dnnp.formats.onnx_load import load_with_hash  # noqa: E402
 from dnnp.formats.onnx_scope import held_tensors  # noqa: E402

@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from dnnp.core.runtime.limits import held_bytes
-from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sources import Repeated, Sink
-from dnnp.core.runtime.steps import Step, Worker
+from dnnp.core.runtime.pipeline.prepare import staff_of, worker_of
+from dnnp.core.runtime.pipeline.sources import Repeated, Sink
+from dnnp.core.runtime.pipeline.steps import Step, Worker
+from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.hiring import staff_of, worker_of
-from dnnp.core.runtime.workers.staff import Post, Rules
+from dnnp.core.runtime.workers.pool import Post, Rules
 from support.workers import Sleep, children
 
 SIZE = 1 << 14

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import dnnp
 from dnnp.callbacks import Caller
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.runtime import in_situ
+from dnnp.core.runtime import measure_in_situ
 
 FLOAT = TensorProto.FLOAT
 
@@ -34,7 +34,7 @@ class Listening(Caller):
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A convolution, a rectifier and a pool, whose gradient is none of the ordinary operators."""
-    monkeypatch.setattr(in_situ, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 0.0)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
         helper.make_node("Relu", ["c"], ["r"], name="relu"),

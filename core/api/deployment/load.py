@@ -16,12 +16,10 @@ from dnnp.options.run import SWEEP, RunOptions
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.core.runtime.file_runs import FileRun, Item
-    from dnnp.core.runtime.inputs import Sample
-    from dnnp.core.runtime.load import Load
-    from dnnp.core.runtime.scheduled import Program
-    from dnnp.core.runtime.sources import Arrivals
-    from dnnp.core.runtime.sweep import Sweep
+    from dnnp.core.runtime.model.inputs import Sample
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
+    from dnnp.core.runtime.pipeline.sources import Arrivals, FileRun, Item, Load
+    from dnnp.core.runtime.report.sweep import Sweep
     from dnnp.formats.stream import Stream
 
 SAMPLES = 32
@@ -65,7 +63,7 @@ def load_of(
     FormatError, InputFileError
         Inputs that do not fit the model, or cannot be read.
     """
-    from dnnp.core.runtime.load import Load
+    from dnnp.core.runtime.pipeline.sources import Load
 
     read = _reader(options, stream, model)
     warmup = WARMUP if options.warmup is None else options.warmup
@@ -104,7 +102,7 @@ def sweep_of(options: RunOptions) -> Sweep | None:
     """The rates to try after the measurement, if that was asked for."""
     if options.rate != SWEEP:
         return None
-    from dnnp.core.runtime.sweep import Sweep
+    from dnnp.core.runtime.report.sweep import Sweep
 
     return Sweep(
         options.arrivals,
@@ -129,7 +127,7 @@ def _measured(options: RunOptions, program: Program | None, arrivals: Arrivals |
 
 
 def _arrivals(options: RunOptions) -> Arrivals | None:
-    from dnnp.core.runtime.sources import Arrivals
+    from dnnp.core.runtime.pipeline.sources import Arrivals
 
     if options.rate is None or isinstance(options.rate, str):
         return None
@@ -148,7 +146,7 @@ def _refuse_with_schedule(options: RunOptions, count: int) -> None:
 
 def _reader(options: RunOptions, stream: Stream, model: ModelProto) -> Read:
     """Reads one sample, checks it, and says once where sizes are not those that were predicted."""
-    from dnnp.core.runtime.inputs import bind_names, input_specs
+    from dnnp.core.runtime.model.inputs import bind_names, input_specs
     from dnnp.formats.onnx_types import known_shapes
     from dnnp.formats.tensors import read_inputs
 
@@ -175,7 +173,7 @@ def _samples(
     options: RunOptions, stream: Stream, model: ModelProto, read: Read, total: int
 ) -> list[Sample]:
     """The given inputs, or up to `total` random ones of the shapes that were imported."""
-    from dnnp.core.runtime.inputs import random_inputs
+    from dnnp.core.runtime.model.inputs import random_inputs
     from dnnp.formats.onnx_types import known_shapes
 
     if options.inputs:
@@ -187,7 +185,7 @@ def _samples(
 
 def _files(options: RunOptions, read: Read) -> FileRun | None:
     """The files that go through once each; None: the inputs are repeated, or random."""
-    from dnnp.core.runtime.file_runs import FileRun
+    from dnnp.core.runtime.pipeline.sources import FileRun
 
     paths = [os.fspath(path) for path in options.inputs]
     many = [path for path in paths if path == "-" or _holds_many(path)]
@@ -273,7 +271,7 @@ def _target(path: str, outputs: str | None) -> str | None:
 
 
 def _items(paths: Iterator[str], outputs: str | None) -> Iterator[Item]:
-    from dnnp.core.runtime.file_runs import Item
+    from dnnp.core.runtime.pipeline.sources import Item
 
     return (Item(path, _target(path, outputs)) for path in paths)
 

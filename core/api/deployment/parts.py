@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
-    from dnnp.core.runtime.scheduled import Program
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
     from dnnp.formats.manifest import Role
     from dnnp.formats.stream import Stream
 
@@ -33,7 +33,7 @@ def program_of_stream(stream: Stream, plan: Plan, samples: int | None) -> Progra
     """
     from dnnp.core.check.passes import check_passes
     from dnnp.core.check.schedule import check_schedule
-    from dnnp.core.runtime.scheduled import program_of
+    from dnnp.core.runtime.pipeline.schedule_orders import program_of
     from dnnp.formats.plan import plan_digest
 
     if not stream.get("schedule"):

@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from dnnp.core.extras.fit import Block, Fit, Machine
-    from dnnp.core.extras.operator_chains import Case
+    from dnnp.core.extras.operator_grid import Case
     from dnnp.core.profile.kernels import Kernels
 
 Record = dict[str, Any]
@@ -214,7 +214,7 @@ def start_of_machine() -> Machine:
 
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
     from dnnp.core.extras.operator_times import cache_sizes, copy_rate, memory_size
-    from dnnp.core.runtime.providers import ort_version
+    from dnnp.core.runtime.model.providers import ort_version
     from dnnp.formats.cost_cache import cpu_model
 
     machine = found.machine

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.callbacks import Caller
-    from dnnp.core.extras.gradient_pieces import Term
+    from dnnp.core.extras.gradients import Term
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
@@ -120,8 +120,8 @@ def _time_gradients(
     """Seconds of the nodes of the forward pass alone, and of gradients alone."""
     from pathlib import Path
 
-    from dnnp.core.extras.gradient_times import gradient_time, step_times
-    from dnnp.core.runtime.measure import Measurement, measure_nodes
+    from dnnp.core.extras.gradients import gradient_time, step_times
+    from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
     from dnnp.formats.onnx_types import known_shapes
     from dnnp.pricing.measuring import say_disturbed
 
@@ -192,7 +192,7 @@ def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
     """What the gradients are made of, by id; those that are made of nothing known are left out."""
     from onnx import helper
 
-    from dnnp.core.extras.gradient_pieces import Forward, loss, pieces, sums
+    from dnnp.core.extras.gradients import Forward, loss, pieces, sums
 
     tensor = {record["id"]: record for record in stream.get("tensor")}
     shapes = {t: tuple(r["shape"]) for t, r in tensor.items() if "shape" in r}

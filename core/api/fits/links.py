@@ -19,7 +19,7 @@ from dnnp.core.model.search_context import Standing
 
 if TYPE_CHECKING:
     from dnnp.core.extras.fit import LinkFit
-    from dnnp.core.runtime.transfers import Transfer
+    from dnnp.core.runtime.measure_links import Transfer
 
 Record = dict[str, Any]
 
@@ -64,7 +64,7 @@ def measured_link(
         Time to measure for; up to three times as long where the points are off the line.
     """
     from dnnp.core.extras.fit import fit_link
-    from dnnp.core.runtime.transfers import SIZES, Sweep
+    from dnnp.core.runtime.measure_links import SIZES, Sweep
 
     sweep = Sweep(transfer, sizes or SIZES, trips)
     sweep.add(limit_s=seconds)
@@ -155,7 +155,7 @@ def _spots(records: Sequence[Record], gpus: Sequence[str]) -> list[Spot]:
     """All devices, in order, with their cores and GPUs."""
     from dnnp.core.model.processes import available_cores
     from dnnp.core.model.text import instead
-    from dnnp.core.runtime.transfers import require_gpus
+    from dnnp.core.runtime.measure_links import require_gpus
 
     classes = [record["class"] for record in records]
     for name in gpus:
@@ -205,27 +205,27 @@ Way = Callable[[], "AbstractContextManager[Transfer]"]
 
 def _ways(a: Spot, b: Spot, by: str) -> list[tuple[Way, int]]:
     """How to get from one device to another, and back if that is another way; messages of each."""
-    from dnnp.core.runtime import transfers
-    from dnnp.core.runtime.transfers import SIZES
+    from dnnp.core.runtime import measure_links
+    from dnnp.core.runtime.measure_links import SIZES
 
     if a.gpu is not None and b.gpu is not None:
         one, other = a.gpu, b.gpu
         return [
-            (lambda: transfers.between_gpus(one, other), 1),
-            (lambda: transfers.between_gpus(other, one), 1),
+            (lambda: measure_links.between_gpus(one, other), 1),
+            (lambda: measure_links.between_gpus(other, one), 1),
         ]
     if a.gpu is not None or b.gpu is not None:
         core, gpu = (b.core, a.gpu) if a.gpu is not None else (a.core, b.gpu)
         number = gpu or 0
         ways: list[tuple[Way, int]] = [
-            (lambda: transfers.to_gpu(core, number), 1),
-            (lambda: transfers.from_gpu(core, number), 1),
+            (lambda: measure_links.to_gpu(core, number), 1),
+            (lambda: measure_links.from_gpu(core, number), 1),
         ]
         return ways[::-1] if a.gpu is not None else ways
     if by == "threads":
-        return [(lambda: transfers.between_threads(a.core, b.core), 2)]
+        return [(lambda: measure_links.between_threads(a.core, b.core), 2)]
     shared = by == "shared-memory"
-    return [(lambda: transfers.between_processes(a.core, b.core, max(SIZES), shared=shared), 2)]
+    return [(lambda: measure_links.between_processes(a.core, b.core, max(SIZES), shared=shared), 2)]
 
 
 def _fitted(way: Way, trips: int, seconds: float) -> LinkFit:

@@ -62,7 +62,7 @@ def refuse_several_classes(stream: Stream) -> None:
 
 def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
     """Raise a LimitError if other processes took too much from a stage."""
-    from dnnp.core.runtime.steady import tells_nothing
+    from dnnp.core.runtime.report.statistics import tells_nothing
 
     taken = max((stage.taken for run in runs for stage in run.stages), default=0.0)
     if reason := tells_nothing(taken):

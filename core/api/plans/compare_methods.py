@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.core.model.search_context import Run
-    from dnnp.core.runtime.choice import Offer
+    from dnnp.core.runtime.report.choice import Offer
     from dnnp.options.split import SplitOptions
 
 WORTH_SAYING = 1.1
@@ -134,7 +134,7 @@ def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
     """
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.asked import Asked
-    from dnnp.core.runtime.choice import REPLICAS, WHOLE, Offer
+    from dnnp.core.runtime.report.choice import REPLICAS, WHOLE, Offer
     from dnnp.core.split.ways import whole_blocks
 
     if plan.objective == "latency":

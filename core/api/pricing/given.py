@@ -357,8 +357,7 @@ def matched(
 def _regions(stream: Stream, file: CostFile, model: str | None, caller: Caller) -> Regions:
     """What the nodes of the optimised graph stand for that knows most names of a profile."""
     from dnnp.callbacks import open_source
-    from dnnp.core.runtime.borders import optimised_model
-    from dnnp.core.runtime.fusion import regions_by_name
+    from dnnp.core.runtime.model.fusions import optimised_model, regions_by_name
 
     position = {record["id"]: i for i, record in enumerate(stream.get("node"))}
     best: Regions = {}

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.callbacks import Caller
-    from dnnp.core.runtime.in_situ import InSitu
-    from dnnp.core.runtime.measure import Measurement
-    from dnnp.core.runtime.segments import Floats
+    from dnnp.core.runtime.measure_in_situ import Floats, InSitu
+    from dnnp.core.runtime.measure_operators import Measurement
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
@@ -61,7 +60,7 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
 def checked(stream: Stream, timing: Timing) -> Timing:
     """How to time, with the provider's usual name; what makes no sense is refused."""
     check_units(stream)
-    from dnnp.core.runtime.providers import require_provider, short_name
+    from dnnp.core.runtime.model.providers import require_provider, short_name
     from dnnp.formats.graph import clustering_of, graph_of
 
     require_provider(timing.provider)
@@ -154,7 +153,7 @@ def _facts(
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
     from dnnp.core.model.processes import available_cores
-    from dnnp.core.runtime.providers import MEMORIES, gpu_name, ort_version
+    from dnnp.core.runtime.model.providers import MEMORIES, gpu_name, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     others: dict[str, Any] = {}
@@ -201,8 +200,8 @@ def _time_model(
     """Time nodes and groups alone, then parts of the model as they will run."""
     import numpy as np
 
-    from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
-    from dnnp.core.runtime.providers import PROVIDERS, provider_name
+    from dnnp.core.runtime.measure_operators import Measurement, measure_groups, measure_nodes
+    from dnnp.core.runtime.model.providers import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.cost_files import where_it_ran
     from dnnp.formats.onnx_types import known_shapes, types_of
@@ -306,8 +305,8 @@ def _left_to_cpu(
         There are some, and nobody allowed that.
     """
     from dnnp.core.model.errors import UnavailableError
-    from dnnp.core.runtime.measure import with_unique_names
-    from dnnp.core.runtime.providers import CPU, Left, shape_nodes
+    from dnnp.core.runtime.measure_operators import with_unique_names
+    from dnnp.core.runtime.model.providers import CPU, Left, shape_nodes
 
     named = with_unique_names(model)
     shapes = shape_nodes(named)
@@ -339,9 +338,8 @@ def _time_parts(
 
     A plan balances what its stages take: so parts are cut about where it will cut.
     """
-    from dnnp.core.runtime.in_situ import SURE, Rounds, measure_parts
-    from dnnp.core.runtime.segments import order_of, parts_of
-    from dnnp.core.runtime.session import places
+    from dnnp.core.runtime.measure_in_situ import SURE, Rounds, measure_parts, order_of, parts_of
+    from dnnp.core.runtime.model.session import places
     from dnnp.formats.onnx_types import types_of
 
     with caller.progress("measuring parts") as bar:

@@ -22,29 +22,27 @@ from dnnp.core.model.processes import die_with_parent
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.workers.messages import (
     Begin,
+    BlockId,
     Done,
     Job,
     Offer,
-    Ready,
-    failure_of,
-    receive,
-    send,
-)
-from dnnp.core.runtime.workers.recipes import Computing
-from dnnp.core.runtime.workers.tensors import (
-    BlockId,
     OtherwiseError,
     Plain,
+    Ready,
     Ref,
     array_at,
+    failure_of,
     layout,
     nbytes,
     plain,
+    receive,
     reserve,
+    send,
     value_at,
     view,
     write_at,
 )
+from dnnp.core.runtime.workers.recipes import Computing
 
 if TYPE_CHECKING:
     from dnnp.core.runtime.workers.recipes import Form, Stage

@@ -1,199 +1,355 @@
-"""Blocks of shared memory: lent to one tensor or several, and used again after the last reader."""
+"""Where workers come from, if they are no threads, and what became of them."""
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-import numpy as np
+from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
+from dnnp.core.runtime.model.session import Place
+from dnnp.core.runtime.pipeline.channel import ClosedError
+from dnnp.core.runtime.pipeline.steps import Answer, Remote
+from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.workers.recipes import Recipe
 
-from dnnp.core.model.errors import LimitError
-from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime.workers.tensors import (
-    BlockId,
-    Plain,
-    Ref,
-    layout,
-    nbytes,
-    reserve,
-    value_at,
-    view,
-    write_at,
-)
+if TYPE_CHECKING:
+    pass
 
-WASTE = 4
-"""A block is lent to what takes at least this part of it, or all of a small one."""
+S = TypeVar("S")
 
-SMALL = 1 << 16
-
-SPARE = 16
-"""Blocks of other sizes that a pool keeps while nobody wants them."""
+RECENT = 64
+"""Inputs of which a copy is kept, since samples take them in turn."""
 
 
-class Reader(Protocol):
-    """Somebody else who has blocks in view."""
+class Post(NamedTuple):
+    """Where a worker is to be."""
 
-    def forget(self, block: BlockId) -> None:
-        """The block is not used any more."""
-
-
-class Budget:
-    """Bytes that all pools of a run may hold together."""
-
-    def __init__(self, most_bytes: float = math.inf) -> None:
-        self.most_bytes, self.held_bytes = most_bytes, 0
-        self._lock = Lock()
-
-    def take(self, size: int) -> None:
-        """Count bytes; raises `LimitError` if there are too many then."""
-        with self._lock:
-            if self.held_bytes + size > self.most_bytes:
-                raise LimitError(
-                    f"no shared memory for {shown_bytes(size)}: {shown_bytes(self.held_bytes)} are "
-                    f"taken, --max-memory leaves {shown_bytes(self.most_bytes)}"
-                )
-            self.held_bytes += size
-
-    def give(self, size: int) -> None:
-        """Count bytes that are free again."""
-        with self._lock:
-            self.held_bytes -= size
+    name: str
+    """For messages: `stage 2`, or `replica 1 of stage 2`."""
+    place: Place = Place()
+    device: str = ""
+    """Of the plan: `cpu-core/1`."""
+    threads: int = 1
+    gpus: int = 0
 
 
-class Block:
-    """Shared memory of this process, or taken over from another one."""
+class Loss(NamedTuple):
+    """A worker that was lost, and started again."""
 
-    def __init__(self, number: BlockId, fd: int, size: int) -> None:
-        self.number, self.fd, self.size = number, fd, size
-        self.readers: list[Reader] = []
-        """Who was given its descriptor."""
-        self._view: memoryview | None = None
-
-    def view(self) -> memoryview:
-        """Its bytes, to write and to read."""
-        if self._view is None:
-            self._view = view(self.fd, self.size, write=True)
-        return self._view
-
-    def close(self) -> None:
-        """Give it up; the memory is free when nobody has it in view."""
-        os.close(self.fd)
-        for reader in self.readers:
-            reader.forget(self.number)
-        self.readers.clear()
-        self._view = None
+    worker: str
+    sample: int
+    """The sample that it had, in its pass through the pipeline."""
+    reason: str
 
 
-class Lease:
-    """The use of a block; the pool has it back when this is gone."""
+@dataclass(frozen=True)
+class Rules:
+    """What holds for all workers of a run."""
 
-    __slots__ = ("_pool", "block")
+    retries: int = 0
+    """How often each worker is started again when it is lost."""
+    seconds: float = math.inf
+    """That a job, or the making of a session, may take."""
+    memory_bytes: float = math.inf
+    """That tensors between workers may take."""
+    note: Callable[[str], None] = lambda message: None
+    """Told of every loss."""
+    interrupted: Callable[[], bool] = lambda: False
 
-    def __init__(self, block: Block, pool: Pool) -> None:
-        self.block, self._pool = block, pool
 
-    def __del__(self) -> None:
-        self._pool.take_back(self.block)
+@dataclass
+class Losses:
+    """What was lost so far."""
+
+    rules: Rules
+    losses: list[Loss] = field(default_factory=list)
+
+    def add(self, loss: Loss, again: int) -> None:
+        """Note a loss; so many samples are computed again."""
+        self.losses.append(loss)
+        samples = f"{again} sample{'s' if again != 1 else ''}"
+        self.rules.note(
+            f"{loss.worker}: sample {loss.sample}: {loss.reason}; it was restarted and computes "
+            f"{samples} again"
+        )
 
 
-class Shared:
-    """A value in shared memory, as long as somebody refers to it."""
-
-    __slots__ = ("lease", "ref")
-
-    def __init__(self, ref: Ref, lease: Lease) -> None:
-        self.ref, self.lease = ref, lease
+class Staff(Protocol):
+    """Makes workers of one kind."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of a tensor; of anything else, of its pickle."""
-        return nbytes(self.ref.dtype or np.dtype(np.uint8), self.ref.shape)
+    def kind(self) -> str:
+        """`process`, ..."""
 
-    def fetch(self) -> Any:
-        """The value, in memory of its own."""
-        value = value_at(self.lease.block.view(), self.ref)
-        return value.copy() if isinstance(value, np.ndarray) else value
+    @property
+    def losses(self) -> list[Loss]:
+        """Workers that were lost and restarted."""
 
+    def place(self, place: Place) -> Place:
+        """What a place of this machine is where the workers are."""
 
-_numbers = itertools.count()
+    def hire(self, post: Post, recipe: Recipe, values: Any) -> Remote:
+        """Have a worker made; `values` are what `share` returned, for one worker or several."""
 
+    def share(self, values: Values) -> Any:
+        """Put values where all workers see them."""
 
-class Pool:
-    """Blocks that one worker writes."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._returned: deque[Block] = deque()
-        """Blocks that are free."""
-        self._lock = Lock()
-        self._closed = False
-
-    def lease(self, size: int) -> Lease:
-        """A block of at least so many bytes; raises `InputFileError` or `LimitError`."""
-        with self._lock:
-            free = sorted((self._returned.popleft() for _ in range(len(self._returned))),
-                          key=lambda block: block.size)  # fmt: skip
-            most = max(WASTE * size, SMALL)
-            fit = next((b for b in free if size <= b.size <= most), None)
-            if fit is not None:
-                free.remove(fit)
-            while fit is None and (len(free) >= SPARE or (free and self._lacks(size))):
-                self._drop(free.pop(0))
-            self._returned.extend(free)
-            if fit is None:
-                size = -(-size // 4096) * 4096
-                self._budget.take(size)
-                try:
-                    fit = Block(next(_numbers), reserve(size), size)
-                except BaseException:
-                    self._budget.give(size)
-                    raise
-            return Lease(fit, self)
-
-    def take_back(self, block: Block) -> None:
-        """Nobody uses a block any more; called at any moment, so that it takes no lock."""
-        self._returned.append(block)
-        if self._closed:
-            self.close()
-
-    def adopt(self, number: BlockId, fd: int, size: int, writer: Reader) -> Lease:
-        """A block that the worker has made; raises `LimitError`."""
-        try:
-            self._budget.take(size)
-        except LimitError:
-            os.close(fd)
-            raise
-        block = Block(number, fd, size)
-        block.readers.append(writer)
-        return Lease(block, self)
-
-    def put(self, values: Sequence[Plain]) -> list[Shared]:
-        """Copy values into blocks."""
-        places, sizes = layout([value.data.nbytes for value in values])
-        leases = [self.lease(size) for size in sizes]
-        shared = []
-        for value, (i, offset) in zip(values, places, strict=True):
-            ref = Ref(leases[i].block.number, offset, value.dtype, value.shape)
-            write_at(leases[i].block.view(), ref, value.data)
-            shared.append(Shared(ref, leases[i]))
-        return shared
+    def ready(self) -> None:
+        """Wait until all workers are made; raises `DnnpError`."""
 
     def close(self) -> None:
-        """Give up all blocks, those that are in use as soon as they are free."""
-        self._closed = True
-        with suppress(IndexError):
-            while True:
-                self._drop(self._returned.popleft())
+        """End all workers, and whatever else was started for them."""
 
-    def _lacks(self, size: int) -> bool:
-        return self._budget.held_bytes + size > self._budget.most_bytes
 
-    def _drop(self, block: Block) -> None:
-        block.close()
-        self._budget.give(block.size)
+class Recent(Generic[S]):
+    """Copies of the arrays that were seen last, by identity, as long as the arrays live."""
+
+    def __init__(self, copy: Callable[[Any], S]) -> None:
+        self._copy = copy
+        self._held: OrderedDict[int, tuple[weakref.ref[Any], S]] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, value: Any) -> S:
+        """The copy of a value."""
+        with self._lock:
+            seen, copy = self._held.get(id(value), (None, None))
+            if seen is not None and copy is not None and seen() is value:
+                self._held.move_to_end(id(value))
+                return copy
+        made = self._copy(value)
+        try:
+            seen = weakref.ref(value)
+        except TypeError:  # a list, or a number
+            return made
+        with self._lock:
+            self._held[id(value)] = seen, made
+            while len(self._held) > RECENT:
+                self._held.popitem(last=False)
+        return made
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._held.clear()
+
+
+POLL_S = 0.1
+"""How often to look whether the run was interrupted, while workers are made."""
+
+
+class LostError(Exception):
+    """A worker has gone, or has to go; says why."""
+
+    def __init__(self, reason: str, kind: type[DnnpError] = InputFileError) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+@dataclass
+class Sent:
+    """A job that is under way, with what it needs to be sent again."""
+
+    sample: int
+    values: Mapping[str, Any]
+    sent_s: float = field(default_factory=time.monotonic, kw_only=True)
+
+
+J = TypeVar("J", bound=Sent)
+W = TypeVar("W", bound="RemoteWorker[Any]")
+
+
+class RemoteStaff(Generic[S, W]):
+    """What the staffs have in common: rules, losses, workers, and inputs from outside."""
+
+    def __init__(self, rules: Rules, kind: type[S], copy: Callable[[Any], S]) -> None:
+        """`copy` puts a value where all workers see it, as a value of this kind."""
+        self.rules, self.lost = rules, Losses(rules)
+        self.workers: list[W] = []
+        self._kind, self._copy = kind, copy
+        self._recent = Recent(copy)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Workers that were lost and restarted."""
+        return self.lost.losses
+
+    def share(self, values: Values) -> dict[str, S]:
+        """Put values where all workers see them."""
+        return {name: self._copy(value) for name, value in values.items()}
+
+    def held(self, values: Values) -> dict[str, S]:
+        """Values as workers take them: what came from one as it is, copies of inputs."""
+        kind, copy = self._kind, self._recent.of
+        return {n: v if isinstance(v, kind) else copy(v) for n, v in values.items()}
+
+    def ready(self) -> None:
+        """Wait until all workers are made."""
+        for worker in self.workers:
+            worker.ready()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            worker.stop()
+        for worker in self.workers:
+            worker.close()
+        self._recent.clear()
+
+
+class RemoteWorker(ABC, Generic[J]):
+    """A stage in a worker of its own, and in another one when that is lost."""
+
+    ahead = 3
+    """Jobs that a worker holds: the next ones are there when one is done."""
+
+    def __init__(self, name: str, staff: RemoteStaff[Any, Any]) -> None:
+        self.name = name
+        self._rules, self._losses, self._held = staff.rules, staff.lost, staff.held
+        self._jobs: deque[J] = deque()
+        self._lock = Lock()
+        """Held while something is sent, or the worker is replaced."""
+        self._answered_s = 0.0
+        self._lost = 0
+        self._stopped = False
+        self._given_up: tuple[type[DnnpError], str] | None = None
+        """Why there is no worker any more."""
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Have it made; `_made` waits for it."""
+
+    @abstractmethod
+    def _made(self, seconds: float) -> bool:
+        """Whether it is made, before so many seconds are over; raises what `_answer` does."""
+
+    @abstractmethod
+    def _job(self, sample: int, values: Mapping[str, Any]) -> J:
+        """A job to be sent."""
+
+    @abstractmethod
+    def _send(self, job: J) -> None:
+        """Send a job; what cannot be sent is noticed when there is no answer."""
+
+    @abstractmethod
+    def _answer(self, job: J, seconds: float) -> Answer | None:
+        """What came of the oldest job; None: nothing before so many seconds were over.
+
+        Raises
+        ------
+        LostError
+            There is no such worker any more.
+        DnnpError
+            What it says, or that it cannot be asked.
+        """
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """End it at once; whoever waits for an answer is told."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """End it, and let go of all that it had."""
+
+    def ready(self) -> None:
+        """Wait until the stage is made; raises `DnnpError`."""
+        try:
+            self._await_made()
+        except LostError as loss:
+            raise loss.kind(f"{self.name}: making its session: {loss}") from None
+
+    def submit(self, values: Values, sample: int) -> None:
+        """Send a job, whose inputs come from other workers or from outside."""
+        if self._given_up is not None:
+            raise self._given_up[0](self._given_up[1])
+        held = self._held(values)
+        with self._lock:
+            job = self._job(sample, held)
+            self._jobs.append(job)
+            self._send(job)
+
+    def result(self) -> Answer:
+        """Wait for the oldest job; a worker that is lost meanwhile is replaced."""
+        while True:
+            job = self._jobs[0]
+            if self._given_up is not None:
+                self._jobs.popleft()
+                raise self._given_up[0](self._given_up[1])
+            due_s = max(job.sent_s, self._answered_s) + self._rules.seconds
+            try:
+                answer = self._answer(job, due_s - time.monotonic())
+                if answer is None:
+                    raise self._late()
+            except LostError as loss:
+                self._replace(loss)
+                continue
+            except DnnpError:
+                self._jobs.popleft()
+                raise
+            self._answered_s = time.monotonic()
+            self._jobs.popleft()
+            return answer
+
+    def call(self, values: Values) -> Values:
+        """Compute one sample while nobody else asks for anything."""
+        self.submit(values, 0)
+        return self.result().values
+
+    def stop(self) -> None:
+        """End for good."""
+        self._stopped = True
+        self._kill()
+
+    def close(self) -> None:
+        """End for good, and let go of whatever is under way."""
+        self._stopped = True
+        self._clear()
+        self._jobs.clear()
+
+    def _late(self) -> LostError:
+        return LostError(f"not done after {self._rules.seconds:g} s (--stage-timeout)", LimitError)
+
+    def _await_made(self) -> None:
+        due_s = time.monotonic() + self._rules.seconds
+        while not self._made(min(POLL_S, max(due_s - time.monotonic(), 0.0))):
+            if time.monotonic() > due_s:
+                raise self._late()
+            if self._rules.interrupted() or self._stopped:
+                return
+
+    def _replace(self, loss: LostError) -> None:
+        """Have another worker made, and send it all jobs again; or give up."""
+        with self._lock:
+            while not self._stopped:
+                sample = self._jobs[0].sample
+                self._clear()
+                if self._lost >= self._rules.retries:
+                    self._given_up = loss.kind, str(loss)
+                    self._jobs.popleft()
+                    raise loss.kind(str(loss))
+                self._lost += 1
+                self._losses.add(Loss(self.name, sample, str(loss)), len(self._jobs))
+                try:
+                    self._start()
+                    self._await_made()
+                except LostError as another:
+                    loss = another
+                    continue
+                for job in self._jobs:
+                    self._send(job)
+                self._answered_s = time.monotonic()
+                break
+        if self._stopped:
+            self._kill()
+            raise ClosedError
+
+
+def finite(seconds: float) -> float | None:
+    """A time to wait as others take it: None is for ever."""
+    return None if seconds == math.inf else max(seconds, 0.0)

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.processes import keep_on
-from dnnp.core.runtime.providers import ort_errors
-from dnnp.core.runtime.session import Place, SessionConfig, open_session
-from dnnp.core.runtime.stages import CpuStage, make_stage
+from dnnp.core.runtime.model.providers import ort_errors
+from dnnp.core.runtime.model.session import CpuStage, Place, SessionConfig, make_stage, open_session
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.waits import WaitClock, with_threads
-from dnnp.core.runtime.workers.tensors import OtherwiseError
+from dnnp.core.runtime.workers.messages import OtherwiseError
 
 Array = NDArray[Any]
 

@@ -167,7 +167,7 @@ def main() -> None:
     listener, alive = map(int, sys.argv[1:])
     sys.path.insert(0, SCRIPTS)
     import_modules()
-    sys.modules["dnnp.core.runtime.steady"].MOST_TAKEN = math.inf  # type: ignore[attr-defined]
+    sys.modules["dnnp.core.runtime.report.statistics"].MOST_TAKEN = math.inf  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()  # lest forks copy the pages where it counts
     server = socket.socket(fileno=listener)

@@ -1,0 +1,436 @@
+"""What operators and groups really take on this machine, by ONNX Runtime's own profiler.
+
+Nodes are timed in one session without graph optimisation, so that they keep their names.
+Groups are timed as models of their own at the level that the runner uses, so that what
+ONNX Runtime fuses inside a group is fused in the measurement too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import orjson
+
+from dnnp.core.model.errors import InputFileError
+from dnnp.core.runtime.limits import making_session, watched
+from dnnp.core.runtime.model.inputs import Sample, random_inputs
+from dnnp.core.runtime.model.providers import ort_errors
+from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
+from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
+from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
+from dnnp.formats.cost_files import with_kernels
+from dnnp.formats.files import scratch_folder
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from dnnp.formats.onnx_types import TensorType
+
+T = TypeVar("T")
+Ints = np.ndarray[Any, np.dtype[np.intp]]
+Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
+"""Node name -> operator, and seconds in each counted run (f64[repeats])."""
+
+_SEED = 0
+"""Of the random inputs and weights."""
+_DISTINCT = 4
+"""Random inputs, as many as a run draws."""
+_SUFFIX = "_kernel_time"
+_GROUP = "group "
+"""Beginning of the names of groups."""
+_LAYOUT_CHANGES = frozenset({"ReorderInput", "ReorderOutput"})
+"""Inside a stage a layout holds over many groups; a group alone pays for both ends."""
+MOST_REPEATS = 3
+"""Times as many runs as are to count are made at most, to find some that nothing disturbs."""
+PATIENCE_S = 2.0
+"""Runs are made beyond those that are to count for so long only, seconds."""
+_COARSE_S = 2e-5
+"""The profiler counts whole microseconds: below this a mean resolves more than a median."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How to measure."""
+
+    threads: int = 1
+    repeats: int = 10
+    warmup: int = 3
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Shape of each input of the model, where it declares none."""
+    taken: Callable[[float], None] = lambda share: None
+    """Told after each model which share of the time of its runs other processes took from them."""
+    provider: str = "cpu"
+    """Execution provider, as in `SessionConfig`."""
+    optimization: str = "all"
+    """Level at which groups are timed: that of the run."""
+    saw: Callable[[Sequence[Any]], None] = lambda events: None
+    """Told the events of the profile of each model."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Of the provider, as in `SessionConfig`."""
+
+    def config(self, optimization: str | None = None) -> SessionConfig:
+        """Of sessions at this level of optimisation; None: that of the run.
+
+        Who measures sees which provider ran each node, and judges by that.
+        """
+        return SessionConfig(
+            self.provider,
+            optimization or self.optimization,
+            self.threads,
+            pin=False,
+            options=self.options,
+            allow_fallback=True,
+        )
+
+
+def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[float]:
+    """Time every node of a model; seconds, by index in the main graph.
+
+    The time of what ONNX Runtime inlines for a node (a local function, an operator without a
+    kernel) and of the casts it inserts around it is the node's; nodes of `If`, `Loop` and
+    `Scan` bodies are part of the node that holds them. Nodes that do not run, such as
+    `Constant`, take 0.
+
+    Raises
+    ------
+    InputFileError
+        Weights are missing, or ONNX Runtime cannot load or run the model.
+    """
+    feeds, weights = prepare(model, folder, how)
+    named = with_unique_names(model)
+    count = len(named.graph.node)
+    if weights:
+        named = use_weights(named, weights)
+    runs = _profiled(named, folder, "disable", how, weights, feeds)[0]
+    owner = {f"n{i}": i for i in range(count)}
+    if _unowned(runs, owner):
+        resolved = resolved_model(named)
+        if resolved is not None:
+            owners = owners_of(resolved, named, owner)
+            nodes = resolved.graph.node
+            owner.update((n.name, v) for n, v in zip(nodes, owners, strict=True) if n.name)
+            if _unowned(runs, owner):
+                runs, owner = _rerun(resolved, owners, runs, owner, (folder, how, weights, feeds))
+    totals = np.zeros((how.repeats, count))
+    for name, (_, durations) in runs.items():
+        if name in owner:
+            totals[:, owner[name]] += durations
+    return [_typical(totals[:, i]) for i in range(count)]
+
+
+def measure_groups(
+    model: ModelProto,
+    folder: Path,
+    groups: Sequence[Sequence[int]],
+    how: Measurement,
+    types: Mapping[str, TensorType] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[float]:
+    """Time every group as a model of its own; seconds, by group.
+
+    Groups run in an order in which each finds what it reads; all run on the values that the
+    whole model would give them. Changes of data layout at the ends do not count.
+
+    Parameters
+    ----------
+    groups
+        Node indices of each group in execution order; they must form an ordered split.
+    types
+        Types of tensors that the model does not declare.
+    progress
+        Called with the number of groups done.
+
+    Raises
+    ------
+    FormatError
+        The groups wait for each other in a circle, or hand over a sequence.
+    InputFileError
+        Weights are missing, or ONNX Runtime cannot load or run a group.
+    """
+    from dnnp.formats.onnx_stages import MODEL, split_model
+
+    feeds, weights = prepare(model, folder, how)
+    stages = split_model(model, groups, types)
+    readers: dict[str, int] = defaultdict(int)
+    for stage in stages:
+        for name in stage.inputs:
+            readers[name] += 1
+    times = [0.0] * len(stages)
+    values = dict(feeds)
+    before = [[s for s in stage.sources.values() if s != MODEL] for stage in stages]
+    for done, i in enumerate(_order(before), 1):
+        stage = stages[i]
+        part = with_unique_names(stage.model)
+        part.graph.name = f"{_GROUP}{i}"
+        if weights:
+            part = use_weights(part, weights)
+        own = {name: values[name] for name in stage.inputs}
+        runs, results = _profiled(part, folder, how.optimization, how, weights, own)
+        total = np.zeros(how.repeats)
+        for name, (op, durations) in runs.items():
+            if op not in _LAYOUT_CHANGES and not _is_counted_elsewhere(name, runs):
+                total += durations
+        times[i] = _typical(total)
+        values.update(results)
+        for name in stage.inputs:
+            readers[name] -= 1
+            if not readers[name]:
+                del values[name]
+        progress(done)
+    return times
+
+
+def _order(before: Sequence[Iterable[int]]) -> list[int]:
+    """Stage indices, each after those it reads from."""
+    from graphlib import TopologicalSorter
+
+    return list(TopologicalSorter({i: sorted(set(b)) for i, b in enumerate(before)}).static_order())
+
+
+def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:
+    """Random inputs, and values for weights that the model only makes while it runs."""
+    absent = absent_files(model, folder)
+    if absent:
+        location, tensor = next(iter(absent.items()))
+        raise InputFileError(
+            f"{folder / location}: no such file; it holds weights of the model ('{tensor}'), "
+            "and a model without weights cannot be measured; --mode analytic needs none"
+        )
+    feeds = {
+        name: value if isinstance(value, list) else np.asarray(value)
+        for name, value in random_inputs(model, _SEED, shapes=how.shapes).items()
+    }
+    return feeds, random_weights(model, _SEED, folder)
+
+
+def distinct_inputs(model: ModelProto, how: Measurement) -> list[Sample]:
+    """Random inputs for a pipeline, which takes them in turn."""
+    return [random_inputs(model, [_SEED, i], shapes=how.shapes) for i in range(_DISTINCT)]
+
+
+_BODY = re.compile(r"b#(n\d+|f)#\d+$")
+"""Names given to nodes of bodies, at the end of whatever inlining puts before; who holds them."""
+
+
+def with_unique_names(model: ModelProto) -> ModelProto:
+    """A copy whose nodes are called n0, n1, ...; in bodies b#n0#0, ...; in functions f#0, ..."""
+    from dnnp.formats.onnx_scope import inner_nodes
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    bodies = functions = 0
+    for i, node in enumerate(copy.graph.node):
+        node.name = f"n{i}"
+        for inner in inner_nodes(node):
+            inner.name = f"b#n{i}#{bodies}"
+            bodies += 1
+    for function in copy.functions:
+        for node in function.node:
+            node.name = f"f#{functions}"
+            functions += 1
+            for inner in inner_nodes(node):
+                inner.name = f"b#f#{bodies}"
+                bodies += 1
+    return copy
+
+
+def _is_counted_elsewhere(name: str, runs: Mapping[str, object]) -> bool:
+    """Whether the node stands in a body whose holder ran: the holder's time contains its own."""
+    body = _BODY.search(name)
+    return body is not None and (body[1] == "f" or body[1] in runs)
+
+
+def _profiled(
+    model: ModelProto,
+    folder: Path,
+    optimization: str,
+    how: Measurement,
+    weights: Weights,
+    feeds: Mapping[str, Any],
+) -> tuple[Runs, dict[str, Any]]:
+    """Run a model under the profiler.
+
+    Returns what each node took, and the outputs of the last run.
+    """
+    config = how.config(optimization)
+    results: dict[str, Any] = {}
+    title = model.graph.name if model.graph.name.startswith(_GROUP) else "the model"
+    try:
+        with scratch_folder() as scratch:
+            profile = os.path.join(scratch, "p")
+            with making_session(title):
+                session, threads = with_threads(
+                    lambda: make_session(
+                        model, folder, config, weights=weights, alone=True, profile=profile
+                    )
+                )
+            stage = CpuStage(session, tuple(o.name for o in session.get_outputs()))
+            for _ in range(how.warmup):
+                with watched(title):
+                    results = stage(feeds)
+            shares: list[float] = []
+            begin = time.perf_counter()
+            while _is_wanted(shares, how.repeats, time.perf_counter() - begin):
+                with watched(title):
+                    results, share = _timed(partial(stage, feeds), threads)
+                shares.append(share)
+            events = orjson.loads(Path(session.end_profiling()).read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None
+    durations: dict[str, list[int]] = defaultdict(list)
+    ops: dict[str, str] = {}
+    how.saw(events)
+    for event in with_kernels(events):
+        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
+            name = event["name"].removesuffix(_SUFFIX)
+            durations[name].append(event["dur"])
+            ops[name] = event.get("args", {}).get("op_name", "")
+    # The least disturbed runs count, in the order in which they ran.
+    kept = np.sort(np.argsort(shares, kind="stable")[: how.repeats])
+    how.taken(float(np.mean(np.array(shares)[kept])))
+    rows = how.warmup + kept
+    total = how.warmup + len(shares)
+    runs = {name: (ops[name], _per_run(spent, total, rows)) for name, spent in durations.items()}
+    return runs, results
+
+
+def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
+    """What a call returns, and the share of its time that other processes took from it."""
+    waits, start = WaitClock(threads), time.perf_counter_ns()
+    result = call()
+    spent = time.perf_counter_ns() - start
+    return result, min(waits.passed_ns(threads) / max(spent, 1), 1.0)
+
+
+def _is_wanted(shares: Sequence[float], repeats: int, spent_s: float) -> bool:
+    """Whether to run again, after runs of which other processes took such shares."""
+    if len(shares) < repeats:
+        return True
+    quiet = sum(share <= DISTURBED for share in shares)
+    return quiet < repeats and len(shares) < MOST_REPEATS * repeats and spent_s < PATIENCE_S
+
+
+def _per_run(spent: Sequence[int], total: int, rows: Ints) -> np.ndarray[Any, Any]:
+    """Seconds in those of `total` runs that count; events of bodies come several times a run."""
+    micro = np.array(spent, dtype=np.float64)
+    if len(micro) % total:
+        # The profiler stops after a million events; the runs that it saw must do.
+        return np.full(len(rows), float(np.median(micro)) * 1e-6)
+    return np.asarray(micro.reshape(total, -1).sum(axis=1)[rows] * 1e-6)
+
+
+def _typical(seconds: np.ndarray[Any, Any]) -> float:
+    """The median; of times near the clock's resolution the mean of the middle half."""
+    median = float(np.median(seconds))
+    if median >= _COARSE_S:
+        return median
+    quarter = len(seconds) // 4
+    return float(np.sort(seconds)[quarter : len(seconds) - quarter].mean())
+
+
+def _unowned(runs: Runs, owner: Mapping[str, int]) -> bool:
+    """Whether some node ran whose owner is unknown; nodes of bodies have theirs."""
+    return any(name not in owner and not _BODY.search(name) for name in runs)
+
+
+def _rerun(
+    resolved: ModelProto,
+    owners: Sequence[int],
+    runs: Runs,
+    owner: dict[str, int],
+    where: tuple[Path, Measurement, Weights, Mapping[str, Any]],
+) -> tuple[Runs, dict[str, int]]:
+    """Profile the resolved model with names of ours: ONNX Runtime leaves some without any.
+
+    A resolved model that does not load again, since names in its bodies repeat, leaves the
+    first runs; what has no owner there counts for nobody.
+    """
+    folder, how, weights, feeds = where
+    names = [f"n{v}#{position}" for position, v in enumerate(owners)]
+    for node, name in zip(resolved.graph.node, names, strict=True):
+        node.name = name
+    try:
+        runs = _profiled(resolved, folder, "disable", how, weights, feeds)[0]
+    except InputFileError:
+        return runs, owner
+    return runs, {name: v for name, v in zip(names, owners, strict=True) if v >= 0}
+
+
+_SMALL_ELEMENTS = 256
+"""Weights that the resolving session gets to see: they may be shapes."""
+
+
+def resolved_model(model: ModelProto) -> ModelProto | None:
+    """The model as ONNX Runtime runs it without optimisation; None if it cannot be had.
+
+    Functions are inlined in it, operators without a kernel expanded, casts inserted. Weights
+    are kept from the resolving session, as only the structure matters to it.
+    """
+    import onnx
+    import onnxruntime
+
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    large = {t.name: t for t in model.graph.initializer if math.prod(t.dims) > _SMALL_ELEMENTS}
+    small = [t for t in model.graph.initializer if t.name not in large]
+    del light.graph.initializer[:]
+    light.graph.initializer.extend(small)
+    declared = {v.name for v in model.graph.input}
+    for tensor in large.values():
+        if tensor.name not in declared:
+            light.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        with scratch_folder() as scratch:
+            options.optimized_model_filepath = path = os.path.join(scratch, "resolved.onnx")
+            with making_session("the model"):
+                onnxruntime.InferenceSession(
+                    light.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                )
+            resolved = onnx.load(path, load_external_data=False)
+    except ort_errors():
+        return None
+    except OSError:
+        return None
+    inputs = [v for v in resolved.graph.input if v.name in declared or v.name not in large]
+    del resolved.graph.input[:]
+    resolved.graph.input.extend(inputs)
+    resolved.graph.initializer.extend(large.values())
+    return resolved
+
+
+def owners_of(resolved: ModelProto, model: ModelProto, known: Mapping[str, int]) -> list[int]:
+    """For each node of a resolved model the index of the node in `model` it serves, or -1.
+
+    Tensors of the model keep their names when ONNX Runtime inlines and inserts nodes: whatever
+    leads to an output of a node, past tensors that the model does not have, belongs to it.
+    """
+    original = {name: known[n.name] for n in model.graph.node for name in n.output if name}
+    original.update((v.name, -1) for v in model.graph.input)
+    original.update((t.name, -1) for t in model.graph.initializer)
+    wanted: dict[str, int] = {}
+    owners: list[int] = []
+    for node in reversed(resolved.graph.node):
+        owner = known.get(node.name, -1)
+        for name in node.output:
+            if owner < 0:
+                owner = original.get(name, wanted.get(name, -1))
+        owners.append(owner)
+        for name in node.input:
+            if name not in original:
+                wanted.setdefault(name, owner)
+    return owners[::-1]

@@ -1,0 +1,473 @@
+"""A split model at work: samples go through it, and outputs are compared with the whole model.
+
+Transfers of a schedule at work: copies of tensors, or links that are emulated. Threads of one
+process could read each other's tensors, but a schedule with transfers says that they move, so they
+do: the thread of the link, or of the device that receives, copies every tensor into memory of its
+own; from a GPU it comes to the host. An emulated link copies nothing and takes as long as the
+schedule says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.model.errors import DnnpError, LimitError
+from dnnp.core.model.plan import Stage
+from dnnp.core.model.processes import available_cores
+from dnnp.core.runtime.limits import making_session
+from dnnp.core.runtime.model.device_mapping import copied_outputs, homes_of, reference_config
+from dnnp.core.runtime.model.providers import Left, note_provider
+from dnnp.core.runtime.model.session import (
+    Memory,
+    Place,
+    SessionConfig,
+    make_session,
+    make_stage,
+    model_bytes,
+)
+from dnnp.core.runtime.model.weights import supplied_weights, use_weights
+from dnnp.core.runtime.pipeline.schedule_orders import (
+    Crew,
+    crew_of,
+    steering,
+)
+from dnnp.core.runtime.pipeline.sources import Load, Repeated, Sink, Source, Watch, widest
+from dnnp.core.runtime.pipeline.steps import Remote, Steered, Step, Worker
+from dnnp.core.runtime.pipeline.threads import send
+from dnnp.core.runtime.report.statistics import (
+    Settled,
+    Timing,
+    Trace,
+    count_for,
+    settle,
+    summarize,
+    summarize_schedule,
+)
+from dnnp.core.runtime.report.verify import (
+    Case,
+    Examiner,
+    Tolerance,
+    Verdict,
+    case_of_file,
+    drawing_nodes,
+    exposed,
+    verify_files,
+    verify_outputs,
+)
+from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.core.runtime.waits import with_threads
+from dnnp.core.runtime.workers.pool import Post, Rules, Staff
+from dnnp.core.runtime.workers.recipes import MODEL, Recipe, SessionRecipe
+
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnx import ModelProto
+
+    from dnnp.formats.onnx_stages import StageModel
+    from dnnp.formats.onnx_types import TensorType
+
+
+@dataclass
+class Pipeline:
+    """A split model, ready to run."""
+
+    model: ModelProto
+    folder: Path
+    config: SessionConfig
+    weights: Mapping[str, NDArray[np.generic]]
+    parts: list[StageModel]
+    steps: list[Step]
+    stages: list[Stage]
+    """The plan's stages, without empty ones."""
+    outputs: tuple[str, ...]
+    watch: Watch = field(default_factory=Watch)
+    crowded: bool = False
+    """Devices share processors: waiting for one says nothing about other processes."""
+    homes: list[tuple[Place, ...]] = field(default_factory=list)
+    """Of each step, one place a replica."""
+    left: list[Left] = field(default_factory=list)
+    """What the provider of each step left to the CPU."""
+    staff: Staff | None = None
+    """Where the workers of the stages come from; None: they are threads of this process."""
+    made: ModelProto | None = None
+    """What was split, if it is a model that was made of this one."""
+
+    @property
+    def devices(self) -> int:
+        """Devices that the stages run on, replicas included."""
+        return sum({stage.device: stage.replicas for stage in self.stages}.values())
+
+    def warmup(self, load: Load) -> int:
+        """Samples of a trace that go before those that are measured."""
+        return 0 if load.apart else load.warmup * widest(self.stages)
+
+    def warmup_apart(self, load: Load) -> int:
+        """Samples that go before a trace."""
+        return load.warmup * widest(self.stages) if load.apart and load.samples else 0
+
+    def settle(self, load: Load) -> tuple[Load, Settled]:
+        """Send samples through until the rate is steady, as far as the load asks for that.
+
+        Returns the load with the number of samples to measure, and what went through.
+        """
+        first = max(load.warmup, 1) * widest(self.stages)
+        most = None if load.settle else 1 if load.least_s and load.warmup else 0
+        if most == 0:
+            return load, Settled()
+
+        def stretch(count: int) -> Timing:
+            source = Repeated(load.samples, count)
+            return self.figures(summarize(self._send(load, source)))
+
+        settled = settle(stretch, first, most=most)
+        count = count_for(settled.rate_per_s, load.least_s, load.count)
+        if not load.apart:
+            load = replace(load, count=count)
+        return load, settled
+
+    def run(self, load: Load, keep: Callable[[int], bool] = lambda s: False) -> Trace:
+        """Send the warm-up and the measured samples through; of a schedule these alone count.
+
+        Raises
+        ------
+        FormatError
+            The devices of a schedule would wait for each other for ever.
+        """
+        sink = load.sink(keep)
+        try:
+            trace = self._through(load, sink)
+        except BaseException:
+            with suppress(DnnpError):  # what was done stays, but this is not why it ends
+                sink.close()
+            raise
+        sink.close()
+        return replace(trace, outputs=sink.outputs(trace.done))
+
+    def _through(self, load: Load, sink: Sink) -> Trace:
+        """Send warm-up and samples through, on their own or together."""
+        if not load.apart:
+            return self._send(load, load.source(self.warmup(load) + load.count), sink, among=0)
+        first = self.warmup_apart(load)
+        steered: Steered | None = None
+        crew: Crew | None = None
+        if load.program is not None:
+            crew = crew_of(self.steps, load.program.turns, emulate=load.emulate)
+            steered = steering(crew.turns, crew.steps, self.outputs, load.queue)
+        if first:
+            trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
+            if trace.interrupted:
+                return trace.before(0)
+        steps = self.steps if crew is None else crew.steps
+        source = load.source(load.count)
+        trace = self._send(load, source, sink, among=first, steps=steps, steered=steered)
+        return trace if crew is None else crew.apart(trace)
+
+    def _send(
+        self,
+        load: Load,
+        source: Source,
+        sink: Sink | None = None,
+        *,
+        among: int | None = None,
+        after: int = 0,
+        steps: Sequence[Step] | None = None,
+        steered: Steered | None = None,
+    ) -> Trace:
+        """Send samples through.
+
+        `among`: how many others went before, and `after` so many will come; None: nobody is told
+        of them.
+        """
+
+        def progress(number: int) -> None:
+            if among is not None:
+                known = load.expected if source.count is None else source.count
+                total = among + known + after if known else 0
+                self.watch.progress(among + number, total)
+
+        return send(
+            self.steps if steps is None else steps,
+            source,
+            sink or Sink(),
+            self.outputs,
+            queue=load.queue,
+            window=load.window,
+            interrupted=self.watch.interrupted,
+            progress=progress,
+            steered=steered,
+        )
+
+    def summarize(self, trace: Trace, load: Load) -> Timing:
+        """Figures of a trace."""
+        if load.program is not None:
+            return self.figures(summarize_schedule(trace, self.devices))
+        return self.figures(summarize(trace, self.warmup(load)))
+
+    def figures(self, timing: Timing) -> Timing:
+        """Figures without those that mean nothing here."""
+        return replace(timing, taken=()) if self.crowded else timing
+
+    def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
+        """Compare the outputs that a trace kept with those of the whole model."""
+        self.watch.checks("verifying", 0.0)
+        whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
+        stopped = self.watch.interrupted
+        if load.files is not None:
+            files, went = load.files, load.files.went or ()
+
+            def case_of(number: int) -> Case:
+                return case_of_file(went[number], files.read, whole.run)
+
+            verdict = verify_files(len(went), case_of, tolerance, stopped)
+        else:
+            reference = []
+            for sample in load.samples:
+                if stopped():
+                    return Verdict()
+                values = whole.run(dict(sample))
+                reference.append({name: to_numpy(values[name]) for name in self.outputs})
+            verdict = verify_outputs(reference, trace.outputs, tolerance)
+
+            def case_of(number: int) -> Case:
+                i = number % len(reference)
+                shown, sample = f"sample {number}", load.samples[i]
+                return Case(shown, sample, reference[i], trace.outputs[number])
+
+        if not verdict.ok and not stopped():
+            verdict.examine(case_of, self._examiner(tolerance))
+        return verdict
+
+    def _examiner(self, tolerance: Tolerance) -> Examiner:
+        """What finds out why outputs differ."""
+        model = self.made or self.model
+        opened = exposed(model, [part.model for part in self.parts])
+        names = [value.name for value in opened.graph.output]
+        config = reference_config(self.homes, self.config)
+
+        def run_by(config: SessionConfig) -> Callable[[Values], Values]:
+            return self._worker(opened, names, config, Place(), "the whole model").run
+
+        plain = None
+        if config.optimization != "disable":
+            with suppress(DnnpError):  # not every model runs without
+                plain = run_by(replace(config, optimization="disable"))
+        drawing, made = drawing_nodes(model), self.made is not None
+        return Examiner(self.steps, tolerance, run_by(config), plain, drawing, made)
+
+    def whole(
+        self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
+    ) -> Worker:
+        """The unsplit model."""
+        return self._worker(self.model, self.outputs, config, place, name, alone=alone)
+
+    def _worker(
+        self,
+        model: ModelProto,
+        outputs: Sequence[str],
+        config: SessionConfig,
+        place: Place,
+        name: str,
+        *,
+        alone: bool = False,
+    ) -> Worker:
+        model = use_weights(model, self.weights) if self.weights else model
+        with making_session(name):
+            session, threads = with_threads(
+                lambda: make_session(model, self.folder, config, place, self.weights, alone=alone)
+            )
+        stage = make_stage(session, outputs, outputs, config, place)
+        return Worker(name, stage, place.cores, stage.stop, threads)
+
+
+MAX_SESSIONS = 4096
+"""Sessions, and threads, of one pipeline."""
+
+
+def count_sessions(stages: Sequence[Stage]) -> int:
+    """Sessions that it takes to run stages, one for each replica.
+
+    Raises
+    ------
+    LimitError
+        Too many.
+    """
+    count = sum(stage.replicas for stage in stages if stage.nodes)
+    if count > MAX_SESSIONS:
+        raise LimitError(f"the plan needs {count} sessions; at most {MAX_SESSIONS} are made")
+    return count
+
+
+def prepare(
+    model: ModelProto,
+    folder: Path,
+    stages: Sequence[Stage],
+    config: SessionConfig,
+    *,
+    made: ModelProto | None = None,
+    known: Mapping[str, TensorType] | None = None,
+    weights: Mapping[str, NDArray[np.generic]] | None = None,
+    watch: Watch | None = None,
+    staff: Staff | None = None,
+) -> Pipeline:
+    """Split a model by a plan and make a session for every replica of every stage.
+
+    `made`: the model that the nodes of the stages are in, if it is made of `model`, whose outputs
+    it has. `staff` makes the workers; None: they are threads of this process.
+
+    Raises
+    ------
+    FormatError
+        The plan does not fit the model, or its stages depend on each other in a circle.
+    LimitError
+        Too many sessions.
+    InputFileError, UnavailableError
+        See `make_session`.
+    """
+    from dnnp.formats.onnx_stages import split_model
+
+    watch = watch or Watch()
+    used = [stage for stage in stages if stage.nodes]
+    parts = split_model(made or model, [stage.nodes for stage in used], known)
+    count_sessions(used)
+    spread = sum({stage.device: stage.replicas for stage in used}.values())
+    homes, notices = homes_of(used, config)
+    for notice in notices:
+        watch.note(notice)
+    pipeline = Pipeline(
+        model=model,
+        made=made,
+        folder=folder,
+        config=config,
+        weights=weights or {},
+        parts=parts,
+        steps=[],
+        stages=used,
+        outputs=tuple(value.name for value in model.graph.output),
+        watch=watch,
+        crowded=spread * config.threads > len(available_cores()),
+        homes=homes,
+        staff=staff,
+    )
+    for i, (part, spots) in enumerate(zip(parts, homes, strict=True)):
+        name = f"stage {i}"
+        if staff is None:
+            step = make_step(pipeline, name, part, spots)
+        else:
+            common = Common(folder, config, pipeline.weights)
+            step = hire_step(staff, name, part, spots, used[i].device, common)
+            pipeline.left.append(Left())
+        pipeline.steps.append(step)
+    if staff is not None:
+        staff.ready()
+    return pipeline
+
+
+def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
+    """Sessions for one stage; an interruption leaves out replicas, as nothing will run."""
+    config, weights = pipeline.config, pipeline.weights
+    model = use_weights(part.model, weights) if weights else part.model
+    host, ahead = copied_outputs(part.targets, pipeline.homes, overlap=config.overlap)
+    workers = []
+    for j, spot in enumerate(spots):
+        if j and pipeline.watch.interrupted():
+            break
+        shown = f"replica {j} of {name}" if len(spots) > 1 else name
+        with making_session(shown):
+            session, threads = with_threads(
+                partial(make_session, model, pipeline.folder, config, spot, weights)
+            )
+        stage = make_stage(session, part.outputs, host, config, spot, ahead)
+        workers.append(Worker(shown, stage, spot.cores, stage.stop, threads))
+    provider, options = config.at(spots[0]).provider, dict(config.options)
+    left = note_provider(name, provider, session, model, options, pipeline.watch.note)
+    pipeline.left.append(left)
+    ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
+    pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
+    return Step(name, part.inputs, part.outputs, tuple(workers))
+
+
+class Common(NamedTuple):
+    """What the stages of a model have in common."""
+
+    folder: Path
+    """Where the model's external data are."""
+    config: SessionConfig
+    weights: Mapping[str, NDArray[np.generic]]
+    """Values for initializers."""
+
+
+def hire_step(
+    staff: Staff, name: str, part: StageModel, places: Sequence[Place], device: str, common: Common
+) -> Step:
+    """Workers for one stage, a replica at each place; `staff.ready` waits for them."""
+    folder, config, weights = common
+    model = use_weights(part.model, weights) if weights else part.model
+    supplied = supplied_weights(model, folder, weights)
+    shared = staff.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
+    workers = []
+    for j, place in enumerate(map(staff.place, places)):
+        shown = f"replica {j} of {name}" if len(places) > 1 else name
+        recipe = SessionRecipe(part.outputs, os.path.realpath(folder), config, place)
+        post = Post(shown, place, device, config.threads, int(bool(place.memory)))
+        workers.append(worker_of(staff, post, recipe, shared))
+    return Step(name, part.inputs, part.outputs, tuple(workers))
+
+
+def worker_of(staff: Staff, post: Post, recipe: Recipe, shared: Any) -> Worker:
+    """A worker for a post."""
+    remote = staff.hire(post, recipe, shared)
+    here = staff.kind == "process" and not post.place.memory
+    call = _Call(remote, None if here else "host")
+    return Worker(post.name, call, post.place.cores, remote.stop, remote=remote)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One sample at a time, while no pipeline runs."""
+
+    remote: Remote
+    memory: Memory
+    """Where its tensors lie: in memory of the host that all stages share, or one of its own."""
+
+    def __call__(self, values: Values) -> Values:
+        return self.remote.call(values)
+
+
+THREAD, PROCESS, RAY = "thread", "process", "ray"
+
+
+@contextmanager
+def staff_of(kind: str, rules: Rules, address: str | None = None) -> Iterator[Staff | None]:
+    """A staff, closed after the block; None for threads, which need none.
+
+    `address` is that of a Ray cluster; None: one that is started.
+    """
+    if kind == THREAD:
+        yield None
+        return
+    staff: Staff
+    if kind == RAY:
+        from dnnp.core.runtime.workers.ray import RayStaff
+
+        staff = RayStaff(rules, address)
+    else:
+        from dnnp.core.runtime.workers.process import ProcessStaff
+
+        staff = ProcessStaff(rules)
+    try:
+        yield staff
+    finally:
+        staff.close()

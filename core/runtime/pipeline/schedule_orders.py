@@ -1,0 +1,554 @@
+"""Passes of a schedule as steps of a pipeline, and what each unit does, one job after the other.
+
+A pass that runs nodes is a step, and so is a transfer. Of several units that run a pass at once the
+last one works; the others arrive before and leave when it is done, which are steps too. So they
+do nothing else meanwhile, and whatever waits for something is a job that waits for other jobs: a
+rehearsal of all jobs (`scheduled.room_of`) proves that none waits for ever.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.runtime.pipeline.steps import Edge, Job, Routed, Steered, Step, Worker, route
+from dnnp.core.runtime.report.statistics import (
+    Moved,
+    Trace,
+    Transfer,
+    share_of,
+)
+from dnnp.core.runtime.values import Values, to_numpy
+
+if TYPE_CHECKING:
+    pass
+
+Record = Mapping[str, Any]
+
+Ends = Mapping[tuple[int, int], int]
+"""(step, maker of what it reads) -> transfer, as a step, that hands it on."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What units do by a schedule."""
+
+    orders: tuple[tuple[Job, ...], ...]
+    """Jobs of each device and link in their order."""
+    waits: tuple[tuple[int, int], ...]
+    """(step, step that comes after it), for every sample."""
+    start_s: Floats
+    """f64[steps, micro-batches]; those that run nodes come first."""
+    end_s: Floats
+    transfers: tuple[Transfer, ...] = ()
+    via: Ends = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    """Names of the steps that run no nodes."""
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.start_s)
+
+    @property
+    def count(self) -> int:
+        """Micro-batches."""
+        return int(self.start_s.shape[1])
+
+    def name(self, step: int) -> str:
+        """What messages call a step."""
+        stages = self.steps - len(self.others)
+        return f"stage {step}" if step < stages else self.others[step - stages]
+
+    def of_nodes(self) -> tuple[list[tuple[Job, ...]], list[tuple[int, int]]]:
+        """Orders and waits of the steps that run nodes alone.
+
+        What waits for a transfer waits for what that waits for; units that only carry are left out.
+        """
+        stages = self.steps - len(self.others)
+        orders = [tuple(job for job in row if job.step < stages) for row in self.orders]
+        tails: dict[int, set[int]] = {step: set() for step in range(self.steps)}
+        for tail, head in self.waits:
+            tails[head].add(tail)
+        before: dict[int, set[int]] = {}
+        for step in TopologicalSorter(tails).static_order():
+            own = [{tail} if tail < stages else before[tail] for tail in tails[step]]
+            before[step] = set().union(*own)
+        waits = [(tail, step) for step in range(stages) for tail in before[step]]
+        return [row for row in orders if row], sorted(waits)
+
+
+class _Seat(NamedTuple):
+    """The steps of a pass."""
+
+    work: int
+    arrive: tuple[int, ...]
+    """Of all units but the last."""
+    leave: tuple[int, ...]
+
+
+def turns_of(
+    schedule: Record,
+    blocks: Sequence[Record],
+    step_of: Mapping[int, int],
+    replica: Callable[[int, int], int] = lambda number, unit: 0,
+) -> Turns:
+    """What units do by a schedule that holds.
+
+    Parameters
+    ----------
+    step_of
+        Passes that run nodes, by their position -> step, from 0 on. Others, unless they are
+        transfers, are done by themselves: what waits for them waits for what they wait for.
+    replica
+        Pass that runs nodes, unit -> which of the replicas of the step this is.
+
+    Raises
+    ------
+    UsageError
+        A pass runs on a number of units that changes.
+    FormatError
+        Passes wait for each other in a circle.
+    """
+    passes, count = schedule["passes"], schedule["micro_batches"]
+    seats, others = _seats(schedule, step_of)
+    steps = len(step_of) + len(others)
+    start, end = np.zeros((steps, count)), np.zeros((steps, count))
+    rows: dict[int, list[tuple[float, Job]]] = {}
+    for block in blocks:
+        number, n = block["pass"], block["micro_batch"]
+        if number not in seats:
+            continue
+        seat, homes = seats[number], passes[number]["homes"]
+        *waiting, working = homes[n % len(homes)]
+        job = Job(seat.work, replica(number, working) if number in step_of else 0, n)
+        rows.setdefault(working, []).append((block["start_s"], job))
+        start[seat.work, n], end[seat.work, n] = block["start_s"], block["end_s"]
+        for unit, arrive, leave in zip(waiting, seat.arrive, seat.leave, strict=True):
+            pair = (block["start_s"], Job(arrive, 0, n)), (block["start_s"], Job(leave, 0, n))
+            rows.setdefault(unit, []).extend(pair)
+            start[arrive, n] = end[arrive, n] = block["start_s"]
+            start[leave, n] = end[leave, n] = block["end_s"]
+    orders = []
+    for _, row in sorted(rows.items()):
+        row.sort(key=lambda entry: entry[0])  # those that start together stay as they stand
+        orders.append(tuple(job for _, job in row))
+    waits, via = _joined(passes, step_of, seats)
+    transfers = tuple(_transfers(schedule, seats, step_of))
+    return Turns(tuple(orders), waits, start, end, transfers, via, tuple(others))
+
+
+def _seats(schedule: Record, step_of: Mapping[int, int]) -> tuple[dict[int, _Seat], list[str]]:
+    """Steps of each pass that has any, and the names of those that run no nodes."""
+    units, others = schedule["units"], list[str]()
+
+    def step(name: str) -> int:
+        others.append(name)
+        return len(step_of) + len(others) - 1
+
+    seats = {}
+    for number, row in enumerate(schedule["passes"]):
+        if number not in step_of and row["kind"] != "transfer":
+            continue
+        name, widths = row["name"], {len(home) for home in row["homes"]}
+        if len(widths) != 1 or 0 in widths:
+            raise UsageError(
+                f"pass {name} runs on as many units as the micro-batch has it: that cannot run"
+            )
+        work = step_of[number] if number in step_of else step(f"transfer {name}")
+        waiting = [units[u]["name"] for u in row["homes"][0][:-1]]
+        seats[number] = _Seat(
+            work,
+            tuple(step(f"{unit}, before {name}") for unit in waiting),
+            tuple(step(f"{unit}, after {name}") for unit in waiting),
+        )
+    return seats, others
+
+
+def _joined(
+    passes: Sequence[Record], step_of: Mapping[int, int], seats: Mapping[int, _Seat]
+) -> tuple[tuple[tuple[int, int], ...], Ends]:
+    """Steps that wait for steps, and what hands on what steps read."""
+    waits = {p: [wait["pass"] for wait in row["after"]] for p, row in enumerate(passes)}
+    before: dict[int, set[int]] = {}
+    brought: dict[int, dict[int, int]] = {}
+    pairs, via = set[tuple[int, int]](), dict[tuple[int, int], int]()
+    try:
+        order = list(TopologicalSorter(waits).static_order())
+    except CycleError as error:
+        circle = " -> ".join(passes[p]["name"] for p in reversed(error.args[1]))
+        raise FormatError(f"passes wait for each other in a circle: {circle}") from None
+    for p in order:
+        before[p], brought[p] = set(), {}
+        for q in waits[p]:
+            before[p] |= {seats[q].work} if q in seats else before[q]
+            own = {step_of[q]: step_of[q]} if q in step_of else brought[q]
+            for maker, last in own.items():
+                hands = seats[q].work if q in seats else last
+                # What comes by a transfer is taken from there, also where its maker is waited for.
+                if brought[p].get(maker, maker) == maker:
+                    brought[p][maker] = hands
+        if p not in seats:
+            continue
+        seat = seats[p]
+        pairs |= {(b, seat.work) for b in (*before[p], *seat.arrive)}
+        pairs |= {(seat.work, after) for after in seat.leave}
+        via |= {(seat.work, m): hands for m, hands in brought[p].items() if hands != m}
+    return tuple(sorted(pairs)), via
+
+
+def _transfers(
+    schedule: Record, seats: Mapping[int, _Seat], step_of: Mapping[int, int]
+) -> Iterator[Transfer]:
+    for number, seat in seats.items():
+        row = schedule["passes"][number]
+        if number not in step_of:
+            units = frozenset(unit for home in row["homes"] for unit in home)
+            blocking = not all(schedule["units"][unit].get("link", False) for unit in units)
+            width = len(row["homes"][0])
+            yield Transfer(
+                seat.work, number, row["name"], float(row["time_s"]), blocking, width, units
+            )
+
+
+@dataclass(frozen=True)
+class Program:
+    """What each device runs."""
+
+    stages: tuple[Stage, ...]
+    """What runs in one go: stages of the plan, or parts of them."""
+    owners: tuple[int, ...]
+    """Stage of the plan that each of them is part of."""
+    turns: Turns
+    """What devices and links do; steps are positions in `stages`, and others after them."""
+    makespan_s: float
+    """What the schedule predicts."""
+    bubble: float
+
+    @property
+    def count(self) -> int:
+        """Micro-batches."""
+        return self.turns.count
+
+    @property
+    def transfer_share(self) -> float:
+        """Share of the makespan that the units that carry transfers are occupied by them."""
+        turns = self.turns
+        spent = (turns.end_s - turns.start_s).sum(axis=1)
+        occupied = sum(t.width * float(spent[t.step]) for t in turns.transfers)
+        return share_of(turns.transfers, occupied, self.makespan_s)
+
+
+class _PassPart(NamedTuple):
+    """A pass that runs nodes."""
+
+    stage: int
+    number: int
+    """Position among the passes."""
+    nodes: tuple[int, ...]
+
+
+def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Program:
+    """What the devices of a plan run by a schedule of it.
+
+    Transfers are steps of their own; passes without nodes are done by themselves.
+
+    Parameters
+    ----------
+    schedule, blocks
+        Records of a schedule that `core.check` has no objection to.
+
+    Raises
+    ------
+    UsageError
+        The schedule holds backward passes, or passes on several devices at once.
+    FormatError
+        A pass runs on a device that its stage is not on.
+    """
+    passes = schedule["passes"]
+    _check_kinds(passes)
+    parts = []
+    for number, row in enumerate(passes):
+        if row["kind"] == "forward":
+            nodes = tuple(row.get("nodes", plan.stages[row["stage"]].nodes))
+            if nodes:
+                parts.append(_PassPart(row["stage"], number, nodes))
+    parts.sort()
+    step_of = {part.number: step for step, part in enumerate(parts)}
+    replica: dict[tuple[int, int], int] = {}
+
+    def which(number: int, unit: int) -> int:
+        stage = passes[number]["stage"]
+        if (stage, unit) not in replica:
+            replica[stage, unit] = _replica(plan.stages[stage], schedule["units"][unit]["name"])
+        return replica[stage, unit]
+
+    return Program(
+        stages=tuple(_stage(plan, part, passes[part.number]) for part in parts),
+        owners=tuple(part.stage for part in parts),
+        turns=turns_of(schedule, blocks, step_of, which),
+        makespan_s=float(schedule["makespan_s"]),
+        bubble=float(schedule["bubble"]),
+    )
+
+
+def _check_kinds(passes: Sequence[Record]) -> None:
+    for row in passes:
+        if row["kind"] in ("backward", "weight"):
+            raise UsageError(
+                f"the schedule holds {row['kind']} passes ({row['name']}): only schedules of "
+                "forward passes can run as ONNX models"
+            )
+        if row["kind"] == "forward" and any(len(home) > 1 for home in row["homes"]):
+            raise UsageError(
+                f"pass {row['name']} runs on several devices at once, which an ONNX model cannot"
+            )
+
+
+def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
+    """What a part is as a stage of its own; a whole stage is what it was."""
+    stage = plan.stages[part.stage]
+    if len(part.nodes) == len(stage.nodes):
+        return replace(stage, nodes=part.nodes)
+    time = float(row["time_s"])
+    return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
+
+
+def steering(turns: Turns, steps: Sequence[Routed], outputs: Sequence[str], spare: int) -> Steered:
+    """What each device runs by a schedule; see `room_of` for `spare` and what is raised."""
+    edges = route(steps, outputs, waits=turns.waits)
+    return Steered(turns.orders, room_of(turns, edges, spare), turns.waits)
+
+
+def room_of(turns: Turns, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:
+    """Samples that edges between steps hold: as many as in the schedule, and some to spare.
+
+    The jobs are rehearsed in the order of their times, each after all that it waits for. As edges
+    hold what they hold then, the devices come to an end, whatever their pace.
+
+    Raises
+    ------
+    FormatError
+        The orders wait for ever, for each other or for what nobody runs; names the steps that
+        come next on the devices that are stuck.
+    """
+    steps = turns.steps
+    tails: list[list[int]] = [[] for _ in range(steps)]
+    heads: list[list[int]] = [[] for _ in range(steps)]
+    for edge in edges:
+        if edge.tail >= 0 and edge.head < steps:
+            tails[edge.head].append(edge.tail)
+            heads[edge.tail].append(edge.head)
+    device = {(job.step, job.sample): d for d, row in enumerate(turns.orders) for job in row}
+    if len(device) < steps * turns.count or len(device) < sum(map(len, turns.orders)):
+        raise FormatError("the devices of the schedule do not run every sample in each stage once")
+    stage = _Rehearsal(turns, tails, heads)
+    events = [event for d in range(len(turns.orders)) if (event := stage.next_event(d))]
+    heapq.heapify(events)
+    while events:
+        _, begins, d = heapq.heappop(events)
+        job = turns.orders[d][stage.at[d]]
+        woken = [d]
+        if begins:
+            stage.take(d, job)
+        else:
+            stage.put(d, job)
+            woken += [device[head, job.sample] for head in heads[job.step]]
+        for other in dict.fromkeys(woken):
+            if (event := stage.next_event(other)) is not None:
+                heapq.heappush(events, event)
+    rows = zip(turns.orders, stage.at, strict=True)
+    stuck = [row[i] for row, i in rows if i < len(row)]
+    if stuck:
+        names = ", ".join(f"{turns.name(j.step)} for sample {j.sample}" for j in stuck[:3])
+        raise FormatError(f"the devices of the schedule wait for each other for ever: {names}")
+    return {edge: most + spare for edge, most in stage.room.items()}
+
+
+Event = tuple[float, bool, int]
+"""When a device hands over (False) or begins (True) the job that it is at, and the device."""
+
+
+class _Rehearsal:
+    """What has been done on every device, and what lies on the edges."""
+
+    def __init__(
+        self, turns: Turns, tails: Sequence[Sequence[int]], heads: Sequence[Sequence[int]]
+    ) -> None:
+        self._turns, self._tails, self._heads = turns, tails, heads
+        self.at = [0] * len(turns.orders)
+        """Position of each device in its order."""
+        self._queued = [False] * len(turns.orders)
+        """Whether the next event of a device was given out."""
+        self._begun = [False] * len(turns.orders)
+        self._done: set[tuple[int, int]] = set()
+        self._taken: list[set[int]] = [set() for _ in tails]
+        self._first = [0] * len(tails)
+        """All samples before it have begun in each step."""
+        self.room = {(t, h): 1 for t, row in enumerate(heads) for h in row}
+        """Most samples that an edge held, from the first one that was not taken on."""
+
+    def next_event(self, d: int) -> Event | None:
+        """What a device does next; None where it has to wait, or that was said before."""
+        row, i = self._turns.orders[d], self.at[d]
+        if self._queued[d] or i == len(row):
+            return None
+        step, _, sample = row[i]
+        if self._begun[d]:
+            self._queued[d] = True
+            return float(self._turns.end_s[step, sample]), False, d
+        if not all((tail, sample) in self._done for tail in self._tails[step]):
+            return None
+        self._queued[d] = True
+        return float(self._turns.start_s[step, sample]), True, d
+
+    def take(self, d: int, job: Job) -> None:
+        """A job begins."""
+        self._queued[d], self._begun[d] = False, True
+        taken = self._taken[job.step]
+        taken.add(job.sample)
+        while self._first[job.step] in taken:
+            taken.remove(self._first[job.step])
+            self._first[job.step] += 1
+
+    def put(self, d: int, job: Job) -> None:
+        """A job ends and hands over what it made."""
+        self._queued[d], self._begun[d] = False, False
+        self.at[d] += 1
+        self._done.add((job.step, job.sample))
+        for head in self._heads[job.step]:
+            held = job.sample - self._first[head] + 1
+            self.room[job.step, head] = max(self.room[job.step, head], held)
+
+
+def _replica(stage: Stage, device: str) -> int:
+    """Which of the devices of a stage this is."""
+    first = stage.device.rpartition("/")[2]
+    owner, _, number = device.rpartition("/")
+    if owner == stage.device_class and number.isdecimal() and first.isdecimal():
+        replica = int(number) - int(first)
+        if 0 <= replica < stage.replicas:
+            return replica
+    raise FormatError(f"a pass of the stage on {stage.device} runs on {device}")
+
+
+def _copied(value: Any) -> Any:
+    """The value in memory of its own."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copied(entry) for entry in value]
+    return to_numpy(value)
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value; 0 where it does not tell."""
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    if hasattr(value, "tensor_size_in_bytes"):
+        return int(value.tensor_size_in_bytes()) if value.is_tensor() else 0
+    return int(getattr(value, "nbytes", 0))
+
+
+@dataclass
+class Carrier:
+    """Moves the tensors of a transfer, sample by sample."""
+
+    seconds: float | None = None
+    """How long the link is to take; None: copy."""
+    moved: list[int] = field(default_factory=list)
+    """Bytes of each sample, in any order."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, values: Values) -> Values:
+        """The same tensors where they are to be."""
+        self.moved.append(sum(map(_size, values.values())))
+        if self.seconds is None:
+            return {name: _copied(value) for name, value in values.items()}
+        self._stopped.wait(min(self.seconds, threading.TIMEOUT_MAX))
+        return values
+
+    def stop(self) -> None:
+        """End what is under way."""
+        self._stopped.set()
+
+    @property
+    def mean_bytes(self) -> float:
+        """Of a sample."""
+        return sum(self.moved) / max(len(self.moved), 1)
+
+
+def _nothing(values: Values) -> Values:
+    return {}
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The steps of a schedule."""
+
+    steps: tuple[Step, ...]
+    """Those that run nodes, then the others."""
+    carriers: tuple[Carrier, ...]
+    """Of each transfer."""
+    turns: Turns
+
+    def apart(self, trace: Trace) -> Trace:
+        """The trace of the steps that run nodes, with what the transfers did."""
+        stages = len(self.steps) - len(self.turns.others)
+        rows = [transfer.step for transfer in self.turns.transfers]
+        moved = Moved(
+            self.turns.transfers,
+            trace.start_ns[rows],
+            trace.end_ns[rows],
+            tuple(carrier.mean_bytes for carrier in self.carriers),
+            emulated=any(carrier.seconds is not None for carrier in self.carriers),
+        )
+        return replace(
+            trace,
+            start_ns=trace.start_ns[:stages],
+            end_ns=trace.end_ns[:stages],
+            replicas=trace.replicas[:stages],
+            waited_ns=None if trace.waited_ns is None else trace.waited_ns[:stages],
+            moved=moved if rows else None,
+        )
+
+
+def crew_of(stages: Sequence[Step], turns: Turns, *, emulate: bool = False) -> Crew:
+    """What runs a schedule: stages that take what they read from transfers, and the transfers.
+
+    Parameters
+    ----------
+    stages
+        The steps that run nodes, in the order of the schedule's.
+    emulate
+        Transfers take as long as the schedule says; else they copy.
+    """
+    maker = {name: i for i, step in enumerate(stages) for name in step.outputs}
+    takes: list[dict[str, int]] = [{} for _ in range(turns.steps)]
+    for i, step in enumerate(stages):
+        for name in step.inputs:
+            head = i
+            while (tail := turns.via.get((head, maker.get(name, -1)))) is not None:
+                takes[head][name] = tail
+                head = tail
+            if head != i:
+                takes[head][name] = maker[name]
+    steps = [replace(step, takes=takes[i]) for i, step in enumerate(stages)]
+    carriers = {t.step: Carrier(t.time_s if emulate else None) for t in turns.transfers}
+    for i in range(len(stages), turns.steps):
+        name = turns.name(i)
+        if i in carriers:
+            worker = Worker(name, carriers[i], stop=carriers[i].stop)
+            steps.append(Step(name, tuple(takes[i]), (), (worker,), takes[i]))
+        else:
+            steps.append(Step(name, (), (), (Worker(name, _nothing),)))
+    return Crew(tuple(steps), tuple(carriers.values()), turns)

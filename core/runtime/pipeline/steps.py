@@ -1,0 +1,208 @@
+"""What a pipeline is made of: its stages, who computes them, and one sample in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple, Protocol
+
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.processes import keep_on
+from dnnp.core.runtime.limits import watched
+from dnnp.core.runtime.values import Values
+
+Call = Callable[[Values], Values]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A thread that computes: one replica of a stage, or a whole model."""
+
+    name: str
+    """For messages: `stage 2`, or `replica 1 of stage 2`."""
+    call: Call
+    """Computes the outputs of one sample."""
+    cores: tuple[int, ...] = ()
+    """The thread runs on the first of these; empty: anywhere."""
+    stop: Callable[[], None] | None = None
+    """Makes a call that is under way end soon."""
+    threads: tuple[int, ...] = ()
+    """Other threads that compute with this one, by the system's numbers."""
+    remote: Remote | None = None
+    """Who computes, if it is no thread of this process."""
+
+    def run(self, values: Values) -> Values:
+        """Compute, within the limits of time and memory."""
+        if self.remote is not None:  # it has limits of its own
+            return self.call(values)
+        with watched(self.name):
+            return self.call(values)
+
+    def pin(self) -> None:
+        """Keep the calling thread on the first core."""
+        keep_on(self.cores[:1])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of a pipeline."""
+
+    name: str
+    """For messages: `stage 2`."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    workers: tuple[Worker, ...]
+    """Its replicas; they take the samples in turn."""
+    takes: Mapping[str, int] = field(default_factory=dict)
+    """Inputs that come from another step than their maker -> that step, which has them too."""
+
+
+class Job(NamedTuple):
+    """One sample in one replica of a step: what a thread does in one go."""
+
+    step: int
+    replica: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class Steered:
+    """What each device runs, where not every replica runs its samples in turn."""
+
+    orders: Sequence[Sequence[Job]]
+    """One job after the other; together every sample once in each step."""
+    room: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Samples that may wait between two steps; all, where it does not say."""
+    waits: Collection[tuple[int, int]] = ()
+    """Steps that come after a step whether they read what it makes or not."""
+
+
+class Answer(NamedTuple):
+    """What came of a job. Times are nanoseconds of `time.perf_counter_ns`, of this machine."""
+
+    values: Values
+    start_ns: int
+    end_ns: int
+    waited_ns: int = 0
+    """How long the thread that computes could have run since the last answer that says more than
+    0, but its processor ran something else."""
+
+
+class Remote(Protocol):
+    """Computes elsewhere. Two threads use it: one submits, one asks for results."""
+
+    @property
+    def ahead(self) -> int:
+        """Jobs that it may hold, of which it computes one."""
+
+    def submit(self, values: Values, sample: int) -> None:
+        """Send a job; raises `DnnpError`."""
+
+    def result(self) -> Answer:
+        """Wait for the oldest job; raises `DnnpError`, and `ClosedError` when it was stopped."""
+
+    def call(self, values: Values) -> Values:
+        """Compute one sample, while nobody else asks for anything; raises `DnnpError`."""
+
+    def stop(self) -> None:
+        """End for good, soon, whatever is under way."""
+
+
+SOURCE = -1
+
+
+class Routed(Protocol):
+    """A step, as far as routes go."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors that it reads."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Tensors that it makes."""
+
+    @property
+    def takes(self) -> Mapping[str, int]:
+        """Inputs that come from another step than their maker, and that step."""
+
+    @property
+    def workers(self) -> tuple[object, ...]:
+        """Its replicas."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Tensors that go from one step to another; -1 is the source, len(steps) the sink."""
+
+    tail: int
+    head: int
+    names: tuple[str, ...]
+    capacity: int
+    """Samples it can hold."""
+
+
+def route(
+    steps: Sequence[Routed],
+    outputs: Sequence[str],
+    queue: int = 2,
+    waits: Collection[tuple[int, int]] = (),
+) -> list[Edge]:
+    """Edges of a pipeline, sorted by tail and head.
+
+    Every step has an edge from somewhere and to somewhere, if need be one without tensors.
+    What no step makes comes from the source. There is an edge for each of `waits` too, (step,
+    step that comes after it).
+
+    Raises
+    ------
+    FormatError
+        The steps wait for each other in a circle.
+    """
+    sink = len(steps)
+    maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
+    carried: dict[tuple[int, int], list[str]] = {}
+    wanted = [*((step.inputs, step.takes) for step in steps), (tuple(outputs), {})]
+    for head, (names, takes) in enumerate(wanted):
+        for name in dict.fromkeys(names):
+            tail = takes.get(name, maker.get(name, SOURCE))
+            carried.setdefault((tail, head), []).append(name)
+    for pair in waits:
+        carried.setdefault(pair, [])
+    for i in range(sink):
+        if all(h != i for _, h in carried):
+            carried[SOURCE, i] = []
+        if all(t != i for t, _ in carried):
+            carried[i, sink] = []
+    replicas = {SOURCE: 1, sink: 1} | {i: len(step.workers) for i, step in enumerate(steps)}
+    room = {(t, h): max(queue, replicas[t], replicas[h]) for t, h in carried}
+    enter = _ahead(room, replicas, sink)
+    edges = []
+    for (tail, head), held in sorted(carried.items()):
+        left = 0 if tail == SOURCE else enter[tail] + replicas[tail]
+        edges.append(Edge(tail, head, tuple(held), enter[head] - left))
+    return edges
+
+
+def _ahead(
+    room: Mapping[tuple[int, int], int], replicas: Mapping[int, int], sink: int
+) -> dict[int, int]:
+    """Samples that fit between the source and each step, on the way that holds most.
+
+    `room` is what an edge holds between neighbours; a step holds one sample a replica.
+    """
+    tails: dict[int, list[int]] = {i: [] for i in range(sink + 1)}
+    for tail, head in room:
+        tails[head].append(tail)
+    left = {SOURCE: 0}
+    enter: dict[int, int] = {}
+    try:
+        for i in TopologicalSorter(tails).static_order():
+            if i != SOURCE:
+                enter[i] = max((left[t] + room[t, i] for t in tails[i]), default=0)
+                left[i] = enter[i] + replicas[i]
+    except CycleError as error:
+        waiting = sorted({*error.args[1]})
+        raise FormatError(f"stages {waiting} wait for each other in a circle") from None
+    return enter

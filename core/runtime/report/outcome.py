@@ -1,0 +1,471 @@
+"""Run a pipeline, check it, compare it; and say how it went, in records and in words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dnnp.core.model.text import shown_bytes, shown_seconds, table
+from dnnp.core.runtime.model.device_mapping import providers_of
+from dnnp.core.runtime.model.providers import Left
+from dnnp.core.runtime.model.session import Place, SessionConfig
+from dnnp.core.runtime.pipeline.prepare import Pipeline
+from dnnp.core.runtime.pipeline.schedule_orders import Program
+from dnnp.core.runtime.pipeline.sources import FileRun
+from dnnp.core.runtime.pipeline.steps import Step
+from dnnp.core.runtime.report.choice import Choice, Compared, Offer
+from dnnp.core.runtime.report.statistics import (
+    STEADY,
+    MovedFigures,
+    Settled,
+    Timing,
+    Trace,
+    is_disturbed,
+    timeline,
+)
+from dnnp.core.runtime.report.sweep import Queueing, Sweep, Swept
+from dnnp.core.runtime.report.verify import Tolerance, Verdict
+from dnnp.core.runtime.values import Values
+from dnnp.formats.trace_events import Timeline
+
+SHOWN = 0.01
+"""What other processes took from a stage is shown from this share of its time on."""
+
+OTHERS = "other processes or the host"
+"""Who takes processors away; the host is that of a virtual machine."""
+
+
+class Forecast(NamedTuple):
+    """What a plan or its schedule predicts, besides the loads of the stages; None: nothing."""
+
+    latency_s: float | None = None
+    """Time of one sample."""
+    makespan_s: float | None = None
+    """First start to last end of all samples of a schedule."""
+    bubble: float | None = None
+    """Idle share of the devices meanwhile."""
+    transfers: float | None = None
+    """Share of that time that the units that carry transfers are occupied by them."""
+
+
+NO_FORECAST = Forecast()
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What to do besides measuring."""
+
+    tolerance: Tolerance | None = None
+    """Compare outputs with the whole model, to this tolerance; None: do not."""
+    compare: bool = False
+    """Time the whole model and replicas as well."""
+    offer: Offer | None = None
+    """Then choose the fastest of those that fit; None: choose nothing."""
+    keep: bool = False
+    """Keep the outputs of each distinct input."""
+    forecast: Forecast = NO_FORECAST
+    """What was predicted besides the loads."""
+    owners: Sequence[int] = ()
+    """Stage of the plan that each stage of the pipeline is part of; empty: they are the same."""
+    shards: Sequence[int] = ()
+    """Which shard of that stage each belongs to; empty, or -1: there are none."""
+    sweep: Sweep | None = None
+    """Rates to try after the measurement."""
+
+
+@dataclass
+class Outcome:
+    """Everything a run found out."""
+
+    pipeline: Pipeline
+    checks: Checks
+    trace: Trace
+    timing: Timing
+    verdict: Verdict | None = None
+    others: list[Compared] = field(default_factory=list)
+    """The pipeline's figures over all rounds, then the other ways to run the model."""
+    choice: Choice | None = None
+    """The fastest of them, if that was asked for."""
+    outputs: dict[int, Values] = field(default_factory=dict)
+    """Outputs of each distinct input."""
+    interrupted: bool = False
+    discarded: int = 0
+    """Samples that went through but do not count: until the rate was steady, the warm-up, and
+    measurements that other processes disturbed more than this one."""
+    settled: Settled = field(default_factory=Settled)
+    tries: int = 1
+    """Measurements, of which the one that was disturbed least counts."""
+    queueing: Queueing | None = None
+    """How long samples took that arrived at their own pace."""
+    swept: Swept | None = None
+    """The same for many rates."""
+    files: FileRun | None = None
+    """Inputs that went through once each."""
+    duration_s: float | None = None
+    """In how much time samples set out, if that was asked for in place of a number."""
+    program: Program | None = None
+    """The schedule that was followed."""
+    warmup: int = 0
+    """Samples of the trace that do not count."""
+    unlearned: str = ""
+    """Why no factors were learned, though that was asked for."""
+
+    def timeline(self) -> Timeline:
+        """When each device had which sample."""
+        orders = None if self.program is None else self.program.turns.orders
+        ran = self.pipeline
+        return timeline(
+            self.trace, ran.steps, ran.stages, ran.outputs, orders=orders, warmup=self.warmup
+        )
+
+    def records(self, digest: str) -> list[dict[str, Any]]:
+        """Run records for the stream: the pipeline, then what it was compared with."""
+        ran, forecast = self.pipeline, self.checks.forecast
+        fields: dict[str, Any] = {"k": len(ran.steps), **self._verdict_fields()}
+        if self.interrupted:
+            fields["interrupted"] = True
+        if forecast.latency_s is not None:
+            fields["latency_predicted_s"] = forecast.latency_s
+        if forecast.makespan_s is not None:
+            fields["makespan_predicted_s"] = forecast.makespan_s
+            if not self.trace.interrupted:
+                fields["makespan_measured_s"] = self.timing.makespan_s
+        if self.timing.moved is not None:
+            fields["transfers"] = self.timing.moved.record(forecast.transfers or 0.0)
+        fields["discarded"] = self.discarded
+        fields |= run_fields(ran.steps, ran.homes, ran.config)
+        fields["stages"] = self._stage_fields()
+        if ran.staff is not None:
+            fields["workers"] = ran.staff.kind
+            fields["restarts"] = [loss._asdict() for loss in ran.staff.losses]
+        if self.duration_s is not None:
+            fields["duration_s"] = self.duration_s
+        for name, part in (
+            ("choice", self.choice),
+            ("files", self.files),
+            ("arrivals", self.queueing),
+            ("sweep", self.swept),
+        ):
+            if part is not None:
+                fields[name] = part.record()
+        fields["digest"] = digest
+        records = [_record("pipeline", self.timing, ran.config, fields)]
+        for mode, config, k, timing in self.others[1:]:
+            records.append(_record(mode, timing, config, {"k": k, "digest": digest}))
+        return records
+
+    def _verdict_fields(self) -> dict[str, Any]:
+        """What the comparison with the whole model says."""
+        verdict, tolerance = self.verdict, self.checks.tolerance
+        if verdict is None:
+            return {}
+        errors = {"max_abs_error": verdict.max_abs, "max_rel_error": verdict.max_rel}
+        limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
+        # JSON has no infinity: an error beyond all measure is left out.
+        finite = {name: error for name, error in errors.items() if math.isfinite(error)}
+        own = {"self_rel_error": verdict.self_error} if verdict.self_error else {}
+        return {"verified": verdict.ok, **finite, **limits, **own}
+
+    def _stage_fields(self) -> list[dict[str, Any]]:
+        """What was predicted and measured of each stage of the pipeline."""
+        ran, timing = self.pipeline, self.timing
+        mixed = len(providers_of(ran.homes, ran.config)) > 1
+        return [
+            {
+                "stage": self.checks.owners[i] if self.checks.owners else i,
+                "device": stage.device,
+                "predicted_s": stage.load_s,
+                "measured_s": timing.loads_s[i],
+                "bubble": timing.bubbles[i],
+                **({"taken": timing.taken[i]} if timing.taken else {}),
+                **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
+                **({"shard": self._shard(i)} if self._shard(i) >= 0 else {}),
+                **stage_fields(ran.homes[i], ran.left[i], mixed=mixed),
+            }
+            for i, stage in enumerate(ran.stages)
+        ]
+
+    def _shard(self, i: int) -> int:
+        return self.checks.shards[i] if self.checks.shards else -1
+
+    def lines(self) -> list[str]:
+        """The tables and sentences for people."""
+        stages = self.pipeline.stages
+        devices = [s.where for s in stages]
+        homes = map(where, self.pipeline.homes)
+        devices = [f"{d} on {home}" if home else d for d, home in zip(devices, homes, strict=True)]
+        lines = stage_table(devices, [s.load_s for s in stages], self.timing)
+        if self.timing.moved is not None:
+            lines += ["", *transfer_table(self.timing.moved)]
+        names = [stage.device for stage in stages]
+        if self.checks.shards and len({*names}) < len(names):
+            predicted = [stage.load_s for stage in stages]
+            lines += ["", *device_table(names, predicted, self.timing.loads_s)]
+        slowest = max(sums_by(names, self.timing.loads_s).values(), default=0.0)
+        lines += ["", *timing_lines(self.timing, self.checks.forecast, slowest)]
+        if self.queueing is not None:
+            lines += self.queueing.lines()
+        lines += self._sample_lines()
+        if self.files is not None:
+            lines.append(self.files.line())
+        if self.verdict is not None:
+            lines.append(self._verdict_line(self.verdict))
+        if self.others:
+            devices_used = self.pipeline.devices
+            names = [
+                _way(mode, config.threads, k, devices_used) for mode, config, k, _ in self.others
+            ]
+            timings = [timing for _, _, _, timing in self.others]
+            lines += ["", *comparison_table(list(zip(names, timings, strict=True)))]
+            lines += [
+                f"disturbed   {OTHERS} took {timing.lost:.0%} of the processors from: {name}"
+                for name, timing in list(zip(names, timings, strict=True))[1:]
+                if is_disturbed(timing)
+            ]
+        if self.choice is not None:
+            lines.append(self.choice.line())
+        if self.swept is not None:
+            lines += ["", *self.swept.lines()]
+        return lines
+
+    def _sample_lines(self) -> list[str]:
+        """How much was measured, what was left out, and what others took from it."""
+        if not self.timing.samples:
+            return []
+        line = f"samples     {self.timing.samples}"
+        if self.discarded:
+            line += f"; {self.discarded} others do not count"
+        change = self.settled.change
+        if change is not None and change > STEADY:
+            line += f", after which the rate still changed by {change:.0%}"
+        if self.tries > 1:
+            line += f"; the least disturbed of {self.tries} measurements"
+        lines = [line]
+        for taken, step in zip(self.timing.taken, self.pipeline.steps, strict=False):
+            if is_disturbed(self.timing) and taken >= SHOWN:
+                cores = sorted({core for worker in step.workers for core in worker.cores})
+                what = f"core{'s' * (len(cores) > 1)} {', '.join(map(str, cores))}"
+                what = what if cores else "the processor"
+                lines.append(f"disturbed   {OTHERS} took {taken:.0%} of {what} from {step.name}")
+        return lines
+
+    def _verdict_line(self, verdict: Verdict) -> str:
+        tolerance = self.checks.tolerance
+        limits = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}" if tolerance else ""
+        if not verdict.ok:
+            return f"verified    NO: {verdict.fault} ({limits})"
+        if verdict.self_error:
+            limits += f", or as the whole model from itself: {verdict.self_error:.2g}"
+        return (
+            f"verified    yes: {verdict.samples} samples, largest error {verdict.max_abs:.2g}, "
+            f"{verdict.max_rel:.2g} of the largest value ({limits})"
+        )
+
+
+def _way(mode: str, threads: int, k: int, devices: int) -> str:
+    cores = f"{threads} thread{'s' if threads > 1 else ''}"
+    if mode == "pipeline":
+        spread = f" on {devices} devices" if devices > k else ""
+        return f"pipeline, {k} stage{'s' * (k != 1)}{spread}, {cores} each"
+    if mode == "whole":
+        return f"whole model, {cores}"
+    return f"{k} replica{'s' if k > 1 else ''} in one process, {cores} each"
+
+
+def _record(
+    mode: str, timing: Timing, config: SessionConfig, fields: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "run",
+        "mode": mode,
+        "provider": config.provider,
+        "samples": timing.samples,
+        "threads": config.threads,
+        "optimization": config.optimization,
+        **({"rounds": timing.rounds} if timing.rounds > 1 else {}),
+        "elapsed_s": timing.elapsed_s,
+        "throughput_per_s": timing.throughput_per_s,
+        "latency_p50_s": timing.latency_p50_s,
+        "latency_p99_s": timing.latency_p99_s,
+        "bubble": timing.bubble,
+        **({"taken": max(timing.taken)} if timing.taken else {}),
+        **fields,
+    }
+
+
+KINDS = ("shared", "device", "peer", "host")
+"""How tensors move between two stages, the nearest first: `shared`, they lie in the memory of the
+host, where both stages compute; `device`, they stay on one GPU; `peer`, the provider copies them
+from one GPU to another; `host`, they go through the memory of the host."""
+
+
+def run_fields(
+    steps: Sequence[Step], homes: Sequence[Sequence[Place]], config: SessionConfig
+) -> dict[str, Any]:
+    """What a run record says of providers, and of the links between its stages.
+
+    `from` and `to` of a link are positions in the list of its stages.
+    """
+    fields: dict[str, Any] = {"provider": "+".join(providers_of(homes, config))}
+    if config.options:
+        fields["provider_options"] = [f"{name}={value}" for name, value in config.options]
+    maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
+    pairs = {(maker[n], j) for j, step in enumerate(steps) for n in step.inputs if n in maker}
+    lies = [[getattr(w.call, "memory", None) for w in step.workers] for step in steps]
+    links = [{"from": i, "to": j, "how": link_kind(lies[i], lies[j])} for i, j in sorted(pairs)]
+    if links:
+        fields["links"] = links
+    if config.overlap and any(link["how"] == "host" for link in links):
+        fields["overlap"] = True
+    return fields
+
+
+def stage_fields(home: Sequence[Place], left: Left, *, mixed: bool) -> dict[str, Any]:
+    """What a run record says of where a stage ran; its provider, if `mixed` with others."""
+    fields: dict[str, Any] = {"provider": home[0].provider} if mixed else {}
+    if any(place.memory for place in home):
+        fields["gpus"] = sorted({place.device_id for place in home})
+    if left.nodes:
+        fields["fallback"] = list(left.nodes)
+    return fields
+
+
+def where(home: Sequence[Place]) -> str:
+    """Where the replicas of a stage are, in words; empty: on the CPU."""
+    provider = home[0].provider if home else "cpu"
+    if provider in ("", "cpu"):
+        return ""
+    numbers = sorted({place.device_id for place in home}) if home[0].memory else []
+    return f"{provider}{':' * bool(numbers)}{','.join(map(str, numbers))}"
+
+
+def link_kind(tail: Sequence[Any], head: Sequence[Any]) -> str:
+    """How tensors get from the replicas of one stage to those of another, the farthest way of all.
+
+    Parameters
+    ----------
+    tail, head
+        Where the tensors of each replica lie: see `stages.Memory`.
+    """
+    found = {_kind(a, b) for a in tail for b in head}
+    return max(found, key=KINDS.index, default="shared")
+
+
+def _kind(a: Any, b: Any) -> str:
+    if a is None and b is None:
+        return "shared"
+    if isinstance(a, tuple) and isinstance(b, tuple) and a[0] == b[0]:
+        return "device" if a == b else "peer"
+    return "host"
+
+
+ENOUGH = 10
+"""Samples from which on a rate can be compared with the median times of the stages."""
+
+
+def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Timing) -> list[str]:
+    """Lines that compare predicted and measured load, stage by stage."""
+    rows = []
+    for i, (device, predicted) in enumerate(zip(devices, predicted_s, strict=True)):
+        measured = timing.loads_s[i]
+        ratio = f"{measured / predicted:.2f}" if predicted > 0 and timing.samples else "-"
+        shown = shown_seconds(measured) if timing.samples else "-"
+        rows.append(
+            [str(i), device, shown_seconds(predicted), shown, ratio, f"{timing.bubbles[i]:.1%}"]
+        )
+    header = ["stage", "device", "predicted", "measured", "ratio", "bubble"]
+    return table(header, rows)
+
+
+def sums_by(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    """Sum of the values of each name, in order of first use."""
+    found: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def device_table(
+    devices: Sequence[str], predicted_s: Sequence[float], measured_s: Sequence[float]
+) -> list[str]:
+    """Lines that compare predicted and measured load of each device, whatever parts it runs."""
+    parts, predicted = Counter(devices), sums_by(devices, predicted_s)
+    rows = []
+    for device, measured in sums_by(devices, measured_s).items():
+        ratio = f"{measured / predicted[device]:.2f}" if predicted[device] > 0 else "-"
+        times = [shown_seconds(predicted[device]), shown_seconds(measured), ratio]
+        rows.append([device, str(parts[device]), *times])
+    return table(["device", "parts", "predicted", "measured", "ratio"], rows)
+
+
+def transfer_table(moved: MovedFigures) -> list[str]:
+    """Lines that compare predicted and measured time of each transfer."""
+    rows = []
+    for t, measured, size in zip(moved.transfers, moved.measured_s, moved.bytes, strict=True):
+        ratio = f"{measured / t.time_s:.2f}" if t.time_s > 0 else "-"
+        way = "blocking" if t.blocking else "non-blocking"
+        rows.append(
+            [
+                t.name,
+                way,
+                shown_bytes(size),
+                shown_seconds(t.time_s),
+                shown_seconds(measured),
+                ratio,
+            ]
+        )
+    return table(["transfer", "", "bytes", "predicted", "measured", "ratio"], rows)
+
+
+def timing_lines(
+    timing: Timing, forecast: Forecast = NO_FORECAST, slowest_s: float = 0.0
+) -> list[str]:
+    """Throughput, latency and bubble, a line each, and the makespan of a schedule.
+
+    What was predicted stands beside what was measured. `slowest_s`: time of a sample on the device
+    that takes most.
+    """
+    if not timing.samples:
+        return ["no sample was measured"]
+    latency, makespan, bubble, transfers = forecast
+    lines = []
+    if timing.throughput_per_s > 0:
+        share = ""
+        if slowest_s > 0 and timing.samples >= ENOUGH and forecast == NO_FORECAST:
+            share = f", {timing.throughput_per_s * slowest_s:.1%} of the slowest stage's rate"
+        lines.append(f"throughput  {timing.throughput_per_s:.4g} samples/s{share}")
+    if makespan is not None:
+        lines.append(
+            f"makespan    {shown_seconds(timing.makespan_s)}, {shown_seconds(makespan)} predicted"
+        )
+    predicted = "" if latency is None else f", {shown_seconds(latency)} predicted"
+    lines.append(
+        f"latency     {shown_seconds(timing.latency_p50_s)} median, "
+        f"{shown_seconds(timing.latency_p99_s)} at 99%{predicted}"
+    )
+    predicted = "" if bubble is None else f", {bubble:.1%} predicted"
+    lines.append(f"bubble      {timing.bubble:.1%}{predicted}")
+    if timing.moved is not None:
+        predicted = "" if transfers is None else f", {transfers:.1%} predicted"
+        how = "links are emulated" if timing.moved.emulated else "tensors are copied"
+        lines.append(f"transfers   {timing.moved.share:.1%} of the makespan{predicted}; {how}")
+    return lines
+
+
+def comparison_table(timings: Sequence[tuple[str, Timing]]) -> list[str]:
+    """Lines that set several ways to run a model side by side; ratios to the first."""
+    base = timings[0][1].throughput_per_s
+    rows = [
+        [
+            name,
+            f"{t.throughput_per_s:.4g}/s",
+            f"{t.throughput_per_s / base:.2f}" if base > 0 else "-",
+            shown_seconds(t.latency_p50_s),
+            shown_seconds(t.latency_p99_s),
+        ]
+        for name, t in timings
+    ]
+    return table(["", "throughput", "ratio", "latency p50", "p99"], rows)
