@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.methods import SCHEDULES
-from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.formats.files import atomic_output
+from dnnp.core.model.errors import UsageError
+from dnnp.formats.files import whole_file
 from dnnp.options.split import ScheduleOptions
 from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
-    from dnnp.formats.stream import Stream
+    pass
 
 
 class _Pictures(Options):
@@ -47,20 +47,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
             context.show(text_chart(record, blocks, stream.in_seconds))
         if args.svg is not None:
-            _draw(args.svg, stream)
+            from dnnp.core.view.svg import schedule_svg
+
+            with whole_file(args.svg) as file:
+                file.write(schedule_svg(stream))
         context.write(stream)
     return 0
-
-
-def _draw(path: str, stream: Stream) -> None:
-    """Write the picture, as a whole or not at all."""
-    from dnnp.core.view.svg import schedule_svg
-
-    try:
-        with atomic_output(path) as file:
-            file.write(schedule_svg(stream))
-    except OSError as error:
-        raise InputFileError(f"{path}: {error.strerror}") from None
 
 
 COMMAND = Command(

@@ -288,3 +288,19 @@ def atomic_output(path: str) -> Iterator[BinaryIO]:
         return
     with replacement(os.path.realpath(path)) as file:
         yield file
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Write a file that the user names, as a whole or not at all.
+
+    Raises
+    ------
+    InputFileError
+        It cannot be written.
+    """
+    try:
+        with atomic_output(os.fspath(path)) as file:
+            yield file
+    except OSError as error:
+        raise InputFileError(f"{os.fspath(path)}: {error.strerror or error}") from None

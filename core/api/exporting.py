@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from dnnp.core.model.errors import FormatError, InputFileError, UsageError
+from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.options.choices import FOLDERS, TORCH
 from dnnp.options.run import ExportOptions
@@ -50,7 +50,7 @@ def _public(
         InputFileError
             A file cannot be read or written.
         """
-        from dnnp.formats.files import atomic_output
+        from dnnp.formats.files import whole_file
 
         options = kind(*args, **kwargs)
         options.check()
@@ -59,11 +59,8 @@ def _public(
             export_folder(stream, name, options)
             return
         data = file_bytes(stream, options)
-        try:
-            with atomic_output(name) as file:
-                file.write(data)
-        except OSError as error:
-            raise InputFileError(f"{name}: {error.strerror or error}") from None
+        with whole_file(name) as file:
+            file.write(data)
 
     return shown_as(export, export, kind, None)
 

@@ -9,8 +9,7 @@ from io import BytesIO
 from types import MappingProxyType
 from typing import Any
 
-from dnnp.core.model.errors import InputFileError
-from dnnp.formats.files import atomic_output
+from dnnp.formats.files import whole_file
 from dnnp.formats.stream import Record, Stream, read_bytes, write
 
 View = Mapping[str, Any]
@@ -279,11 +278,8 @@ class Graph:
         InputFileError
             The file cannot be written.
         """
-        try:
-            with atomic_output(os.fspath(path)) as file:
-                file.write(self.to_bytes())
-        except OSError as error:
-            raise InputFileError(f"{path}: {error.strerror or error}") from None
+        with whole_file(path) as file:
+            file.write(self.to_bytes())
 
 
 def _views(records: Sequence[Record]) -> tuple[View, ...]:

@@ -48,27 +48,11 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         start = options.source or MEASURED
         price_scaled(stream, options.devices, start, options.against, options.caller)
     else:
-        from dnnp.core.runtime.model.device_mapping import parse_options
-        from dnnp.pricing.measuring import Timing, price_measured
+        from dnnp.pricing.measuring import price_measured as price
 
-        o = options
-        timing = Timing(
-            model=o.model,
-            provider=o.provider,
-            options=parse_options(o.provider_option, [o.provider]),
-            allow_fallback=o.allow_fallback,
-            threads=o.threads,
-            optimization=o.optimization,
-            beside=o.beside,
-            repeats=o.repeats,
-            warmup=o.warmup,
-            cache=o.cache,
-            no_cache=o.no_cache,
-        )
-        price = price_measured
         if any(record.get("backward") for record in stream.get("node")):
             from dnnp.fits.gradients import price_training as price
-        price(stream, options.devices[0], timing, options.caller)
+        price(stream, options.devices[0], options)
     if options.from_run:
         from dnnp.fits.runs import price_by_runs
 

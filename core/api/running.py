@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.search_context import Standing
@@ -136,30 +134,19 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
     InputFileError
         One of them cannot be written.
     """
+    from dnnp.formats.files import whole_file
     from dnnp.formats.tensors import write_outputs
     from dnnp.formats.trace_events import write_trace
 
     if options.save_outputs and not outcome.interrupted:
-        with _written(options.save_outputs) as file:
+        with whole_file(options.save_outputs) as file:
             write_outputs(file, outcome.outputs)
     if options.trace:
         header, plan = stream.header, stream.get("plan")[0]
         about = {"tool": "dnnp-run", "model": header.get("model"), "plan": plan["digest"]}
         about |= {"interrupted": outcome.interrupted, "provider": options.provider}
-        with _written(options.trace) as file:
+        with whole_file(options.trace) as file:
             write_trace(file, outcome.timeline(), about)
-
-
-@contextmanager
-def _written(path: str) -> Iterator[BinaryIO]:
-    """A file that takes the place of what is there, when all went well."""
-    from dnnp.formats.files import atomic_output
-
-    try:
-        with atomic_output(os.fspath(path)) as file:
-            yield file
-    except OSError as error:
-        raise InputFileError(f"{path}: {error.strerror}") from None
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:

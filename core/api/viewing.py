@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import CALLER, Caller
-from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.errors import UsageError
 from dnnp.options.choices import VIEWS
 from dnnp.options.run import TABULAR, ViewOptions
 
@@ -76,7 +76,7 @@ def view(
     InputFileError
         A file cannot be read or written.
     """
-    from dnnp.formats.files import atomic_output
+    from dnnp.formats.files import whole_file
     from dnnp.graph import Graph
 
     name = None if path is None else os.fspath(path)
@@ -88,11 +88,8 @@ def view(
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
     data = view_bytes([each.stream() for each in graphs], options)
     if name is not None:
-        try:
-            with atomic_output(name) as file:
-                file.write(data)
-        except OSError as error:
-            raise InputFileError(f"{name}: {error.strerror or error}") from None
+        with whole_file(name) as file:
+            file.write(data)
     return data
 
 

@@ -7,197 +7,203 @@ once, so that later commands compile nothing: for containers, CI and wheels.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import pkgutil
 import platform
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, Pipe, wait
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
+from typing import TYPE_CHECKING, NamedTuple
 
-from dnnp.core.kernels.folders import BASELINES, folders, writable
+from dnnp import warm_cases
+from dnnp.core.kernels.folders import (
+    BASELINES,
+    folders,
+    is_set,
+    set_name,
+    targets,
+    writable,
+)
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError, UsageError
+from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted
-from dnnp.warming.cases import cases
-from dnnp.warming.worker import CLEAN, MARKER, SURVEY, Done, Survey
+
+if TYPE_CHECKING:
+    from dnnp.core.kernels.cache import KernelCache
 
 PROG = "python -m dnnp.warm"
 INTERRUPTED = 130
+MARKER = "complete.json"
+"""File beside kernels that says which cases are done."""
+
+
+class Survey(NamedTuple):
+    """Kernels and their files."""
+
+    kernels: dict[str, list[Path]]
+    """Name -> files that serve this machine."""
+    code: str
+    """Digest of all kernels and cases."""
+    deleted: int
+    """Files that had no use."""
+
+    @property
+    def files(self) -> list[Path]:
+        """All files."""
+        return [path for paths in self.kernels.values() for path in paths]
+
+
+def survey(*, clean: bool = False) -> Survey:
+    """List every kernel of the package with its files.
+
+    `clean`: first delete files of other code, and of other versions, settings and processors than
+    are in use here.
+    """
+    caches = {cache.name: cache for cache in _caches()}
+    deleted = _clean(caches) if clean else 0
+    digest = hashlib.sha256(Path(warm_cases.__file__).read_bytes())
+    for name in sorted(caches):
+        digest.update(name.encode() + caches[name].code())
+    files = {name: [*cache.paths()] for name, cache in caches.items()}
+    return Survey(files, digest.hexdigest(), deleted)
+
+
+def _caches() -> Iterator[KernelCache]:
+    """The caches of all kernels."""
+    from dnnp.core.kernels.cache import KernelCache
+
+    path = import_module("dnnp.core").__path__
+    for module in pkgutil.walk_packages(path, "dnnp.core."):
+        for value in vars(import_module(module.name)).values():
+            cache = getattr(getattr(value, "dispatcher", value), "_cache", None)
+            if isinstance(cache, KernelCache):
+                yield cache
+
+
+def _clean(caches: dict[str, KernelCache]) -> int:
+    """Delete files of kernels that are none of those known, or of other code; return how many."""
+    served = {set_name(target) for target in targets()}
+    deleted = 0
+    for one in [path for folder in folders() for path in folder.glob("*") if is_set(path)]:
+        for path in one.glob("*"):
+            cache = caches.get(path.name.rsplit(".", 2)[0]) if one.name in served else None
+            if path.suffix == ".nbc":
+                useless = cache is None or cache.is_stale(path)
+            else:
+                useless = path.suffix == ".tmp" or (path.name == MARKER and one.name not in served)
+            if useless:
+                with suppress(OSError):
+                    path.unlink()
+                    deleted += 1
+        with suppress(OSError):
+            one.rmdir()  # if nothing is left
+    return deleted
 
 
 class _Worker:
-    """A process that does one case after the other.
+    """A process that does one case after the other."""
 
-    Raises
-    ------
-    InputFileError
-        The system starts no process.
-    """
-
-    def __init__(self, env: dict[str, str]) -> None:
-        ours, theirs = Pipe()
-        words = [str(theirs.fileno()), str(os.getpid())]
+    def __init__(self) -> None:
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dnnp.warming.worker", *words],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=env,
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dnnp.warm_cases", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
                 start_new_session=True,  # a Ctrl-C at the terminal is for the parent alone
             )
         except OSError as error:
-            ours.close()
             raise InputFileError(f"cannot start a process: {error.strerror}") from None
-        finally:
-            theirs.close()
-        self.pipe: Connection = ours
-        self.case = ""
-        """What it does."""
 
-    def ask(self, request: str) -> None:
-        """Give it something to do."""
-        self.case = request
-        with suppress(OSError):  # `answer` says why
-            self.pipe.send(request)
-
-    def answer(self) -> Done | Survey:
-        """What it says, once it has done it.
-
-        Raises
-        ------
-        InputFileError
-            It is gone.
-        """
-        try:
-            found: Done | Survey = self.pipe.recv()
-        except (EOFError, OSError):
-            status = self._process.wait()
-            how = f"ended with status {status}"
-            if status < 0:
-                how = f"was ended by {signal.Signals(-status).name}"
-            reason = (
-                f"the process that compiled for '{self.case}' {how}; perhaps for want of memory"
-            )
-            raise InputFileError(reason) from None
-        return found
-
-    def end(self) -> None:
-        """End it, whatever it does."""
-        self._process.kill()
-        self._process.wait()
-        self.pipe.close()
-
-
-class _Tally:
-    """What all processes say together."""
-
-    def __init__(self) -> None:
-        self.written: set[str] = set()
-        self.missing: dict[str, str] = {}
-        self.kept = True
-
-    def add(self, case: str, done: Done) -> None:
-        """Count a case.
+    def do(self, case: str) -> str | None:
+        """Do a case; return what it lacks, if something is not installed.
 
         Raises
         ------
         DnnpError
-            It failed, which it should not.
+            The case failed.
+        InputFileError
+            The process is gone.
         """
-        if done.trouble and not done.missing:
-            raise DnnpError(f"case '{case}': {done.trouble}")
-        if done.missing:
-            self.missing[case] = done.trouble
-        self.written.update(done.written)
-        self.kept = self.kept and done.kept
+        process = self.process
+        answer = ""
+        with suppress(OSError):
+            process.stdin.write(f"{case}\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            answer = process.stdout.readline()  # type: ignore[union-attr]
+        if not answer:
+            status = process.wait()
+            how = f"ended with status {status}"
+            if status < 0:
+                how = f"was ended by {signal.Signals(-status).name}"
+            reason = f"the process that compiled for '{case}' {how}; perhaps for want of memory"
+            raise InputFileError(reason)
+        trouble, missing = json.loads(answer)
+        if trouble and not missing:
+            raise DnnpError(f"case '{case}': {trouble}")
+        return str(trouble) if missing else None
 
 
-@contextmanager
-def _workers(count: int, env: dict[str, str]) -> Iterator[list[_Worker]]:
-    """So many processes, which do not outlive the block."""
-    workers: list[_Worker] = []
-    try:
-        for _ in range(count):
-            workers.append(_Worker(env))
-        yield workers
-    finally:
-        for worker in workers:
-            worker.end()
-
-
-def do_cases(wanted: Sequence[str], jobs: int, env: dict[str, str], *, shown: bool) -> _Tally:
-    """Do cases, in so many processes; `shown`: with a line about the progress on stderr.
+def do_cases(wanted: Sequence[str], jobs: int, tell: Callable[[str], None]) -> dict[str, str]:
+    """Do cases in so many processes; return what could not be done, with what it lacks.
 
     Cases that follow each other need the same kernels: half of the processes begin with the last
     ones, so that they do not compile what another one compiles at that moment.
     """
-    tally = _Tally()
-    names = deque(wanted)
-    total = len(names)
-    with _workers(min(jobs, total), env) as workers:
-        take = {
-            worker.pipe: names.pop if number % 2 else names.popleft
-            for number, worker in enumerate(workers)
-        }
-        busy = {}
-        for worker in workers:
-            worker.ask(take[worker.pipe]())
-            busy[worker.pipe] = worker
-        while busy:
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]  # type: ignore[index]
-                done = worker.answer()
-                if isinstance(done, Done):
-                    tally.add(worker.case, done)
-                if names:
-                    worker.ask(take[worker.pipe]())
-                else:
-                    del busy[worker.pipe]
-                if shown:
-                    over = total - len(names) - len(busy)
-                    _show(
-                        f"\r\x1b[Kproblem {over} of {total}, {len(tally.written)} kernels compiled"
-                    )
-    if shown:
-        _show("\r\x1b[K")
-    return tally
+    names, missing = deque(wanted), dict[str, str]()
+    workers = list[_Worker]()
 
+    def work(number: int) -> None:
+        take = names.pop if number % 2 else names.popleft
+        with suppress(IndexError):  # nothing is left
+            while True:
+                case = take()
+                lacks = workers[number].do(case)
+                if lacks is not None:
+                    missing[case] = lacks
+                tell(f"\r\x1b[Kproblem {len(wanted) - len(names)} of {len(wanted)}")
 
-def surveyed(env: dict[str, str], *, clean: bool = False) -> Survey:
-    """Every kernel and its files; `clean`: after what has no use is deleted."""
-    with _workers(1, env) as (worker,):
-        worker.ask(CLEAN if clean else SURVEY)
-        found = worker.answer()
-    return found if isinstance(found, Survey) else Survey({}, "", "", 0)
-
-
-def _read_marker(folder: Path, found: Survey) -> set[str]:
-    """Cases that were done before, where all that they left is still there."""
     try:
-        marker = json.loads((folder / found.home / MARKER).read_bytes())
-        whole = marker["code"] == found.code and {*marker["files"]} <= {*_files(found)}
+        for _ in range(min(jobs, len(wanted))):
+            workers.append(_Worker())
+        if workers:
+            with ThreadPool(len(workers)) as pool:
+                for _ in pool.imap_unordered(work, range(len(workers))):
+                    pass
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+    tell("\r\x1b[K")
+    return missing
+
+
+def _read_marker(path: Path, found: Survey) -> set[str]:
+    """List cases that were done before, where all that they left is still there."""
+    try:
+        marker = json.loads(path.read_bytes())
+        whole = marker["code"] == found.code
+        whole = whole and {*marker["files"]} <= {file.name for file in found.files}
         return {*marker["cases"]} if whole else set()
     except (OSError, ValueError, LookupError, TypeError):
         return set()
 
 
-def _write_marker(folder: Path, found: Survey, done: list[str]) -> None:
+def _write_marker(path: Path, found: Survey, done: list[str]) -> None:
     """Keep what is done, if that can be written."""
-    marker = {"code": found.code, "files": _files(found), "cases": done}
+    marker = {"code": found.code, "files": [file.name for file in found.files], "cases": done}
     with suppress(OSError):
-        (folder / found.home).mkdir(parents=True, exist_ok=True)
-        (folder / found.home / MARKER).write_text(json.dumps(marker))
-
-
-def _files(found: Survey) -> list[str]:
-    """Names of all files of kernels."""
-    return [os.path.basename(name) for names in found.kernels.values() for name in names]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(marker))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -225,8 +231,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _env(*, baseline: bool) -> dict[str, str]:
-    """The environment to compile in.
+def _set_target(*, baseline: bool) -> None:
+    """Have numba, which is not loaded yet, compile for this machine or for many.
 
     Raises
     ------
@@ -237,12 +243,11 @@ def _env(*, baseline: bool) -> dict[str, str]:
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise UnavailableError("NUMBA_DISABLE_JIT is set: nothing is compiled")
-    env = dict(os.environ)
     if baseline:
         if platform.machine() not in BASELINES:
             raise UsageError(f"--baseline: none is known for {platform.machine()}")
-        env["NUMBA_CPU_NAME"], env["NUMBA_CPU_FEATURES"] = BASELINES[platform.machine()]
-    return env
+        name, features = BASELINES[platform.machine()]
+        os.environ |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
 
 
 def _show(text: str) -> None:
@@ -252,38 +257,40 @@ def _show(text: str) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    env = _env(baseline=args.baseline)
+    _set_target(baseline=args.baseline)
     if args.list:
-        for kernel, kept in surveyed(env).kernels.items():
+        for kernel, kept in survey().kernels.items():
             print(f"{len(kept)}\t{kernel}")
         return
     folder = writable()
     if folder is None:
         names = " or ".join(map(str, folders()))
         raise InputFileError(f"nothing can be kept in {names}: set NUMBA_CACHE_DIR")
-    started = monotonic()
-    shown = sys.stderr.isatty() and not args.quiet and env.get("TERM") != "dumb"
-    found = surveyed(env, clean=args.clean)
-    done = _read_marker(folder, found)
-    tally = do_cases([name for name in cases() if name not in done], args.jobs, env, shown=shown)
-    if not tally.kept:
-        raise InputFileError(f"{folder}: not all kernels could be written")
-    if tally.written or not done:
-        deleted, found = found.deleted, surveyed(env)
-        found = found._replace(deleted=deleted)
-        _write_marker(folder, found, [name for name in cases() if name not in tally.missing])
+    began, started = time(), monotonic()
+    shown = sys.stderr.isatty() and not args.quiet and os.environ.get("TERM") != "dumb"
+    found = survey(clean=args.clean)
+    deleted, marker = found.deleted, folder / set_name(targets()[0]) / MARKER
+    done = _read_marker(marker, found)
+    cases = warm_cases.cases()
+    wanted = [name for name in cases if name not in done]
+    missing = do_cases(wanted, args.jobs, _show if shown else lambda _: None)
+    if wanted:
+        found = survey()
+        if not all(found.kernels.values()):
+            raise InputFileError(f"{folder}: not all kernels could be written")
+        _write_marker(marker, found, [name for name in cases if name not in missing])
     if args.quiet:
         return
-    for reason in sorted({*tally.missing.values()}):
+    for reason in sorted({*missing.values()}):
         _show(f"{PROG}: left out: {reason}\n")
-    files = [Path(name) for names in found.kernels.values() for name in names]
-    size = sum(file.stat().st_size for file in files)
-    places = ", ".join(sorted({str(file.parent) for file in files}))
-    there = f"{counted(len(found.kernels), 'kernel')} in {counted(len(files), 'file')}"
-    print(f"{there}, {size / 1e6:.0f} MB: {places}")
-    print(f"{len(tally.written)} compiled now, in {monotonic() - started:.0f} s")
+    facts = [file.stat() for file in found.files]
+    made = sum(fact.st_mtime >= began for fact in facts)
+    places = ", ".join(sorted({str(file.parent) for file in found.files}))
+    there = f"{counted(len(found.kernels), 'kernel')} in {counted(len(facts), 'file')}"
+    print(f"{there}, {sum(fact.st_size for fact in facts) / 1e6:.0f} MB: {places}")
+    print(f"{made} compiled now, in {monotonic() - started:.0f} s")
     if args.clean:
-        print(f"{counted(found.deleted, 'file')} without use deleted")
+        print(f"{counted(deleted, 'file')} without use deleted")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -291,11 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(arguments)
     if args.jobs is None:
-        args.jobs = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        args.jobs = len(available_cores())
     if args.jobs < 1:
         parser.error("--jobs: must be at least 1")
     try:

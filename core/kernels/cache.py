@@ -23,6 +23,7 @@ import numpy as np
 from dnnp.core.kernels.folders import (
     Target,
     folders,
+    known_files,
     made_by,
     name_of,
     set_name,
@@ -32,15 +33,9 @@ from dnnp.core.kernels.folders import (
 _DIGEST = hashlib.sha256().digest_size
 """Bytes of a digest. A file is the digest of the code, that of all, and the pickle."""
 
-written: set[Path] = set()
-"""Files that this process made."""
-
-lost: set[str] = set()
-"""Kernels that this process compiled and could not write."""
-
 
 class KernelCache:
-    """The files of one kernel: what numba asks of the cache of a function.
+    """The files of one kernel, with the interface that numba asks of a cache.
 
     A file holds what was compiled for one signature. Where none can be written, a kernel lives as
     long as the process.
@@ -48,7 +43,7 @@ class KernelCache:
     Parameters
     ----------
     function
-        What is compiled.
+        Plain Python.
     options
         Those that numba was given.
     """
@@ -57,31 +52,19 @@ class KernelCache:
         self._function = function
         self._options = options
         self.name = name_of(function)
-        """What the names of its files begin with."""
+        """First part of the names of its files."""
 
     @property
     def cache_path(self) -> str:
-        """The folder that is looked into first."""
+        """Name the folder that is looked into first, for numba's statistics."""
         return str(folders()[0])
 
-    def enable(self) -> None:
-        """It always is."""
-
-    def disable(self) -> None:
-        """Nobody asks for that."""
-
     def is_empty(self) -> bool:
-        """Whether nothing was ever compiled that runs here."""
-        return not any(True for _ in self.paths())
-
-    def flush(self) -> None:
-        """Delete everything."""
-        for path in self.paths():
-            with suppress(OSError):
-                path.unlink()
+        """Tell whether there is no file that serves this machine."""
+        return next(self.paths(), None) is None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled for a signature, or None; what is damaged or out of date is deleted."""
+        """Load what was compiled for a signature, or None; delete damaged and stale files."""
         from numba.core.compiler import CompileResult
 
         target_context.refresh()  # so that it knows all the functions that machine code may call
@@ -106,24 +89,23 @@ class KernelCache:
             path = folder / set_name(target) / self._file(sig)
             with suppress(OSError):
                 _write(path, content)
-                written.add(path)
+                known_files.cache_clear()
                 return
-        lost.add(self.name)
 
     def is_stale(self, path: Path) -> bool:
-        """Whether a file of this kernel is of other code than it has now."""
+        """Tell whether a file of this kernel is of other code than it has now."""
         with suppress(OSError), path.open("rb") as file:
             return file.read(_DIGEST) != self.code()
         return False
 
     def paths(self) -> Iterator[Path]:
-        """The files that serve this machine."""
+        """List the files that serve this machine."""
         for target in targets():
             for folder in folders():
                 yield from (folder / set_name(target)).glob(f"{self.name}.{16 * '?'}.nbc")
 
     def _file(self, sig: Any) -> str:
-        """Name of a signature's file; what else it depends on is sealed."""
+        """Name a signature's file; what else it depends on is sealed."""
         return f"{self.name}.{hashlib.sha256(repr(sig).encode()).hexdigest()[:16]}.nbc"
 
     def _read(self, path: Path, sig: Any, target: Target) -> Any:
@@ -144,8 +126,8 @@ class KernelCache:
         return code + hashlib.sha256(code + known + content).digest()
 
     def code(self) -> bytes:
-        """A digest of the kernel and all that it calls."""
-        parts = _named(self._options), *_dependencies(self._function)
+        """Digest the kernel and all that it calls."""
+        parts = repr(sorted(self._options.items())), *_dependencies(self._function)
         return hashlib.sha256("\n".join(parts).encode()).digest()
 
 
@@ -168,7 +150,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _dependencies(function: Any) -> list[str]:
-    """The code of a kernel and of those that it calls, and the constants that they use."""
+    """List the code of a kernel and of those that it calls, and the constants that they use."""
     parts: list[str] = []
     found = {function}
     waiting = [function]
@@ -182,7 +164,7 @@ def _dependencies(function: Any) -> list[str]:
             if callee is not None and callee not in found:
                 found.add(callee)
                 waiting.append(callee)
-                parts.append(_named(value.targetoptions))
+                parts.append(repr(sorted(value.targetoptions.items())))
             elif isinstance(value, int | float | str | tuple | np.generic):
                 parts.append(f"{name}={value!r}")
             elif isinstance(value, np.ndarray):
@@ -192,13 +174,8 @@ def _dependencies(function: Any) -> list[str]:
     return parts
 
 
-def _named(options: Mapping[str, Any]) -> str:
-    """How a kernel is compiled."""
-    return repr(sorted(options.items()))
-
-
 def _described(code: CodeType) -> list[str]:
-    """What a code object does, whatever its place in the file."""
+    """Describe what a code object does, whatever its place in the file."""
     parts = [code.co_code.hex(), repr(code.co_names), repr(code.co_varnames)]
     for constant in code.co_consts:
         parts += _described(constant) if isinstance(constant, CodeType) else [repr(constant)]

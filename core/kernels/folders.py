@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and for what they were compiled."""
+"""Folders of compiled kernels, and the targets that they are compiled for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 Target = tuple[str, str, str]
-"""What machine code is for: triple, name of the processor, its features as `+avx,-fma`."""
+"""Target of machine code: triple, name of the processor, its features as `+avx,-fma`."""
 
 OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
@@ -46,7 +46,7 @@ _SETTINGS = (
 
 
 def folders() -> list[Path]:
-    """Where kernels are looked for; they are written to the first of them that takes them.
+    """List where kernels are looked for; the first that can be written to takes new ones.
 
     `NUMBA_CACHE_DIR` alone, where it is set; else the package's own folder, then one of the user,
     if it is known whose and where that is.
@@ -62,37 +62,25 @@ def folders() -> list[Path]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What the names of a kernel's files begin with."""
+    """First part of the names of a kernel's files."""
     module = function.__module__.removeprefix("dnnp.").removeprefix("core.")
     return f"{module}.{function.__qualname__}".replace("<", "").replace(">", "")
 
 
 def has_files(function: Callable[..., Any]) -> bool:
-    """Whether a kernel has files, for whatever machine and versions; numba is not asked."""
-    return name_of(function) in _names(tuple(folders()))
+    """Tell whether a kernel has files, for whatever machine and versions, without asking numba."""
+    return name_of(function) in known_files(tuple(folders()))
 
 
-def had_files(function: Callable[..., Any]) -> bool:
-    """Whether it had when this was first asked of any kernel, which is quick to say."""
-    return name_of(function) in _first_names(tuple(folders()))
-
-
-def _names(places: tuple[Path, ...]) -> frozenset[str]:
-    """The kernels that have files."""
+@cache
+def known_files(places: tuple[Path, ...]) -> frozenset[str]:
+    """Names of the kernels that have files, until the cache writes another."""
     files = (file for folder in places for file in folder.glob("*/*.nbc"))
     return frozenset(file.name.rsplit(".", 2)[0] for file in files)
 
 
-_first_names = cache(_names)
-
-
-def was_long(function: Callable[..., Any]) -> bool:
-    """Whether an earlier process interpreted a kernel for long."""
-    return name_of(function) in _long_before(tuple(folders()))
-
-
 def note_long(function: Callable[..., Any]) -> None:
-    """Let later processes know that a kernel was interpreted for long."""
+    """Note for later runs that a kernel was interpreted for long."""
     for folder in folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -102,8 +90,8 @@ def note_long(function: Callable[..., Any]) -> None:
 
 
 @cache
-def _long_before(places: tuple[Path, ...]) -> frozenset[str]:
-    """The kernels that earlier processes interpreted for long."""
+def known_long(places: tuple[Path, ...]) -> frozenset[str]:
+    """Names of the kernels that earlier runs interpreted for long."""
     names: set[str] = set()
     for folder in places:
         with suppress(OSError, UnicodeDecodeError):
@@ -125,7 +113,7 @@ def writable() -> Path | None:
 
 @cache
 def targets() -> tuple[Target, ...]:
-    """What this machine runs: code for itself, and code for a baseline that it reaches."""
+    """Targets that this machine runs: itself, and a baseline that it reaches."""
     from numba.core.registry import cpu_target
 
     own: Target = cpu_target.target_context.codegen().magic_tuple()
@@ -149,7 +137,7 @@ def set_name(target: Target) -> str:
 
 
 def is_set(path: Path) -> bool:
-    """Whether a path has the name of such a subfolder; others may keep things beside it."""
+    """Tell whether a path has the name of such a subfolder; others may keep things beside it."""
     return re.fullmatch(r"[a-z]+-\d+-numba-.+-[0-9a-f]{8}", path.name) is not None
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import had_files, has_files, note_long, was_long
+from dnnp.core.kernels.folders import folders, has_files, known_long, name_of, note_long
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,10 +44,6 @@ class _Allowance:
     always_compiled = False
     gone: ClassVar[Counter[Kernel | None]] = Counter()
     """Rounds that each kernel went; None: all of them together."""
-    long: ClassVar[set[Kernel]] = set()
-    """Kernels that went many."""
-    due: ClassVar[set[Kernel]] = set()
-    """Those of before `interpret_again`."""
 
 
 def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
@@ -59,7 +55,7 @@ def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
     _Allowance.patience = patience
     _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
     _Allowance.gone.clear()
-    _Allowance.due |= _Allowance.long
+    known_long.cache_clear()
 
 
 def compile_always(always: bool = True) -> None:
@@ -145,27 +141,25 @@ class Kernel:
         """The kinds of arguments that it is compiled for."""
         return self.dispatcher.signatures
 
-    def is_cold(self) -> bool:
-        """Whether it has no compiled form on disk yet, so that compiling takes seconds."""
-        # Numba takes long to load: it is asked only where there is something.
-        return not (self._kept and has_files(self.py_func)) or self.dispatcher._cache.is_empty()
-
     def is_new(self) -> bool:
-        """Whether that is so at a glance."""
-        return not (self._kept and had_files(self.py_func))
+        """Tell whether it has no file at all, without asking numba, which takes long to load."""
+        return not (self._kept and has_files(self.py_func))
+
+    def is_cold(self) -> bool:
+        """Tell whether it has no file for this machine, so that compiling takes seconds."""
+        return self.is_new() or self.dispatcher._cache.is_empty()
 
     def is_due(self) -> bool:
-        """Whether it was interpreted for long before, so that it is to be compiled now."""
-        return self._kept and (self in _Allowance.due or was_long(self.py_func))
+        """Tell whether an earlier run interpreted it for long, so that it is compiled now."""
+        return self._kept and name_of(self.py_func) in known_long(tuple(folders()))
 
     def note_rounds(self, rounds: int) -> None:
         """Count rounds that it was interpreted."""
-        gone, long = _Allowance.gone, _Allowance.long
+        gone = _Allowance.gone
+        before = gone[self]
         gone.update({self: rounds, None: rounds})
-        if gone[self] >= LONG_ROUNDS and self._kept and self not in long and not self.is_due():
-            long.add(self)
-            if self.is_new():
-                note_long(self.py_func)
+        if before < LONG_ROUNDS <= gone[self] and self.is_new() and self._kept:
+            note_long(self.py_func)
 
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""

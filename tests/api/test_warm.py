@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dnnp import warm
-from dnnp.warming.worker import Done
 from support.run import INTERRUPTED, PATIENCE_S
 
 WARM = [sys.executable, "-m", "dnnp.warm"]
@@ -77,7 +77,7 @@ def test_no_worker_stays_behind(
     started: tuple[subprocess.Popen[str], int], number: signal.Signals
 ) -> None:
     process, worker = started
-    while b"warming.worker" not in Path(f"/proc/{worker}/cmdline").read_bytes():
+    while b"warm_cases" not in Path(f"/proc/{worker}/cmdline").read_bytes():
         time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)
@@ -124,18 +124,32 @@ def test_cleaning_deletes_what_is_ours_and_of_no_use(tmp_path: Path) -> None:
     for path in (*useless, *others):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(useful.read_bytes())
-    found = warm.surveyed(env, clean=True)
-    assert found.deleted == len(useless)
-    assert found.kernels["cost.load_formula.combine"] == [str(useful)]
+    program = (
+        "from dnnp.warm import survey; found = survey(clean=True); "
+        "print(found.deleted, *found.kernels['cost.load_formula.combine'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [str(len(useless)), str(useful)]
     assert all(path.exists() for path in (useful, *others))
     assert not any(path.exists() for path in useless)
     assert not old.exists()
 
 
-def test_a_case_that_fails_is_told_from_one_that_lacks_something() -> None:
-    tally = warm._Tally()
-    tally.add("one", Done("", False, ["a"], True))
-    tally.add("two", Done("no gpart", True, ["a", "b"], True))
-    assert (tally.written, tally.missing) == ({"a", "b"}, {"two": "no gpart"})
+def test_a_case_that_fails_is_told_from_one_that_lacks_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {"one": ["", False], "two": ["no gpart", True], "three": ["broken", False]}
+    program = "import json, sys\nfor n in sys.stdin: print(json.dumps({}[n.strip()]), flush=True)"
+    start = subprocess.Popen
+
+    def answering(_: object, **options: Any) -> subprocess.Popen[str]:
+        return start([sys.executable, "-c", program.format(answers)], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", answering)
+    told: list[str] = []
+    assert warm.do_cases(["one", "two"], 2, told.append) == {"two": "no gpart"}
+    assert "of 2" in told[0]
     with pytest.raises(warm.DnnpError, match="case 'three': broken"):
-        tally.add("three", Done("broken", False, [], True))
+        warm.do_cases(["three"], 2, told.append)

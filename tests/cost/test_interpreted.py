@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dnnp.core
-from dnnp.core.kernels.folders import LONG, had_files, has_files, name_of, was_long
+from dnnp.core.kernels.folders import LONG, has_files, name_of
 from dnnp.core.kernels.interpreted import OverrunError, twin_of
 from dnnp.core.kernels.kernel import (
     LONG_ROUNDS,
@@ -180,7 +180,6 @@ def test_kernels_with_files_are_not_new(monkeypatch: Any, tmp_path: Path) -> Non
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / f"{name_of(add_up.py_func)}.{'0' * 16}.nbc").touch()
     assert has_files(add_up.py_func)
-    assert had_files(add_up.py_func)
     assert not Kernel(add_up.py_func, kept=True).is_new()
     assert Kernel(add_up.py_func).is_new()
     assert Kernel(product.py_func, kept=True).is_new()
@@ -233,10 +232,10 @@ def test_what_was_interpreted_for_long_is_compiled_the_next_time(
     assert here(nested(), 2)[0] == 2
     assert here._loaded is None
     assert is_cold(here)
-    assert not was_long(add_up.py_func)  # of earlier processes only
+    assert not here.is_due()  # of earlier runs only
     interpret_again(load_soon=True)
     assert not is_cold(here)
-    assert is_cold(elsewhere)
+    assert not is_cold(elsewhere)  # of the same name
     assert here(nested(), 2)[0] == 2
     assert here._loaded is not None
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "copy"))

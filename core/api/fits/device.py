@@ -96,13 +96,13 @@ def write_device(record: Record, path: str) -> None:
 
     Raises
     ------
-    OSError
+    InputFileError
         It cannot be written.
     """
-    from dnnp.formats.files import atomic_output
+    from dnnp.formats.files import whole_file
 
     data = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    with atomic_output(path) as file:
+    with whole_file(path) as file:
         file.write(data.encode())
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
-    from dnnp.pricing.measuring import Timing
+    from dnnp.options.graph import ProfileOptions
 
 Record = dict[str, Any]
 _NAMED = 12
@@ -36,17 +36,15 @@ class _Gradients:
     """Those that the ratio of formulas times the forward node stands for."""
 
 
-def price_training(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
+def price_training(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> None:
     """Price a graph of training by timing its model and what its gradients are made of."""
     from dnnp.pricing.measuring import checked, write_measured
 
-    timing = checked(stream, timing)
-    write_measured(stream, device, training_costs(stream, device, timing, caller), caller)
+    options = checked(stream, options)
+    write_measured(stream, device, training_costs(stream, device, options), options.caller)
 
 
-def training_costs(
-    stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller
-) -> MeasuredCosts:
+def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> MeasuredCosts:
     """What the nodes and groups of a graph of training take.
 
     The forward pass is timed as the model of which it is. A gradient is made of ordinary operators,
@@ -67,12 +65,13 @@ def training_costs(
             raise stream.fault_at("group", i, "nodes", "holds nodes of both passes")
     forward = forward_pass(stream)
     forward.records["group"] = [r for r in groups if late.isdisjoint(r["nodes"])]
-    model, path, _ = open_source(caller, stream, timing.model)
+    caller = options.caller
+    model, path, _ = open_source(caller, stream, options.model)
     _check_precision(stream, model)
-    costs = measured_costs(forward, timing, caller)
+    costs = measured_costs(forward, options)
     ids = [record["id"] for record in forward.get("node")]
     together = dict(zip(ids, costs.node_s, strict=True))
-    alone, gradients = _time_gradients(stream, model, str(path.parent), device, timing, caller)
+    alone, gradients = _time_gradients(stream, model, str(path.parent), device, options)
     units = [r["nodes"] for r in forward.get("group")] or [[v] for v in ids]
     if costs.group_s is None:
         unit_s = [fsum(together[v] for v in unit) for unit in units]
@@ -114,8 +113,7 @@ def _time_gradients(
     model: ModelProto,
     folder: str,
     device: DeviceSpec,
-    timing: Timing,
-    caller: Caller,
+    options: ProfileOptions,
 ) -> tuple[dict[int, float], _Gradients]:
     """Seconds of the nodes of the forward pass alone, and of gradients alone."""
     from pathlib import Path
@@ -127,15 +125,16 @@ def _time_gradients(
 
     taken: list[float] = []
     how = Measurement(
-        timing.threads,
-        timing.repeats,
-        timing.warmup,
+        options.threads,
+        options.repeats,
+        options.warmup,
         shapes=known_shapes(stream),
         taken=taken.append,
-        provider=timing.provider,
-        optimization=timing.optimization,
-        options=timing.options,
+        provider=options.provider,
+        optimization=options.optimization,
+        options=options.provider_options,
     )
+    caller = options.caller
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, Path(folder), how)
     alone = {r["id"]: by_index[r["id"]] for r in stream.get("node") if not r.get("backward")}

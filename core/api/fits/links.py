@@ -137,16 +137,16 @@ def write_devices(records: Sequence[Record], path: str) -> None:
     """
     import orjson
 
-    from dnnp.formats.files import atomic_output
+    from dnnp.formats.files import whole_file
 
     data = b"".join(orjson.dumps(record) + b"\n" for record in records)
-    try:
-        if path == "-":
-            sys.stdout.buffer.write(data)
-            sys.stdout.flush()
-            return
-        with atomic_output(path) as file:
+    if path != "-":
+        with whole_file(path) as file:
             file.write(data)
+        return
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
     except OSError as error:
         raise InputFileError(f"{path}: {error.strerror or error}") from None
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.errors import FormatError, InputFileError, UsageError
+from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.learned import Learned, Policy, Training
 
 if TYPE_CHECKING:
@@ -80,15 +80,12 @@ def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: C
     InputFileError
         The file cannot be written.
     """
-    from dnnp.formats.files import atomic_output
+    from dnnp.formats.files import whole_file
     from dnnp.formats.policy import policy_bytes
 
     name = os.fspath(path)
     if learned is None:
         caller.warn(f"{name} is not written: no policy made the plan")
         return
-    try:
-        with atomic_output(name) as file:
-            file.write(policy_bytes(learned.policy))
-    except OSError as error:
-        raise InputFileError(f"{name}: {error.strerror}") from None
+    with whole_file(name) as file:
+        file.write(policy_bytes(learned.policy))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.errors import InputFileError, LimitError, UsageError
+from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.text import counted, operator_name
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
     from dnnp.core.runtime.waits import DISTURBED
     from dnnp.formats.calibration import calibration_bytes
-    from dnnp.formats.files import atomic_output
+    from dnnp.formats.files import whole_file
 
     found = calibration_of(stream)
     run = next(record for record in stream.get("run") if record["mode"] == "pipeline")
@@ -85,11 +84,8 @@ def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
             f"other processes took up to {taken:.0%} of a stage's time: {path} counts such stages "
             "for less, but factors may be too high"
         )
-    try:
-        with atomic_output(os.fspath(path)) as file:
-            file.write(calibration_bytes(found))
-    except OSError as error:
-        raise InputFileError(f"{path}: {error.strerror}") from None
+    with whole_file(path) as file:
+        file.write(calibration_bytes(found))
 
 
 def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:

@@ -280,6 +280,13 @@ class ProfileOptions(Options):
                 f"leave out --device, or give a device file of the CPU"
             )
 
+    @cached_property
+    def provider_options(self) -> tuple[tuple[str, str], ...]:
+        """Options of the provider, by name."""
+        from dnnp.core.runtime.model.device_mapping import parse_options
+
+        return parse_options(self.provider_option, [self.provider])
+
     @property
     def _on_cpu(self) -> bool:
         """Whether the provider is that of this machine's CPU, by any name."""

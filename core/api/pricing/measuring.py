@@ -1,9 +1,9 @@
-"""Price a stream by timing its model on this machine, or by what an earlier timing found."""
+"""Price a stream by options its model on this machine, or by what an earlier options found."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
@@ -22,76 +22,54 @@ if TYPE_CHECKING:
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
-
+    from dnnp.options.graph import ProfileOptions
 
 EVEN_S = 1e-4
 """What everything counts as where no time of single nodes is known, to cut parts by, seconds."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """How a model is timed."""
-
-    model: str | None = None
-    """Its path, if it is not where the stream says."""
-    threads: int = 1
-    optimization: str = "all"
-    beside: int | None = None
-    """Parts of the model that run beside each; None: by the devices of the stream."""
-    repeats: int = 10
-    warmup: int = 3
-    cache: str | None = None
-    """Folder of what was measured before; None: the user's."""
-    no_cache: bool = False
-    provider: str = "cpu"
-    """Execution provider of ONNX Runtime."""
-    options: tuple[tuple[str, str], ...] = ()
-    """Of the provider, by name."""
-    allow_fallback: bool = False
-    """Nodes that it leaves to the CPU are timed there."""
-
-
-def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
+def price_measured(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> None:
     """Price a stream by timing its model, or by what an earlier timing found."""
-    timing = checked(stream, timing)
-    write_measured(stream, device, measured_costs(stream, timing, caller), caller)
+    options = checked(stream, options)
+    write_measured(stream, device, measured_costs(stream, options), options.caller)
 
 
-def checked(stream: Stream, timing: Timing) -> Timing:
-    """How to time, with the provider's usual name; what makes no sense is refused."""
+def checked(stream: Stream, options: ProfileOptions) -> ProfileOptions:
+    """Refuse what cannot be timed; give the provider its usual name."""
     check_units(stream)
     from dnnp.core.runtime.model.providers import require_provider, short_name
     from dnnp.formats.graph import clustering_of, graph_of
 
-    require_provider(timing.provider)
+    require_provider(options.provider)
     clustering_of(stream, graph_of(stream), priced=False)
-    return replace(timing, provider=short_name(timing.provider))
+    return options.replaced(provider=short_name(options.provider))
 
 
-def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCosts:
-    """What the model of a stream takes, measured now or before."""
+def measured_costs(stream: Stream, options: ProfileOptions) -> MeasuredCosts:
+    """Find what the model of a stream takes, measured now or before."""
     from pathlib import Path
 
     from dnnp.callbacks import open_source
     from dnnp.formats import cost_cache
     from dnnp.formats.onnx_types import known_shapes
 
-    model, path, digest = open_source(caller, stream, timing.model)
+    caller = options.caller
+    model, path, digest = open_source(caller, stream, options.model)
     groups = [record["nodes"] for record in stream.get("group")]
     shapes = known_shapes(stream, "input")
-    beside = _beside(stream, timing)
-    facts = _facts(timing, digest, groups, shapes, beside)
+    beside = _beside(stream, options)
+    facts = _facts(options, digest, groups, shapes, beside)
     key = cost_cache.key_of(facts)
-    folder = cost_cache.default_folder() if timing.cache is None else Path(timing.cache)
+    folder = cost_cache.default_folder() if options.cache is None else Path(options.cache)
     costs = None
-    if not timing.no_cache:
+    if not options.no_cache:
         costs = cost_cache.load(folder, key, len(stream.get("node")), len(groups))
     if costs is not None:
         caller.note(f"costs measured before: {folder / key}.json")
         return costs
     _check_nodes(stream, model, str(path))
-    costs = _time_model(stream, model, path.parent, timing, beside, caller)
-    keep = not (timing.no_cache or costs.how.get("disturbed"))
+    costs = _time_model(stream, model, path.parent, options, beside)
+    keep = not (options.no_cache or costs.how.get("disturbed"))
     if keep and not cost_cache.store(folder, key, costs, facts):
         caller.detail(f"{folder}: cannot be written; the costs are not kept")
     return costs
@@ -130,22 +108,22 @@ def _in_words(costs: MeasuredCosts) -> str:
     )
 
 
-def _beside(stream: Stream, timing: Timing) -> int:
+def _beside(stream: Stream, options: ProfileOptions) -> int:
     """Parts that run beside each: for as many devices as the stream offers, or two.
 
     No more than there are cores for, unless somebody says how many.
     """
     from dnnp.core.model.processes import available_cores
 
-    if timing.beside is not None:
-        return timing.beside
+    if options.beside is not None:
+        return options.beside
     known = sum(record.get("count", 0) for record in stream.get("device"))
-    room = len(available_cores()) // timing.threads
+    room = len(available_cores()) // options.threads
     return max(min(known or 2, room) - 1, 0)
 
 
 def _facts(
-    timing: Timing,
+    options: ProfileOptions,
     digest: str,
     groups: list[list[int]],
     shapes: dict[str, list[int]],
@@ -157,24 +135,24 @@ def _facts(
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     others: dict[str, Any] = {}
-    if timing.provider in MEMORIES:
+    if options.provider in MEMORIES:
         others["gpu"] = gpu_name()
-    if timing.options:
-        others["provider_options"] = dict(timing.options)
-    if timing.allow_fallback:
+    if options.provider_options:
+        others["provider_options"] = dict(options.provider_options)
+    if options.allow_fallback:
         others["allow_fallback"] = True
     return {
         **others,
         "model": digest,
         "onnxruntime": ort_version(),
-        "provider": timing.provider,
+        "provider": options.provider,
         "cpu": cpu_model(),
         "cores": len(available_cores()),
-        "threads": timing.threads,
-        "optimization": timing.optimization,
+        "threads": options.threads,
+        "optimization": options.optimization,
         "beside": beside,
-        "repeats": timing.repeats,
-        "warmup": timing.warmup,
+        "repeats": options.repeats,
+        "warmup": options.warmup,
         "shapes": shapes,
         "groups": groups_digest(groups),
     }
@@ -193,9 +171,8 @@ def _time_model(
     stream: Stream,
     model: ModelProto,
     folder: Path,
-    timing: Timing,
+    options: ProfileOptions,
     beside: int,
-    caller: Caller,
 ) -> MeasuredCosts:
     """Time nodes and groups alone, then parts of the model as they will run."""
     import numpy as np
@@ -206,28 +183,29 @@ def _time_model(
     from dnnp.formats.cost_files import where_it_ran
     from dnnp.formats.onnx_types import known_shapes, types_of
 
+    caller = options.caller
     taken: list[float] = []
     ran: list[tuple[dict[str, set[str]], str]] = []
-    name = provider_name(timing.provider)
+    name = provider_name(options.provider)
 
     def saw(events: Sequence[Any]) -> None:
         if name != PROVIDERS["cpu"]:
             ran.append(where_it_ran(events, "profile"))
 
     how = Measurement(
-        timing.threads,
-        timing.repeats,
-        timing.warmup,
+        options.threads,
+        options.repeats,
+        options.warmup,
         shapes=known_shapes(stream),
         taken=taken.append,
-        provider=timing.provider,
-        optimization=timing.optimization,
+        provider=options.provider,
+        optimization=options.optimization,
         saw=saw,
-        options=timing.options,
+        options=options.provider_options,
     )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
-    left = _left_to_cpu(model, ran[0][0], timing, caller) if ran else ()
+    left = _left_to_cpu(model, ran[0][0], options) if ran else ()
     ids = [record["id"] for record in stream.get("node")]
     groups = [record["nodes"] for record in stream.get("group")]
     groups_alone = None
@@ -251,17 +229,17 @@ def _time_model(
         units, alone_s = groups, np.array(groups_alone)
     if not alone_s.any():
         caller.warn(
-            f"'{timing.provider}' tells no times of single nodes: parts of equally many are timed, "
-            "and share their time out evenly"
+            f"'{options.provider}' tells no times of single nodes: parts of equally many are "
+            "timed, and share their time out evenly"
         )
         alone_s = np.full(len(units), EVEN_S)
     first, found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
     facts: dict[str, Any] = {
-        "provider": timing.provider,
-        "threads": timing.threads,
-        "optimization": timing.optimization,
+        "provider": options.provider,
+        "threads": options.threads,
+        "optimization": options.optimization,
         "beside": len(found.parts) - 1,
-        **_provider_facts(timing, left),
+        **_provider_facts(options, left),
         "rounds": found.rounds,
         "total_s": round(found.total_s, 9),
         "cold_s": round(found.cold_s, 9),
@@ -284,18 +262,18 @@ def _time_model(
     )
 
 
-def _provider_facts(timing: Timing, left: Sequence[str]) -> dict[str, Any]:
+def _provider_facts(options: ProfileOptions, left: Sequence[str]) -> dict[str, Any]:
     """What is said of a measurement besides the name of its provider."""
     facts: dict[str, Any] = {}
-    if timing.options:
-        facts["provider_options"] = [f"{name}={value}" for name, value in timing.options]
+    if options.provider_options:
+        facts["provider_options"] = [f"{name}={value}" for name, value in options.provider_options]
     if left:
         facts["fallback"] = list(left)
     return facts
 
 
 def _left_to_cpu(
-    model: ModelProto, ran: dict[str, set[str]], timing: Timing, caller: Caller
+    model: ModelProto, ran: dict[str, set[str]], options: ProfileOptions
 ) -> tuple[str, ...]:
     """Nodes that the CPU ran in place of the provider, by a profile of the whole model.
 
@@ -317,10 +295,10 @@ def _left_to_cpu(
     )
     if not left:
         return ()
-    said = Left(left, sum(map(len, ran.values()))).words(timing.provider)
-    if not timing.allow_fallback:
+    said = Left(left, sum(map(len, ran.values()))).words(options.provider)
+    if not options.allow_fallback:
         raise UnavailableError(f"{said}; --allow-fallback times them there")
-    caller.warn(said)
+    options.caller.warn(said)
     return left
 
 

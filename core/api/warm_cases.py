@@ -1,8 +1,16 @@
-"""Small problems that bring every kernel to be compiled, for each type of argument it meets."""
+"""Small problems that bring every kernel to be compiled, for each type of argument it meets.
+
+`python -m dnnp.warm_cases PARENT` does the cases that lines of standard input name, and answers
+each with a line of JSON: why it could not be done, and whether only something is not installed.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
@@ -11,6 +19,7 @@ from typing import Any, NamedTuple
 from dnnp.callbacks import Caller
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, RECIPES, SEARCHES, SPLITS
 from dnnp.core.methods.method import Method
+from dnnp.core.model.errors import DnnpError, UnavailableError
 from dnnp.core.schedule.recipes import SPLIT
 from dnnp.core.schedule.shapes import SHAPES
 from dnnp.formats.records import FORMAT, VERSION
@@ -311,3 +320,34 @@ def _add_gradients(nodes: list[Record], node: Any) -> None:
 
 CLASSES = ("dev", "other", "cpu")
 """What the nodes are priced for."""
+
+
+def main() -> None:
+    """Do cases until nobody asks any more."""
+    from dnnp.core.kernels.kernel import compile_always
+    from dnnp.core.model.deadline import wait_always
+    from dnnp.core.model.processes import die_with_parent
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
+    die_with_parent()
+    if os.getppid() != int(sys.argv[1]):
+        return
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        compile_always()
+        wait_always()
+        known = cases()
+        for name in sys.stdin:
+            trouble, missing = "", False
+            try:
+                run(known[name.strip()])
+            except DnnpError as error:
+                trouble, missing = str(error), isinstance(error, UnavailableError)
+            except ModuleNotFoundError as error:
+                trouble, missing = str(error), True
+            answers.write(json.dumps([trouble, missing]) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()
