@@ -208,14 +208,26 @@ def methods_page() -> str:
 
 
 def method_table(methods: Mapping[str, Method]) -> str:
-    """One row a method; what each is for, if that differs."""
-    rows = [["method", "what it is"], *([f"`{m.name}`", m.help] for m in methods.values())]
-    if any(m.kinds for m in methods.values()):
-        kinds = ["for", *(listed(m.kinds) for m in methods.values())]
-        rows = [[name, kind, what] for (name, what), kind in zip(rows, kinds, strict=True)]
+    """One row a method: name, what it is for if that differs, what it is, and its modules."""
+    columns = {
+        "method": lambda m: f"`{m.name}`",
+        "for": lambda m: listed(m.kinds),
+        "what it is": lambda m: m.help,
+        "module": lambda m: ", ".join(dict.fromkeys(f"`{path}`" for path in modules_of(m))),
+    }
+    if not any(m.kinds for m in methods.values()):
+        del columns["for"]
+    rows = [[*columns], *([cell(m) for cell in columns.values()] for m in methods.values())]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines) + "\n"
+
+
+def modules_of(method: Method) -> list[str]:
+    """Files that the functions of a method are in."""
+    places = [method.where] if isinstance(method.where, str) else method.where.values()
+    found = [place.partition(":")[0].split(".")[1:] for place in places if place]
+    return [f"{'/'.join(names)}.py" for names in found]
 
 
 def cluster_list() -> str:

@@ -1,0 +1,45 @@
+"""Hot loops: how they are written, compiled, kept and debugged.
+
+Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
+
+- A call of a `Kernel` runs as plain Python at first, and counts the rounds of its loops
+  (`interpreted.py`). After `WARM_ROUNDS` in a process (150,000, all calls together) it loads what
+  numba compiled; after `COLD_ROUNDS` a byte of code it compiles, where there is nothing to load. A
+  call that comes to that starts again, with its arrays as they were. A kernel that ran for over a
+  tenth of a second as plain Python (`LONG_ROUNDS`) is noted in the file `interpreted-long` beside
+  the compiled ones, and compiled by the next process (`kernel.py`). So tests of compiled code, and
+  timings, begin with `compile_always()` or call `Kernel.compiled`. The rounds were measured: one
+  takes about 0.35 us.
+- Interpreted, a kernel has views of its arrays (`memoryview`), which are two to three times as
+  fast: what it does with `a[i, j]`, `len(a)` and `a.shape` alone stays so. A row `a[i]`, `a[:] = 0`
+  and `a.copy()` want arrays, and bring its calls back to them.
+- A search that would rather search less than compile says so in its entry: `heavy` and `little` of
+  `Method`. What is compiled already it loads at once.
+- `NUMBA_DISABLE_JIT=1 dnnp-partition ...` runs them as Python: breakpoints, prints and tracebacks
+  work, and the bytes that come out are the same. Where that is too slow, call one of them as
+  `function.py_func(...)`, or `interpreted` in `kernel.py`, which replaces the kernels that it calls
+  too.
+- Compiled code checks no index. `NUMBA_BOUNDSCHECK=1` does: what is compiled with it is kept apart.
+- The cache (`cache.py`) holds one sealed file `*.nbc` a signature, in the folders that `folders.py`
+  names: in a checkout `kernels.d` beside it. The seal covers the code of the kernel, of all kernels
+  that it calls and their constants; the subfolder stands for Python, numba, llvmlite, numpy, their
+  settings and the processor. Nothing has to be deleted after an edit; `python -m dnnp.warm --clean`
+  deletes what is out of date.
+- `make warm` compiles everything: `core/api/warm_cases.py` has a small problem for every method
+  and for what changes the types of arguments. A kernel that no case reaches fails
+  `tests/api/test_warm.py`: give it a case, or delete it. `make warm-check` lists what the steps
+  compile after that.
+- Only what Python calls is a `kernel`, or `lean` if it makes no arrays: taking large tuples of
+  arrays from Python is most of what is compiled of a small kernel. What only kernels call is a
+  `callee`; a `part`, which LLVM compiles into its caller, if it is called millions of times; or
+  `inlined`, which numba copies, if it is called in one place. Neither `lean` nor `callee` nor
+  `part` counts references, so they may make no arrays (also none by `.min()` or `a[:] = b`). "NRT
+  required but not enabled" says that one does, once nothing older is in the cache.
+- What costs seconds to compile: numpy's sorts and assignments of slices within kernels, and what is
+  compiled again within each kernel above it, which a rare call in a hot kernel is.
+- The first compilation takes seconds, and is said once on standard error (`note_compiling` in
+  `core/api/search_run.py`). Arrays go in as `plain` in `kernel.py` makes them: another layout or
+  type is another signature, compiled again.
+- Where compiled and plain code differ it is mostly a type: a whole number of numba or numpy wraps
+  at 64 bits, one of Python does not.
+"""

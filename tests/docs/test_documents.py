@@ -64,6 +64,12 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+def test_contributing_names_what_is_there() -> None:
+    names = re.findall(r"`((?:cmds|core|formats|samples|tests|man)/[^` ]*)`", PAGES[-2].read_text())
+    assert len(names) > 20
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
 def test_options_exist(path: Path) -> None:
     """Those of commands that do not run, too."""
