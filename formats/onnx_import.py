@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import onnx
 
-from dnnp.core.model.attributes import attribute_bytes
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.graph import attribute_bytes
 from dnnp.core.model.text import called, scope_of_name
 from dnnp.formats.header import new_header
 from dnnp.formats.onnx_dims import bind_inputs, shapes_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dnnp.core.model.placement import KINDS, PlacedBlock, Placement, Unit, Wait, check_placement
+from dnnp.core.model.schedule import KINDS, PlacedBlock, Placement, Unit, Wait, check_placement
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MAX_NUMBER, shown
 

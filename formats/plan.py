@@ -14,14 +14,13 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Tried, Way
+from dnnp.core.model.plan import CostOptions, Plan, PolicyUsed, Stage, Transfer, Tried, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.stream import Record, Stream
 
 if TYPE_CHECKING:
-    from dnnp.core.model.hybrid import HybridOptions
-    from dnnp.core.model.learned import PolicyUsed
+    from dnnp.core.model.parallel import HybridOptions
 
 
 def device_of(record: Record) -> DeviceClass:
@@ -171,15 +170,13 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
 
 def _hybrid(record: Record) -> HybridOptions:
     """What a parallel plan could use; fields that are not known say nothing."""
-    from dnnp.core.model.hybrid import HybridOptions
+    from dnnp.core.model.parallel import HybridOptions
 
     names = [field.name for field in fields(HybridOptions)]
     return HybridOptions(**{name: record[name] for name in names if name in record})
 
 
 def _policy(record: Record) -> PolicyUsed:
-    from dnnp.core.model.learned import PolicyUsed
-
     return PolicyUsed(*(record[name] for name in PolicyUsed._fields))
 
 

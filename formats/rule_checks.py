@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from dnnp.core.model.rules import ANY, Absorb, Fold, Line, Pattern, Rule, RuleSet
-from dnnp.core.model.rules import Sequence as SequenceRule
+from dnnp.core.model.rules import ANY, Absorb, Fold, Line, Pattern, Rule, RuleSet, SequenceRule
 
 _CONSTANTS = frozenset({"weight", "vector", "scalar"})
 

@@ -64,7 +64,7 @@ from dnnp.core.model.rules import (
     Pattern,
     Rule,
     RuleSet,
-    Sequence,
+    SequenceRule,
 )
 from dnnp.core.model.text import instead
 from dnnp.formats.files import bundled_names, read_bundled, read_file, what_it_is
@@ -162,7 +162,7 @@ class _Reader:
             ops = tuple(self._ops(text, f"{where}[{i}]") for i, text in enumerate(items))
             if any(ANY in allowed for allowed in ops):
                 raise self._fault(where, "'*' goes with patterns only")
-            return Sequence(name, ops, result)
+            return SequenceRule(name, ops, result)
         if kind == "absorb":
             return Absorb(name, self._list_of_ops(body, where))
         if kind == "fold":

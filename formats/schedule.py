@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.model.placement import PlacedBlock, Placement
-from dnnp.core.model.schedule import Point, Repetend, Schedule
+from dnnp.core.model.schedule import PlacedBlock, Placement, Point, Repetend, Schedule
 from dnnp.core.model.text import shown_bytes, shown_time, table
 from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.stream import Record, Stream

@@ -218,7 +218,7 @@ def _better_plan(
     if proof.blocks is None:
         return None
     from dnnp.core.bounds.auto import LINKED
-    from dnnp.core.cost.plan import make_plan
+    from dnnp.core.cost.problem import make_plan
 
     by_classes = bool(problem.links) and proof.found_by != LINKED
     return make_plan(

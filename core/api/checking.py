@@ -257,8 +257,8 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         violations += check_choices(graph, clustering, plan, stream.get("run"))
         if options.certificate:
             from dnnp.core.certificates.certificate import check_certificate, check_proven
+            from dnnp.core.certificates.exact import Budget
             from dnnp.core.check.devices import fastest_links
-            from dnnp.core.check.fields import Budget
 
             bar.update(Standing("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)

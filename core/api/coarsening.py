@@ -17,7 +17,7 @@ from dnnp.step import step
 if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.coarsen.coarsen import Coarsening
-    from dnnp.core.coarsen.segments import Given
+    from dnnp.core.coarsen.layers import Given
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.rules import RuleSet
     from dnnp.formats.stream import Record, Stream
@@ -139,7 +139,7 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
         The file is not the model that was imported, or its nodes are not the stream's.
     """
     from dnnp.callbacks import open_source
-    from dnnp.core.coarsen.segments import Given
+    from dnnp.core.coarsen.layers import Given
     from dnnp.core.runtime.model.fusions import fused_groups, title
     from dnnp.formats.onnx_types import types_of
 

@@ -238,8 +238,7 @@ def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[s
 
 def pricer(model: ModelProto) -> Price:
     """A price function for the nodes of a model."""
-    from dnnp.core.profile.bodies import ModelFacts
-    from dnnp.core.profile.ops import node_cost
+    from dnnp.core.profile.ops import ModelFacts, node_cost
 
     return partial(node_cost, facts=ModelFacts.of(model))
 

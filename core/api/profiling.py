@@ -91,8 +91,7 @@ def price_scaled(
         The class to start from is not clear, not priced, unknown, or among the targets.
     """
     check_units(stream)
-    from dnnp.core.profile.roofline import scaled_times
-    from dnnp.core.profile.work import work_of
+    from dnnp.core.profile.work import scaled_times, work_of
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.pricing.rooflines import analytic_times
 
@@ -157,7 +156,7 @@ def _report_errors(
     caller: Caller,
 ) -> None:
     """Compare with a stream of the same model that was measured on the target."""
-    from dnnp.core.profile.roofline import scaling_error
+    from dnnp.core.profile.work import scaling_error
     from dnnp.formats.stream import read_bytes
 
     other = read_bytes(caller.read_input(path), path)

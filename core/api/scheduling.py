@@ -13,8 +13,7 @@ from dnnp.step import changed, shown_as
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dnnp.core.model.placement import Placement
-    from dnnp.core.model.schedule import Point, Schedule
+    from dnnp.core.model.schedule import Placement, Point, Schedule
     from dnnp.formats.stream import Stream
 
 P = ParamSpec("P")
@@ -111,10 +110,12 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
     else:
         if explicit:
             raise UsageError("parallel plans have transfers within blocks: no --transfers")
-        from dnnp.core.cost.machine import Given
+        from dnnp.core.cost.problem import SplitProblem
         from dnnp.core.parallel.problem import placement_of_hybrid
 
-        placement = placement_of_hybrid(Given(graph, units, plan.devices, plan.options), plan)
+        placement = placement_of_hybrid(
+            SplitProblem(graph, units, plan.devices, plan.options), plan
+        )
     mode = options.transfers if explicit else "none"
     digest = plan_digest(stream.get("plan")[0], stream.get("stage"))
     return limited_placement(placement, options, mode), digest
@@ -122,7 +123,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
 
 def limited_placement(placement: Placement, options: ScheduleOptions, mode: str) -> Placement:
     """The placement with the limits and the transfers that are asked for."""
-    from dnnp.core.model.placement import check_placement
+    from dnnp.core.model.schedule import check_placement
     from dnnp.core.schedule.problem import with_limit
     from dnnp.core.schedule.transfers import split_backward, with_transfers
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dnnp.core.methods import LATENCY, SPLITS
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.learned import Training
 from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.request import Asked, Training
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.options.split import SplitOptions
 from dnnp.plans.compare_methods import (
@@ -156,7 +155,7 @@ def _advise(stream: Stream, plan: Record, caller: Caller) -> None:
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
     """Find a parallel plan: stages on several devices at once, and in several replicas."""
-    from dnnp.core.model.hybrid import HybridOptions
+    from dnnp.core.model.parallel import HybridOptions
     from dnnp.core.parallel.plan import solve_hybrid
     from dnnp.formats.graph import digest_of
 
@@ -240,7 +239,7 @@ def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
 
 def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
-    from dnnp.core.cost.plan import make_plan
+    from dnnp.core.cost.problem import make_plan
     from dnnp.core.split.solve import solve
     from dnnp.formats.graph import digest_of
 

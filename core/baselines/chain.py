@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.items import Line, steps_of
 from dnnp.core.cost.load import weights_stated
-from dnnp.core.cost.load_formula import COMM
-from dnnp.core.cost.load_kernel import load_of, share_of
+from dnnp.core.cost.load_formula import COMM, load_of, share_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
-from dnnp.core.cost.ordered_items import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.device import DeviceClass

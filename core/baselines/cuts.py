@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, interval_blocks, unplaceable
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.split.slicing.decoder import given_order

@@ -8,18 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, part_blocks, slots_of
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load import stage_load
-from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, WORTHWHILE
-from dnnp.core.cost.load_kernel import load_of
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, WORTHWHILE, load_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 
 

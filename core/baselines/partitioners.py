@@ -19,14 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, part_blocks, slots_of
-from dnnp.core.cost.items import Items
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import die_with_parent
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.scotch import read_mapping, write_graph

@@ -16,12 +16,11 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import checked, interval_blocks, sliced_orders
 from dnnp.core.baselines.chain import Stage, chain_of, cut_chain, cut_levels
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.graph import Bools, Ints, connected, csr, distinct, strong
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slicing.orders import ORDERS
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
-from dnnp.core.cost.ordered_items import nets_of
+from dnnp.core.cost.items import Items, nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints, totals

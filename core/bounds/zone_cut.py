@@ -45,9 +45,8 @@ import numpy as np
 
 from dnnp.core.bounds.chain import heaviest_path, never_near, surely_paid, zones_of
 from dnnp.core.bounds.claim import BITS, LIMIT, SOLVED, Claim, Known, one_class, refused
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals

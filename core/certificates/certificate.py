@@ -11,28 +11,27 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from dnnp.core.certificates.bisection import halves_units
 from dnnp.core.certificates.cover import cover_units
-from dnnp.core.certificates.cuts import node_cut_units, pairs_units
-from dnnp.core.certificates.exact import Exact, weights_of
-from dnnp.core.certificates.halves import halves_units
-from dnnp.core.certificates.ideals import ideal_units
-from dnnp.core.certificates.linked import linked_units
-from dnnp.core.certificates.together import same_block_units
-from dnnp.core.certificates.zones import chain_units, zone_cut_units
-from dnnp.core.check.declared import beyond_certificate
-from dnnp.core.check.fields import (
+from dnnp.core.certificates.cuts import node_cut_units, pairs_units, same_block_units
+from dnnp.core.certificates.exact import (
     Budget,
+    Exact,
     UncheckedError,
     UnprovenError,
     field,
     number,
-    printable,
     quantum_of,
     short,
+    weights_of,
     whole,
 )
-from dnnp.core.check.validity import STRENGTH
-from dnnp.core.check.violation import Violation, above
+from dnnp.core.certificates.ideals import ideal_units
+from dnnp.core.certificates.linked import linked_units
+from dnnp.core.certificates.zones import chain_units, zone_cut_units
+from dnnp.core.check.declared import beyond_certificate
+from dnnp.core.check.graph import STRENGTH
+from dnnp.core.check.violation import Violation, above, printable
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph

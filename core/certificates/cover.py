@@ -22,8 +22,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dnnp.core.certificates.cuts import one_class
-from dnnp.core.certificates.exact import Exact, bits
-from dnnp.core.check.fields import UncheckedError, UnprovenError, field, rows, short, whole
+from dnnp.core.certificates.exact import (
+    Exact,
+    UncheckedError,
+    UnprovenError,
+    bits,
+    field,
+    rows,
+    short,
+    whole,
+)
 
 MOST_ITEMS = 250
 """Items that are looked at."""

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dnnp.core.certificates.cuts import FITS
-from dnnp.core.certificates.exact import Exact
+from dnnp.core.certificates.exact import Exact, UncheckedError, UnprovenError
 from dnnp.core.check.devices import Mesh
-from dnnp.core.check.fields import UncheckedError, UnprovenError
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UncheckableError
 from dnnp.core.model.graph import ACTIVATION, INPUT

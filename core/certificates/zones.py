@@ -7,7 +7,7 @@ s stages get in each zone follows from where s - 1 stages get; more work done is
 there are several classes, replicas, CPUs or overlap, only weighed compute counts.
 
 `zone-cut`: first some vertices follow a neighbour into its stage, which is free
-(`dnnp.core.certificates.contract`). The others, and a path of them, have zones as above. A net that
+(`dnnp.core.certificates.ideals`). The others, and a path of them, have zones as above. A net that
 a node makes is near zone i, for a span s, if no pin is in an ideal of zone i - s and each is in
 those of zone i + s. With x the cost of the nets near the zone of an ideal that have pins on both
 sides of it, a stage between ideals in zones b and i, s or more apart, has a load of at least
@@ -27,11 +27,19 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnp.core.certificates.contract import Draft
+from dnnp.core.certificates.bisection import SINK, SOURCE, Network
 from dnnp.core.certificates.cuts import one_class
-from dnnp.core.certificates.exact import Exact, weights_of
-from dnnp.core.certificates.halves import SINK, SOURCE, Network
-from dnnp.core.check.fields import Budget, UnprovenError, field, rows, short, whole
+from dnnp.core.certificates.exact import (
+    Budget,
+    Exact,
+    UnprovenError,
+    field,
+    rows,
+    short,
+    weights_of,
+    whole,
+)
+from dnnp.core.certificates.ideals import Draft
 
 MOST_ZONES = 2_000
 """Items of a path that is looked at."""

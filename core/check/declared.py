@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dnnp.core.check.fields import printable
-from dnnp.core.check.violation import Violation
+from dnnp.core.check.violation import Violation, printable
 
 Record = Mapping[str, Any]
 
@@ -116,7 +115,7 @@ STAGES = [
     )
     for memory in memories
 ]
-"""Of stages on devices of their own: `core.check.load` and `core.check.replication_options`."""
+"""Of stages on devices of their own: `core.check.load` and `core.check.plan`."""
 
 PARALLEL = [
     Case(
@@ -141,7 +140,7 @@ PARALLEL = [
         {"classes": (1, "devices", " of several classes")},
     )
 ]
-"""`core.check.hybrid`."""
+"""`core.check.parallel`."""
 
 _LATENCY = {
     **PLAN,
@@ -184,7 +183,7 @@ OPERATORS = [
         {**_SPAN, "starts_s": None, "receives": _fields("tensors from start_s end_s")},
     )
 ]
-"""`core.check.placed`."""
+"""`core.check.latency`."""
 
 _CUTS = {"cuts": _fields("items flows memory")}
 CERTIFICATES: dict[str, Tree] = {
@@ -233,7 +232,7 @@ SCHEDULE: Tree = {
 """`core.check.schedule` and, where there is a plan, `core.check.passes`."""
 
 BLOCK = _fields("type pass micro_batch units start_s end_s")
-"""`core.check.blocks`."""
+"""`core.check.schedule`."""
 
 
 def check_declared(records: Mapping[str, Sequence[Record]]) -> list[Violation]:

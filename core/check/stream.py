@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.declared import check_declared
-from dnnp.core.check.fields import printable
-from dnnp.core.check.graph import shown
+from dnnp.core.check.graph import STRENGTH, shown
 from dnnp.core.check.passes import check_passes
-from dnnp.core.check.validity import STRENGTH
-from dnnp.core.check.violation import Violation, above, same, wrong
+from dnnp.core.check.violation import Violation, above, printable, same, wrong
 
 Record = Mapping[str, Any]
 

@@ -101,3 +101,8 @@ def wrong(subject: str, name: str, stated: Fact, expected: Fact) -> Violation:
     """A figure that is not what was recomputed."""
     message = f"{name} is {stated!r}, recomputed {expected!r}"
     return Violation("value", subject, message, expected, stated)
+
+
+def printable(text: str, limit: int) -> str:
+    """Text of others for a message: one line, at most `limit` characters."""
+    return "".join(c if c.isprintable() else "?" for c in text[:limit])

@@ -1,7 +1,25 @@
-"""Coarsening: rules or given groups, constants, series, layers, a number of groups."""
+"""Coarsening: rules or given groups, constants, series, layers, a number of groups.
+
+A number of groups of about equal work (`contract_to`) comes of multilevel matching along heavy
+edges, as in acyclic graph partitioning (Herrmann et al., "Multilevel algorithms for acyclic
+partitioning of directed acyclic graphs", SIAM J. Sci. Comput. 2019, Section 4.1). The top level of
+a node is the length of the longest path to it. A pass matches edges (u, v) with top(v) = top(u) +
+1, which are the only path between their ends. Suppose that the pairs of a pass made a cycle. Levels
+grow along edges, so all pairs on it have their tails at one level, and the cycle runs from the tail
+of each pair to the head of the next one. So a pair is taken only if, among the pairs at its level
+that were taken before, its tail points to none of the heads, or its head is reached from none of
+the tails: adding a source or a sink to an acyclic graph of pairs leaves it acyclic.
+
+Nodes at one level have no path between them: where edges run out, neighbours at one level
+that read the same producer are joined too. At last, groups that follow one another in a
+topological order are joined, the lightest pair first; that reaches any number. A pair of
+average weight among more than N groups weighs at most two N-th parts of the work, so no group
+gets above twice the mean, unless a single unit is that heavy.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +27,12 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from dnnp.core.coarsen.balance import RULE as BALANCED
-from dnnp.core.coarsen.balance import contract_to
-from dnnp.core.coarsen.gcof import fuse_sequences
-from dnnp.core.coarsen.layers import Path
-from dnnp.core.coarsen.merge import NONE, Shape, Units
-from dnnp.core.coarsen.patterns import fuse_pattern
-from dnnp.core.coarsen.segments import Given, given_labels, rules_of
+from dnnp.core.coarsen.layers import Given, Path, given_labels, rules_of
+from dnnp.core.coarsen.merge import NONE, Shape, Units, lone_colors_freed, signatures
+from dnnp.core.coarsen.patterns import fuse_pattern, fuse_sequences
 from dnnp.core.model import rules as model
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, contract
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, totals
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.rules import Absorb, Fold, RuleSet
 
 MAX_NAMED = 6
@@ -137,8 +151,8 @@ def _layered(graph: Graph, before: Coarsening, paths: Sequence[Path]) -> Coarsen
 def apply_rules(units: Units, rules: model.RuleSet, shapes: Sequence[Shape]) -> None:
     """Apply rules in their order; neighbouring sequences together."""
     for kind, batch in groupby(rules.rules, type):
-        if kind is model.Sequence:
-            fuse_sequences(units, [r for r in batch if isinstance(r, model.Sequence)])
+        if kind is model.SequenceRule:
+            fuse_sequences(units, [r for r in batch if isinstance(r, model.SequenceRule)])
             continue
         for rule in batch:
             if isinstance(rule, model.Pattern):
@@ -296,3 +310,267 @@ def fused_units(
     units = Units(graph)
     apply_rules(units, rules, shapes)
     return units.label(), tuple(units.rules), np.array(units.constant, dtype=np.bool_)
+
+
+BALANCED = "balanced"
+
+SLACK = 1.5
+"""Work of a group over the mean that matching allows."""
+
+STALLED = 0.05
+"""Share of the units below which a pass has removed too few to go on."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """A contracted graph of units."""
+
+    tail: Ints
+    head: Ints
+    weight: Floats
+    """Distinct edges, and the bytes that move along each."""
+    share: Floats
+    """Share of each unit in the work."""
+    heaviest: Floats
+    """Share of the heaviest part of each unit."""
+    kind: Ints
+    """Units of one kind run on the same device classes, in the same pass."""
+    color: Ints
+    """Colour, or -1."""
+
+    @property
+    def n(self) -> int:
+        return len(self.share)
+
+
+def contract_to(
+    graph: Graph, share: Floats, target: int, max_share: float = np.inf
+) -> tuple[Ints, bool]:
+    """Contract `graph` to `target` groups.
+
+    Parameters
+    ----------
+    graph
+        The graph; its nodes stay whole.
+    share
+        Share of each node in the work; f64[n].
+    target
+        Number of groups to reach, at least 1.
+    max_share
+        Work that a group may hold besides its heaviest node.
+
+    Returns
+    -------
+    tuple
+        Label of each node, i64[n]; the graph of labels is acyclic. And whether there are more
+        than `target` labels because no two groups may be joined any more.
+    """
+    level = _first_level(graph, share)
+    label = np.arange(graph.n, dtype=np.int64)
+    cap = SLACK * float(level.share.sum()) / target
+    while level.n > target:
+        top, main = _top_levels(level)
+        room = level.n - target
+        group = _matched(level, top, cap, max_share, room)
+        merged = level.n - int(group.max()) - 1
+        if merged < 2 * STALLED * level.n:
+            level, label = _contracted(level, group), group[label]
+            top, main = _top_levels(level)
+            group = _siblings(level, top, main, cap, max_share, room - merged)
+            merged += level.n - int(group.max()) - 1
+        level, label = _contracted(level, group), group[label]
+        if merged < STALLED * level.n:
+            break
+    while level.n > target:
+        group = _in_sequence(level, target, max_share)
+        if int(group.max()) + 1 == level.n:
+            break
+        level, label = _contracted(level, group), group[label]
+    return label, level.n > target
+
+
+def _first_level(graph: Graph, share: Floats) -> _Level:
+    """The graph as it is; parameters and inputs of the model are on no edge."""
+    counts = np.diff(graph.use_ptr)
+    tail = np.repeat(graph.producer, counts)
+    made = tail >= 0
+    weight = np.repeat(graph.tensor_bytes, counts)[made] + 1.0
+    tail, head, weight = _summed(tail[made], graph.use_idx[made], weight, graph.n)
+    return _Level(tail, head, weight, share, share, signatures(graph), lone_colors_freed(graph))
+
+
+def _summed(tail: Ints, head: Ints, weight: Floats, n: int) -> tuple[Ints, Ints, Floats]:
+    """Distinct edges, sorted, without loops; the weights of equal ones add up."""
+    kept = tail != head
+    pairs, place = np.unique(tail[kept] * n + head[kept], return_inverse=True)
+    total = totals(place.reshape(-1), weight[kept], len(pairs))
+    return pairs // max(n, 1), pairs % max(n, 1), total
+
+
+def _contracted(level: _Level, group: Ints) -> _Level:
+    """The graph of groups; `group` numbers them from 0, i64[n]."""
+    n = int(group.max()) + 1
+    tail, head, weight = _summed(group[level.tail], group[level.head], level.weight, n)
+    heaviest, kind, color = np.zeros(n), np.zeros(n, np.int64), np.full(n, NONE)
+    np.maximum.at(heaviest, group, level.heaviest)
+    np.maximum.at(color, group, level.color)
+    kind[group] = level.kind
+    share = totals(group, level.share, n)
+    return _Level(tail, head, weight, share, heaviest, kind, color)
+
+
+def _top_levels(level: _Level) -> tuple[Ints, Ints]:
+    """Length of the longest path to each unit, and the producer of its heaviest edge or -1."""
+    ptr, idx = csr(level.tail, level.head, level.n)
+    starts, heads = ptr.tolist(), idx.tolist()
+    missing = np.bincount(level.head, minlength=level.n).tolist()
+    top = [0] * level.n
+    ready = [v for v, count in enumerate(missing) if not count]
+    for u in ready:
+        after = top[u] + 1
+        for v in heads[starts[u] : starts[u + 1]]:
+            if top[v] < after:
+                top[v] = after
+            missing[v] -= 1
+            if not missing[v]:
+                ready.append(v)
+    main = np.full(level.n, NONE)
+    by_weight = np.argsort(level.weight, kind="stable")
+    main[level.head[by_weight]] = level.tail[by_weight]
+    return np.array(top, dtype=np.int64), main
+
+
+def _fits(level: _Level, u: Ints, v: Ints, cap: float, max_share: float) -> Bools:
+    """Whether units u and v may be one; bool, elementwise."""
+    total = level.share[u] + level.share[v]
+    besides = total - np.maximum(level.heaviest[u], level.heaviest[v])
+    cu, cv = level.color[u], level.color[v]
+    fits: Bools = (
+        (level.kind[u] == level.kind[v])
+        & ((cu == cv) | (cu == NONE) | (cv == NONE))
+        & (total <= cap)
+        & (besides <= max_share)
+    )
+    return fits
+
+
+def _matched(level: _Level, top: Ints, cap: float, max_share: float, room: int) -> Ints:
+    """Match heavy edges, `room` at most; number of the group of each unit, i64[n]."""
+    next_level = top[level.head] == top[level.tail] + 1
+    tail, head, weight = level.tail[next_level], level.head[next_level], level.weight[next_level]
+    fits = _fits(level, tail, head, cap, max_share)
+    u, v = tail[fits], head[fits]
+    order = np.lexsort((v, u, level.share[u] + level.share[v], -weight[fits]))
+    out_ptr, out_idx = (x.tolist() for x in csr(tail, head, level.n))
+    in_ptr, in_idx = (x.tolist() for x in csr(head, tail, level.n))
+    mate = list(range(level.n))
+    free = [True] * level.n
+    # Heads that a tail points to, and tails that point to a head, among the pairs taken.
+    heads_taken = [0] * level.n
+    tails_taken = [0] * level.n
+    for a, b in zip(u[order].tolist(), v[order].tolist(), strict=True):
+        if free[a] and free[b] and not (heads_taken[a] and tails_taken[b]):
+            free[a] = free[b] = False
+            mate[b] = a
+            for x in in_idx[in_ptr[b] : in_ptr[b + 1]]:
+                heads_taken[x] += 1
+            for x in out_idx[out_ptr[a] : out_ptr[a + 1]]:
+                tails_taken[x] += 1
+            room -= 1
+            if not room:
+                break
+    return _renumbered(np.array(mate, dtype=np.int64))
+
+
+def _siblings(
+    level: _Level, top: Ints, main: Ints, cap: float, max_share: float, room: int
+) -> Ints:
+    """Pair units at one level that read the same producer, light with light."""
+    mate = np.arange(level.n, dtype=np.int64)
+    order = np.lexsort((mate, level.share, level.color, level.kind, main, top))
+    a, b = order[:-1], order[1:]
+    same = (top[a] == top[b]) & (main[a] == main[b])
+    same &= _fits(level, a, b, cap, max_share)
+    # Every second one of a run of neighbours that fit.
+    place = np.arange(len(same))
+    start = np.maximum.accumulate(np.where(same, -1, place)) if len(same) else place
+    taken = np.flatnonzero(same & ((place - start) % 2 == 1))[:room]
+    mate[b[taken]] = a[taken]
+    return _renumbered(mate)
+
+
+def _renumbered(mate: Ints) -> Ints:
+    """Numbers 0, 1, ... in place of representatives."""
+    return np.unique(mate, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _in_sequence(level: _Level, target: int, max_share: float) -> Ints:
+    """Join neighbours in a topological order, the lightest pair first; see `_matched`."""
+    order = _sequence(level)
+    n = len(order)
+    share, heaviest = level.share[order].tolist(), level.heaviest[order].tolist()
+    kind, color = level.kind[order].tolist(), level.color[order].tolist()
+    after = list(range(1, n + 1))
+    before = list(range(-1, n - 1))
+    version = [0] * n
+    heap: list[tuple[float, int, int, int, int]] = []
+
+    def offer(i: int) -> None:
+        j = after[i]
+        if j == n or kind[i] != kind[j]:
+            return
+        if color[i] != color[j] and NONE not in (color[i], color[j]):
+            return
+        total = share[i] + share[j]
+        if total - max(heaviest[i], heaviest[j]) <= max_share:
+            heapq.heappush(heap, (total, i, j, version[i], version[j]))
+
+    for i in range(n):
+        offer(i)
+    group = list(range(n))
+    count = n
+    while heap and count > target:
+        total, i, j, at_i, at_j = heapq.heappop(heap)
+        if version[i] != at_i or version[j] != at_j or after[i] != j:
+            continue
+        group[j] = i
+        version[j] = -1
+        version[i] += 1
+        share[i], heaviest[i] = total, max(heaviest[i], heaviest[j])
+        color[i] = max(color[i], color[j])
+        after[i] = after[j]
+        if after[i] < n:
+            before[after[i]] = i
+        count -= 1
+        offer(i)
+        if before[i] >= 0:
+            offer(before[i])
+    mate = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        group[i] = group[group[i]]
+        mate[order[i]] = order[group[i]]
+    return _renumbered(mate)
+
+
+def _sequence(level: _Level) -> list[int]:
+    """A topological order that stays with one kind, and with what was just made, if it can."""
+    ptr, idx = csr(level.tail, level.head, level.n)
+    starts, heads = ptr.tolist(), idx.tolist()
+    missing = np.bincount(level.head, minlength=level.n).tolist()
+    kind = level.kind.tolist()
+    ready: dict[int, list[int]] = {k: [] for k in sorted(set(kind))}
+    for v in range(level.n - 1, -1, -1):
+        if not missing[v]:
+            ready[kind[v]].append(v)
+    order: list[int] = []
+    current = next((k for k, units in ready.items() if units), 0)
+    while len(order) < level.n:
+        if not ready[current]:
+            current = next(k for k, units in ready.items() if units)
+        u = ready[current].pop()
+        order.append(u)
+        for v in reversed(heads[starts[u] : starts[u + 1]]):
+            missing[v] -= 1
+            if not missing[v]:
+                ready[kind[v]].append(v)
+    return order

@@ -1,4 +1,4 @@
-"""Memory that no split can have: what follows from sums alone, before any search.
+"""What follows from sums alone, before any search: memory that no split can have, and work spread.
 
 Every unit is in some stage, and a replica of a stage holds all of it. So the stages of a split hold
 each node's memory (`sum`), or each distinct parameter and constant (`peak`), at least once between
@@ -15,23 +15,62 @@ import numpy as np
 
 from dnnp.core.cost.load import node_memory, stage_load
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.machine import Given
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass, offered
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, distinct, totals
 from dnnp.core.model.text import shown_bytes
 
+STEPS = 300
+"""Steps towards the best weights of several classes; any weights give a bound."""
 
-def over_capacity(given: Given) -> InfeasibleError | None:
+
+def spread(times: Floats, counts: Floats) -> tuple[float, Floats]:
+    """Largest sum over units of min over classes of weight * time that was found.
+
+    The weights of all devices add up to 1, so no split has a smaller largest load: weigh its
+    loads, and move every unit to the class where it weighs least. This is the Lagrangian dual
+    of spreading units over devices in fractions; one class needs no search.
+
+    Parameters
+    ----------
+    times
+        f64[C, g], seconds; inf: unsupported.
+    counts
+        f64[C], devices of each class.
+
+    Returns
+    -------
+    (bound, weight of a device of each class: f64[C])
+    """
+    weights = np.full(len(counts), 1 / counts.sum())
+    units = np.arange(times.shape[1])
+    best, chosen = 0.0, weights
+    for step in range(STEPS if len(counts) > 1 else 1):
+        weighed = weights[:, None] * times
+        place = weighed.argmin(axis=0)
+        value = float(weighed[place, units].sum())
+        if not np.isfinite(value):
+            return value, weights
+        if value > best:
+            best, chosen = value, weights
+        # A class that got more than its share should weigh more.
+        loads = totals(place, times[place, units], len(counts)) / counts
+        weights = weights * np.exp((loads / max(loads.max(), 1e-300) - 0.5) / (1 + step / 10))
+        weights /= (weights * counts).sum()
+    return best, chosen
+
+
+def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
     """Why no split of units over devices fits; None: sums do not tell. Takes O(n + m)."""
-    graph, units = given.graph, given.units
-    devices = [d for d in given.devices if d.count > 0]
-    if given.options.memory_mode != "hard" or not graph.n or not devices:
+    graph, units = problem.graph, problem.units
+    devices = [d for d in problem.devices if d.count > 0]
+    if problem.options.memory_mode != "hard" or not graph.n or not devices:
         return None
     nowhere = np.full(units.g, np.inf)
     runs = np.isfinite(np.stack([units.times.get(d.name, nowhere) for d in devices]))
     room = np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices])
-    summed, what = given.options.memory_model == "sum", "the nodes"
+    summed, what = problem.options.memory_model == "sum", "the nodes"
     if summed:
         least = totals(units.label, node_memory(graph), units.g)
     else:
@@ -44,7 +83,7 @@ def over_capacity(given: Given) -> InfeasibleError | None:
     large = np.flatnonzero(~(runs & (least <= room[:, None] * (1 + MARGIN))).any(axis=0))
     if len(large):
         able = [d for d, fits in zip(devices, runs[:, large[0]], strict=True) if fits]
-        return unplaceable_nodes(given, np.flatnonzero(units.label == large[0]), able)
+        return unplaceable_nodes(problem, np.flatnonzero(units.label == large[0]), able)
     bound = ~(runs & np.isinf(room)[:, None]).any(axis=0)
     sizes = least[bound]
     if not summed:
@@ -77,15 +116,17 @@ def shortage(need: float, what: str, devices: Sequence[DeviceClass]) -> Infeasib
     )
 
 
-def unplaceable_nodes(given: Given, nodes: Ints, runs: Sequence[DeviceClass]) -> InfeasibleError:
+def unplaceable_nodes(
+    problem: SplitProblem, nodes: Ints, runs: Sequence[DeviceClass]
+) -> InfeasibleError:
     """Say that nodes which belong together fit none of the devices that run them."""
-    graph = given.graph
+    graph = problem.graph
     name = f"node {graph.node_ids[nodes[0]]} ('{graph.node_names[nodes[0]]}')"
     if len(nodes) > 1:
         name = f"{name} and {len(nodes) - 1} more that belong with it"
     if not runs:
         return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
-    need = stage_load(graph, given.units, nodes, runs[0], given.options).memory_bytes
+    need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
     most = max(d.memory_bytes for d in runs)
     needed, there = shown_bytes(need, 6), shown_bytes(most, 6)
     return InfeasibleError(f"infeasible: {name} needs {needed}; the largest device has {there}")

@@ -1,10 +1,15 @@
-"""Items: what a contiguous split moves as one (2020 paper, Appendix B).
+"""Items: what a contiguous split moves as one (2020 paper, Appendix B); and lines of items.
 
 Nodes of one colour share a device, and whatever lies on a path between two of them must come
 along. Contracting colours and then strongly connected components gives items whose graph is
 acyclic. In a training graph an item also carries the backward nodes of its forward nodes;
 orphaned backward nodes get an item of their own, the image that the paper adds. Backward edges
 order items too, mirrored, so that both passes of a split are contiguous.
+
+A line is items in a fixed order, with everything that the cost of an interval needs. The transfer
+cost of an interval is that of the tensors it cuts: a tensor is a net whose pins are the items that
+make or read it, and an interval pays for a net with pins both inside and outside. This holds
+wherever the producer stands, so one form serves inference and training.
 """
 
 from __future__ import annotations
@@ -14,9 +19,23 @@ from functools import cached_property
 
 import numpy as np
 
+from dnnp.core.cost.load import node_memory
+from dnnp.core.cost.memory import Steps, peak_steps, summed_steps
 from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import Graph, Ints, connected, distinct, kahn, strong
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import (
+    INPUT,
+    Floats,
+    Graph,
+    Ints,
+    connected,
+    distinct,
+    kahn,
+    offsets,
+    strong,
+)
+from dnnp.core.model.plan import CostOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,3 +151,80 @@ def _number(graph: Graph, units: Clustering, label: Ints, tail: Ints, head: Ints
     a, b = item[tail], item[head]
     pairs = distinct(a[a != b] * count + b[a != b])
     return Items(label=item[units.label], count=count, tail=pairs // count, head=pairs % count)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """`n` items in order, `p` nets, for `C` device classes."""
+
+    devices: tuple[DeviceClass, ...]
+    node_ptr: Ints
+    nodes: Ints
+    """Node positions of each item (CSR) in execution order."""
+    work: Floats
+    """f64[C, n], compute time; inf: unsupported."""
+    pin_ptr: Ints
+    pins: Ints
+    """Item positions of each net (CSR), ascending."""
+    source: Ints
+    """i64[p], position of the item that makes the tensor; -1: a model input."""
+    always: np.ndarray
+    """bool[p]: paid by every interval with a pin, cut or not (`--charge-io`)."""
+    cost: Floats
+    """f64[C, p], time to move the tensor once; 0 on a CPU."""
+    reach: Ints
+    """i64[C, n], last item an interval that starts here may hold; start - 1: none."""
+    tail: Ints
+    head: Ints
+    """Precedence pairs between positions, tail < head."""
+    memory: Floats
+    """f64[n], node memory added up, bytes: the `sum` model."""
+    backward_work: Floats
+    """f64[C, n], the part of `work` that belongs to the backward pass."""
+    backward_net: np.ndarray
+    """bool[p]: the tensor's producer belongs to the backward pass."""
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return self.work.shape[1]
+
+
+def execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
+    """Nodes by item, then in an order that keeps units whole where that is possible.
+
+    An item of several units may interleave them; there the graph's own order decides.
+    """
+    single = np.bincount(where[units.member_idx[units.member_ptr[:-1]]]) == 1
+    within = np.empty(graph.n, dtype=np.int64)
+    within[units.member_idx] = np.arange(graph.n)
+    key = np.where(single[where], within, graph.rank)
+    return np.lexsort((key, where))
+
+
+def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints, Ints, np.ndarray]:
+    """Pins of every tensor that can cost a transfer: (ptr, pins, tensor, always)."""
+    made = graph.producer >= 0
+    always = np.zeros(graph.m, dtype=np.bool_)
+    if options.charge_io:
+        always = (graph.tensor_kind == INPUT) | (made & graph.is_output)
+    relevant = made | always
+    tensor_of_use = np.repeat(np.arange(graph.m, dtype=np.int64), np.diff(graph.use_ptr))
+    tensors = np.concatenate([tensor_of_use[relevant[tensor_of_use]], np.flatnonzero(made)])
+    at = np.concatenate(
+        [where[graph.use_idx[relevant[tensor_of_use]]], where[graph.producer[made]]]
+    )
+    width = max(len(graph.node_ids), 1)
+    pairs = distinct(tensors * width + at)
+    tensor, pin = pairs // width, pairs % width
+    counts = np.bincount(tensor, minlength=graph.m)
+    kept = (counts > 1) | (always & (counts > 0))
+    chosen = np.flatnonzero(kept)
+    return offsets(counts[chosen]), pin[kept[tensor]], chosen, always[chosen]
+
+
+def steps_of(graph: Graph, line: Line, options: CostOptions) -> Steps:
+    """The line's nodes as steps that hold memory, by the memory model of `options`."""
+    if options.memory_model == "sum":
+        return summed_steps(line.node_ptr, node_memory(graph)[line.nodes])
+    return peak_steps(graph, line.node_ptr, line.nodes)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations, check_invocations, time_invocations
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.plan import excess_of
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import TASK, Placement, check_placement, simulate
+from dnnp.core.cost.latency import (
+    POOL,
+    TASK,
+    Invocations,
+    LatencyProblem,
+    Placement,
+    check_invocations,
+    check_placement,
+    simulate,
+    time_invocations,
+)
+from dnnp.core.cost.problem import SplitProblem, excess_of
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import Graph, Ints, distinct
-from dnnp.core.model.learned import Learned
 from dnnp.core.model.plan import CLOSED, Plan, Stage, Transfer
+from dnnp.core.model.request import Learned
 
 
 def make_latency_plan(

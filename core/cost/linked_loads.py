@@ -1,6 +1,6 @@
 """Loads of all stages of a split over links at once: for searches that try many splits.
 
-The definition is `dnnp.core.cost.linked`; a search is judged by it in the end.
+The definition is `dnnp.core.cost.load`; a search is judged by it in the end.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, execution_order, nets_of
 from dnnp.core.cost.load import node_memory, stage_memory, transfer_times, weight_bytes
 from dnnp.core.cost.load_formula import COMM, ROOM, combine_arrays
 from dnnp.core.cost.machine import device_numbers
-from dnnp.core.cost.ordered_items import execution_order, nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats, Ints, totals
 

@@ -7,8 +7,14 @@ synchronises its weights, (r - 1) * weight bytes / (r * bandwidth), which is add
 overlaps, as a maximum, for the other two. Two stages in one cluster are joined by its link
 (Appendix C.3), that of the smallest cluster that holds all devices of both: a tensor that comes in
 takes the link from the stage that makes it, one that goes out the slowest of those to its readers,
-and replicas synchronise over the link of the smallest cluster that holds them. Where links are
-stated they say what a transfer takes, see `dnnp.core.cost.linked`.
+and replicas synchronise over the link of the smallest cluster that holds them.
+
+Where links are stated (`Linked`), a transfer takes the latency of the link and the bytes over its
+bandwidth, or, where the tensor states a transfer time, that time; sender and receiver are both
+busy with it, a CPU is not. Of replicas the slowest pair counts: any of them may send to any; they
+synchronise their weights over the slowest link among them. Model inputs and outputs and what
+overflows come from the host, over the bandwidth of the class. Two devices without a link have the
+widest path between them, see `dnnp.core.cost.machine`.
 
 In training, FW(S) and BW(S) are the loads of the forward and of the backward nodes; a transfer
 belongs to the pass of the tensor's producer, the synchronisation to the backward pass.
@@ -17,14 +23,14 @@ belongs to the pass of the tensor's producer, the synchronisation to the backwar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.linked import Linked
 from dnnp.core.cost.load_formula import COMM, combine, shared_load
+from dnnp.core.cost.machine import Machine, device_numbers
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import (
     ACTIVATION,
     CONSTANT,
@@ -38,7 +44,99 @@ from dnnp.core.model.graph import (
     distinct,
     totals,
 )
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.plan import Block, CostOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Linked:
+    """What joins one stage of a split to the others."""
+
+    machine: Machine
+    homes: Sequence[Ints]
+    """Numbers in the machine of the devices of each stage."""
+    stage: Ints
+    """i64[n], stage of each node."""
+    here: int
+    """The stage that this is about."""
+
+    @property
+    def slowest_inside(self) -> float:
+        """Seconds a byte over the slowest link between two devices of the stage."""
+        mine = self.homes[self.here]
+        return float(self.machine.rate[np.ix_(mine, mine)].max())
+
+    def arriving(self, graph: Graph, tensors: Ints) -> Floats:
+        """Time of each of these tensors from the stage that makes it; f64[tensors]."""
+        time = np.zeros(len(tensors))
+        source = self.stage[graph.producer[tensors]]
+        for other in distinct(source).tolist():
+            mine = source == other
+            time[mine] = self.between(graph, tensors[mine], other, self.here)
+        return time
+
+    def leaving(self, graph: Graph, tensors: Ints) -> Floats:
+        """Time of each of these tensors to the slowest of the other stages that read it."""
+        time = np.zeros(len(tensors))
+        ptr, readers = csr_rows(graph.use_ptr, graph.use_idx, tensors)
+        owner = np.repeat(np.arange(len(tensors)), np.diff(ptr))
+        target = self.stage[readers]
+        for other in distinct(target[target != self.here]).tolist():
+            mine = distinct(owner[target == other])
+            there = self.between(graph, tensors[mine], self.here, other)
+            time[mine] = np.maximum(time[mine], there)
+        return time
+
+    def between(self, graph: Graph, tensors: Ints, source: int, target: int) -> Floats:
+        """Time of tensors from one stage to another, over the slowest pair of their devices."""
+        pairs = np.ix_(self.homes[source], self.homes[target])
+        rate, latency = self.machine.rate[pairs].ravel(), self.machine.latency[pairs].ravel()
+        stated = graph.transfer_s[tensors][:, None]
+        by_size = graph.tensor_bytes[tensors][:, None] * rate
+        slowest: Floats = (latency + np.where(np.isnan(stated), by_size, stated)).max(axis=1)
+        return slowest
+
+
+def linked_stages(nodes: int, machine: Machine, blocks: Sequence[Block]) -> list[Linked]:
+    """What joins each of the (numbered) blocks of a split of so many nodes to the others."""
+    stage = np.full(nodes, -1, dtype=np.int64)
+    homes = []
+    for b, block in enumerate(blocks):
+        stage[block.nodes] = b
+        first = int(device_numbers(machine, block.device.name)[0]) + block.number
+        homes.append(np.arange(first, first + block.replicas))
+    return [Linked(machine, homes, stage, b) for b in range(len(blocks))]
+
+
+def at_best_links(
+    devices: Sequence[DeviceClass], links: Sequence[Link], options: CostOptions
+) -> tuple[DeviceClass, ...]:
+    """Classes whose stages cost at most what they do with the links, wherever they stand.
+
+    Every device of a class has the bandwidth of the best link that any of them has, in either
+    direction: no path is wider than the links at its ends, and latencies only add. Where a load
+    has parts that move over the bandwidth of the class, it is not below that. There are no
+    clusters left.
+    """
+    best: dict[str, float] = {}
+    for link in links:
+        for end in (link.source, link.target):
+            name = end.rpartition("/")[0]
+            best[name] = max(best.get(name, 0.0), link.bandwidth_bytes_per_s)
+    found = []
+    for device in devices:
+        band = best.get(device.name, device.bandwidth_bytes_per_s)
+        if options.charge_io or options.memory_mode == "overflow":
+            band = max(band, device.bandwidth_bytes_per_s)
+        found.append(
+            replace(
+                device,
+                bandwidth_bytes_per_s=band,
+                cluster_size=0,
+                inner_bandwidth_bytes_per_s=float("inf"),
+                larger_clusters=(),
+            )
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)

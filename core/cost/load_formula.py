@@ -9,13 +9,14 @@ With transfers in and out counted once a tensor, the load of a stage S on a devi
 `sum` is MTPP Eq. 3 and acc(S) of the 2020 paper (section 5.1.1); a CPU of that paper costs
 compute only. Overflow is MTPP Eq. 2.
 
-The scalar formulas are plain functions; `dnnp.core.cost.load_kernel` compiles the same ones.
+The scalar formulas are plain functions; `load_of` and `share_of` are the same ones, compiled.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.kernels.kernel import lean
 from dnnp.core.model.graph import Floats
 
 SUM, OVERLAP, DUPLEX = range(3)
@@ -78,3 +79,7 @@ def shared_load(comm: int, load_s: float, replicas: int, sync_s: float) -> float
     """
     share = load_s / replicas
     return share + sync_s if comm == SUM else max(share, sync_s)
+
+
+load_of, share_of = lean(combine), lean(shared_load)
+"""The formulas for kernels to call."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,27 +139,3 @@ def _fewest_hops(usable: Bools, delay: Floats) -> Floats:
 def device_numbers(machine: Machine, device_class: str) -> Ints:
     """Numbers in the machine of the devices of one class."""
     return np.array([i for i, c in enumerate(machine.classes) if c == device_class], np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """What is given; `SplitProblem` adds what follows from it."""
-
-    graph: Graph
-    units: Clustering
-    """What a split keeps whole: groups of nodes, with what they cost."""
-    devices: tuple[DeviceClass, ...]
-    options: CostOptions
-    links: tuple[Link, ...] = ()
-    """Links between the devices; none: what their classes state."""
-
-    @cached_property
-    def machine(self) -> Machine:
-        """The single devices, and what a transfer between two of them takes.
-
-        Raises
-        ------
-        FormatError
-            A link names a device that is not there, or two devices are not connected.
-        """
-        return machine_of(self.devices, self.links)

@@ -11,17 +11,22 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split, latency_problem
+from dnnp.core.cost.latency import (
+    LatencyProblem,
+    LatencySolution,
+    Placement,
+    Split,
+    latency_problem,
+)
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import Placement
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.latency.possible import first_bound, refuse_impossible
 from dnnp.core.latency.quick import quick, simple_bound
 from dnnp.core.methods import LATENCY
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED

@@ -8,10 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.latency import LatencyProblem, Split, latency_problem
+from dnnp.core.cost.latency import (
+    POOL,
+    TASK,
+    Invocations,
+    LatencyProblem,
+    Placement,
+    Split,
+    latency_problem,
+)
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.exact import by_program
 from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.possible import first_bound

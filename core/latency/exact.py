@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import Invocations, LatencyProblem, LatencySolution, Placement, Split
 from dnnp.core.latency.ip.loop import ExactResult
 from dnnp.core.latency.quick import quick, quick_split, simple_bound
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 
 Exact = ExactResult[Invocations] | ExactResult[Placement]

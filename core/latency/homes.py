@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.latency import LatencyProblem, Split
+from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, Split
 from dnnp.core.cost.machine import device_numbers
 from dnnp.core.latency.lists.schedule import schedule_homes
 from dnnp.core.model.errors import FormatError

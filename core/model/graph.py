@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -394,3 +394,14 @@ def forward_type(op: str) -> str:
     ('MatMul', 'MatMul')
     """
     return op.removesuffix(GRADIENT) or op
+
+
+def attribute_bytes(node: Any) -> int:
+    """Bytes of the numbers and strings in lists and tensors among a `NodeProto`'s attributes."""
+    total = 0
+    for attribute in node.attribute:
+        total += 4 * len(attribute.floats) + 8 * len(attribute.ints)
+        total += sum(map(len, attribute.strings))
+        if attribute.HasField("t"):
+            total += attribute.t.ByteSize()
+    return total

@@ -9,8 +9,7 @@ from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
 
 if TYPE_CHECKING:
-    from dnnp.core.model.hybrid import HybridOptions
-    from dnnp.core.model.learned import PolicyUsed
+    from dnnp.core.model.parallel import HybridOptions
 
 OBJECTIVES = {
     "throughput": "largest load",
@@ -50,7 +49,7 @@ class CostOptions:
     transfers: str = "tensor"
     """Latency: what moves as one, a `tensor` to a device, or all that an `edge` carries."""
     congestion: str = "device"
-    """Latency of `operators`: transfers that wait for each other, see `core.cost.timeline`."""
+    """Latency of `operators`: transfers that wait for each other, see `core.cost.latency`."""
 
 
 def without_memory(options: CostOptions) -> CostOptions:
@@ -182,6 +181,26 @@ class Tried(NamedTuple):
     reason: str = ""
     time_s: float | None = None
     """Time that it took; None: not to be told."""
+
+
+class PolicyUsed(NamedTuple):
+    """What a plan tells of the policy that made it."""
+
+    digest: str
+    """Of its weights."""
+    trained: int
+    """Episodes of training, all in all; 0: its weights are drawn."""
+    episodes: int
+    """Those of this run."""
+    asked: int
+    """Episodes that were to be; more than `episodes`: it was stopped."""
+    graphs: int
+    """On which those of this run were."""
+    hops: int
+    groups: int
+    colors: int
+    rounds: int
+    """As in `Learned`."""
 
 
 @dataclass(frozen=True)

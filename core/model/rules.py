@@ -9,7 +9,7 @@ ANY = "*"
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceRule:
     """An ordered list of operators along single-consumer connections (Moirai, Table I)."""
 
     name: str
@@ -89,7 +89,7 @@ class Fold:
     excluded: tuple[str, ...]
 
 
-Rule = Sequence | Pattern | Absorb | Fold
+Rule = SequenceRule | Pattern | Absorb | Fold
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Graph, Ints, csr, totals
-from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
+from dnnp.core.model.parallel import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes

@@ -6,7 +6,7 @@ micro-batch of a batch of N,
     load = (compute + in + out) / d + sync,    sync = f (d - 1) / d * weights / (N * bandwidth)
 
 where `--comm` may let transfers and compute overlap, and `--overlap-sync` the synchronisation with
-the rest; f is a number of `dnnp.core.model.hybrid.WEIGHT_SYNC`. Each of its devices holds
+the rest; f is a number of `dnnp.core.model.parallel.WEIGHT_SYNC`. Each of its devices holds
 
     memory = fixed + y * held,    y = ceil(s / d)
 
@@ -36,11 +36,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.collectives import collective_time
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, nets_of
 from dnnp.core.cost.load import node_memory, transfer_times, weights_stated
 from dnnp.core.cost.load_formula import COMM, combine
-from dnnp.core.cost.machine import Given
-from dnnp.core.cost.ordered_items import nets_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import (
@@ -54,15 +53,15 @@ from dnnp.core.model.graph import (
     offsets,
     totals,
 )
-from dnnp.core.model.hybrid import (
+from dnnp.core.model.parallel import (
     WEIGHT_SYNC,
     HybridBlock,
     HybridCost,
     HybridOptions,
     HybridProblem,
 )
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
 METHOD = "hybrid"
 """Name of the search, in records."""
@@ -71,7 +70,7 @@ MOST_DEVICES = 20_000
 """Devices of a parallel plan: there is a number for each of them and each set of items."""
 
 
-def check_hybrid(given: Given, options: HybridOptions) -> DeviceClass:
+def check_hybrid(given: SplitProblem, options: HybridOptions) -> DeviceClass:
     """The class of devices of a parallel plan.
 
     Raises
@@ -98,7 +97,7 @@ def check_hybrid(given: Given, options: HybridOptions) -> DeviceClass:
 
 
 def hybrid_problem(
-    given: Given, items: Items, options: HybridOptions, shared_only: Bools | None = None
+    given: SplitProblem, items: Items, options: HybridOptions, shared_only: Bools | None = None
 ) -> HybridProblem:
     """The problem of splitting items; they are numbered by `items.order`.
 
@@ -188,7 +187,7 @@ def degrees_in(graph: Graph) -> Ints:
     return np.ones(1, dtype=np.int64) if graph.shards is None else graph.shards.degrees
 
 
-def node_times(given: Given, device: DeviceClass) -> tuple[Floats, Floats]:
+def node_times(given: SplitProblem, device: DeviceClass) -> tuple[Floats, Floats]:
     """Times of nodes with their collectives, without and with their forward pass run again.
 
     f64[D, n] each. Where groups are priced by themselves, their nodes share that in proportion.
@@ -231,7 +230,7 @@ def _collective_bandwidth(device: DeviceClass, degrees: list[int], devices: int)
     return device.bandwidth_bytes_per_s
 
 
-def _factor(given: Given, device: DeviceClass, whole: Floats) -> Floats:
+def _factor(given: SplitProblem, device: DeviceClass, whole: Floats) -> Floats:
     """Time of the group of each node over that of its nodes; f64[n]."""
     units = given.units
     stated = units.times.get(device.name, np.full(units.g, np.inf))
@@ -404,7 +403,7 @@ class _Pass(NamedTuple):
     held_bytes: float
 
 
-def placement_of_hybrid(given: Given, plan: Plan) -> Placement:
+def placement_of_hybrid(given: SplitProblem, plan: Plan) -> Placement:
     """The blocks of one micro-batch of a parallel plan.
 
     Raises
@@ -454,7 +453,7 @@ def placement_of_hybrid(given: Given, plan: Plan) -> Placement:
     return Placement("plan", units, blocks)
 
 
-def _passes(given: Given, plan: Plan, s: int, stage_of: Ints) -> list[_Pass]:
+def _passes(given: SplitProblem, plan: Plan, s: int, stage_of: Ints) -> list[_Pass]:
     """The passes of a stage that do anything; together they take what the stage takes."""
     graph, stage = given.graph, plan.stages[s]
     (device,) = plan.devices
@@ -474,7 +473,7 @@ def _passes(given: Given, plan: Plan, s: int, stage_of: Ints) -> list[_Pass]:
     return [_Pass(s, False, forward, held), _Pass(s, True, behind, -held)]
 
 
-def _moved(given: Given, plan: Plan, i: int, mine: Bools, backward: bool) -> float:
+def _moved(given: SplitProblem, plan: Plan, i: int, mine: Bools, backward: bool) -> float:
     """Time that tensors of one pass take to enter and leave a stage."""
     graph = given.graph
     (device,) = plan.devices
@@ -495,7 +494,7 @@ def _moved(given: Given, plan: Plan, i: int, mine: Bools, backward: bool) -> flo
     return float((cost + coming / band)[enters].sum() + (cost + going / band)[goes].sum())
 
 
-def _held(given: Given, i: int, mine: Bools, again: Bools) -> float:
+def _held(given: SplitProblem, i: int, mine: Bools, again: Bools) -> float:
     """Bytes that a stage holds of a micro-batch from its forward to its backward pass."""
     graph = given.graph
     _, held = node_bytes(graph)

@@ -17,7 +17,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import MARGIN, ROOM, ROUNDING
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Ints
-from dnnp.core.model.hybrid import HybridBlock, HybridProblem
+from dnnp.core.model.parallel import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
 from dnnp.core.model.search_context import Run

@@ -30,7 +30,7 @@ from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.kernels.kernel import callee, kernel
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.hybrid import HybridBlock, HybridProblem
+from dnnp.core.model.parallel import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
 from dnnp.core.model.search_context import Run

@@ -39,8 +39,7 @@ from dnnp.core.profile.families import (
     family_of,
     kernel_of,
 )
-from dnnp.core.profile.roofline import Rates
-from dnnp.core.profile.work import RATES, Work, boundary_traffic
+from dnnp.core.profile.work import RATES, Rates, Work, boundary_traffic
 
 NO_FAMILY = len(FAMILIES)
 """Code of operators without a family."""

@@ -1,20 +1,248 @@
-"""Work and traffic of one operator: the entry to the table, bodies and functions included."""
+"""Work and traffic of one operator, what it holds (bodies and functions) included."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from dnnp.core.profile.bodies import (
-    ConstantOf,
-    DtypeOf,
-    ModelFacts,
-    Scope,
-    body_scope,
-    function_scope,
-)
 from dnnp.core.profile.call import BytesOf, Call, Cost, Shape, ShapeOf, ShapeUnknownError
 from dnnp.core.profile.table import CONTROL_FLOW, RULES
+
+DtypeOf = Callable[[str], int]
+ConstantOf = Callable[[str], "int | None"]
+
+# Bytes an element, by TensorProto.DataType from FLOAT = 1; small types are packed.
+_ITEM_BYTES = (4, 1, 1, 2, 2, 4, 8, 16, 1, 2, 8, 4, 8, 8, 16, 2, 1, 1, 1, 1, 0.5, 0.5, 0.5, 1)
+ITEM_BYTES: dict[int, float] = dict(enumerate((*_ITEM_BYTES, 0.25, 0.25), 1))
+_FLOAT, _INT64 = 1, 7
+_LONGEST_VECTOR = 10_000
+_GUESS = {4.0: _FLOAT, 8.0: _INT64, 2.0: 10, 1.0: 9, 0.5: 22, 16.0: 8}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a node cannot tell about the model around it."""
+
+    functions: Mapping[tuple[str, str, str], Any] = field(default_factory=dict)
+    """(domain, name, overload) -> `FunctionProto`."""
+    opset_import: Sequence[Any] = ()
+    """`ModelProto.opset_import`."""
+    constant_of: ConstantOf | None = None
+    """Name -> value of an integer scalar that is an initializer or a `Constant`."""
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False)
+    """Costs of functions already priced, by signature."""
+
+    @classmethod
+    def of(cls, model: Any, constant_of: ConstantOf | None = None) -> ModelFacts:
+        """Facts of a `ModelProto`; constants are read from its main graph unless given."""
+        functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
+        if constant_of is None:
+            constant_of = scalar_constants(model.graph.initializer, model.graph.node).get
+        return cls(functions, list(model.opset_import), constant_of)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Name lookups valid at one place of a model."""
+
+    shape_of: ShapeOf
+    bytes_of: BytesOf
+    dtype_of: DtypeOf | None = None
+    constant_of: ConstantOf | None = None
+
+    def dtype(self, name: str) -> int:
+        """Element type of a tensor: as told, or else guessed from its bytes an element."""
+        if self.dtype_of is not None:
+            return self.dtype_of(name)
+        shape = self.shape_of(name)
+        size = prod(shape) if shape else 1
+        return _GUESS.get(self.bytes_of(name) / size, _FLOAT) if size else _FLOAT
+
+
+def scalar_constants(initializers: Iterable[Any], nodes: Iterable[Any]) -> dict[str, int]:
+    """Integer scalars among initializers and `Constant` nodes: name -> value."""
+    found: dict[str, int] = {}
+    for tensor in initializers:
+        value = _scalar(tensor)
+        if value is not None:
+            found[tensor.name] = value
+    for node in nodes:
+        if node.op_type == "Constant" and node.output:
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    value = _scalar(attribute.t)
+                elif attribute.name == "value_int":
+                    value = int(attribute.i)
+                else:
+                    continue
+                if value is not None:
+                    found[node.output[0]] = value
+    return found
+
+
+def _scalar(tensor: Any) -> int | None:
+    if tensor.data_type != _INT64 or prod(tensor.dims) != 1:
+        return None
+    if tensor.int64_data:
+        return int(tensor.int64_data[0])
+    if len(tensor.raw_data) == 8:
+        return int.from_bytes(tensor.raw_data, "little", signed=True)
+    return None
+
+
+def tensor_type(type_proto: Any) -> tuple[int, Shape | None] | None:
+    """(element type, shape or None) of a `TypeProto` that is a tensor; None otherwise."""
+    if not type_proto.HasField("tensor_type"):
+        return None
+    tensor = type_proto.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    dims = tensor.shape.dim
+    if any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
+        return tensor.elem_type, None
+    return tensor.elem_type, tuple(d.dim_value for d in dims)
+
+
+def body_scope(
+    graph: Any, outer: Scope, facts: ModelFacts, bound: Mapping[str, tuple[int, Shape | None]]
+) -> Scope:
+    """Scope inside a body: its own names first, then the outer ones.
+
+    `bound` gives (element type, shape) of inputs as known from outside; it fills in what
+    the body does not declare. Where the body lacks shapes of its own tensors, ONNX shape
+    inference is run on it.
+    """
+    types: dict[str, tuple[int, Shape | None]] = dict(bound)
+    for tensor in graph.initializer:
+        types[tensor.name] = (tensor.data_type, tuple(tensor.dims))
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        declared = tensor_type(info.type)
+        if declared is not None and (declared[1] is not None or info.name not in types):
+            types[info.name] = declared
+    if any(_unshaped(name, types) for node in graph.node for name in node.output):
+        for name, inferred in infer(graph.node, types, outer, facts).items():
+            if inferred[1] is not None:
+                types[name] = inferred
+    constants = scalar_constants(graph.initializer, graph.node)
+    return _layered(types, constants, outer)
+
+
+def _unshaped(name: str, types: Mapping[str, tuple[int, Shape | None]]) -> bool:
+    return bool(name) and (name not in types or types[name][1] is None)
+
+
+def _layered(
+    types: Mapping[str, tuple[int, Shape | None]], constants: Mapping[str, int], outer: Scope | None
+) -> Scope:
+    def shape_of(name: str) -> Shape | None:
+        if name in types:
+            return types[name][1]
+        return outer.shape_of(name) if outer is not None else None
+
+    def bytes_of(name: str) -> float:
+        if name in types:
+            dtype, shape = types[name]
+            return prod(shape) * ITEM_BYTES.get(dtype, 4) if shape is not None else 0.0
+        return outer.bytes_of(name) if outer is not None else 0.0
+
+    def dtype_of(name: str) -> int:
+        if name in types:
+            return types[name][0]
+        return outer.dtype(name) if outer is not None else _FLOAT
+
+    def constant_of(name: str) -> int | None:
+        if name in constants:
+            return constants[name]
+        if outer is None or outer.constant_of is None:
+            return None
+        return outer.constant_of(name)
+
+    return Scope(shape_of, bytes_of, dtype_of, constant_of)
+
+
+def function_scope(
+    function: Any,
+    nodes: Sequence[Any],
+    inputs: Sequence[tuple[int, Shape | None]],
+    facts: ModelFacts,
+) -> Scope:
+    """Scope inside a local function called with inputs of the given types."""
+    types = dict(zip(function.input, inputs, strict=False))
+    for info in getattr(function, "value_info", ()):
+        declared = tensor_type(info.type)
+        if declared is not None and _unshaped(info.name, types):
+            types[info.name] = declared
+    inner = ModelFacts(facts.functions, [*function.opset_import, *facts.opset_import])
+    for name, inferred in infer(nodes, types, None, inner).items():
+        if _unshaped(name, types):
+            types[name] = inferred
+    return _layered(types, scalar_constants((), nodes), None)
+
+
+def infer(
+    nodes: Sequence[Any],
+    types: Mapping[str, tuple[int, Shape | None]],
+    outer: Scope | None,
+    facts: ModelFacts,
+) -> dict[str, tuple[int, Shape | None]]:
+    """Types of everything that `nodes` write, by ONNX shape inference; {} if it fails."""
+    import onnx
+    from google.protobuf.message import Error as ProtobufError
+
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in _reads(node))
+    graph = onnx.GraphProto(name="body")
+    graph.node.extend(nodes)
+    for name in read:
+        if not name or name in made:
+            continue
+        if name in types:
+            dtype, shape = types[name]
+        elif outer is not None and outer.shape_of(name) is not None:
+            dtype, shape = outer.dtype(name), outer.shape_of(name)
+        else:
+            continue
+        graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, shape))
+    opsets = {o.domain: o for o in reversed(facts.opset_import)}
+    if not opsets:
+        opsets = {"": onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version())}
+    model = onnx.ModelProto(ir_version=onnx.IR_VERSION, graph=graph)
+    model.opset_import.extend(opsets.values())
+    model.functions.extend(facts.functions.values())
+    # With values, ONNX follows each element of a vector by itself.
+    long = any(
+        len(dims := info.type.tensor_type.shape.dim) == 1 and dims[0].dim_value > _LONGEST_VECTOR
+        for info in graph.input
+    )
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=not long)
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ProtobufError,
+        RuntimeError,
+        ValueError,
+    ):
+        return {}
+    found: dict[str, tuple[int, Shape | None]] = {}
+    for info in inferred.graph.value_info:
+        declared = tensor_type(info.type)
+        if declared is not None and info.name in made:
+            found[info.name] = declared
+    return found
+
+
+def _reads(node: Any) -> list[str]:
+    """Names a node reads, those inside its bodies included."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                names.extend(_reads(inner))
+    return names
+
 
 _NO_FACTS = ModelFacts()
 _DEEPEST = 32

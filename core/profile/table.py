@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import log2
 from typing import NamedTuple
 
-from dnnp.core.model.attributes import attribute_bytes
-from dnnp.core.profile import dense, elementwise, sequence
+from dnnp.core.model.graph import attribute_bytes
+from dnnp.core.profile import elementwise, operators
 from dnnp.core.profile.call import Call
 from dnnp.core.profile.elementwise import (
     DIVIDE,
@@ -182,35 +182,35 @@ def _add_arithmetic(add: Add) -> None:
     add("LRN", elementwise.local_response)
     add("SimplifiedLayerNormalization", per_input(5.0))
     add("Unique", elementwise.sorting)
-    add("Conv", dense.convolution)
-    add("ConvInteger", dense.integer_convolution)
-    add("QLinearConv", dense.quantized_convolution)
-    add("ConvTranspose", dense.transposed_convolution)
-    add("DeformConv", dense.deformable_convolution)
-    add("CausalConvWithState", dense.causal_convolution)
-    add("Col2Im", dense.column_fold)
-    add("MatMul MatMulInteger", dense.matrix_product)
-    add("QLinearMatMul", dense.quantized_product)
-    add("Gemm", dense.general_product)
-    add("Einsum", dense.einsum)
-    add("MaxPool AveragePool", dense.pooling)
-    add("LpPool", dense.lp_pooling)
-    add("Resize Upsample", dense.resampling)
-    add("GridSample", dense.grid_sampling)
-    add("RoiAlign", dense.region_align)
-    add("MaxRoiPool", dense.region_pool)
-    add("NonMaxSuppression", dense.non_maximum_suppression)
-    add("TopK", dense.top_k)
-    add("DFT", dense.one_axis_transform)
-    add("STFT", dense.short_time_transform)
-    add("Det", dense.determinant)
-    add("LSTM", sequence.lstm)
-    add("GRU", sequence.gru)
-    add("RNN", sequence.rnn)
-    add("Attention", sequence.attention)
-    add("RotaryEmbedding", per_output(3.0), sequence.rotated(1))
-    add("ai.onnx.preview:FlexAttention", sequence.flexible_attention)
-    add("LinearAttention", sequence.linear_attention)
+    add("Conv", operators.convolution)
+    add("ConvInteger", operators.integer_convolution)
+    add("QLinearConv", operators.quantized_convolution)
+    add("ConvTranspose", operators.transposed_convolution)
+    add("DeformConv", operators.deformable_convolution)
+    add("CausalConvWithState", operators.causal_convolution)
+    add("Col2Im", operators.column_fold)
+    add("MatMul MatMulInteger", operators.matrix_product)
+    add("QLinearMatMul", operators.quantized_product)
+    add("Gemm", operators.general_product)
+    add("Einsum", operators.einsum)
+    add("MaxPool AveragePool", operators.pooling)
+    add("LpPool", operators.lp_pooling)
+    add("Resize Upsample", operators.resampling)
+    add("GridSample", operators.grid_sampling)
+    add("RoiAlign", operators.region_align)
+    add("MaxRoiPool", operators.region_pool)
+    add("NonMaxSuppression", operators.non_maximum_suppression)
+    add("TopK", operators.top_k)
+    add("DFT", operators.one_axis_transform)
+    add("STFT", operators.short_time_transform)
+    add("Det", operators.determinant)
+    add("LSTM", operators.lstm)
+    add("GRU", operators.gru)
+    add("RNN", operators.rnn)
+    add("Attention", operators.attention)
+    add("RotaryEmbedding", per_output(3.0), operators.rotated(1))
+    add("ai.onnx.preview:FlexAttention", operators.flexible_attention)
+    add("LinearAttention", operators.linear_attention)
     # Text: about ten operations a string, a string being one element.
     add(
         "StringNormalizer StringConcat StringSplit RegexFullMatch TfIdfVectorizer",
@@ -254,36 +254,36 @@ def _add_contrib(add: Add) -> None:
     def contrib(names: str, flop: Formula, moved: Formula = everything) -> None:
         add(" ".join(f"com.microsoft:{name}" for name in names.split()), flop, moved)
 
-    contrib("FusedConv NhwcConv NhwcFusedConv", dense.convolution)
-    contrib("QLinearConv", dense.quantized_convolution)
-    contrib("ConvTransposeWithDynamicPads", dense.transposed_convolution)
-    contrib("CausalConvWithState", dense.causal_convolution)
-    contrib("FusedMatMul FusedMatMulActivation TransposeMatMul", dense.transposable_product)
-    contrib("FusedGemm GemmFastGelu GemmFloat8 QGemm", dense.general_product)
+    contrib("FusedConv NhwcConv NhwcFusedConv", operators.convolution)
+    contrib("QLinearConv", operators.quantized_convolution)
+    contrib("ConvTransposeWithDynamicPads", operators.transposed_convolution)
+    contrib("CausalConvWithState", operators.causal_convolution)
+    contrib("FusedMatMul FusedMatMulActivation TransposeMatMul", operators.transposable_product)
+    contrib("FusedGemm GemmFastGelu GemmFloat8 QGemm", operators.general_product)
     contrib(
         "MatMulInteger16 MatMulIntegerToFloat DynamicQuantizeMatMul SparseToDenseMatMul "
         "QOrderedMatMul MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight "
         "RouterGateUpProj",
-        dense.matrix_product,
+        operators.matrix_product,
     )
-    contrib("MatMulNBits MatMulBnb4 MatMulFpQ4 MatMulPacked", dense.packed_product)
-    contrib("MatMulNBitsMlp MatMulNBitsQkv MatMulNBitsQLoRA", dense.packed_products)
-    contrib("DynamicQuantizeLSTM", sequence.quantized_lstm)
+    contrib("MatMulNBits MatMulBnb4 MatMulFpQ4 MatMulPacked", operators.packed_product)
+    contrib("MatMulNBitsMlp MatMulNBitsQkv MatMulNBitsQLoRA", operators.packed_products)
+    contrib("DynamicQuantizeLSTM", operators.quantized_lstm)
     contrib(
         "Attention QAttention PackedAttention QOrderedAttention LongformerAttention "
         "QOrderedLongformerAttention DecoderMaskedSelfAttention",
-        sequence.projected_attention,
+        operators.projected_attention,
     )
-    contrib("DecoderAttention", sequence.decoder_attention)
+    contrib("DecoderAttention", operators.decoder_attention)
     contrib(
         "MultiHeadAttention PackedMultiHeadAttention DecoderMaskedMultiHeadAttention",
-        sequence.multi_head_attention,
+        operators.multi_head_attention,
     )
-    contrib("GroupQueryAttention", sequence.multi_head_attention, sequence.rotated(7))
-    contrib("SparseAttention", sequence.multi_head_attention, sequence.rotated(9))
-    contrib("PagedAttention", sequence.multi_head_attention, sequence.paged)
-    contrib("LinearAttention", sequence.linear_attention)
-    contrib("MoE QMoE", sequence.mixture_of_experts, sequence.experts)
+    contrib("GroupQueryAttention", operators.multi_head_attention, operators.rotated(7))
+    contrib("SparseAttention", operators.multi_head_attention, operators.rotated(9))
+    contrib("PagedAttention", operators.multi_head_attention, operators.paged)
+    contrib("LinearAttention", operators.linear_attention)
+    contrib("MoE QMoE", operators.mixture_of_experts, operators.experts)
     contrib("Gelu BiasGelu QOrderedGelu", per_output(ERF_GELU))
     contrib("FastGelu", per_output(TANH_GELU))
     contrib("QuickGelu ScaledSiLU", per_output(SIGMOID + 2))
@@ -299,25 +299,25 @@ def _add_contrib(add: Add) -> None:
     contrib("BranchwiseRMSNorm", per_input(5.0))
     contrib("EmbedLayerNormalization QEmbedLayerNormalization", per_output(10.0), looked_up)
     contrib("GemmaRotaryEmbedding", per_output(3.0))
-    contrib("RotaryEmbedding MRotaryEmbedding", per_output(3.0), sequence.rotated(2))
-    contrib("RMSNormRotary", per_output(8.0), sequence.rotated(3))
+    contrib("RotaryEmbedding MRotaryEmbedding", per_output(3.0), operators.rotated(2))
+    contrib("RMSNormRotary", per_output(8.0), operators.rotated(3))
     contrib("SwiGLU", per_output(SIGMOID + 3))
     contrib("LinearAttentionGate", per_output(3 * TRANSCENDENTAL))
     contrib("GatherPacked", per_output(2.0), gathered)
     contrib("QLinearAdd QLinearMul QLinearWhere QLinearLeakyRelu", per_output(6.0))
     contrib("QLinearSigmoid QLinearConcat", per_output(2.0))
-    contrib("QLinearAveragePool", dense.pooling)
+    contrib("QLinearAveragePool", operators.pooling)
     contrib("QLinearGlobalAveragePool QLinearReduceMean ReduceSumInteger", per_input(2.0))
     contrib("QuantizeLinear QuantizeWithOrder QuantizeBFP", per_output(4.0))
     contrib("DequantizeLinear DequantizeWithOrder DequantizeBFP", per_output(2.0))
-    contrib("NhwcMaxPool MaxpoolWithMask", dense.pooling)
+    contrib("NhwcMaxPool MaxpoolWithMask", operators.pooling)
     contrib("MulInteger IsAllFinite Trilu", per_input(1.0))
     contrib("ComplexMul ComplexMulConj", per_output(3.0))
-    contrib("Inverse", dense.inverse)
-    contrib("Rfft Irfft", dense.last_axis_transform)
-    contrib("CDist", dense.pairwise_distance)
-    contrib("GridSample", dense.grid_sampling)
-    contrib("CropAndResize", dense.region_align)
+    contrib("Inverse", operators.inverse)
+    contrib("Rfft Irfft", operators.last_axis_transform)
+    contrib("CDist", operators.pairwise_distance)
+    contrib("GridSample", operators.grid_sampling)
+    contrib("CropAndResize", operators.region_align)
     contrib("Unique", elementwise.sorting)
     contrib("RelativePositionBias", per_output(1.0), written)
     contrib("GatedRelativePositionBias", per_output(SIGMOID))

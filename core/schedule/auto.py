@@ -19,8 +19,7 @@ from dnnp.core.methods import RECIPES, SEARCHES
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.placement import Placement
-from dnnp.core.model.schedule import Point, Repetend, Schedule
+from dnnp.core.model.schedule import Placement, Point, Repetend, Schedule
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.schedule.bound import left_out, makespan_bound, rate_bound

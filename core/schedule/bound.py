@@ -29,7 +29,7 @@ import numpy as np
 from dnnp.core.cost.divisor import exact_divisor
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of
 from dnnp.core.schedule.starts import topological
 

@@ -19,8 +19,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
-from dnnp.core.model.placement import Placement
-from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.schedule import Placement, Repetend
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.schedule.optimal import beam, optimal, work_of

@@ -19,17 +19,15 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from dnnp.core.cost.linked import linked_stages
-from dnnp.core.cost.load import crossing_times, transfer_times
-from dnnp.core.cost.machine import Given
-from dnnp.core.cost.plan import surroundings
+from dnnp.core.cost.load import crossing_times, linked_stages, transfer_times
+from dnnp.core.cost.problem import SplitProblem, surroundings
 from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.plan import Block, Plan
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
 MOST_BLOCKS = 20_000
 """Blocks of the micro-batches after which the devices of replicas repeat."""
@@ -73,7 +71,7 @@ def placement_of_plan(
         )
     classes = {d.name: d for d in plan.devices}
     parts, waits = _parts(graph, units, plan)
-    given = Given(graph, units, plan.devices, plan.options, plan.links)
+    given = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
     blocks = _blocks(graph, plan, classes)
     _price(given, plan, blocks, parts)
     _hold(graph, parts)
@@ -162,7 +160,9 @@ def _blocks(graph: Graph, plan: Plan, classes: dict[str, DeviceClass]) -> list[B
     ]
 
 
-def _price(given: Given, plan: Plan, blocks: Sequence[Block], parts: Sequence[_StagePart]) -> None:
+def _price(
+    given: SplitProblem, plan: Plan, blocks: Sequence[Block], parts: Sequence[_StagePart]
+) -> None:
     """Give each part its share of the transfers of its stage.
 
     A tensor that comes in belongs to the first part that reads it, one that goes out to the part
@@ -236,7 +236,7 @@ def _devices(
 
 
 def _carried(
-    given: Given,
+    given: SplitProblem,
     blocks: Sequence[Block],
     parts: Sequence[_StagePart],
     waits: dict[int, set[int]],
@@ -247,7 +247,7 @@ def _carried(
     part_of = np.full(graph.n, -1, dtype=np.int64)
     for p, part in enumerate(parts):
         part_of[part.nodes] = p
-    linked = linked_stages(given, blocks) if given.links else None
+    linked = linked_stages(graph.n, given.machine, blocks) if given.links else None
     times = {
         d.name: np.zeros(graph.m) if d.is_cpu else transfer_times(graph, d) for d in given.devices
     }

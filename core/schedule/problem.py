@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.graph import Floats, Ints, csr, offsets
-from dnnp.core.model.placement import Placement
-from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.schedule import Placement, Repetend
 
 TOLERANCE = 1e-9
 """Times, and memory, this much apart (relative to the sum of all of them) count as equal."""

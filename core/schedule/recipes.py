@@ -34,7 +34,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.schedule.starts import Arcs, left_shift, max_cycle_ratio, merged
 from dnnp.core.schedule.transfers import without_transfers

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from dnnp.core.methods import ALL_SHAPES
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
 ALL = ALL_SHAPES
 SHAPES = ALL[:5]

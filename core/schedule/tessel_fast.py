@@ -19,7 +19,7 @@ import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, csr
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.schedule.problem import (

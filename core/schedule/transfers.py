@@ -21,7 +21,7 @@ import numpy as np
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
 from dnnp.core.schedule.starts import topological
 

@@ -18,7 +18,7 @@ import numpy as np
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.recipes import (
     Stage,
     fill,

@@ -15,10 +15,10 @@ import numpy as np
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.ideals.search import coarse_search, ideal_search
 from dnnp.core.split.slices import slice_order

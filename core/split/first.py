@@ -11,13 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.cost.invocations import POOL
-from dnnp.core.cost.latency import LatencyProblem, Split
+from dnnp.core.cost.items import Line
+from dnnp.core.cost.latency import POOL, LatencyProblem, Placement, Split, lazy_events
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.latency.homes import blocks_of_homes
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Ints

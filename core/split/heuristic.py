@@ -5,8 +5,8 @@ from __future__ import annotations
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.exact import SLICED, incumbent, quick_bound, start

@@ -19,9 +19,9 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
+from dnnp.core.cost.items import Line, steps_of
 from dnnp.core.cost.load import transfer_times
 from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
-from dnnp.core.cost.ordered_items import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError

@@ -18,13 +18,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Evolution
 from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints, totals
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Evolution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.annealing.resplit import resplit

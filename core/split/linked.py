@@ -13,9 +13,9 @@ from math import inf
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run
 
 PLANNED = 0.7

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
-from dnnp.core.cost.ordered_items import Line, make_line, steps_of
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Evolution, Solution
+from dnnp.core.cost.items import Items, Line, steps_of
+from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.request import Asked, Evolution, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.brkga import brkga

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dnnp.core.baselines.blocks import interval_blocks, sliced_orders
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slicing.orders import ORDERS, order_named
 

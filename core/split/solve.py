@@ -11,10 +11,10 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.capacity import over_capacity
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.checks import check_options, method_asked, unplaceable_part
 from dnnp.core.split.slices import slice_order

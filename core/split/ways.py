@@ -18,10 +18,10 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.checks import resolved, validity_asked
 from dnnp.core.split.linked import METHOD as LINKS

@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load_formula import MARGIN, ROOM
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.errors import LimitError, UsageError

@@ -112,7 +112,7 @@ def test_nothing_is_compiled_without_a_compiler() -> None:
 
 def test_cleaning_deletes_what_is_ours_and_of_no_use(tmp_path: Path) -> None:
     program = (
-        "from dnnp.core.cost.load_kernel import load_of; load_of.compiled(0, 1.0, 2.0, 3.0, 4.0)"
+        "from dnnp.core.cost.load_formula import load_of; load_of.compiled(0, 1.0, 2.0, 3.0, 4.0)"
     )
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=env, check=True)

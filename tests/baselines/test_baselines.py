@@ -9,10 +9,10 @@ import pytest
 
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.msr import read_split
 from support.cases import random_case

@@ -9,9 +9,9 @@ from dnnp.core.baselines.placing import getf
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.request import Asked, Evolution
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.sparse import SparseProgram

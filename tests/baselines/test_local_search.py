@@ -13,10 +13,10 @@ import pytest
 from dnnp.core.baselines.blocks import slots_of
 from dnnp.core.baselines.local_search import descend, local_search, moves_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.formats.graph import graph_of
 from support.cases import random_case

@@ -17,10 +17,10 @@ from dnnp.core.baselines.pipedream import pipedream
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency import auto as latency
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.solve import solve
 from support.graphs import random_stream, to_bytes

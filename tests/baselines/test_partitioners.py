@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from dnnp.core.baselines.partitioners import PROGRAMS, TOTAL, metis, part_graph, scotch
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.formats.graph import graph_of
 from dnnp.formats.scotch import read_mapping, write_graph

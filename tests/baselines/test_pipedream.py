@@ -14,11 +14,11 @@ from dnnp.core.baselines.chain import chain_of, loads_from, scratch_of
 from dnnp.core.baselines.pipedream import biconnected, contract_branches, pipedream
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.slicing.orders import kahn_order
 from dnnp.formats.graph import graph_of

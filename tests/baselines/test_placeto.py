@@ -16,9 +16,8 @@ from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.lists.schedule import follow
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.learned import Policy, Training
+from dnnp.core.model.request import Asked, Policy, Training
 from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_cases import random_problem
 from support.placeto import chances, worth

@@ -11,8 +11,7 @@ from dnnp.core.baselines.placing.baechi import (
     relaxed_children,
 )
 from dnnp.core.baselines.placing.getf import assigned, fluid_shares, groups_of, program_of
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement, simulate
+from dnnp.core.cost.latency import LatencyProblem, Placement, simulate
 from dnnp.core.latency.homes import homes_of_blocks
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of

@@ -13,8 +13,8 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.latency.lists.net import edge_moves, mean_times
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.ask import ask, ask_sparse
 from dnnp.core.solver.program import Outcome, Program

@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
+from dnnp.core.model.request import Asked
 from dnnp.core.split.ideals.search import MAX_IDEALS, ideal_search
 from dnnp.core.split.solve import solve
 from dnnp.formats.msr import read_workload

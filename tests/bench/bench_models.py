@@ -9,10 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.solve import solve
 from dnnp.formats.graph import graph_of, units_of

@@ -18,10 +18,10 @@ import numpy as np
 from bench_models import SHARED, stream_of
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Asked, Evolution
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.orders import OrderSpace
 from dnnp.core.split.peak.order import peak_order

@@ -8,8 +8,7 @@ import os
 import numpy as np
 from bench_exact import duration, warm
 
-from dnnp.core.model.placement import Placement
-from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.schedule import Placement, Repetend
 from dnnp.core.schedule.auto import trade_off
 from dnnp.core.schedule.complete import complete
 from dnnp.core.schedule.problem import faults, problem_of, span_of, with_limit

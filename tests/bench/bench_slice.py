@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.ordered_items import make_line
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.slicing.orders import ORDERS

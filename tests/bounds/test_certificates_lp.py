@@ -16,9 +16,8 @@ from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.cover import cover_claim
 from dnnp.core.bounds.pairs import between_of, pair_costs
 from dnnp.core.bounds.same_block import PARTS, Named, Together, proven, same_block_claim
-from dnnp.core.certificates import cover
+from dnnp.core.certificates import cover, exact
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
-from dnnp.core.check import fields
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
@@ -350,7 +349,7 @@ def test_cuts_bound_no_load_where_transfers_and_compute_overlap():
 def test_a_search_that_takes_too_long_verifies_nothing(monkeypatch):
     graph = chain(10, 10, 10, 10, transfer=4.0)
     proof = {"argument": "cover", "units": 24, "prices": [[v, 1] for v in range(4)]}
-    for module, name in ((fields, "MOST_STEPS"), (cover, "MOST_ITEMS")):
+    for module, name in ((exact, "MOST_STEPS"), (cover, "MOST_ITEMS")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, 1)
             assert verdict_of(graph, 3, proof) == NOT_CHECKABLE

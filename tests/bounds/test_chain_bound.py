@@ -6,8 +6,7 @@ import pytest
 
 from dnnp.core.bounds.chain import chain_bound
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions

@@ -17,13 +17,12 @@ from dnnp.core.certificates.certificate import (
     check_certificate,
 )
 from dnnp.core.check.devices import fastest_links
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods import BOUNDS
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Plan
+from dnnp.core.model.request import Asked
 from dnnp.core.split.solve import solve
 from support.linked_cases import least_over_links, linked_case
 

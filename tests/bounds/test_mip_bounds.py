@@ -23,8 +23,7 @@ from dnnp.core.bounds.ip import (
 )
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.cost.validity import quotient_order
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass

@@ -12,9 +12,8 @@ import pytest
 from scipy.optimize import linprog
 
 from dnnp.core.certificates.cover import Sets
-from dnnp.core.certificates.exact import Exact, bits
-from dnnp.core.certificates.together import ROWS, Sums
-from dnnp.core.check.fields import Budget, UnprovenError
+from dnnp.core.certificates.cuts import ROWS, Sums
+from dnnp.core.certificates.exact import Budget, Exact, UnprovenError, bits
 from support.brute import brute_force
 from support.cases import Case, accelerators_case
 

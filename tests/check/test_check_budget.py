@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from dnnp.core.certificates import exact
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, VERIFIED, check_certificate
-from dnnp.core.check import devices, fields
+from dnnp.core.check import devices
 from dnnp.core.check.devices import Mesh
-from dnnp.core.check.graph import tables_of
-from dnnp.core.check.validity import _first_left, _leaves_and_returns
+from dnnp.core.check.graph import _first_left, _leaves_and_returns, tables_of
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, LimitError
@@ -71,7 +71,7 @@ ON_A_STAR = ("pairs, a clique", "same-block, pins", "same-block, totals", "same-
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_work_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MOST_STEPS", 20_000)
+    monkeypatch.setattr(exact, "MOST_STEPS", 20_000)
     certificate = {"quantum": 1.0, **ATTACKS[name]}
     graph = star(LONG - 1) if name in ON_A_STAR else chain(*[1.0] * LONG)
     owner = "acc" if name in ON_A_STAR else "dev"
@@ -94,7 +94,7 @@ def test_all_bounds_of_a_stream_share_the_steps() -> None:
     }
     record = {"value": 10, "validity": "ordered", "certificate": certificate}
     device = DeviceClass("dev", count=2, bandwidth_bytes_per_s=1.0)
-    shared = fields.Budget()
+    shared = exact.Budget()
     shared.left = 20
     verdicts = [
         check_certificate(
@@ -109,7 +109,7 @@ def test_all_bounds_of_a_stream_share_the_steps() -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_the_first_block_that_is_left(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many searches from single blocks say."""
-    monkeypatch.setattr("dnnp.core.check.validity.AT_A_TIME", 3)
+    monkeypatch.setattr("dnnp.core.check.graph.AT_A_TIME", 3)
     tables = tables_of(graph_of(random_stream(seed, 14)))
     rng = random.Random(seed)
     count = rng.randint(2, 9)

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency import (
+    POOL,
+    Invocations,
+    LatencyProblem,
+    Placement,
+    latency_problem,
+    lazy_events,
+)
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError

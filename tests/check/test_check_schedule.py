@@ -14,7 +14,7 @@ import pytest
 from dnnp.core.check.schedule import ScheduleReport, check_schedule
 from dnnp.core.check.stream import check_stream
 from dnnp.core.check.violation import KINDS
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import problem_of
 from dnnp.core.schedule.starts import left_shift
 from dnnp.formats.plan import plan_digest

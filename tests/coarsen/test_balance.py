@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnp.core.coarsen.balance import contract_to
-from dnnp.core.coarsen.coarsen import coarsen, work_shares
+from dnnp.core.coarsen.coarsen import coarsen, contract_to, work_shares
 from dnnp.core.model.graph import Graph
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream

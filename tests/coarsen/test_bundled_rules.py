@@ -11,7 +11,7 @@ import pytest
 
 from dnnp.core.coarsen.coarsen import coarsen
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.rules import ANY, Absorb, Pattern, Rule, RuleSet, Sequence
+from dnnp.core.model.rules import ANY, Absorb, Pattern, Rule, RuleSet, SequenceRule
 from dnnp.formats.files import read_bundled
 from dnnp.formats.graph import graph_of
 from dnnp.formats.rules import bundled, load_rules, parse_rules
@@ -37,7 +37,7 @@ class Made:
         self.inputs: list[str] = []
         self.last = ""
         self._fresh = count()
-        if isinstance(rule, Sequence):
+        if isinstance(rule, SequenceRule):
             self._path(rule.ops)
         elif isinstance(rule, Pattern):
             self._pattern(rule)

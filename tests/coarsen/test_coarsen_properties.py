@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.coarsen.coarsen import Coarsening, coarsen
+from dnnp.core.coarsen.layers import acyclic_labels
 from dnnp.core.coarsen.merge import Units
-from dnnp.core.coarsen.segments import acyclic_labels
 from dnnp.core.model.cluster import contract
 from dnnp.core.model.graph import Graph
 from dnnp.formats.graph import graph_of

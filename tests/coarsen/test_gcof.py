@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnp.core.model.rules import RuleSet, Sequence
+from dnnp.core.model.rules import RuleSet, SequenceRule
 from dnnp.formats.rules import load_rules
 from support.op_graphs import groups_by, op_stream
 
@@ -27,7 +27,7 @@ FIGURE_7 = (
 
 def rule_set(*rules: str) -> RuleSet:
     """Sequences written as `Conv Relu`."""
-    parsed = [Sequence(text, tuple((op,) for op in text.split()), "") for text in rules]
+    parsed = [SequenceRule(text, tuple((op,) for op in text.split()), "") for text in rules]
     return RuleSet("test", tuple(parsed))
 
 
@@ -117,7 +117,7 @@ def test_the_first_of_two_branches_takes_the_join():
 
 
 def test_the_result_can_be_matched_again():
-    rules = RuleSet("test", (Sequence("rr", (("Reshape",), ("Reshape",)), "Reshape"),))
+    rules = RuleSet("test", (SequenceRule("rr", (("Reshape",), ("Reshape",)), "Reshape"),))
     lines = [f"r{i} = Reshape({'x' if not i else f'r{i - 1}'}, w)" for i in range(5)]
     assert groups_by(op_stream(*lines), rules) == {"r0 r1 r2 r3 r4": "rr"}
 

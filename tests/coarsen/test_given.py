@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.coarsen.coarsen import coarsen
-from dnnp.core.coarsen.segments import MAX_FILLED, Given, given_labels, tangles
+from dnnp.core.coarsen.layers import MAX_FILLED, Given, given_labels, tangles
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream
 from support.op_graphs import assert_valid, op_stream, shapes_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.coarsen.layers import layer_paths, scope_path
-from dnnp.core.coarsen.segments import acyclic_labels
+from dnnp.core.coarsen.layers import acyclic_labels, layer_paths, scope_path
 from dnnp.core.model.text import scope_of_name
 from dnnp.formats.graph import graph_of
 from support.op_graphs import groups_by, op_stream

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnp.core.coarsen.segments import Given, given_labels
+from dnnp.core.coarsen.layers import Given, given_labels
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.model.fusions import fused_groups, mapped_back, optimised_model, title
 from dnnp.formats.graph import graph_of

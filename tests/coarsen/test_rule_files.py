@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.coarsening import installed_version
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.core.model.rules import Absorb, Condition, Fold, Pattern, Sequence
+from dnnp.core.model.rules import Absorb, Condition, Fold, Pattern, SequenceRule
 from dnnp.formats.rule_checks import unknown_operators
 from dnnp.formats.rules import bundled, load_rules, parse_rules
 from support.graphs import to_bytes
@@ -36,7 +36,7 @@ GOOD = {
 
 def test_every_kind_is_read():
     s, p, r, a, f = parse_rules(orjson.dumps(GOOD), "good.json").rules
-    assert s == Sequence("s", (("Conv", "Gemm"), ("Relu", "Tanh")), "Done")
+    assert s == SequenceRule("s", (("Conv", "Gemm"), ("Relu", "Tanh")), "Done")
     assert isinstance(p, Pattern)
     assert [line.ops for line in p.lines] == [("D",), ("*",), ("Relu", "Tanh", "B")]
     assert [(line.shared, line.open) for line in p.lines] == [

@@ -13,9 +13,10 @@ from dnnp.core.cost.load_formula import (
     SAFE_ROOM,
     combine,
     combine_arrays,
+    load_of,
+    share_of,
     shared_load,
 )
-from dnnp.core.cost.load_kernel import load_of, share_of
 
 PARTS = list(itertools.product((0.0, 0.1, 7.3), (0.0, 2.7, np.inf), (0.0, 0.3), (0.0, 1.1)))
 """Times in, of compute, of overflow and out."""

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.load import stage_load
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass

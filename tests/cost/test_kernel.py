@@ -35,7 +35,7 @@ def test_a_number_in_a_call_is_no_kind_of_its_own() -> None:
 
 LOADS = """
 import sys
-from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.load_formula import load_of
 assert load_of.compiled(0, 1.0, 2.0, 3.0, 4.0) == load_of.py_func(0, 1.0, 2.0, 3.0, 4.0)
 assert "numba.np.arraymath" in sys.modules
 assert "scipy.linalg" not in sys.modules

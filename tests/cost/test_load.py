@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnp.core.cost import plan
-from dnnp.core.cost.items import items_of
+from dnnp.core.cost import problem
+from dnnp.core.cost.items import items_of, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.memory import memory_row, peak_reach, tree_size
-from dnnp.core.cost.ordered_items import make_line, steps_of
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.split.slicing.orders import ORDERS
@@ -58,11 +57,11 @@ DEVICE = DeviceClass("dev", bandwidth_bytes_per_s=2.0, memory_bytes=120.0)
 @pytest.mark.parametrize(("size", "found"), [(0, 0), (2, 1)])
 def test_clusters_are_looked_up_once_a_class(diamond, monkeypatch, size, found):
     calls = []
-    homes = plan._homes
-    monkeypatch.setattr(plan, "_homes", lambda *a: calls.append(1) or homes(*a))
+    homes = problem._homes
+    monkeypatch.setattr(problem, "_homes", lambda *a: calls.append(1) or homes(*a))
     device = DeviceClass("dev", count=4, cluster_size=size)
     blocks = [Block(np.array([v]), device, number=v) for v in range(4)]
-    levels = plan.link_levels(diamond[0], blocks)
+    levels = problem.link_levels(diamond[0], blocks)
     assert len(calls) == found
     inside = [[0, 0, 1, 1]] * 2 + [[1, 1, 0, 0]] * 2
     assert [None if x is None else x.tolist() for x in levels] == (inside if size else [None] * 4)

@@ -9,10 +9,9 @@ import pytest
 
 from dnnp.core.cost import problem as module
 from dnnp.core.cost.items import free_items_of, item_choices
-from dnnp.core.cost.ordered_items import make_line
-from dnnp.core.cost.problem import LINES, SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import LINES, SplitProblem, make_line
 from dnnp.core.model.plan import without_memory
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.slicing.orders import ORDERS
 from support.cases import random_case

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dnnp.core.cost.invocations import POOL, time_invocations
+from dnnp.core.cost.latency import POOL, time_invocations
 from dnnp.core.latency.blocks.items import block_items
 from dnnp.core.latency.blocks.starts import random_start, split_of
 from dnnp.core.latency.blocks.state import fixed_of

@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dnnp.core.cost.invocations import time_invocations
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, time_invocations
 from dnnp.core.latency.blocks.anneal import judge
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import anneal_step, new_search

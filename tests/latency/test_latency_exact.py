@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from tools.agree_latency import EXECUTIONS, disagreements, latency_case, solve
 
-from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency import (
+    Invocations,
+    LatencyProblem,
+    Placement,
+    latency_problem,
+    lazy_events,
+)
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.latency.ip import loop
 from dnnp.core.latency.ip.block_model import BlockProgram
 from dnnp.core.latency.ip.blocks import items_of_tasks

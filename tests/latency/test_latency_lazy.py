@@ -14,8 +14,8 @@ from dnnp.core.latency.ip import loop
 from dnnp.core.latency.ip.loop import LatencyProgram, count_meetings, meetings, overlaps
 from dnnp.core.latency.ip.moirai import moirai
 from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver import search
 from dnnp.core.solver.program import Outcome

@@ -11,9 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem, lazy_events, simulate
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import Placement, lazy_events, simulate
 from dnnp.core.latency.lists.net import falling, net_of
 from dnnp.core.latency.operators.anneal import Listed, anneal_operators, inserted, placed
 from dnnp.core.latency.operators.bound import operators_bound

@@ -9,9 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from dnnp.core.profile.bodies import ModelFacts
 from dnnp.core.profile.call import Cost
-from dnnp.core.profile.ops import node_cost
+from dnnp.core.profile.ops import ModelFacts, node_cost
 from dnnp.core.profile.table import CONTROL_FLOW, RULES
 from dnnp.core.profile.work import RATES, work_of
 from dnnp.formats.graph import graph_of

@@ -11,10 +11,9 @@ import onnx
 import pytest
 from onnx.backend.test.case.node import collect_testcases
 
-from dnnp.core.profile.bodies import ModelFacts, tensor_type
 from dnnp.core.profile.call import Cost
 from dnnp.core.profile.families import FAMILY
-from dnnp.core.profile.ops import node_cost
+from dnnp.core.profile.ops import ModelFacts, node_cost, tensor_type
 from dnnp.core.profile.table import BY_BYTES, CONTROL_FLOW, RULES
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnp.core.profile.roofline import group_times, group_traffic, node_times
-from dnnp.core.profile.work import RATES, boundary_traffic, work_of
+from dnnp.core.profile.work import (
+    RATES,
+    boundary_traffic,
+    group_times,
+    group_traffic,
+    node_times,
+    work_of,
+)
 from dnnp.formats.devices import DeviceSpec
 from dnnp.formats.graph import clustering_of, graph_of
 from support.graphs import random_stream

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.profile.roofline import scaled_times, scaling_error
+from dnnp.core.profile.work import scaled_times, scaling_error
 from support.run import dnnp
 from support.seeds import encode, group, header, tensor
 

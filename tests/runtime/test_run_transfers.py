@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.runtime.pipeline.schedule_orders import (
     Crew,
     Turns,

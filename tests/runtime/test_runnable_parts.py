@@ -6,12 +6,10 @@ import random
 
 import numpy as np
 
-from dnnp.core.cost.latency import latency_problem
+from dnnp.core.cost.latency import Placement, latency_problem, lazy_events
 from dnnp.core.cost.latency_plan import make_latency_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.cost.runnable import runnable_parts
-from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass

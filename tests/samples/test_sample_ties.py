@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked
 from dnnp.core.split.solve import solve
 from dnnp.formats.msr import read_workload
 from dnnp.samples.papers import ties

@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of
 from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import SHAPES, shape

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.placement import Placement, Unit
-from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.schedule import Placement, Repetend, Unit
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.complete import (
     complete,

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.placement import Placement, check_placement
 from dnnp.core.model.plan import Block, CostOptions, Plan
+from dnnp.core.model.schedule import Placement, check_placement
 from dnnp.core.schedule.from_plan import placement_of_plan
 from dnnp.core.schedule.problem import problem_of
 from dnnp.formats.graph import graph_of

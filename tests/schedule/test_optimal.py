@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.optimal import beam, in_turn, optimal
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of, span_of

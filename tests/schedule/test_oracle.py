@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import ScheduleProblem, faults, limited, problem_of, steady_memory
 from dnnp.core.schedule.shapes import shape
 from support.placements import random_placement

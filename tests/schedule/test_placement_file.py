@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.placement import Wait
+from dnnp.core.model.schedule import Wait
 from dnnp.core.schedule.shapes import EVEN, SHAPES, shape
 from dnnp.formats.placement import read_placement
 

@@ -11,8 +11,7 @@ import pytest
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.schedule import PlacedBlock, Placement, Repetend, Unit, Wait
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule import repetend
 from dnnp.core.schedule.orders import search as orders_intervals

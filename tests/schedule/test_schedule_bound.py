@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.bound import (
     load_bound,
     longest_paths,

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import linprog
 
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.problem import (
     ScheduleProblem,

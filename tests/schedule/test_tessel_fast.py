@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule import tessel_fast as fast
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait, check_placement
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait, check_placement
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.starts import left_shift

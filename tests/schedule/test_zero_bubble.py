@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of
 from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import shape

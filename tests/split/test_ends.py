@@ -15,12 +15,12 @@ from dnnp.core.bounds.chain import chain_bound
 from dnnp.core.bounds.claim import Known
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS, SPLITS
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.clusters.hierarchy import least
 from dnnp.core.split.solve import solve

@@ -17,15 +17,14 @@ from dnnp.core.bounds.claim import LIMIT, Known
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.latency.auto import solve_latency
 from dnnp.core.methods import LATENCY, SPLITS
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.deadline import NOTHING, beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Wanted, faults

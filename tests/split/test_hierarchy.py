@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import make_plan
 from dnnp.core.split.ideals.search import ideal_search
 from support.brute import brute_force
 from support.cases import random_case

@@ -21,8 +21,7 @@ import pytest
 from tools.agree_ip import disagreements, lanes_case, mixed_case
 
 from dnnp.core.cost.items import free_items_of
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.cluster import clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError

@@ -16,9 +16,9 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.auto import solve_latency
 from dnnp.core.latency.bounds import latency_bound
 from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run, Standing
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Answer, Wanted, span_of

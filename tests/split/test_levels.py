@@ -12,13 +12,12 @@ import orjson
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.request import Asked
 from dnnp.core.split.hierarchy import hierarchy_split
 from dnnp.core.split.solve import solve
 from dnnp.formats.graph import graph_of

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods import SPLITS
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.annealing.linked import heed_links
 from dnnp.core.split.solve import solve

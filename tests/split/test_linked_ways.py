@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.request import Asked
 from dnnp.core.split.ways import all_replicas, compare_ways
 from support import seeds, training
 from support.forgery import accepts, forge, records_in

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.cost.items import items_of
+from dnnp.core.cost.items import items_of, steps_of
 from dnnp.core.cost.load import stage_load
-from dnnp.core.cost.ordered_items import make_line, steps_of
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.cost.ordered_items import steps_of
-from dnnp.core.model.asked import Evolution
+from dnnp.core.cost.items import steps_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Evolution
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.orders import OrderSpace, evolved_order, random_order
 from dnnp.core.split.slices import best_slicing

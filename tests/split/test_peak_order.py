@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import peak_memory
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions

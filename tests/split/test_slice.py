@@ -11,11 +11,9 @@ import pytest
 
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.items import items_of
+from dnnp.core.cost.items import items_of, steps_of
 from dnnp.core.cost.load import stage_load
-from dnnp.core.cost.ordered_items import make_line, steps_of
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, make_line, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions

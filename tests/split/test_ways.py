@@ -9,11 +9,10 @@ import pytest
 
 import dnnp
 from dnnp.core.check.plan import check_choices, check_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked
 from dnnp.core.split.ways import (
     WAYS,
     all_replicas,

@@ -10,10 +10,10 @@ import pytest
 from dnnp.core.latency.auto import solve_latency
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.methods.method import Method
-from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError, InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome

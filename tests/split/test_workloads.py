@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Asked
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.solve import solve
 from dnnp.samples.papers.placement_values import TABLE_1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import faults, problem_of, span_of, steady_memory
 from dnnp.core.schedule.tessel.result import TesselResult, tessel_starts
 

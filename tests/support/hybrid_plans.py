@@ -14,15 +14,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from dnnp.core.check.case import units_of
 from dnnp.core.check.graph import tables_of
-from dnnp.core.check.hybrid import hybrid_costs
+from dnnp.core.check.load import units_of
+from dnnp.core.check.parallel import hybrid_costs
 from dnnp.core.check.plan import check_colors, check_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.hybrid import HybridOptions
+from dnnp.core.model.parallel import HybridOptions
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.parallel.plan import solve_hybrid

@@ -14,9 +14,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations, pool_times
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.cost.latency import POOL, TASK, Invocations, LatencyProblem, Placement, pool_times
 from dnnp.core.model.errors import FormatError
 
 SLACK = 1e-12

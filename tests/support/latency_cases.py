@@ -7,10 +7,8 @@ from itertools import permutations
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency import TASK, LatencyProblem, Tasks, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.tasks import Tasks
-from dnnp.core.cost.timeline import TASK
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints

@@ -10,11 +10,9 @@ from itertools import product
 
 import numpy as np
 
-from dnnp.core.check.case import compute_of, units_of
 from dnnp.core.check.devices import Wires
-from dnnp.core.check.graph import tables_of
-from dnnp.core.check.load import cost_of
-from dnnp.core.check.validity import validity_of
+from dnnp.core.check.graph import tables_of, validity_of
+from dnnp.core.check.load import compute_of, cost_of, units_of
 from dnnp.core.check.violation import above
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.plan import Plan, Stage

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
 
 def random_placement(

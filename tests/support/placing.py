@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, Placement, Tasks
 from dnnp.core.cost.machine import Machine
-from dnnp.core.cost.tasks import Tasks
-from dnnp.core.cost.timeline import Placement
 from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.methods import LATENCY
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 
 PLACERS = tuple(

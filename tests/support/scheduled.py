@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.values import Values
 from dnnp.formats.plan import plan_digest

@@ -9,8 +9,8 @@ import numpy as np
 from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import footprint_of, price
 from dnnp.core.check.violation import above
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.ordered_items import Line, make_line
+from dnnp.core.cost.items import Line, items_of
+from dnnp.core.cost.problem import make_line
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.split.ideals.search import window_search

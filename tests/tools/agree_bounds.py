@@ -30,9 +30,9 @@ from dnnp.core.bounds.claim import FAILED, REFUSED, SOLVED, Claim, Known
 from dnnp.core.certificates.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.split.solve import solve
 from dnnp.formats.bounds import storable

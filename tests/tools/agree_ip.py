@@ -26,7 +26,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions

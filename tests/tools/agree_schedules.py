@@ -39,8 +39,7 @@ import numpy as np
 
 from dnnp.core.check.schedule import check_schedule
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.schedule import Repetend, Schedule
+from dnnp.core.model.schedule import PlacedBlock, Placement, Repetend, Schedule, Unit, Wait
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.complete import complete
 from dnnp.core.schedule.problem import ScheduleProblem, peak_memory, problem_of

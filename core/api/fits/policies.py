@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.learned import Learned, Policy, Training
+from dnnp.core.model.request import Learned, Policy, Training
 
 if TYPE_CHECKING:
     from dnnp.callbacks import Caller

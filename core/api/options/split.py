@@ -13,8 +13,8 @@ from dnnp.options.choices import RECOMPUTE, WEIGHT_SYNC
 from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
-    from dnnp.core.model.asked import Evolution
-    from dnnp.core.model.placement import Placement
+    from dnnp.core.model.request import Evolution
+    from dnnp.core.model.schedule import Placement
     from dnnp.formats.stream import Stream
 
 METHODS = tuple({**SPLITS, **LATENCY})
@@ -335,7 +335,7 @@ class SplitOptions(DeviceOptions):
     @property
     def evolution(self) -> Evolution:
         """How an order evolves."""
-        from dnnp.core.model.asked import Evolution
+        from dnnp.core.model.request import Evolution
 
         names = ("population", "generations", "elite", "mutants", "bias")
         given = {name: getattr(self, name) for name in names}

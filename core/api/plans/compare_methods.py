@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from dnnp.callbacks import Caller
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.asked import Asked
     from dnnp.core.model.cluster import Clustering
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import CostOptions, Plan
+    from dnnp.core.model.request import Asked
     from dnnp.core.model.search_context import Run
     from dnnp.core.runtime.report.choice import Offer
     from dnnp.options.split import SplitOptions
@@ -67,7 +67,7 @@ def fastest_plan(
 
     Raises what `solve` does.
     """
-    from dnnp.core.cost.plan import make_plan
+    from dnnp.core.cost.problem import make_plan
     from dnnp.core.split.ways import compare_ways
 
     found = compare_ways(problem, asked, run)
@@ -133,7 +133,7 @@ def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
         The plan is for the latency of one sample.
     """
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.asked import Asked
+    from dnnp.core.model.request import Asked
     from dnnp.core.runtime.report.choice import REPLICAS, WHOLE, Offer
     from dnnp.core.split.ways import whole_blocks
 

@@ -43,7 +43,7 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
 def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
     """The plan of a split for the objectives throughput and gpipe."""
     from dnnp.core.bounds.simple import simple_bound
-    from dnnp.core.cost.plan import make_plan
+    from dnnp.core.cost.problem import make_plan
     from dnnp.formats.graph import digest_of
 
     caller = options.caller
@@ -103,8 +103,7 @@ def _latency_split(
     InfeasibleError
         It does not fit the devices; the message has the latency that it would have.
     """
-    from dnnp.core.cost.invocations import Invocations
-    from dnnp.core.cost.latency import latency_problem
+    from dnnp.core.cost.latency import Invocations, latency_problem
     from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 
     latency = latency_problem(problem.searched)

@@ -55,8 +55,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
     check_units(stream)
     import numpy as np
 
-    from dnnp.core.profile.roofline import group_traffic
-    from dnnp.core.profile.work import work_of
+    from dnnp.core.profile.work import group_traffic, work_of
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.pricing.rooflines import analytic_times
 

@@ -27,7 +27,7 @@ def analytic_times(
 ) -> tuple[Floats, Floats | None]:
     """Seconds of the nodes, f64[n], and of the groups, f64[g], if there are any, on a device."""
     from dnnp.core.profile.kernels import kernel_times
-    from dnnp.core.profile.roofline import group_times, node_times
+    from dnnp.core.profile.work import group_times, node_times
 
     if not device.operators:
         grouped = (
@@ -134,7 +134,7 @@ class ShardTimes:
         t: int,
     ) -> ShardTimes:
         """From the groups and the work of all nodes."""
-        from dnnp.core.profile.roofline import compute_times
+        from dnnp.core.profile.work import compute_times
 
         arithmetic = [compute_times(work, device).tolist() for device in devices]
         factor = _factors(nodes, units, devices[0].name)
@@ -204,6 +204,6 @@ def _factors(nodes: Sequence[dict[str, Any]], units: Clustering, name: str) -> l
 def _roofline(compute_s: float, bytes_: float, device: DeviceSpec) -> float:
     import numpy as np
 
-    from dnnp.core.profile.roofline import roofline
+    from dnnp.core.profile.work import roofline
 
     return float(roofline(np.array([compute_s]), np.array([bytes_]), device)[0])

@@ -35,10 +35,9 @@ from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import repaired, room_of
 from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.learned import Learned, Policy
+from dnnp.core.model.request import Asked, Learned, Policy
 from dnnp.core.model.search_context import Run
 
 PENALTY = 2.0

@@ -30,7 +30,7 @@ from dnnp.core.latency.lists.net import Net, edge_moves, mean_times
 from dnnp.core.latency.lists.room import Room
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
-from dnnp.core.model.learned import Policy
+from dnnp.core.model.request import Policy
 
 MOST_GROUPS = 128
 """Groups above which neighbours are merged: an episode visits all, and each may be related to

@@ -22,8 +22,8 @@ from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.room import by_first, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, Ints, totals
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.ask import ask_sparse
 from dnnp.core.solver.sparse import Sparse, SparseProgram

@@ -24,15 +24,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution
-from dnnp.core.cost.tasks import Tasks
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Tasks
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.lists.net import Net, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.room import Room, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.ask import ask_sparse
 from dnnp.core.solver.program import Outcome

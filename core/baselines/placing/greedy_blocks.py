@@ -6,15 +6,20 @@ import heapq
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations, pool_times
 from dnnp.core.cost.items import Items, by_first, components
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.cost.latency import (
+    POOL,
+    Invocations,
+    LatencyProblem,
+    LatencySolution,
+    Tasks,
+    pool_times,
+)
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
-from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.lists.net import successors
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.split.slicing.decoder import kahn_with_priorities

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
+from dnnp.core.cost.latency import POOL, LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.homes import split_of_homes
 from dnnp.core.latency.lists.insertion import DONE, insertion
@@ -18,8 +17,8 @@ from dnnp.core.latency.lists.schedule import (
     repaired_answer,
     schedule_order,
 )
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
 

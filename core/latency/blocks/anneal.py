@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import Invocations, LatencyProblem
 from dnnp.core.cost.load_formula import MARGIN, ROUNDING
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import BlockMemory, anneal_step, new_search

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.invocations import host_times, pool_times
 from dnnp.core.cost.items import components
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, Tasks, host_times, pool_times
 from dnnp.core.cost.load_formula import SAFE_ROOM
-from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr, distinct, totals
 
 

@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.cost.latency import Invocations, LatencyProblem, LatencySolution
 from dnnp.core.latency.blocks.anneal import anneal_blocks, check_feasible
 from dnnp.core.latency.blocks.bound import blocks_bound
 from dnnp.core.latency.blocks.items import block_items
 from dnnp.core.latency.ideals.search import ARGUMENT, ideal_latency
 from dnnp.core.latency.quick import EFFORT, quick
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 
 BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.items import by_first, components
+from dnnp.core.cost.latency import POOL, Invocations
 from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.latency.blocks.state import Fixed, devices_of
 from dnnp.core.model.graph import Ints, distinct

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.latency.blocks.anneal import judge

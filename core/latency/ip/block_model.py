@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, host_times
+from dnnp.core.cost.latency import POOL, Tasks, host_times
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.ip.blocks import BlockFormulation, Known, Net
 from dnnp.core.latency.ip.windows import carried
 from dnnp.core.model.graph import Ints, distinct

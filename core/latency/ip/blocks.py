@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.invocations import (
+from dnnp.core.cost.items import by_first, components
+from dnnp.core.cost.latency import (
     POOL,
     BlockTimes,
     Invocations,
+    LatencyProblem,
+    Tasks,
     host_times,
     pool_times,
     time_invocations,
 )
-from dnnp.core.cost.items import by_first, components
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.ip.formulation import Formulation, in_order
 from dnnp.core.latency.ip.windows import block_windows, carried
 from dnnp.core.model.graph import Bools, Floats, Ints

@@ -11,9 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem, Split
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import Invocations, LatencyProblem, Placement, Split
 from dnnp.core.latency.ip.block_model import BlockProgram
 from dnnp.core.latency.ip.formulation import Formulation
 from dnnp.core.latency.ip.loop import ExactResult, ModelSearch

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import Invocations, LatencyProblem
 from dnnp.core.latency.ip.block_model import BlockProgram
 from dnnp.core.latency.ip.loop import ExactResult, solve_model
 from dnnp.core.model.search_context import PLAIN, Run

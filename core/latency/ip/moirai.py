@@ -8,8 +8,7 @@ devices on which two tasks, or two moves, can meet.
 
 from __future__ import annotations
 
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import LatencyProblem, Placement
 from dnnp.core.latency.ip.loop import ExactResult, solve_model
 from dnnp.core.latency.ip.placement_model import PlacementProgram
 from dnnp.core.model.search_context import PLAIN, Run

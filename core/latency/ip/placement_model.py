@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, Timeline, simulate
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.timeline import TASK, Placement, Timeline, simulate
 from dnnp.core.latency.ip.formulation import Formulation, in_order
 from dnnp.core.latency.ip.windows import flow_times, operator_windows
 from dnnp.core.model.graph import Bools, Floats, Ints

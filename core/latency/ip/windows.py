@@ -12,11 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.divisor import common_divisor
-from dnnp.core.cost.invocations import host_times, pool_times
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, Tasks, host_times, pool_times
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.machine import Machine
-from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.timeline import TASK
+from dnnp.core.cost.latency import TASK
 from dnnp.core.kernels.kernel import callee, inlined
 from dnnp.core.latency.lists.net import CHANNEL, NONE, Net
 from dnnp.core.model.graph import Floats, Ints

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution
-from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.cost.latency import TASK, LatencyProblem, LatencySolution, Placement
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.lists.earliest import Rules, earliest
 from dnnp.core.latency.lists.insertion import DONE, insertion

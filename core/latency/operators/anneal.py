@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.cost.timeline import TASK, Placement, simulate
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.operators.kernel import ListBoard, make_board, new_state, replay

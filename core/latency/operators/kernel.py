@@ -3,7 +3,7 @@
 A list schedule is an order of the tasks, and a device for each. Tasks start as early as those
 before them on their device allow. A flow is sent to a device when the first task that reads it
 there has its turn; the transfer may take the gap that its lanes keep in mind, one each, so that
-it does not wait for transfers that start later. The times are those of `core.cost.timeline` for
+it does not wait for transfers that start later. The times are those of `core.cost.latency` for
 the same events in the order of their starts; without congestion, of `lazy_events`.
 
 A change of the schedule leaves the times before its first position alone. `replay` starts from
@@ -208,7 +208,7 @@ def new_state(board: ListBoard, order: Ints, device: Ints) -> ListState:
 
 @inlined
 def move_time(board, f, a, b):  # type: ignore[no-untyped-def]
-    """Time of a transfer, as `core.cost.timeline` adds it up."""
+    """Time of a transfer, as `core.cost.latency` adds it up."""
     return (
         board.latency[a, b]
         + board.size[f] * board.rate[a, b]

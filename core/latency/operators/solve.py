@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Placement
 from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.latency.quick import EFFORT
-from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 
 ANNEALED = 0.7

@@ -14,8 +14,7 @@ import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
-from dnnp.core.model.placement import Placement
-from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.schedule import Placement, Repetend
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.optimal import IN_TURN, in_turn, optimal
 from dnnp.core.schedule.problem import (

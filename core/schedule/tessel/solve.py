@@ -21,7 +21,7 @@ import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr
-from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Placement
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.problem import TOLERANCE, Answer, Batch, ScheduleProblem, Wanted, faults
 from dnnp.core.schedule.starts import Arcs, max_cycle_ratio, topological

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError

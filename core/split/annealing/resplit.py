@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.load_formula import WORTHWHILE
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools, Ints
 from dnnp.core.model.plan import Block

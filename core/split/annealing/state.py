@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_formula import COMM, ROUNDING
-from dnnp.core.cost.load_kernel import load_of
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
+from dnnp.core.cost.load_formula import COMM, ROUNDING, load_of
 from dnnp.core.kernels.kernel import callee, lean, plain
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.plan import CostOptions

@@ -21,11 +21,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import LARGEST, ROUNDING
-from dnnp.core.cost.ordered_items import Line
-from dnnp.core.cost.plan import link_levels
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, link_levels
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block

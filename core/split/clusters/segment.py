@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_kernel import load_of, share_of
+from dnnp.core.cost.load_formula import load_of, share_of
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.split.ideals.lattice_edges import Arcs

@@ -24,8 +24,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.model.graph import Floats, Ints, distinct, strong
 from dnnp.core.model.plan import CostOptions
 

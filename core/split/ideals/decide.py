@@ -36,8 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_formula import DUPLEX, MARGIN, ROUNDING, SUM
-from dnnp.core.cost.load_kernel import load_of, share_of
+from dnnp.core.cost.load_formula import DUPLEX, MARGIN, ROUNDING, SUM, load_of, share_of
 from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.split.ideals.problem import NONE, IdealArrays

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
-from dnnp.core.cost.load_kernel import load_of
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, load_of
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Graph, Ints, csr
 from dnnp.core.model.plan import CostOptions

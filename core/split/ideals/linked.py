@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.cost.items import nets_of
 from dnnp.core.cost.load import transfer_times
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, combine_arrays
 from dnnp.core.cost.machine import Machine
-from dnnp.core.cost.ordered_items import nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import LARGEST, ROUNDING
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block

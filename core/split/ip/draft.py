@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from dnnp.core.cost.spread import spread
+from dnnp.core.cost.capacity import spread
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.solver.program import SLACK, Program, fails_empty
 from dnnp.core.split.ip.task import Place, Task, places_of

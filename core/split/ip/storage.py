@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
 from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, distinct, totals
 from dnnp.core.model.plan import CostOptions
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.divisor import common_divisor
-from dnnp.core.cost.ordered_items import Line
+from dnnp.core.cost.items import Line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CostOptions

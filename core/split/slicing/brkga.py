@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.request import Evolution
 from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_KEYS = 500_000_000

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.load_formula import COMM, ROUNDING, combine
 from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, distinct, totals

@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_formula import COMM, DUPLEX
-from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.items import Line
+from dnnp.core.cost.load_formula import COMM, DUPLEX, load_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.kernels.kernel import callee, kernel, lean, plain
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Ints, csr

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dnnp.core.check.case import Units
 from dnnp.core.check.devices import number_of
 from dnnp.core.check.graph import Tables
-from dnnp.core.check.load import Cost, combined, footprint_of, node_memory
+from dnnp.core.check.load import Cost, Units, combined, footprint_of, node_memory
 from dnnp.core.check.violation import Violation, same
 from dnnp.core.model.device import DeviceClass, Level
 from dnnp.core.model.graph import Graph

@@ -19,8 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dnnp.core.certificates.cuts import one_class
-from dnnp.core.certificates.exact import Exact
-from dnnp.core.check.fields import WORD, Budget, UnprovenError, field, of_kind, short, whole
+from dnnp.core.certificates.exact import (
+    WORD,
+    Budget,
+    Exact,
+    UnprovenError,
+    field,
+    of_kind,
+    short,
+    whole,
+)
 
 SOURCE, SINK = -1, -2
 
