@@ -152,7 +152,7 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
 def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.callbacks import open_source
     from dnnp.core.runtime.execute import execute
-    from dnnp.core.runtime.pipeline.prepare import count_sessions, prepare, staff_of
+    from dnnp.core.runtime.pipeline.prepare import count_sessions, open_pool, prepare
     from dnnp.core.runtime.pipeline.sources import widest
     from dnnp.deployment.shards import has_shards
     from dnnp.formats.graph import graph_of, units_of
@@ -188,7 +188,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     with (
         caller.interruptible(),
         caller.progress("loading the stages") as bar,
-        staff_of(options.kind, _rules(options), options.ray_address) as staff,
+        open_pool(options.kind, _rules(options), options.ray_address) as pool,
     ):
         compare = options.compare or options.choose or options.rate == SWEEP
         pipeline = prepare(
@@ -200,7 +200,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             known={**types_of(stream), **(course.made.types if course.made is not None else {})},
             weights=_weights(options, model, path.parent, course.made),
             watch=_watch(caller, Shown(bar, "loading the stages"), compare=compare),
-            staff=staff,
+            pool=pool,
         )
         _warn_of_other_devices(caller, pipeline)
         if rough := "".join(map(unknown_words, stream.get("plan"))):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.runtime.pipeline.prepare import staff_of, worker_of
+from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.statistics import summarize
-from dnnp.core.runtime.workers.pool import Post, Rules, Staff
+from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from support.bench import table
 from support.workers import Sleep
 
@@ -31,26 +31,26 @@ def kinds() -> list[str]:
     return [kind for kind in HAND_OVER_MS if kind != "ray" or there]
 
 
-def steps_of(staff: Staff | None, times_ms: Sequence[float], size: int) -> list[Step]:
+def steps_of(pool: WorkerPool[Any] | None, times_ms: Sequence[float], size: int) -> list[Step]:
     """Sleeping stages in a chain, which hand on tensors of so many numbers."""
     steps = []
     for i, ms in enumerate(times_ms):
         name, recipe = f"stage {i}", Sleep(ms / 1e3, (f"t{i + 1}",), (size,))
-        if staff is None:
+        if pool is None:
             worker = Worker(name, recipe)
         else:
-            worker = worker_of(staff, Post(name), recipe, staff.share({}))
+            worker = pooled_worker(pool, WorkerSpec(name), recipe, pool.share({}))
         steps.append(Step(name, (f"t{i}",), recipe.outputs, (worker,)))
-    if staff is not None:
-        staff.ready()
+    if pool is not None:
+        pool.ready()
     return steps
 
 
 def rates(kind: str) -> tuple[str, str]:
     """Share of the bottleneck's rate: by the time it is told to sleep, and by that it took."""
     nominal, measured = [], []
-    with staff_of(kind, Rules()) as staff:
-        steps = steps_of(staff, TIMES_MS, 1)
+    with open_pool(kind, Rules()) as pool:
+        steps = steps_of(pool, TIMES_MS, 1)
         sample = {"t0": np.zeros(1, np.float32)}
         for _ in range(ROUNDS):
             trace = run_pipeline(steps, [sample], SAMPLES + WARMUP, steps[-1].outputs)
@@ -63,8 +63,8 @@ def rates(kind: str) -> tuple[str, str]:
 def hand_over_ms(kind: str) -> float:
     """From the end of a stage to the start of the next one, for one sample at a time."""
     size = MEGABYTES << 18
-    with staff_of(kind, Rules()) as staff:
-        steps = steps_of(staff, (2, 2, 2), size)
+    with open_pool(kind, Rules()) as pool:
+        steps = steps_of(pool, (2, 2, 2), size)
         sample = {"t0": np.zeros(size, np.float32)}
         trace = run_pipeline(steps, [sample], HANDED + WARMUP, steps[-1].outputs, window=1)
     gaps = (trace.start_ns[1:] - trace.end_ns[:-1])[:, WARMUP:]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
 from dnnp.core.runtime.pipeline.channel import ClosedError
 from dnnp.core.runtime.pipeline.steps import Answer
-from dnnp.core.runtime.workers.pool import LostError, RemoteStaff, RemoteWorker, Rules, Sent
+from dnnp.core.runtime.workers.pool import LostError, RemoteWorker, Rules, Sent, WorkerPool
 
 
 class Box:
-    """A value as this staff has it."""
+    """A value as this pool has it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -26,12 +26,12 @@ class Box:
 class Flaky(RemoteWorker[Sent]):
     """Doubles `x`, unless what comes next says otherwise: `lost`, `late`, `error`, or `unmade`."""
 
-    def __init__(self, staff: RemoteStaff[Box, Flaky], events: list[str]) -> None:
-        super().__init__("stage 0", staff)
+    def __init__(self, pool: WorkerPool[Box], events: list[str]) -> None:
+        super().__init__("stage 0", pool)
         self.events = deque(events)
         self.inbox: deque[Sent] = deque()
         self.cleared = 0
-        staff.workers.append(self)
+        pool.workers.append(self)
 
     def _start(self) -> None:
         self.inbox.clear()
@@ -67,11 +67,9 @@ class Flaky(RemoteWorker[Sent]):
         self.cleared += 1
 
 
-def flaky(
-    events: list[str], retries: int, said: list[str]
-) -> tuple[RemoteStaff[Box, Flaky], Flaky]:
-    staff: RemoteStaff[Box, Flaky] = RemoteStaff(Rules(retries, 5.0, note=said.append), Box, Box)
-    return staff, Flaky(staff, events)
+def flaky(events: list[str], retries: int, said: list[str]) -> tuple[WorkerPool[Box], Flaky]:
+    pool: WorkerPool[Box] = WorkerPool(Rules(retries, 5.0, note=said.append), Box, Box)
+    return pool, Flaky(pool, events)
 
 
 EVENTS = st.lists(st.sampled_from(["fine", "fine", "lost", "late", "error", "unmade"]), max_size=25)
@@ -82,7 +80,7 @@ def test_each_job_is_answered_once_and_in_order(
     events: list[str], retries: int, ahead: list[int]
 ) -> None:
     said: list[str] = []
-    staff, worker = flaky(events, retries, said)
+    pool, worker = flaky(events, retries, said)
     sample, over = 0, ""
     for count in ahead:
         first = sample
@@ -98,16 +96,16 @@ def test_each_job_is_answered_once_and_in_order(
                 answer = worker.result()
             except DnnpError as error:
                 over = over if "too much" in str(error) else str(error).partition(" (")[0]
-                assert not over or len(staff.losses) == retries
+                assert not over or len(pool.losses) == retries
             else:
                 assert not over
                 assert answer.values["x"].value == 2 * number
-    assert len(staff.losses) == len(said) == worker.cleared - bool(over)
-    assert len(staff.losses) <= retries
-    for loss, message in zip(staff.losses, said, strict=True):
+    assert len(pool.losses) == len(said) == worker.cleared - bool(over)
+    assert len(pool.losses) <= retries
+    for loss, message in zip(pool.losses, said, strict=True):
         assert message.startswith(f"stage 0: sample {loss.sample}: {loss.reason}; it was restarted")
     lost = [event for event in events if event not in ("fine", "error")]
-    assert over or len(staff.losses) <= len(lost)
+    assert over or len(pool.losses) <= len(lost)
 
 
 def test_what_is_lost_before_it_is_made_says_so() -> None:
@@ -118,20 +116,20 @@ def test_what_is_lost_before_it_is_made_says_so() -> None:
 
 def test_who_was_stopped_is_not_restarted() -> None:
     said: list[str] = []
-    staff, worker = flaky(["lost"], 3, said)
+    pool, worker = flaky(["lost"], 3, said)
     worker.submit({"x": 1}, 0)
     worker.stop()
     with pytest.raises(ClosedError):
         worker.result()
     assert not said
-    staff.close()
+    pool.close()
     assert worker.cleared == 1
 
 
 def test_one_sample_at_a_time_while_nobody_else_asks() -> None:
-    staff, worker = flaky(["lost", "fine", "error"], 1, [])
+    pool, worker = flaky(["lost", "fine", "error"], 1, [])
     assert worker.call({"x": 4})["x"].value == 8
     with pytest.raises(LimitError, match="too much"):
         worker.call({"x": 5})
     assert worker.call({"x": 6})["x"].value == 12
-    assert [loss.reason for loss in staff.losses] == ["it was lost"]
+    assert [loss.reason for loss in pool.losses] == ["it was lost"]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import LimitError
-from dnnp.core.runtime.workers.pool import Post
+from dnnp.core.runtime.workers.pool import WorkerSpec
 from dnnp.core.runtime.workers.ray import Seat, seats
 from support.faults import Case, check
 from support.run import PATIENCE_S, dnnp
@@ -41,9 +41,9 @@ class Nodes:
         ]
 
 
-def seated(nodes: Nodes, *posts: Post) -> tuple[list[str], list[Seat]]:
+def seated(nodes: Nodes, *specs: WorkerSpec) -> tuple[list[str], list[Seat]]:
     said: list[str] = []
-    return said, seats(nodes, posts, said.append)
+    return said, seats(nodes, specs, said.append)
 
 
 def test_actors_go_where_their_device_is() -> None:
@@ -52,9 +52,13 @@ def test_actors_go_where_their_device_is() -> None:
         {"Resources": {"CPU": 2.0}, "Labels": {"dnnp-device": "cpu-core.1"}},
         {"Resources": {"CPU": 2.0, "t4": 1.0, "GPU": 1.0}},
     )
-    posts = [Post("d", device="a100/0", threads=3), Post("a", device="cpu-core/0"),
-             Post("b", device="cpu-core/1"), Post("c", device="t4/0", gpus=1)]  # fmt: skip
-    said, found = seated(nodes, *posts)
+    specs = [
+        WorkerSpec("d", device="a100/0", threads=3),
+        WorkerSpec("a", device="cpu-core/0"),
+        WorkerSpec("b", device="cpu-core/1"),
+        WorkerSpec("c", device="t4/0", gpus=1),
+    ]
+    said, found = seated(nodes, *specs)
     assert found == [
         Seat("0", False, {"num_cpus": 3}),
         Seat("0", True, {"num_cpus": 1}),
@@ -63,14 +67,18 @@ def test_actors_go_where_their_device_is() -> None:
     ]
     assert not said
     with pytest.raises(LimitError, match=r"^e: no node of the cluster has a GPU for it"):
-        seated(nodes, Post("e", gpus=2))
+        seated(nodes, WorkerSpec("e", gpus=2))
 
 
 def test_those_that_can_go_anywhere_leave_room() -> None:
     nodes = Nodes({"Resources": {"CPU": 2.0}},
                   {"Resources": {"CPU": 2.0}, "Labels": {"dnnp-device": "x.1"}})  # fmt: skip
-    posts = [Post("a", device="x/0"), *[Post("b", device="x/1")] * 2, Post("c", device="x/2")]
-    said, found = seated(nodes, *posts)
+    specs = [
+        WorkerSpec("a", device="x/0"),
+        *[WorkerSpec("b", device="x/1")] * 2,
+        WorkerSpec("c", device="x/2"),
+    ]
+    said, found = seated(nodes, *specs)
     assert [seat.node for seat in found] == ["0", "1", "1", "0"]
     assert {seat.options["num_cpus"] for seat in found} == {1}
     assert not said
@@ -79,10 +87,10 @@ def test_those_that_can_go_anywhere_leave_room() -> None:
 def test_actors_share_processors_where_there_are_few() -> None:
     nodes = Nodes({"Resources": {"CPU": 1.0}}, {"Resources": {"CPU": 1.0}},
                   {"Resources": {"CPU": 9.0}, "Alive": False})  # fmt: skip
-    said, found = seated(nodes, *(Post(str(i)) for i in range(3)))
+    said, found = seated(nodes, *(WorkerSpec(str(i)) for i in range(3)))
     assert sorted(seat.options["num_cpus"] for seat in found) == [0.5, 0.5, 1]
     assert said == ["3 workers of 3 threads share processors of Ray, 2 in all"]
-    assert seated(nodes, Post("wide", threads=2))[1][0].options["num_cpus"] == 1
+    assert seated(nodes, WorkerSpec("wide", threads=2))[1][0].options["num_cpus"] == 1
 
 
 def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

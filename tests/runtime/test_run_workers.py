@@ -15,14 +15,14 @@ from onnx import TensorProto, helper
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime import limits
 from dnnp.core.runtime.model.session import SessionConfig
-from dnnp.core.runtime.pipeline.prepare import prepare, staff_of, worker_of
+from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker, prepare
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import Job, Steered, Step
 from dnnp.core.runtime.pipeline.threads import run_pipeline, send
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.values import to_numpy
-from dnnp.core.runtime.workers.pool import Post, Rules
-from dnnp.core.runtime.workers.process import ProcessStaff
+from dnnp.core.runtime.workers.pool import Rules, WorkerSpec
+from dnnp.core.runtime.workers.process import ProcessPool
 from support.run import dnnp
 from support.running import SPLIT, check_figures, network, planned, stage_of
 from support.split_models import graph, make, node, value
@@ -30,28 +30,28 @@ from support.workers import Fail, Otherwise, Sleep, children
 
 
 @pytest.fixture
-def staff() -> Iterator[ProcessStaff]:
+def pool() -> Iterator[ProcessPool]:
     """Processes, all of which are gone after the test, as are their files."""
     before = len(os.listdir("/proc/self/fd"))
-    staff = ProcessStaff(Rules())
-    yield staff
-    staff.close()
+    pool = ProcessPool(Rules())
+    yield pool
+    pool.close()
     gc.collect()  # exceptions hold what the threads had
     assert not children()
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def chain(staff: ProcessStaff, *stages: Sequence[Sleep | Fail]) -> list[Step]:
+def chain(pool: ProcessPool, *stages: Sequence[Sleep | Fail]) -> list[Step]:
     """Stages one after the other, each with a worker for each recipe."""
     steps = []
     for i, recipes in enumerate(stages):
-        name, shared = f"stage {i}", staff.share({})
+        name, shared = f"stage {i}", pool.share({})
         names = [f"replica {j} of {name}" for j in range(len(recipes))]
         names = names if len(recipes) > 1 else [name]
         pairs = zip(names, recipes, strict=True)
-        workers = tuple(worker_of(staff, Post(n), recipe, shared) for n, recipe in pairs)
+        workers = tuple(pooled_worker(pool, WorkerSpec(n), recipe, shared) for n, recipe in pairs)
         steps.append(Step(name, (f"t{i}",), (f"t{i + 1}",), workers))
-    staff.ready()
+    pool.ready()
     return steps
 
 
@@ -63,8 +63,8 @@ def samples(size: int = 1) -> list[dict[str, np.ndarray]]:
     return [{"t0": np.full(size, 10 * i, np.float32)} for i in range(3)]
 
 
-def test_each_sample_comes_out_once_in_order(staff: ProcessStaff) -> None:
-    steps = chain(staff, [one(0)], [one(1, 0.002), one(1), one(1)], [one(2, size=50_000)])
+def test_each_sample_comes_out_once_in_order(pool: ProcessPool) -> None:
+    steps = chain(pool, [one(0)], [one(1, 0.002), one(1), one(1)], [one(2, size=50_000)])
     for _ in range(2):
         trace = run_pipeline(
             steps, samples(), 60, ["t3"], queue=1, keep=lambda s: True, convert=to_numpy
@@ -79,14 +79,14 @@ def test_each_sample_comes_out_once_in_order(staff: ProcessStaff) -> None:
         check_figures(summarize(trace, 10), trace, 10)
 
 
-def test_a_window_of_one_sends_nothing_ahead(staff: ProcessStaff) -> None:
-    steps = chain(staff, [one(0)], [one(1)])
+def test_a_window_of_one_sends_nothing_ahead(pool: ProcessPool) -> None:
+    steps = chain(pool, [one(0)], [one(1)])
     trace = run_pipeline(steps, samples(), 20, ["t2"], window=1)
     assert (trace.start_ns[0, 1:] >= trace.done_ns[:-1]).all()
 
 
-def test_a_device_runs_its_jobs_one_after_the_other(staff: ProcessStaff) -> None:
-    steps = chain(staff, [one(0, 0.001)], [one(1, 0.001)])
+def test_a_device_runs_its_jobs_one_after_the_other(pool: ProcessPool) -> None:
+    steps = chain(pool, [one(0, 0.001)], [one(1, 0.001)])
     order = [
         Job(i, 0, s) for pair in range(0, 12, 3) for i in (0, 1) for s in range(pair, pair + 3)
     ]
@@ -97,8 +97,8 @@ def test_a_device_runs_its_jobs_one_after_the_other(staff: ProcessStaff) -> None
     assert sorted(trace.outputs) == list(range(12))
 
 
-def test_a_stage_that_raises_names_itself_and_the_sample(staff: ProcessStaff) -> None:
-    steps = chain(staff, [one(0)], [one(1), Fail("bug", 5, ("t2",))])
+def test_a_stage_that_raises_names_itself_and_the_sample(pool: ProcessPool) -> None:
+    steps = chain(pool, [one(0)], [one(1), Fail("bug", 5, ("t2",))])
     with pytest.raises(InputFileError) as caught:
         run_pipeline(steps, samples(), 100, ["t2"])
     assert str(caught.value) == "replica 1 of stage 1: sample 9: ValueError: no luck"
@@ -117,10 +117,8 @@ class Lenient(Kept):
 
 
 @pytest.mark.parametrize(("how", "failing"), [("raise", {9}), ("exit", {*range(9, 20, 2)})])
-def test_others_may_go_on_without_a_sample(
-    staff: ProcessStaff, how: str, failing: set[int]
-) -> None:
-    steps = chain(staff, [one(0)], [one(1), Fail(how, 5, ("t2",))], [one(2)])
+def test_others_may_go_on_without_a_sample(pool: ProcessPool, how: str, failing: set[int]) -> None:
+    steps = chain(pool, [one(0)], [one(1), Fail(how, 5, ("t2",))], [one(2)])
     sink = Lenient()
     trace = send(steps, Repeated(samples(), 20), sink, ["t3"])
     assert (trace.done, sink.failures.keys()) == (20, failing)
@@ -128,16 +126,16 @@ def test_others_may_go_on_without_a_sample(
     assert sink.failures[9].startswith("replica 1 of stage 1: sample 9: ")
 
 
-def test_outputs_that_are_not_what_the_model_says(staff: ProcessStaff) -> None:
-    steps = chain(staff, [Otherwise(0.0, ("t1",))], [one(1)])
+def test_outputs_that_are_not_what_the_model_says(pool: ProcessPool) -> None:
+    steps = chain(pool, [Otherwise(0.0, ("t1",))], [one(1)])
     trace = run_pipeline(steps, samples(), 5, ["t1", "t2"], keep=lambda s: True, convert=to_numpy)
     assert [v["t1"].shape for v in trace.outputs.values()] == [(3,)] * 5
     assert [v["t2"][0] for v in trace.outputs.values()] == [2, 12, 22, 2, 12]
 
 
-def test_a_recipe_that_fails_is_one_line(staff: ProcessStaff) -> None:
+def test_a_recipe_that_fails_is_one_line(pool: ProcessPool) -> None:
     with pytest.raises(InputFileError, match=r"^ValueError: not to be made$"):
-        chain(staff, [Fail("make", 0, ("t1",))])
+        chain(pool, [Fail("make", 0, ("t1",))])
 
 
 @pytest.fixture(scope="module")
@@ -212,10 +210,10 @@ def test_strings_between_stages(folder: Path) -> None:
 def test_the_memory_of_processes_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     board = limits.Board()
     monkeypatch.setattr(limits, "_board", board)
-    staff = ProcessStaff(Rules())
-    chain(staff, [one(0), one(0)], [one(1)])
+    pool = ProcessPool(Rules())
+    chain(pool, [one(0), one(0)], [one(1)])
     assert sorted(board.others()) == children()
-    staff.close()
+    pool.close()
     assert not [*board.others()]
 
 
@@ -231,9 +229,9 @@ def test_a_model_that_cannot_be_loaded_is_one_line(folder: Path) -> None:
     model = make(graph(nodes, "m", [value("x")], [value("y")]))
     stages = [stage_of([0]), stage_of([1], 1)]
     with (
-        staff_of("process", Rules()) as staff,
+        open_pool("process", Rules()) as pool,
         pytest.raises(InputFileError, match=r"cannot load the model: .*NoSuchOp") as caught,
     ):
-        prepare(model, folder, stages, SessionConfig(), staff=staff)
+        prepare(model, folder, stages, SessionConfig(), pool=pool)
     assert "\n" not in str(caught.value)
     assert not children()

@@ -17,7 +17,7 @@ from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.runtime.workers import messages
 from dnnp.core.runtime.workers.messages import OWN, array_at, layout, plain, receive, send
 from dnnp.core.runtime.workers.pool import Recent
-from dnnp.core.runtime.workers.process import Block, Budget, Pool, Shared
+from dnnp.core.runtime.workers.process import Budget, Buffer, BufferPool, Shared
 
 
 def open_files() -> int:
@@ -37,13 +37,13 @@ VALUES = [
 
 
 def test_values_come_back_as_they_were() -> None:
-    pool = Pool(Budget())
+    pool = BufferPool(Budget())
     shared = pool.put([plain(value) for value in VALUES])
     for value, held in zip(VALUES, shared, strict=True):
         got = held.fetch()
         assert (got.dtype, got.shape) == (value.dtype, value.shape)
         np.testing.assert_array_equal(got, value)
-        there = array_at(held.lease.block.view(), held.ref)
+        there = array_at(held.lease.buffer.view(), held.ref)
         assert there.ctypes.data % 64 == 0 or not there.size
 
 
@@ -51,7 +51,7 @@ def test_values_come_back_as_they_were() -> None:
     "value", [np.array(["a", "bc"], dtype=object), [np.ones(2), np.zeros((1, 3))], None, [], "text"]
 )
 def test_what_is_no_tensor_of_numbers_comes_back_too(value: object) -> None:
-    (held,) = Pool(Budget()).put([plain(value)])
+    (held,) = BufferPool(Budget()).put([plain(value)])
     assert held.ref.dtype is None
     np.testing.assert_equal(held.fetch(), value)
 
@@ -60,40 +60,40 @@ def test_small_tensors_share_a_block_and_never_overlap() -> None:
     rng = random.Random(5)
     for _ in range(100):
         sizes = [rng.choice((0, 1, 63, 64, 65, 4000, OWN - 1, OWN, OWN + 1)) for _ in range(9)]
-        places, blocks = layout(sizes)
+        places, buffers = layout(sizes)
         taken: dict[int, list[tuple[int, int]]] = {}
-        for (block, offset), size in zip(places, sizes, strict=True):
+        for (buffer, offset), size in zip(places, sizes, strict=True):
             assert offset % 64 == 0
-            assert offset + size <= blocks[block]
-            taken.setdefault(block, []).append((offset, offset + size))
+            assert offset + size <= buffers[buffer]
+            taken.setdefault(buffer, []).append((offset, offset + size))
         for spans in taken.values():
             spans.sort()
             assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-        assert len(blocks) == sum(s >= OWN for s in sizes) + any(s < OWN for s in sizes)
+        assert len(buffers) == sum(s >= OWN for s in sizes) + any(s < OWN for s in sizes)
 
 
 def test_a_block_is_used_again_after_its_last_reader_and_not_before() -> None:
-    pool = Pool(Budget())
+    pool = BufferPool(Budget())
     a, b = pool.put([plain(np.ones(3)), plain(np.zeros(2))])
-    number = a.lease.block.number
+    number = a.lease.buffer.number
     assert b.lease is a.lease
     del a
     (c,) = pool.put([plain(np.full(3, 7.0))])
-    assert c.lease.block.number != number
+    assert c.lease.buffer.number != number
     np.testing.assert_array_equal(b.fetch(), np.zeros(2))
     del b
     (d,) = pool.put([plain(np.full(3, 8.0))])
-    assert d.lease.block.number == number
+    assert d.lease.buffer.number == number
     np.testing.assert_array_equal(c.fetch(), np.full(3, 7.0))
 
 
 def test_a_pool_gives_up_what_nobody_wants() -> None:
     before, budget = open_files(), Budget()
-    pool = Pool(budget)
+    pool = BufferPool(budget)
     for size in range(1, 80):
         pool.lease(size << 18)
     assert len(pool._returned) <= 17
-    assert budget.held_bytes == sum(block.size for block in pool._returned)
+    assert budget.held_bytes == sum(buffer.size for buffer in pool._returned)
     pool.close()
     assert (budget.held_bytes, open_files()) == (0, before)
 
@@ -102,23 +102,23 @@ def test_readers_are_told_of_blocks_that_are_given_up() -> None:
     told: list[object] = []
 
     class Reader:
-        def forget(self, block: object) -> None:
-            told.append(block)
+        def forget(self, buffer: object) -> None:
+            told.append(buffer)
 
-    block = Block(5, messages.reserve(4096), 4096)
-    block.readers.append(Reader())
-    block.close()
+    buffer = Buffer(5, messages.reserve(4096), 4096)
+    buffer.readers.append(Reader())
+    buffer.close()
     assert told == [5]
 
 
 def test_a_full_memory_is_one_line() -> None:
-    pool = Pool(Budget(1 << 20))
+    pool = BufferPool(Budget(1 << 20))
     held = pool.lease(900_000)
     with pytest.raises(LimitError, match=r"no shared memory for 200\.7 kB: 901\.1 kB are"):
         pool.lease(200_000)
     del held
     gc.collect()
-    pool.lease(1_000_000)  # the other block makes room
+    pool.lease(1_000_000)  # the other buffer makes room
     with pytest.raises(LimitError):
         pool.adopt("x", messages.reserve(1 << 21), 1 << 21, None)  # type: ignore[arg-type]
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.runtime.pipeline.prepare import staff_of, worker_of
+from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Trace
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.pool import Post, Rules, Staff
+from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from support.workers import Fail, children
 
 LOST = ("kill", "exit", "stop", "hang", "killed")
@@ -84,7 +84,7 @@ class _SlowSink(Kept):
 
 
 def play(
-    case: Case, staff: Staff | None, folder: Path, took: list[float]
+    case: Case, pool: WorkerPool[Any] | None, folder: Path, took: list[float]
 ) -> tuple[Trace, dict[int, Values]]:
     """Send samples through while the fault happens; the trace, and outputs by sample.
 
@@ -100,13 +100,13 @@ def play(
             if (i, j) == (case.stage, case.at % count) and case.how in (*LOST[:4], "raise"):
                 mark = str(folder / "failed")
                 recipe = replace(recipe, how=case.how, at=case.at // count + 1, mark=mark)
-            if staff is None:
+            if pool is None:
                 workers.append(Worker(name, recipe))
             else:
-                workers.append(worker_of(staff, Post(name), recipe, staff.share({})))
+                workers.append(pooled_worker(pool, WorkerSpec(name), recipe, pool.share({})))
         steps.append(Step(name, (f"t{i}",), outputs[i], tuple(workers)))
-    if staff is not None:
-        staff.ready()
+    if pool is not None:
+        pool.ready()
     samples = [{"t0": np.full(case.size, 10.0 * k, np.float32)} for k in range(7)]
     kept = (_SlowSink if case.how == "slow" else Kept)(lambda s: True, to_numpy)
     stop = threading.Event()
@@ -144,9 +144,9 @@ def check(case: Case, took: list[float] | None = None) -> str:
     rules = Rules(case.retries, limit, memory, said.append)
     losses: list[Any] = []
     try:
-        with tempfile.TemporaryDirectory() as folder, staff_of(case.workers, rules) as staff:
-            trace, outputs = play(case, staff, Path(folder), [] if took is None else took)
-            losses = [] if staff is None else staff.losses
+        with tempfile.TemporaryDirectory() as folder, open_pool(case.workers, rules) as pool:
+            trace, outputs = play(case, pool, Path(folder), [] if took is None else took)
+            losses = [] if pool is None else pool.losses
     except DnnpError as error:
         wrong = _wrong_error(case, str(error))
     else:

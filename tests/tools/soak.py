@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from dnnp.core.runtime.limits import held_bytes
-from dnnp.core.runtime.pipeline.prepare import staff_of, worker_of
+from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.sources import Repeated, Sink
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.pool import Post, Rules
+from dnnp.core.runtime.workers.pool import Rules, WorkerSpec
 from support.workers import Sleep, children
 
 SIZE = 1 << 14
@@ -110,27 +110,27 @@ def main() -> int:
     order, over, found = Order(), threading.Event(), []
     watcher = threading.Thread(target=lambda: found.extend(watch(order, over, args.kill_every)))
     rules = Rules(10**6, 60.0, note=lambda message: None)
-    with staff_of(args.workers, rules) as staff:
+    with open_pool(args.workers, rules) as pool:
         steps = []
         for i, count in enumerate(STAGES):
             recipe = Sleep(0.001, (f"t{i + 1}",), (SIZE,))
             names = [f"replica {j} of stage {i}" for j in range(count)]
             workers = tuple(
                 Worker(name, recipe)
-                if staff is None
-                else worker_of(staff, Post(name), recipe, staff.share({}))
+                if pool is None
+                else pooled_worker(pool, WorkerSpec(name), recipe, pool.share({}))
                 for name in names
             )
             steps.append(Step(f"stage {i}", (f"t{i}",), recipe.outputs, workers))
-        if staff is not None:
-            staff.ready()
+        if pool is not None:
+            pool.ready()
         samples = [{"t0": np.full(SIZE, 10.0 * k, np.float32)} for k in range(7)]
         watcher.start()
         source = Repeated(samples, None, seconds=60 * args.minutes)
         trace = send(steps, source, order, steps[-1].outputs)
         over.set()
         watcher.join()
-        losses = 0 if staff is None else len(staff.losses)
+        losses = 0 if pool is None else len(pool.losses)
     quarter = max(len(found) // 4, 1)
     early, late = found[quarter : 2 * quarter] or found, found[-quarter:]
     memory = [statistics.median(r.memory_bytes for r in part) for part in (early, late)]

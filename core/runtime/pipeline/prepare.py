@@ -65,7 +65,7 @@ from dnnp.core.runtime.report.verify import (
 )
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.waits import with_threads
-from dnnp.core.runtime.workers.pool import Post, Rules, Staff
+from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from dnnp.core.runtime.workers.recipes import MODEL, Recipe, SessionRecipe
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Pipeline:
     """Of each step, one place a replica."""
     left: list[Left] = field(default_factory=list)
     """What the provider of each step left to the CPU."""
-    staff: Staff | None = None
+    pool: WorkerPool[Any] | None = None
     """Where the workers of the stages come from; None: they are threads of this process."""
     made: ModelProto | None = None
     """What was split, if it is a model that was made of this one."""
@@ -320,12 +320,12 @@ def prepare(
     known: Mapping[str, TensorType] | None = None,
     weights: Mapping[str, NDArray[np.generic]] | None = None,
     watch: Watch | None = None,
-    staff: Staff | None = None,
+    pool: WorkerPool[Any] | None = None,
 ) -> Pipeline:
     """Split a model by a plan and make a session for every replica of every stage.
 
     `made`: the model that the nodes of the stages are in, if it is made of `model`, whose outputs
-    it has. `staff` makes the workers; None: they are threads of this process.
+    it has. `pool` makes the workers; None: they are threads of this process.
 
     Raises
     ------
@@ -359,19 +359,19 @@ def prepare(
         watch=watch,
         crowded=spread * config.threads > len(available_cores()),
         homes=homes,
-        staff=staff,
+        pool=pool,
     )
     for i, (part, spots) in enumerate(zip(parts, homes, strict=True)):
         name = f"stage {i}"
-        if staff is None:
+        if pool is None:
             step = make_step(pipeline, name, part, spots)
         else:
             common = Common(folder, config, pipeline.weights)
-            step = hire_step(staff, name, part, spots, used[i].device, common)
+            step = pooled_step(pool, name, part, spots, used[i].device, common)
             pipeline.left.append(Left())
         pipeline.steps.append(step)
-    if staff is not None:
-        staff.ready()
+    if pool is not None:
+        pool.ready()
     return pipeline
 
 
@@ -409,29 +409,34 @@ class Common(NamedTuple):
     """Values for initializers."""
 
 
-def hire_step(
-    staff: Staff, name: str, part: StageModel, places: Sequence[Place], device: str, common: Common
+def pooled_step(
+    pool: WorkerPool[Any],
+    name: str,
+    part: StageModel,
+    places: Sequence[Place],
+    device: str,
+    common: Common,
 ) -> Step:
-    """Workers for one stage, a replica at each place; `staff.ready` waits for them."""
+    """Workers for one stage, a replica at each place; `pool.ready` waits for them."""
     folder, config, weights = common
     model = use_weights(part.model, weights) if weights else part.model
     supplied = supplied_weights(model, folder, weights)
-    shared = staff.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
+    shared = pool.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
     workers = []
-    for j, place in enumerate(map(staff.place, places)):
+    for j, place in enumerate(map(pool.place, places)):
         shown = f"replica {j} of {name}" if len(places) > 1 else name
         recipe = SessionRecipe(part.outputs, os.path.realpath(folder), config, place)
-        post = Post(shown, place, device, config.threads, int(bool(place.memory)))
-        workers.append(worker_of(staff, post, recipe, shared))
+        spec = WorkerSpec(shown, place, device, config.threads, int(bool(place.memory)))
+        workers.append(pooled_worker(pool, spec, recipe, shared))
     return Step(name, part.inputs, part.outputs, tuple(workers))
 
 
-def worker_of(staff: Staff, post: Post, recipe: Recipe, shared: Any) -> Worker:
-    """A worker for a post."""
-    remote = staff.hire(post, recipe, shared)
-    here = staff.kind == "process" and not post.place.memory
+def pooled_worker(pool: WorkerPool[Any], spec: WorkerSpec, recipe: Recipe, shared: Any) -> Worker:
+    """A worker for a spec."""
+    remote = pool.add(spec, recipe, shared)
+    here = pool.kind == "process" and not spec.place.memory
     call = _Call(remote, None if here else "host")
-    return Worker(post.name, call, post.place.cores, remote.stop, remote=remote)
+    return Worker(spec.name, call, spec.place.cores, remote.stop, remote=remote)
 
 
 @dataclass(frozen=True)
@@ -450,24 +455,26 @@ THREAD, PROCESS, RAY = "thread", "process", "ray"
 
 
 @contextmanager
-def staff_of(kind: str, rules: Rules, address: str | None = None) -> Iterator[Staff | None]:
-    """A staff, closed after the block; None for threads, which need none.
+def open_pool(
+    kind: str, rules: Rules, address: str | None = None
+) -> Iterator[WorkerPool[Any] | None]:
+    """A pool, closed after the block; None for threads, which need none.
 
     `address` is that of a Ray cluster; None: one that is started.
     """
     if kind == THREAD:
         yield None
         return
-    staff: Staff
+    pool: WorkerPool[Any]
     if kind == RAY:
-        from dnnp.core.runtime.workers.ray import RayStaff
+        from dnnp.core.runtime.workers.ray import RayPool
 
-        staff = RayStaff(rules, address)
+        pool = RayPool(rules, address)
     else:
-        from dnnp.core.runtime.workers.process import ProcessStaff
+        from dnnp.core.runtime.workers.process import ProcessPool
 
-        staff = ProcessStaff(rules)
+        pool = ProcessPool(rules)
     try:
-        yield staff
+        yield pool
     finally:
-        staff.close()
+        pool.close()

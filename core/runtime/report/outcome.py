@@ -138,9 +138,9 @@ class Outcome:
         fields["discarded"] = self.discarded
         fields |= run_fields(ran.steps, ran.homes, ran.config)
         fields["stages"] = self._stage_fields()
-        if ran.staff is not None:
-            fields["workers"] = ran.staff.kind
-            fields["restarts"] = [loss._asdict() for loss in ran.staff.losses]
+        if ran.pool is not None:
+            fields["workers"] = ran.pool.kind
+            fields["restarts"] = [loss._asdict() for loss in ran.pool.losses]
         if self.duration_s is not None:
             fields["duration_s"] = self.duration_s
         for name, part in (

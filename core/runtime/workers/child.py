@@ -22,7 +22,7 @@ from dnnp.core.model.processes import die_with_parent
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.workers.messages import (
     Begin,
-    BlockId,
+    BufferId,
     Done,
     Job,
     Offer,
@@ -68,10 +68,10 @@ class _Worker:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._messages: SimpleQueue[Any] = SimpleQueue()
-        self._blocks: dict[BlockId, memoryview] = {}
+        self._buffers: dict[BufferId, memoryview] = {}
         self._numbers = itertools.count()
-        self._made: list[tuple[BlockId, int, int]] = []
-        """Blocks that the parent does not know: number, bytes, descriptor."""
+        self._made: list[tuple[BufferId, int, int]] = []
+        """Buffers that the parent does not know: number, bytes, descriptor."""
 
     def listen(self) -> None:
         """Receive messages while something is computed, and end when the socket is closed."""
@@ -106,13 +106,13 @@ class _Worker:
                 os.close(fd)
 
     def _receive(self) -> Any:
-        """The next message, with the blocks that come along in view."""
+        """The next message, with the buffers that come along in view."""
         message, fds = receive(self._link)
         offer: Offer = message.offer
         for number in offer.gone:
-            self._blocks.pop(number, None)
-        for (number, size, write), fd in zip(offer.blocks, fds, strict=True):
-            self._blocks[number] = view(fd, size, write=write)
+            self._buffers.pop(number, None)
+        for (number, size, write), fd in zip(offer.buffers, fds, strict=True):
+            self._buffers[number] = view(fd, size, write=write)
             os.close(fd)
         return message
 
@@ -121,14 +121,14 @@ class _Worker:
         return Computing(begin.recipe, self._values(begin.values), begin.cores)
 
     def _values(self, refs: Mapping[str, Ref]) -> Values:
-        return {name: value_at(self._blocks[ref.block], ref) for name, ref in refs.items()}
+        return {name: value_at(self._buffers[ref.buffer], ref) for name, ref in refs.items()}
 
     def _do(self, stage: Stage, job: Job) -> dict[str, Ref]:
         values = self._values(job.values)
         forms = stage.forms
         if forms is not None:
             refs = self._room(forms, job.room)
-            into = {n: array_at(self._blocks[r.block], r) for n, r in refs.items()}
+            into = {n: array_at(self._buffers[r.buffer], r) for n, r in refs.items()}
             try:
                 stage.write(values, into)
                 return refs
@@ -139,37 +139,37 @@ class _Worker:
         outputs = {name: plain(value) for name, value in found.items()}
         refs = self._room(outputs, job.room)
         for name, ref in refs.items():
-            write_at(self._blocks[ref.block], ref, outputs[name].data)
+            write_at(self._buffers[ref.buffer], ref, outputs[name].data)
         return refs
 
     def _room(
-        self, outputs: Mapping[str, Form | Plain], room: Sequence[tuple[BlockId, int]]
+        self, outputs: Mapping[str, Form | Plain], room: Sequence[tuple[BufferId, int]]
     ) -> dict[str, Ref]:
-        """Where outputs go: into blocks that the parent offers, or into new ones."""
+        """Where outputs go: into buffers that the parent offers, or into new ones."""
         sizes = [
             out.data.nbytes if isinstance(out, Plain) else nbytes(out.dtype, out.shape)
             for out in outputs.values()
         ]
         places, needs = layout(sizes)
         free = list(room)
-        blocks = []
+        buffers = []
         for need in needs:
             fit = next((entry for entry in free if entry[1] >= need), None)
             if fit is None:
-                blocks.append(self._make(need))
+                buffers.append(self._make(need))
             else:
                 free.remove(fit)
-                blocks.append(fit[0])
+                buffers.append(fit[0])
         return {
-            name: Ref(blocks[i], offset, out.dtype, out.shape)
+            name: Ref(buffers[i], offset, out.dtype, out.shape)
             for (name, out), (i, offset) in zip(outputs.items(), places, strict=True)
         }
 
-    def _make(self, size: int) -> BlockId:
+    def _make(self, size: int) -> BufferId:
         size = -(-size // 4096) * 4096
         fd = reserve(size)
         number = f"{os.getpid()}.{next(self._numbers)}"
-        self._blocks[number] = view(fd, size, write=True)
+        self._buffers[number] = view(fd, size, write=True)
         self._made.append((number, size, fd))
         return number
 

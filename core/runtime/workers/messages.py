@@ -26,15 +26,15 @@ ALIGN = 64
 """Tensors begin at multiples of this, bytes."""
 
 OWN = 1 << 16
-"""Tensors of so many bytes have a block of their own, so that they leave with their last reader."""
+"""Bytes from which on a tensor has a buffer of its own, so that it leaves with its last reader."""
 
-BlockId = int | str
+BufferId = int | str
 
 
 class Ref(NamedTuple):
     """Where a value lies."""
 
-    block: BlockId
+    buffer: BufferId
     offset: int
     dtype: np.dtype[Any] | None
     """None: not a tensor of numbers, but what `pickle` made of it."""
@@ -94,7 +94,7 @@ def write_at(memory: memoryview, ref: Ref, data: NDArray[Any]) -> None:
 
 
 def layout(sizes: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
-    """(block, offset) of tensors of so many bytes, and the bytes of each block.
+    """(buffer, offset) of tensors of so many bytes, and the bytes of each buffer.
 
     Small tensors share one, and so do those without any bytes.
 
@@ -104,20 +104,20 @@ def layout(sizes: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
     ([(0, 0)], [70000])
     """
     places: list[tuple[int, int]] = []
-    blocks: list[int] = []
+    buffers: list[int] = []
     common = -1
     for size in sizes:
         if size >= OWN:
-            places.append((len(blocks), 0))
-            blocks.append(size)
+            places.append((len(buffers), 0))
+            buffers.append(size)
             continue
         if common < 0:
-            common = len(blocks)
-            blocks.append(0)
-        offset = -(-blocks[common] // ALIGN) * ALIGN
+            common = len(buffers)
+            buffers.append(0)
+        offset = -(-buffers[common] // ALIGN) * ALIGN
         places.append((common, offset))
-        blocks[common] = offset + size
-    return places, [max(size, 1) for size in blocks]
+        buffers[common] = offset + size
+    return places, [max(size, 1) for size in buffers]
 
 
 _FOLDERS = ("/dev/shm",)
@@ -172,12 +172,12 @@ def view(fd: int, size: int, *, write: bool) -> memoryview:
 
 
 class Offer(NamedTuple):
-    """News about blocks; their descriptors go with the message."""
+    """News about buffers; their descriptors go with the message."""
 
-    blocks: Sequence[tuple[BlockId, int, bool]]
-    """Number, bytes, and whether to write there, of blocks that are new to the process."""
-    gone: Sequence[BlockId]
-    """Blocks that are not used any more."""
+    buffers: Sequence[tuple[BufferId, int, bool]]
+    """Number, bytes, and whether to write there, of buffers that are new to the process."""
+    gone: Sequence[BufferId]
+    """Buffers that are not used any more."""
 
 
 class Begin(NamedTuple):
@@ -199,8 +199,8 @@ class Job(NamedTuple):
 
     offer: Offer
     values: Mapping[str, Ref]
-    room: Sequence[tuple[BlockId, int]]
-    """Blocks for outputs, and their bytes."""
+    room: Sequence[tuple[BufferId, int]]
+    """Buffers for outputs, and their bytes."""
 
 
 class Ready(NamedTuple):
@@ -226,8 +226,8 @@ class Done(NamedTuple):
     """By `time.perf_counter_ns`, which all processes of a machine share."""
     end_ns: int
     waited_ns: int
-    made: Sequence[tuple[BlockId, int]]
-    """Numbers and bytes of blocks that the process has made for it."""
+    made: Sequence[tuple[BufferId, int]]
+    """Numbers and bytes of buffers that the process has made for it."""
 
 
 def failure_of(error: Exception) -> Failed:

@@ -1,4 +1,7 @@
-"""Where workers come from, if they are no threads, and what became of them."""
+"""Workers outside this process: what processes and Ray actors have in common.
+
+A worker that is lost is replaced, and its jobs are computed again; nothing waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,27 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
+from dnnp.core.model.text import counted
 from dnnp.core.runtime.model.session import Place
 from dnnp.core.runtime.pipeline.channel import ClosedError
-from dnnp.core.runtime.pipeline.steps import Answer, Remote
+from dnnp.core.runtime.pipeline.steps import Answer
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.workers.recipes import Recipe
-
-if TYPE_CHECKING:
-    pass
 
 S = TypeVar("S")
 
 RECENT = 64
 """Inputs of which a copy is kept, since samples take them in turn."""
 
+POLL_S = 0.1
+"""Seconds between looks whether the run was interrupted, while workers are made."""
 
-class Post(NamedTuple):
-    """Where a worker is to be."""
+
+class WorkerSpec(NamedTuple):
+    """Name and resources of a worker."""
 
     name: str
     """For messages: `stage 2`, or `replica 1 of stage 2`."""
@@ -51,10 +55,10 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all workers of a run."""
+    """Limits for all workers of a run, and callbacks."""
 
     retries: int = 0
-    """How often each worker is started again when it is lost."""
+    """Times that each worker is started again when it is lost."""
     seconds: float = math.inf
     """That a job, or the making of a session, may take."""
     memory_bytes: float = math.inf
@@ -64,48 +68,66 @@ class Rules:
     interrupted: Callable[[], bool] = lambda: False
 
 
-@dataclass
-class Losses:
-    """What was lost so far."""
+class LostError(Exception):
+    """A worker has gone, or has to go; says why."""
 
-    rules: Rules
-    losses: list[Loss] = field(default_factory=list)
-
-    def add(self, loss: Loss, again: int) -> None:
-        """Note a loss; so many samples are computed again."""
-        self.losses.append(loss)
-        samples = f"{again} sample{'s' if again != 1 else ''}"
-        self.rules.note(
-            f"{loss.worker}: sample {loss.sample}: {loss.reason}; it was restarted and computes "
-            f"{samples} again"
-        )
+    def __init__(self, reason: str, kind: type[DnnpError] = InputFileError) -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
-class Staff(Protocol):
-    """Makes workers of one kind."""
+class WorkerPool(Generic[S]):
+    """Makes workers of one kind, and holds the values that they read."""
 
-    @property
-    def kind(self) -> str:
-        """`process`, ..."""
+    kind: ClassVar[str]
+    """`process` or `ray`."""
 
-    @property
-    def losses(self) -> list[Loss]:
+    def __init__(self, rules: Rules, shared_type: type[S], share: Callable[[Any], S]) -> None:
+        """`share` puts a value where all workers see it."""
+        self.rules = rules
+        self.workers: list[Any] = []
+        self.losses: list[Loss] = []
         """Workers that were lost and restarted."""
+        self._shared_type, self._share = shared_type, share
+        self._recent = Recent(share)
 
     def place(self, place: Place) -> Place:
-        """What a place of this machine is where the workers are."""
+        """Translate a place of this machine to where the workers are."""
+        return place
 
-    def hire(self, post: Post, recipe: Recipe, values: Any) -> Remote:
+    def add(self, spec: WorkerSpec, recipe: Recipe, values: Any) -> RemoteWorker[Any]:
         """Have a worker made; `values` are what `share` returned, for one worker or several."""
+        raise NotImplementedError
 
-    def share(self, values: Values) -> Any:
+    def share(self, values: Values) -> dict[str, S]:
         """Put values where all workers see them."""
+        return {name: self._share(value) for name, value in values.items()}
+
+    def held(self, values: Values) -> dict[str, S]:
+        """Values as workers take them: what came from one as it is, copies of inputs."""
+        kind, copy = self._shared_type, self._recent.of
+        return {n: v if isinstance(v, kind) else copy(v) for n, v in values.items()}
 
     def ready(self) -> None:
         """Wait until all workers are made; raises `DnnpError`."""
+        for worker in self.workers:
+            worker.ready()
 
     def close(self) -> None:
         """End all workers, and whatever else was started for them."""
+        for worker in self.workers:
+            worker.stop()
+        for worker in self.workers:
+            worker.close()
+        self._recent.clear()
+
+    def note_loss(self, loss: Loss, again: int) -> None:
+        """Note a loss; `again` samples are computed again."""
+        self.losses.append(loss)
+        self.rules.note(
+            f"{loss.worker}: sample {loss.sample}: {loss.reason}; it was restarted and computes "
+            f"{counted(again, 'sample')} again"
+        )
 
 
 class Recent(Generic[S]):
@@ -117,7 +139,7 @@ class Recent(Generic[S]):
         self._lock = Lock()
 
     def of(self, value: Any) -> S:
-        """The copy of a value."""
+        """Return the copy of a value."""
         with self._lock:
             seen, copy = self._held.get(id(value), (None, None))
             if seen is not None and copy is not None and seen() is value:
@@ -140,18 +162,6 @@ class Recent(Generic[S]):
             self._held.clear()
 
 
-POLL_S = 0.1
-"""How often to look whether the run was interrupted, while workers are made."""
-
-
-class LostError(Exception):
-    """A worker has gone, or has to go; says why."""
-
-    def __init__(self, reason: str, kind: type[DnnpError] = InputFileError) -> None:
-        super().__init__(reason)
-        self.kind = kind
-
-
 @dataclass
 class Sent:
     """A job that is under way, with what it needs to be sent again."""
@@ -162,56 +172,17 @@ class Sent:
 
 
 J = TypeVar("J", bound=Sent)
-W = TypeVar("W", bound="RemoteWorker[Any]")
-
-
-class RemoteStaff(Generic[S, W]):
-    """What the staffs have in common: rules, losses, workers, and inputs from outside."""
-
-    def __init__(self, rules: Rules, kind: type[S], copy: Callable[[Any], S]) -> None:
-        """`copy` puts a value where all workers see it, as a value of this kind."""
-        self.rules, self.lost = rules, Losses(rules)
-        self.workers: list[W] = []
-        self._kind, self._copy = kind, copy
-        self._recent = Recent(copy)
-
-    @property
-    def losses(self) -> list[Loss]:
-        """Workers that were lost and restarted."""
-        return self.lost.losses
-
-    def share(self, values: Values) -> dict[str, S]:
-        """Put values where all workers see them."""
-        return {name: self._copy(value) for name, value in values.items()}
-
-    def held(self, values: Values) -> dict[str, S]:
-        """Values as workers take them: what came from one as it is, copies of inputs."""
-        kind, copy = self._kind, self._recent.of
-        return {n: v if isinstance(v, kind) else copy(v) for n, v in values.items()}
-
-    def ready(self) -> None:
-        """Wait until all workers are made."""
-        for worker in self.workers:
-            worker.ready()
-
-    def close(self) -> None:
-        """End all workers."""
-        for worker in self.workers:
-            worker.stop()
-        for worker in self.workers:
-            worker.close()
-        self._recent.clear()
 
 
 class RemoteWorker(ABC, Generic[J]):
-    """A stage in a worker of its own, and in another one when that is lost."""
+    """A stage in a worker of its own, and in another one when that is lost: a `Remote`."""
 
     ahead = 3
     """Jobs that a worker holds: the next ones are there when one is done."""
 
-    def __init__(self, name: str, staff: RemoteStaff[Any, Any]) -> None:
+    def __init__(self, name: str, pool: WorkerPool[Any]) -> None:
         self.name = name
-        self._rules, self._losses, self._held = staff.rules, staff.lost, staff.held
+        self._pool, self._rules = pool, pool.rules
         self._jobs: deque[J] = deque()
         self._lock = Lock()
         """Held while something is sent, or the worker is replaced."""
@@ -227,11 +198,11 @@ class RemoteWorker(ABC, Generic[J]):
 
     @abstractmethod
     def _made(self, seconds: float) -> bool:
-        """Whether it is made, before so many seconds are over; raises what `_answer` does."""
+        """Wait so long until it is made; returns whether it is, raises what `_answer` does."""
 
     @abstractmethod
     def _job(self, sample: int, values: Mapping[str, Any]) -> J:
-        """A job to be sent."""
+        """Make a job to be sent."""
 
     @abstractmethod
     def _send(self, job: J) -> None:
@@ -239,14 +210,14 @@ class RemoteWorker(ABC, Generic[J]):
 
     @abstractmethod
     def _answer(self, job: J, seconds: float) -> Answer | None:
-        """What came of the oldest job; None: nothing before so many seconds were over.
+        """Wait so long for the answer to the oldest job; None: there is none yet.
 
         Raises
         ------
         LostError
             There is no such worker any more.
         DnnpError
-            What it says, or that it cannot be asked.
+            The error that it reports, or that it cannot be asked.
         """
 
     @abstractmethod
@@ -266,9 +237,8 @@ class RemoteWorker(ABC, Generic[J]):
 
     def submit(self, values: Values, sample: int) -> None:
         """Send a job, whose inputs come from other workers or from outside."""
-        if self._given_up is not None:
-            raise self._given_up[0](self._given_up[1])
-        held = self._held(values)
+        self._check()
+        held = self._pool.held(values)
         with self._lock:
             job = self._job(sample, held)
             self._jobs.append(job)
@@ -278,11 +248,9 @@ class RemoteWorker(ABC, Generic[J]):
         """Wait for the oldest job; a worker that is lost meanwhile is replaced."""
         while True:
             job = self._jobs[0]
-            if self._given_up is not None:
-                self._jobs.popleft()
-                raise self._given_up[0](self._given_up[1])
-            due_s = max(job.sent_s, self._answered_s) + self._rules.seconds
             try:
+                self._check()
+                due_s = max(job.sent_s, self._answered_s) + self._rules.seconds
                 answer = self._answer(job, due_s - time.monotonic())
                 if answer is None:
                     raise self._late()
@@ -312,6 +280,11 @@ class RemoteWorker(ABC, Generic[J]):
         self._clear()
         self._jobs.clear()
 
+    def _check(self) -> None:
+        """Raise the reason if there is no worker any more."""
+        if self._given_up is not None:
+            raise self._given_up[0](self._given_up[1])
+
     def _late(self) -> LostError:
         return LostError(f"not done after {self._rules.seconds:g} s (--stage-timeout)", LimitError)
 
@@ -332,9 +305,9 @@ class RemoteWorker(ABC, Generic[J]):
                 if self._lost >= self._rules.retries:
                     self._given_up = loss.kind, str(loss)
                     self._jobs.popleft()
-                    raise loss.kind(str(loss))
+                    self._check()
                 self._lost += 1
-                self._losses.add(Loss(self.name, sample, str(loss)), len(self._jobs))
+                self._pool.note_loss(Loss(self.name, sample, str(loss)), len(self._jobs))
                 try:
                     self._start()
                     self._await_made()

@@ -28,11 +28,10 @@ import numpy as np
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime import limits
-from dnnp.core.runtime.model.session import Place
 from dnnp.core.runtime.pipeline.steps import Answer
 from dnnp.core.runtime.workers.messages import (
     Begin,
-    BlockId,
+    BufferId,
     Done,
     Failed,
     Job,
@@ -52,29 +51,29 @@ from dnnp.core.runtime.workers.messages import (
 )
 from dnnp.core.runtime.workers.pool import (
     LostError,
-    Post,
-    RemoteStaff,
     RemoteWorker,
     Rules,
     Sent,
+    WorkerPool,
+    WorkerSpec,
     finite,
 )
 from dnnp.core.runtime.workers.recipes import Recipe
 
 WASTE = 4
-"""A block is lent to what takes at least this part of it, or all of a small one."""
+"""A buffer is lent to what takes at least this part of it, or all of a small one."""
 
 SMALL = 1 << 16
 
 SPARE = 16
-"""Blocks of other sizes that a pool keeps while nobody wants them."""
+"""Buffers of other sizes that a pool keeps while nobody wants them."""
 
 
 class Reader(Protocol):
-    """Somebody else who has blocks in view."""
+    """Somebody else who has buffers in view."""
 
-    def forget(self, block: BlockId) -> None:
-        """The block is not used any more."""
+    def forget(self, buffer: BufferId) -> None:
+        """The buffer is not used any more."""
 
 
 class Budget:
@@ -100,10 +99,10 @@ class Budget:
             self.held_bytes -= size
 
 
-class Block:
+class Buffer:
     """Shared memory of this process, or taken over from another one."""
 
-    def __init__(self, number: BlockId, fd: int, size: int) -> None:
+    def __init__(self, number: BufferId, fd: int, size: int) -> None:
         self.number, self.fd, self.size = number, fd, size
         self.readers: list[Reader] = []
         """Who was given its descriptor."""
@@ -125,15 +124,15 @@ class Block:
 
 
 class Lease:
-    """The use of a block; the pool has it back when this is gone."""
+    """The use of a buffer; the pool has it back when this is gone."""
 
-    __slots__ = ("_pool", "block")
+    __slots__ = ("_pool", "buffer")
 
-    def __init__(self, block: Block, pool: Pool) -> None:
-        self.block, self._pool = block, pool
+    def __init__(self, buffer: Buffer, pool: BufferPool) -> None:
+        self.buffer, self._pool = buffer, pool
 
     def __del__(self) -> None:
-        self._pool.take_back(self.block)
+        self._pool.take_back(self.buffer)
 
 
 class Shared:
@@ -151,28 +150,28 @@ class Shared:
 
     def fetch(self) -> Any:
         """The value, in memory of its own."""
-        value = value_at(self.lease.block.view(), self.ref)
+        value = value_at(self.lease.buffer.view(), self.ref)
         return value.copy() if isinstance(value, np.ndarray) else value
 
 
 _numbers = itertools.count()
 
 
-class Pool:
-    """Blocks that one worker writes."""
+class BufferPool:
+    """Buffers that one worker writes."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._returned: deque[Block] = deque()
-        """Blocks that are free."""
+        self._returned: deque[Buffer] = deque()
+        """Buffers that are free."""
         self._lock = Lock()
         self._closed = False
 
     def lease(self, size: int) -> Lease:
-        """A block of at least so many bytes; raises `InputFileError` or `LimitError`."""
+        """A buffer of at least so many bytes; raises `InputFileError` or `LimitError`."""
         with self._lock:
             free = sorted((self._returned.popleft() for _ in range(len(self._returned))),
-                          key=lambda block: block.size)  # fmt: skip
+                          key=lambda buffer: buffer.size)  # fmt: skip
             most = max(WASTE * size, SMALL)
             fit = next((b for b in free if size <= b.size <= most), None)
             if fit is not None:
@@ -184,42 +183,42 @@ class Pool:
                 size = -(-size // 4096) * 4096
                 self._budget.take(size)
                 try:
-                    fit = Block(next(_numbers), reserve(size), size)
+                    fit = Buffer(next(_numbers), reserve(size), size)
                 except BaseException:
                     self._budget.give(size)
                     raise
             return Lease(fit, self)
 
-    def take_back(self, block: Block) -> None:
-        """Nobody uses a block any more; called at any moment, so that it takes no lock."""
-        self._returned.append(block)
+    def take_back(self, buffer: Buffer) -> None:
+        """Nobody uses a buffer any more; called at any moment, so that it takes no lock."""
+        self._returned.append(buffer)
         if self._closed:
             self.close()
 
-    def adopt(self, number: BlockId, fd: int, size: int, writer: Reader) -> Lease:
-        """A block that the worker has made; raises `LimitError`."""
+    def adopt(self, number: BufferId, fd: int, size: int, writer: Reader) -> Lease:
+        """A buffer that the worker has made; raises `LimitError`."""
         try:
             self._budget.take(size)
         except LimitError:
             os.close(fd)
             raise
-        block = Block(number, fd, size)
-        block.readers.append(writer)
-        return Lease(block, self)
+        buffer = Buffer(number, fd, size)
+        buffer.readers.append(writer)
+        return Lease(buffer, self)
 
     def put(self, values: Sequence[Plain]) -> list[Shared]:
-        """Copy values into blocks."""
+        """Copy values into buffers."""
         places, sizes = layout([value.data.nbytes for value in values])
         leases = [self.lease(size) for size in sizes]
         shared = []
         for value, (i, offset) in zip(values, places, strict=True):
-            ref = Ref(leases[i].block.number, offset, value.dtype, value.shape)
-            write_at(leases[i].block.view(), ref, value.data)
+            ref = Ref(leases[i].buffer.number, offset, value.dtype, value.shape)
+            write_at(leases[i].buffer.view(), ref, value.data)
             shared.append(Shared(ref, leases[i]))
         return shared
 
     def close(self) -> None:
-        """Give up all blocks, those that are in use as soon as they are free."""
+        """Give up all buffers, those that are in use as soon as they are free."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -228,9 +227,9 @@ class Pool:
     def _lacks(self, size: int) -> bool:
         return self._budget.held_bytes + size > self._budget.most_bytes
 
-    def _drop(self, block: Block) -> None:
-        block.close()
-        self._budget.give(block.size)
+    def _drop(self, buffer: Buffer) -> None:
+        buffer.close()
+        self._budget.give(buffer.size)
 
 
 LAST_BREATH_S = 2.0
@@ -240,12 +239,12 @@ LAST_BREATH_S = 2.0
 class _Process:
     """One process, and what it has in view."""
 
-    def __init__(self, nursery: ThreadPoolExecutor) -> None:
+    def __init__(self, starter: ThreadPoolExecutor) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "dnnp.core.runtime.workers.child"]
         try:
             # The system ends a child with the thread that started it, so that one has to live on.
-            self._process = nursery.submit(
+            self._process = starter.submit(
                 subprocess.Popen,
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
@@ -261,37 +260,30 @@ class _Process:
             raise LimitError(f"cannot start a process: {error.strerror}") from None
         finally:
             theirs.close()
-        limits.join(self._process.pid)
+        self.pid = self._process.pid
+        limits.join(self.pid)
         self._link = ours
-        self._known: set[BlockId] = set()
-        self._gone: deque[BlockId] = deque()
+        self.known: set[BufferId] = set()
+        """Buffers that it has in view."""
+        self._gone: deque[BufferId] = deque()
 
-    @property
-    def number(self) -> int:
-        """The system's number of the process."""
-        return self._process.pid
+    def forget(self, buffer: BufferId) -> None:
+        """Tell the process, with the next message, that a buffer is not used any more."""
+        self.known.discard(buffer)
+        self._gone.append(buffer)
 
-    def forget(self, block: BlockId) -> None:
-        """Tell the process, with the next message, that a block is not used any more."""
-        self._known.discard(block)
-        self._gone.append(block)
-
-    def offer(self, inputs: Iterable[Block], outputs: Iterable[Block]) -> tuple[Offer, list[int]]:
-        """News for the process about these blocks, and descriptors."""
-        blocks, fds = [], []
+    def offer(self, inputs: Iterable[Buffer], outputs: Iterable[Buffer]) -> tuple[Offer, list[int]]:
+        """News for the process about these buffers, and descriptors."""
+        buffers, fds = [], []
         for write, group in ((False, inputs), (True, outputs)):
-            for block in group:
-                if block.number not in self._known:
-                    self._known.add(block.number)
-                    block.readers.append(self)
-                    blocks.append((block.number, block.size, write))
-                    fds.append(block.fd)
+            for buffer in group:
+                if buffer.number not in self.known:
+                    self.known.add(buffer.number)
+                    buffer.readers.append(self)
+                    buffers.append((buffer.number, buffer.size, write))
+                    fds.append(buffer.fd)
         gone = [self._gone.popleft() for _ in range(len(self._gone))]
-        return Offer(blocks, gone), fds
-
-    def knows(self, number: BlockId) -> None:
-        """The process has made a block."""
-        self._known.add(number)
+        return Offer(buffers, gone), fds
 
     def send(self, message: Any, fds: Sequence[int]) -> None:
         """Send; what cannot be sent is noticed when there is no answer."""
@@ -326,11 +318,11 @@ class _Process:
         """End it, and wait for that."""
         self.kill()
         self._process.wait()
-        limits.part(self._process.pid)
+        limits.part(self.pid)
         self._link.close()
 
     def _end(self) -> str:
-        """How a process that has gone has ended."""
+        """Say how a process that has gone has ended."""
         try:
             status = self._process.wait(LAST_BREATH_S)
         except subprocess.TimeoutExpired:
@@ -354,72 +346,72 @@ class ProcessWorker(RemoteWorker[_Sent]):
     """A stage in a process."""
 
     def __init__(
-        self, post: Post, recipe: Recipe, values: dict[str, Shared], staff: ProcessStaff
+        self, spec: WorkerSpec, recipe: Recipe, values: dict[str, Shared], pool: ProcessPool
     ) -> None:
-        super().__init__(post.name, staff)
-        self._cores, self._nursery = post.place.cores, staff.nursery
+        super().__init__(spec.name, pool)
+        self._cores, self._starter = spec.place.cores, pool.starter
         self.threads: tuple[int, ...] = ()
         self._recipe, self._values = pickle.dumps(recipe), values
-        self._pool = Pool(staff.budget)
+        self._buffers = BufferPool(pool.budget)
         self._sizes: list[int] = []
-        """Bytes of the blocks that the last outputs took."""
+        """Bytes of the buffers that the last outputs took."""
         self._start()
 
     @property
     def process(self) -> int:
         """The system's number of the process that it has now."""
-        return self._process.number
+        return self._process.pid
 
     def close(self) -> None:
-        """End for good, and let go of the memory."""
         super().close()
         self._values.clear()
-        self._pool.close()
+        self._buffers.close()
 
     def _start(self) -> None:
-        self._process = _Process(self._nursery)
-        offer, fds = self._process.offer((v.lease.block for v in self._values.values()), ())
+        self._process = _Process(self._starter)
+        offer, fds = self._process.offer((v.lease.buffer for v in self._values.values()), ())
         refs = {name: value.ref for name, value in self._values.items()}
         self._process.send(Begin(offer, self._recipe, refs, self._cores, sys.path), fds)
 
     def _made(self, seconds: float) -> bool:
+        got = self._received(seconds)
+        if got is not None:
+            self.threads = got[0].threads
+        return got is not None
+
+    def _received(self, seconds: float) -> tuple[Any, list[int]] | None:
+        """Wait so long for a message and its descriptors; raises the error that it tells of."""
         got = self._process.receive(seconds)
-        if got is None:
-            return False
-        (message, _) = got
-        if isinstance(message, Failed):
-            raise error_of(message)
-        self.threads = message.threads
-        return True
+        if got is not None and isinstance(got[0], Failed):
+            raise error_of(got[0])
+        return got
 
     def _job(self, sample: int, values: Mapping[str, Shared]) -> _Sent:
-        return _Sent(sample, values, [self._pool.lease(size) for size in self._sizes])
+        return _Sent(sample, values, [self._buffers.lease(size) for size in self._sizes])
 
     def _send(self, job: _Sent) -> None:
-        room = [lease.block for lease in job.room]
-        offer, fds = self._process.offer((v.lease.block for v in job.values.values()), room)
+        room = [lease.buffer for lease in job.room]
+        offer, fds = self._process.offer((v.lease.buffer for v in job.values.values()), room)
         refs = {name: value.ref for name, value in job.values.items()}
-        self._process.send(Job(offer, refs, [(block.number, block.size) for block in room]), fds)
+        self._process.send(Job(offer, refs, [(buffer.number, buffer.size) for buffer in room]), fds)
 
     def _answer(self, job: _Sent, seconds: float) -> Answer | None:
-        got = self._process.receive(seconds)
+        got = self._received(seconds)
         if got is None:
             return None
         message, fds = got
-        if isinstance(message, Failed):
-            raise error_of(message)
         values = self._taken(job, message, fds)
         return Answer(values, message.start_ns, message.end_ns, message.waited_ns)
 
     def _taken(self, job: _Sent, done: Done, fds: Sequence[int]) -> dict[str, Shared]:
-        """The outputs, in blocks that were lent for them or that the process has made."""
-        leases = {lease.block.number: lease for lease in job.room}
+        """The outputs, in buffers that were lent for them or that the process has made."""
+        leases = {lease.buffer.number: lease for lease in job.room}
         for (number, size), fd in zip(done.made, fds, strict=True):
-            self._process.knows(number)
-            leases[number] = self._pool.adopt(number, fd, size, self._process)
-        used = {ref.block: leases[ref.block] for ref in done.values.values()}
-        self._sizes = [lease.block.size for lease in used.values()]
-        return {name: Shared(ref, leases[ref.block]) for name, ref in done.values.items()}
+            self._process.known.add(number)
+            leases[number] = self._buffers.adopt(number, fd, size, self._process)
+        used = {ref.buffer: leases[ref.buffer] for ref in done.values.values()}
+        self._sizes = [lease.buffer.size for lease in used.values()]
+        return {name: Shared(ref, leases[ref.buffer]) for name, ref in done.values.items()}
 
     def _kill(self) -> None:
         self._process.kill()
@@ -428,7 +420,7 @@ class ProcessWorker(RemoteWorker[_Sent]):
         self._process.close()
 
 
-class ProcessStaff(RemoteStaff[Shared, ProcessWorker]):
+class ProcessPool(WorkerPool[Shared]):
     """Processes of this machine."""
 
     kind = "process"
@@ -436,25 +428,19 @@ class ProcessStaff(RemoteStaff[Shared, ProcessWorker]):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules, Shared, self._shared)
         self.budget = Budget(rules.memory_bytes)
-        self.nursery = ThreadPoolExecutor(1, thread_name_prefix="nursery")
+        self.starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
         """The thread that starts processes."""
-        self._inputs = Pool(self.budget)
+        self._inputs = BufferPool(self.budget)
 
-    def place(self, place: Place) -> Place:
-        """The same: processes are on this machine."""
-        return place
-
-    def hire(self, post: Post, recipe: Recipe, values: dict[str, Shared]) -> ProcessWorker:
-        """Start a process; `ready` waits for it."""
-        worker = ProcessWorker(post, recipe, dict(values), self)
+    def add(self, spec: WorkerSpec, recipe: Recipe, values: dict[str, Shared]) -> ProcessWorker:
+        worker = ProcessWorker(spec, recipe, dict(values), self)
         self.workers.append(worker)
         return worker
 
     def close(self) -> None:
-        """End all processes, and let go of the memory."""
         super().close()
         self._inputs.close()
-        self.nursery.shutdown()
+        self.starter.shutdown()
 
     def _shared(self, value: Any) -> Shared:
         return self._inputs.put([plain(value)])[0]

@@ -29,11 +29,11 @@ from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.messages import Failed, error_of, failure_of
 from dnnp.core.runtime.workers.pool import (
     LostError,
-    Post,
-    RemoteStaff,
     RemoteWorker,
     Rules,
     Sent,
+    WorkerPool,
+    WorkerSpec,
     finite,
 )
 from dnnp.core.runtime.workers.recipes import Computing, Recipe
@@ -65,11 +65,16 @@ class Computer:
     """
 
     def __init__(
-        self, recipe: bytes, path: Sequence[str], post: Post, names: Sequence[str], *values: Any
+        self,
+        recipe: bytes,
+        path: Sequence[str],
+        spec: WorkerSpec,
+        names: Sequence[str],
+        *values: Any,
     ) -> None:
         """`path` is where the one who starts it finds modules; values go by `names`."""
         sys.path += [folder for folder in path if folder not in sys.path]
-        self._given = recipe, dict(zip(names, values, strict=True)), post.place.cores
+        self._given = recipe, dict(zip(names, values, strict=True)), spec.place.cores
         self._next = 0
         self._changed = Condition()
         self._thread = ThreadPoolExecutor(1)
@@ -141,13 +146,13 @@ class RayWorker(RemoteWorker[_Sent]):
     """A stage in an actor."""
 
     def __init__(
-        self, post: Post, recipe: Recipe, values: Mapping[str, Stored], staff: RayStaff
+        self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, Stored], pool: RayPool
     ) -> None:
-        super().__init__(post.name, staff)
-        self.post = post
+        super().__init__(spec.name, pool)
+        self.spec = spec
         self._outputs = tuple(recipe.outputs)
         self._recipe, self._values = pickle.dumps(recipe), values
-        self._ray = staff.ray
+        self._ray = pool.ray
         self._seat = Seat("", False, {})
         self._actor: Any = None
         self._number = 0
@@ -171,7 +176,7 @@ class RayWorker(RemoteWorker[_Sent]):
         kind = self._ray.remote(Computer)
         kind = kind.options(**how, **seat.options, scheduling_strategy=where)
         refs = [value.ref for value in values.values()]
-        self._actor = kind.remote(self._recipe, sys.path, self.post, list(values), *refs)
+        self._actor = kind.remote(self._recipe, sys.path, self.spec, list(values), *refs)
         self._home = self._actor.make.remote()
 
     def _made(self, seconds: float) -> bool:
@@ -236,7 +241,7 @@ class RayWorker(RemoteWorker[_Sent]):
         self._kill()
 
 
-class RayStaff(RemoteStaff[Stored, RayWorker]):
+class RayPool(WorkerPool[Stored]):
     """Actors of a Ray cluster."""
 
     kind = "ray"
@@ -251,15 +256,15 @@ class RayStaff(RemoteStaff[Stored, RayWorker]):
         """Cores are known where the cluster is this machine; Ray shows an actor its own GPU."""
         return Place(0, place.cores if self._local else (), place.provider)
 
-    def hire(self, post: Post, recipe: Recipe, values: Mapping[str, Stored]) -> RayWorker:
+    def add(self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, Stored]) -> RayWorker:
         """A worker, whose actor is made by `ready`."""
-        worker = RayWorker(post, recipe, values, self)
+        worker = RayWorker(spec, recipe, values, self)
         self.workers.append(worker)
         return worker
 
     def ready(self) -> None:
         """Have all actors made, and wait for them."""
-        found = seats(self.ray, [worker.post for worker in self.workers], self._note)
+        found = seats(self.ray, [worker.spec for worker in self.workers], self._note)
         for worker, seat in zip(self.workers, found, strict=True):
             worker.begin(seat)
         super().ready()
@@ -440,7 +445,7 @@ class Seat(NamedTuple):
     """Processors, GPUs and other resources."""
 
 
-def seats(ray: Any, posts: Sequence[Post], note: Callable[[str], None]) -> list[Seat]:
+def seats(ray: Any, specs: Sequence[WorkerSpec], note: Callable[[str], None]) -> list[Seat]:
     """A node for each actor: one for its device if there is any, else the one with most room.
 
     Where a node has fewer processors than its actors have threads, they share them.
@@ -451,26 +456,26 @@ def seats(ray: Any, posts: Sequence[Post], note: Callable[[str], None]) -> list[
         No node has the GPU that an actor needs.
     """
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    mine = [_candidates(post, nodes) for post in posts]
+    mine = [_candidates(spec, nodes) for spec in specs]
     load = dict.fromkeys(nodes, 0)
-    homes = [""] * len(posts)
+    homes = [""] * len(specs)
     # Those that can go anywhere come last, so that they leave room for the others.
-    for i in sorted(range(len(posts)), key=lambda i: not mine[i][1]):
-        threads = posts[i].threads
+    for i in sorted(range(len(specs)), key=lambda i: not mine[i][1]):
+        threads = specs[i].threads
         homes[i] = min(mine[i][0], key=lambda n: (load[n] + threads) / max(_cpus(nodes[n]), 1e-3))
         load[homes[i]] += threads
     if any(load[n] > _cpus(nodes[n]) for n in nodes):
         total = sum(map(_cpus, nodes.values()))
-        note(f"{counted(len(posts), 'worker')} of {sum(load.values())} threads share processors of "
+        note(f"{counted(len(specs), 'worker')} of {sum(load.values())} threads share processors of "
              f"Ray, {total:g} in all")  # fmt: skip
     found = []
-    for post, home, (_, bound) in zip(posts, homes, mine, strict=True):
-        share = post.threads * min(1.0, _cpus(nodes[home]) / load[home])
+    for spec, home, (_, bound) in zip(specs, homes, mine, strict=True):
+        share = spec.threads * min(1.0, _cpus(nodes[home]) / load[home])
         # Ray counts whole processors, or parts of one.
         cpus = math.floor(share) if share >= 1 else math.floor(share * 1e4) / 1e4
         options: dict[str, Any] = {"num_cpus": cpus}
-        if post.gpus:
-            options["num_gpus"] = post.gpus
+        if spec.gpus:
+            options["num_gpus"] = spec.gpus
         found.append(Seat(home, bound, options))
     return found
 
@@ -479,12 +484,12 @@ def _cpus(node: Mapping[str, Any]) -> float:
     return float(node["Resources"].get("CPU", 0.0))
 
 
-def _candidates(post: Post, nodes: Mapping[str, Any]) -> tuple[list[str], bool]:
+def _candidates(spec: WorkerSpec, nodes: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Nodes that an actor can go to, and whether they are for its device."""
-    able = [n for n in nodes if nodes[n]["Resources"].get("GPU", 0.0) >= post.gpus]
+    able = [n for n in nodes if nodes[n]["Resources"].get("GPU", 0.0) >= spec.gpus]
     if not able:
-        raise LimitError(f"{post.name}: no node of the cluster has a GPU for it")
-    kind, _, number = post.device.rpartition("/")
+        raise LimitError(f"{spec.name}: no node of the cluster has a GPU for it")
+    kind, _, number = spec.device.rpartition("/")
     for label, value in ((DEVICE, f"{kind}.{number}"), (KIND, kind)):
         mine = [n for n in able if kind and nodes[n].get("Labels", {}).get(label) == value]
         if mine:
