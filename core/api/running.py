@@ -240,7 +240,7 @@ def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -
 
     program = program_of_stream(stream, plan, options.samples)
     if program is not None:
-        share = program.transfer_share if program.turns.transfers else None
+        share = program.transfer_share if program.unit_orders.transfers else None
         forecast = Forecast(None, program.makespan_s, program.bubble, share)
         plan = replace(plan, validity="ordered")
         return _Course(plan, program.stages, forecast, program.owners, program=program)
@@ -312,7 +312,7 @@ def _checks(
 
 def _check_links(options: RunOptions, stream: Stream, program: Program | None) -> None:
     """See that there are links to emulate, and say what is left out of them."""
-    if program is None or not program.turns.transfers:
+    if program is None or not program.unit_orders.transfers:
         raise UsageError(
             "--emulate-links: there are no transfers to run; dnnp-schedule --transfers blocking or "
             "non-blocking makes them"

@@ -71,7 +71,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """Kind and sizes in a few words."""
         sizes = "x".join(map(str, self.shape))
         return f"{self.kind} {sizes} {self.dtype}" + f" {self.threads} threads" * (self.threads > 1)
 
@@ -89,6 +89,19 @@ class Case:
         graph = helper.make_graph(builder.nodes, self.kind, ends[:1], ends[1:], weights)
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
+
+
+def _case(
+    kind: str,
+    shape: Shape,
+    block: Callable[..., str],
+    *,
+    dtype: str = "float32",
+    weight: float = 1.0,
+    **sizes: Any,
+) -> Case:
+    """Point of the grid; `sizes` are arguments of the block."""
+    return Case(kind, shape, partial(block, **sizes) if sizes else block, dtype, weight=weight)
 
 
 def _dense(b: Builder, x: str, inner: int, outer: int) -> str:
@@ -131,42 +144,28 @@ def products() -> list[Case]:
     cases = []
     for rows in (1, 8, 64, 256):
         for inner, outer in ((64, 64), (128, 512), (256, 256), (768, 768), (512, 2048)):
-            block = partial(_dense, inner=inner, outer=outer)
-            cases.append(Case("product", (1, rows, inner), block))
+            cases.append(_case("product", (1, rows, inner), _dense, inner=inner, outer=outer))
     for rows, inner, outer in ((1, 512, 1000), (1, 1024, 1024), (16, 100, 30), (37, 128, 512)):
-        cases.append(Case("product", (rows, inner), partial(_dense, inner=inner, outer=outer)))
-    for heads, length, width in (
-        (4, 32, 16),
-        (4, 128, 32),
-        (12, 128, 64),
-        (8, 256, 64),
-        (2, 16, 8),
-    ):
-        cases.append(Case("heads", (heads, length, width), _heads))
+        cases.append(_case("product", (rows, inner), _dense, inner=inner, outer=outer))
+    for shape in ((4, 32, 16), (4, 128, 32), (12, 128, 64), (8, 256, 64), (2, 16, 8)):
+        cases.append(_case("heads", shape, _heads))
     for dtype in ("float64", "float16"):
         for rows, inner in ((32, 128), (128, 512)):
-            block = partial(_dense, inner=inner, outer=inner)
-            cases.append(Case("product", (1, rows, inner), block, dtype))
+            shape = (1, rows, inner)
+            cases.append(_case("product", shape, _dense, dtype=dtype, inner=inner, outer=inner))
     for width in (64, 256):
-        cases.append(Case("loop", (64, width), partial(_loop, width=width)))
+        cases.append(_case("loop", (64, width), _loop, width=width))
     for steps, width in ((8, 64), (20, 128), (16, 512)):
-        cases.append(Case("recurrent", (steps, 1, width), partial(_lstm, width=width)))
-        cases.append(Case("recurrent", (steps, 4, width), partial(_gru, width=width)))
+        cases.append(_case("recurrent", (steps, 1, width), _recurrent, op="LSTM", width=width))
+        cases.append(_case("recurrent", (steps, 4, width), _recurrent, op="GRU", width=width))
     return cases
 
 
-def _lstm(b: Builder, x: str, width: int) -> str:
-    inner = 2 * width
-    w, r = (b.weight(1, 4 * width, width, inner=inner) for _ in range(2))
-    y = b.add("LSTM", x, w, r, b.weight(1, 8 * width), hidden_size=width)
-    return b.add("Squeeze", y, b.constant(np.array([1])))
-
-
-def _gru(b: Builder, x: str, width: int) -> str:
-    inner = 2 * width
-    w, r = (b.weight(1, 3 * width, width, inner=inner) for _ in range(2))
-    y = b.add("GRU", x, w, r, b.weight(1, 6 * width), hidden_size=width)
-    return b.add("Squeeze", y, b.constant(np.array([1])))
+def _recurrent(b: Builder, x: str, op: str, width: int) -> str:
+    gates, inner = {"LSTM": 4, "GRU": 3}[op], 2 * width
+    w, r = (b.weight(1, gates * width, width, inner=inner) for _ in range(2))
+    bias = b.weight(1, 2 * gates * width)
+    return b.add("Squeeze", b.add(op, x, w, r, bias, hidden_size=width), b.constant(np.array([1])))
 
 
 def conv_block(
@@ -192,18 +191,11 @@ def _strided(b: Builder, x: str, channels: int, groups: int) -> str:
     weight = b.weight(channels, channels // groups, 3, 3, inner=inner)
     y = b.add("Conv", x, weight, pads=[1] * 4, strides=[2, 2], group=groups)
     scales = b.constant(np.array([1, 1, 2, 2], np.float32))
-    return b.add(
-        "Resize",
-        y,
-        "",
-        scales,
-        mode="nearest",
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return b.add("Resize", y, "", scales, mode="nearest", **how)
 
 
-def _stem(b: Builder, x: str, size: int, side: int) -> str:
+def _stem(b: Builder, x: str, size: int) -> str:
     """A convolution of 3 channels, as models begin, and a few of its channels kept."""
     y = b.add("Conv", x, b.weight(32, 3, size, size, inner=3 * size * size), pads=[size // 2] * 4)
     return b.add("Conv", b.add("Relu", y), b.weight(3, 32, 1, 1, inner=32))
@@ -234,69 +226,44 @@ def _gate(b: Builder, x: str, channels: int) -> str:
 def convolutions() -> list[Case]:
     """Convolutions by kernel, channels, groups and size of the image; pooling."""
     cases = []
-    for channels, side in ((16, 56), (32, 112), (64, 56), (64, 14), (128, 28), (256, 14), (256, 7)):
+
+    def conv(kind: str, channels: int, side: int, size: int, **more: Any) -> None:
         image = (1, channels, side, side)
-        cases.append(Case("conv", image, partial(conv_block, channels=channels, size=3)))
-        cases.append(
-            Case(
-                "depthwise", image, partial(conv_block, channels=channels, size=3, groups=channels)
-            )
-        )
-        cases.append(Case("pointwise", image, partial(conv_block, channels=channels, size=1)))
-    for channels, side in ((96, 28), (384, 14), (960, 7), (24, 56)):
-        image = (1, channels, side, side)
-        cases.append(
-            Case(
-                "depthwise", image, partial(conv_block, channels=channels, size=3, groups=channels)
-            )
-        )
-    cases.append(
-        Case("depthwise", (1, 240, 14, 14), partial(conv_block, channels=240, size=5, groups=240))
-    )
-    for channels, hidden, side in (
-        (24, 144, 56),
-        (64, 384, 14),
-        (160, 960, 7),
-        (256, 64, 56),
-        (512, 128, 28),
-        (8, 48, 112),
+        cases.append(_case(kind, image, conv_block, channels=channels, size=size, **more))
+
+    for c, side in ((16, 56), (32, 112), (64, 56), (64, 14), (128, 28), (256, 14), (256, 7)):
+        conv("conv", c, side, 3)
+        conv("depthwise", c, side, 3, groups=c)
+        conv("pointwise", c, side, 1)
+    for c, side in ((96, 28), (384, 14), (960, 7), (24, 56)):
+        conv("depthwise", c, side, 3, groups=c)
+    conv("depthwise", 240, 14, 5, groups=240)
+    for c, hidden, side in (
+        (24, 144, 56), (64, 384, 14), (160, 960, 7), (256, 64, 56), (512, 128, 28), (8, 48, 112),
         (48, 12, 14),
-    ):
-        image = (1, channels, side, side)
-        cases.append(
-            Case("pointwise", image, partial(_bottleneck, channels=channels, hidden=hidden))
-        )
-    cases.append(Case("conv", (1, 40, 28, 28), partial(conv_block, channels=40, size=5)))
-    cases.append(
-        Case("grouped", (1, 128, 28, 28), partial(conv_block, channels=128, size=3, groups=32))
-    )
-    block = partial(conv_block, channels=136, size=1, groups=4)
-    cases.append(Case("grouped", (1, 136, 28, 28), block))
-    cases.append(
-        Case("grouped", (1, 256, 14, 14), partial(conv_block, channels=256, size=3, groups=4))
-    )
-    for channels, groups, side in ((64, 1, 56), (96, 96, 56), (256, 1, 14)):
-        cases.append(
-            Case(
-                "strided",
-                (1, channels, side, side),
-                partial(_strided, channels=channels, groups=groups),
-            )
-        )
+    ):  # fmt: skip
+        image = (1, c, side, side)
+        cases.append(_case("pointwise", image, _bottleneck, channels=c, hidden=hidden))
+    conv("conv", 40, 28, 5)
+    conv("grouped", 128, 28, 3, groups=32)
+    conv("grouped", 136, 28, 1, groups=4)
+    conv("grouped", 256, 14, 3, groups=4)
+    for c, groups, side in ((64, 1, 56), (96, 96, 56), (256, 1, 14)):
+        cases.append(_case("strided", (1, c, side, side), _strided, channels=c, groups=groups))
     for size, side in ((3, 112), (7, 112), (3, 224)):
-        cases.append(Case("stem", (1, 3, side, side), partial(_stem, size=size, side=side)))
-    for channels, hidden, side, size in (
+        cases.append(_case("stem", (1, 3, side, side), _stem, size=size))
+    for c, hidden, side, size in (
         (4, 32, 56, 1), (8, 96, 28, 1), (12, 64, 56, 1), (8, 24, 35, 3), (12, 16, 35, 5),
     ):  # fmt: skip
-        block = partial(_narrow, channels=channels, hidden=hidden, size=size)
-        cases.append(Case("narrow", (1, channels, side, side), block))
-    cases += [Case("window", (1, c, s, s), _lrn) for c, s in ((64, 28), (96, 54))]
-    for op, channels, side in (("MaxPool", 64, 56), ("AveragePool", 192, 14), ("MaxPool", 256, 14)):
-        cases.append(Case("pool", (1, channels, side, side), partial(pool_block, op=op, size=3)))
-    for channels, side in ((64, 28), (240, 14), (32, 56)):
-        cases.append(Case("gate", (1, channels, side, side), partial(_gate, channels=channels)))
+        image = (1, c, side, side)
+        cases.append(_case("narrow", image, _narrow, channels=c, hidden=hidden, size=size))
+    cases += [_case("window", (1, c, s, s), _lrn) for c, s in ((64, 28), (96, 54))]
+    for op, c, side in (("MaxPool", 64, 56), ("AveragePool", 192, 14), ("MaxPool", 256, 14)):
+        cases.append(_case("pool", (1, c, side, side), pool_block, op=op, size=3))
+    for c, side in ((64, 28), (240, 14), (32, 56)):
+        cases.append(_case("gate", (1, c, side, side), _gate, channels=c))
     for dtype in ("float16", "float64"):
-        cases.append(Case("conv", (1, 64, 28, 28), partial(conv_block, channels=64, size=3), dtype))
+        conv("conv", 64, 28, 3, dtype=dtype)
     return cases
 
 
@@ -329,11 +296,11 @@ def quantised() -> list[Case]:
     """Products and convolutions in 8-bit integers."""
     cases = []
     for rows, width in ((1, 256), (64, 256), (128, 768)):
-        cases.append(Case("dynamic", (rows, width), partial(_dynamic, width=width)))
-    for channels, side in ((64, 28), (128, 14)):
-        for size, groups in ((1, 1), (3, 1), (3, channels)):
-            block = partial(_quantised_conv, channels=channels, size=size, groups=groups)
-            cases.append(Case("quantised-conv", (1, channels, side, side), block))
+        cases.append(_case("dynamic", (rows, width), _dynamic, width=width))
+    for c, side in ((64, 28), (128, 14)):
+        for size, groups in ((1, 1), (3, 1), (3, c)):
+            sizes = {"channels": c, "size": size, "groups": groups}
+            cases.append(_case("quantised-conv", (1, c, side, side), _quantised_conv, **sizes))
     return cases
 
 
@@ -392,32 +359,26 @@ def _cast(b: Builder, x: str) -> str:
 
 def elementwise() -> list[Case]:
     """Operators on each element, cheap and dear, in and beyond the caches."""
+    blocks: dict[str, Block] = {
+        "arithmetic": _pair, "vector": _vector, "scalar": _scalar, "divide": _divide,
+        "power": _power, "where": _where, "cast": _cast,
+    }  # fmt: skip
+    for kind, ops in (
+        ("tanh", "Tanh"), ("sigmoid", "Sigmoid"), ("erf", "Erf"), ("exp", "Exp Log"),
+        ("relu", "Relu Neg"),
+    ):  # fmt: skip
+        blocks[kind] = partial(_unary, ops=ops)
     cases = []
-    flat: tuple[Shape, ...] = ((16, 64), (64, 128), (128, 768), (512, 2048))
-    blocks: dict[str, Callable[[Shape], Block]] = {
-        "arithmetic": lambda s: _pair,
-        "vector": lambda s: partial(_vector, width=s[-1]),
-        "scalar": lambda s: _scalar,
-        "divide": lambda s: _divide,
-        "power": lambda s: _power,
-        "where": lambda s: _where,
-        "cast": lambda s: _cast,
-        "tanh": lambda s: partial(_unary, ops="Tanh"),
-        "sigmoid": lambda s: partial(_unary, ops="Sigmoid"),
-        "erf": lambda s: partial(_unary, ops="Erf"),
-        "exp": lambda s: partial(_unary, ops="Exp Log"),
-        "relu": lambda s: partial(_unary, ops="Relu Neg"),
-    }
-    for kind, made in blocks.items():
-        cases += [Case(kind, shape, made(shape)) for shape in flat]
+    for kind, block in blocks.items():
+        for shape in ((16, 64), (64, 128), (128, 768), (512, 2048)):
+            width = {"width": shape[-1]} if kind == "vector" else {}
+            cases.append(_case(kind, shape, block, **width))
     for heads, length in ((4, 32), (4, 128), (12, 197)):
-        block = partial(_masked, length=length)
-        cases.append(Case("mask", (heads, length, length), block))
-    for channels, side in ((64, 28), (16, 112)):
-        block = partial(_channel, channels=channels)
-        cases.append(Case("channel", (1, channels, side, side), block))
-    cases.append(Case("arithmetic", (128, 768), _pair, "float16"))
-    cases.append(Case("arithmetic", (128, 768), _pair, "float64"))
+        cases.append(_case("mask", (heads, length, length), _masked, length=length))
+    for c, side in ((64, 28), (16, 112)):
+        cases.append(_case("channel", (1, c, side, side), _channel, channels=c))
+    for dtype in ("float16", "float64"):
+        cases.append(_case("arithmetic", (128, 768), _pair, dtype=dtype))
     return cases
 
 
@@ -452,26 +413,25 @@ def rows() -> list[Case]:
     """Normalisation, softmax and reductions over rows, long and short."""
     cases = []
     for shape in ((4, 16, 16), (4, 128, 128), (12, 197, 197), (1, 128, 768), (1, 512, 1024)):
-        cases.append(Case("softmax", shape, _softmax))
-        cases.append(Case("norm", shape, partial(norm_block, width=shape[-1])))
-        cases.append(Case("norm-sum", shape, partial(_norm_sum, width=shape[-1])))
-        cases.append(Case("gelu", shape, gelu_block))
-        cases.append(Case("reduce", shape, partial(_mean, op="ReduceMean")))
-        cases.append(Case("reduce", shape, partial(_mean, op="ReduceMax")))
-    for channels, side in ((32, 32), (64, 56)):
-        block = partial(_instance, channels=channels)
-        cases.append(Case("instance", (1, channels, side, side), block))
+        cases.append(_case("softmax", shape, _softmax))
+        cases.append(_case("norm", shape, norm_block, width=shape[-1]))
+        cases.append(_case("norm-sum", shape, _norm_sum, width=shape[-1]))
+        cases.append(_case("gelu", shape, gelu_block))
+        cases.append(_case("reduce", shape, _mean, op="ReduceMean"))
+        cases.append(_case("reduce", shape, _mean, op="ReduceMax"))
+    for c, side in ((32, 32), (64, 56)):
+        cases.append(_case("instance", (1, c, side, side), _instance, channels=c))
     return cases
 
 
-def _permuted(b: Builder, x: str, shape: Shape, order: tuple[int, ...]) -> str:
+def _permuted(b: Builder, x: str, size: Shape, order: tuple[int, ...]) -> str:
     """A transpose, and the same shape again; a reshape keeps transposes from cancelling out."""
     y = b.add("Transpose", x, perm=order)
-    return b.add("Reshape", y, b.constant(np.array(shape)))
+    return b.add("Reshape", y, b.constant(np.array(size)))
 
 
-def _views(b: Builder, x: str, shape: Shape) -> str:
-    for wanted in ((prod(shape),), shape):
+def _views(b: Builder, x: str, size: Shape) -> str:
+    for wanted in ((prod(size),), size):
         x = b.add("Reshape", x, b.constant(np.array(wanted)))
     return b.add("Neg", x)
 
@@ -490,9 +450,9 @@ def _halves(b: Builder, x: str, axis: int) -> str:
     return b.add("Concat", f"{y}.1", y, axis=axis)
 
 
-def _slices(b: Builder, x: str, shape: Shape) -> str:
-    half = shape[-1] // 2
-    at = [b.constant(np.array([v])) for v in (0, half, 2 * half, len(shape) - 1)]
+def _slices(b: Builder, x: str, size: Shape) -> str:
+    half = size[-1] // 2
+    at = [b.constant(np.array([v])) for v in (0, half, 2 * half, len(size) - 1)]
     parts = [b.add("Slice", x, at[i], at[i + 1], at[3]) for i in (0, 1)]
     return b.add("Concat", parts[1], parts[0], axis=-1)
 
@@ -502,27 +462,27 @@ def _gather(b: Builder, x: str, rows: int) -> str:
     return b.add("Gather", x, b.constant(order), axis=0)
 
 
-def _elements(b: Builder, x: str, shape: Shape) -> str:
-    order = np.random.default_rng(0).integers(0, shape[0], shape)
+def _elements(b: Builder, x: str, size: Shape) -> str:
+    order = np.random.default_rng(0).integers(0, size[0], size)
     return b.add("GatherElements", x, b.constant(order), axis=0)
 
 
-def _scatter(b: Builder, x: str, shape: Shape) -> str:
-    order = np.random.default_rng(0).permutation(shape[0])[:, None]
+def _scatter(b: Builder, x: str, size: Shape) -> str:
+    order = np.random.default_rng(0).permutation(size[0])[:, None]
     return b.add("ScatterND", x, b.constant(order), b.add("Neg", x))
 
 
-def _pad(b: Builder, x: str, shape: Shape) -> str:
-    zeros = [0] * (len(shape) - 1)
+def _pad(b: Builder, x: str, size: Shape) -> str:
+    zeros = [0] * (len(size) - 1)
     y = b.add("Pad", x, b.constant(np.array([*zeros, 1, *zeros, 1])))
-    at = [b.constant(np.array([v])) for v in (1, shape[-1] + 1, len(shape) - 1)]
+    at = [b.constant(np.array([v])) for v in (1, size[-1] + 1, len(size) - 1)]
     return b.add("Slice", y, *at)
 
 
-def _expand(b: Builder, x: str, shape: Shape) -> str:
-    wide = b.add("Expand", x, b.constant(np.array([4, *shape])))
+def _expand(b: Builder, x: str, size: Shape) -> str:
+    wide = b.add("Expand", x, b.constant(np.array([4, *size])))
     at = [b.constant(np.array([v])) for v in (1, 2, 0)]
-    return b.add("Reshape", b.add("Slice", wide, *at), b.constant(np.array(shape)))
+    return b.add("Reshape", b.add("Slice", wide, *at), b.constant(np.array(size)))
 
 
 def _sort(b: Builder, x: str) -> str:
@@ -536,24 +496,22 @@ def moves() -> list[Case]:
     cases = []
     shape: Shape
     for shape in ((1, 32, 4, 16), (1, 128, 4, 32), (1, 197, 12, 64), (1, 512, 8, 64)):
-        block = partial(_permuted, shape=shape, order=(0, 2, 1, 3))
-        cases.append(Case("heads-apart", shape, block))
+        cases.append(_case("heads-apart", shape, _permuted, size=shape, order=(0, 2, 1, 3)))
     for shape in ((4, 32, 48), (1, 128, 512), (1, 768, 196), (8, 256, 192)):
-        block = partial(_permuted, shape=shape, order=(0, 2, 1))
-        cases.append(Case("transpose", shape, block))
-        cases.append(Case("halves", shape, partial(_halves, axis=1)))
-        cases.append(Case("slices", shape, partial(_slices, shape=shape)))
-        cases.append(Case("pad", shape, partial(_pad, shape=shape)))
-        cases.append(Case("expand", shape, partial(_expand, shape=shape)))
+        cases.append(_case("transpose", shape, _permuted, size=shape, order=(0, 2, 1)))
+        cases.append(_case("halves", shape, _halves, axis=1))
+        cases.append(_case("slices", shape, _slices, size=shape))
+        cases.append(_case("pad", shape, _pad, size=shape))
+        cases.append(_case("expand", shape, _expand, size=shape))
     for shape in ((1, 64), (8, 8)):
-        cases.append(Case("view", shape, partial(_views, shape=shape)))
-        cases.append(Case("tiny", shape, partial(_tiny, width=shape[-1])))
+        cases.append(_case("view", shape, _views, size=shape))
+        cases.append(_case("tiny", shape, _tiny, width=shape[-1]))
     for shape in ((32, 64), (512, 128), (1000, 768)):
-        cases.append(Case("gather", shape, partial(_gather, rows=shape[0])))
-        cases.append(Case("elements", shape, partial(_elements, shape=shape)))
-        cases.append(Case("scatter", shape, partial(_scatter, shape=shape)))
+        cases.append(_case("gather", shape, _gather, rows=shape[0]))
+        cases.append(_case("elements", shape, _elements, size=shape))
+        cases.append(_case("scatter", shape, _scatter, size=shape))
     for shape in ((16, 256), (128, 1000)):
-        cases.append(Case("sort", shape, _sort))
+        cases.append(_case("sort", shape, _sort))
     return cases
 
 
@@ -610,32 +568,19 @@ def layers() -> list[Case]:
     """Layers of several operators, where each finds the caches as others left them."""
     cases = []
     for length, heads, width in (
-        (64, 4, 64),
-        (100, 6, 32),
-        (196, 3, 64),
-        (24, 2, 48),
-        (160, 8, 64),
-        (8, 2, 16),
-        (16, 2, 32),
-    ):
-        block = partial(_encoder, length=length, heads=heads, width=width)
-        cases.append(Case("encoder", (1, length, heads * width), block, weight=_WEIGHT))
-    for channels, hidden, side in ((128, 32, 28), (96, 24, 56), (320, 80, 14), (512, 128, 14)):
-        block = partial(_between, channels=channels, hidden=hidden, groups=1)
-        cases.append(Case("bottleneck", (1, channels, side, side), block, weight=_WEIGHT))
-    for channels, hidden, side in (
-        (16, 64, 48),
-        (40, 240, 20),
-        (80, 480, 10),
-        (32, 192, 28),
-        (16, 32, 7),
-    ):
-        block = partial(_between, channels=channels, hidden=hidden, groups=hidden)
-        cases.append(Case("inverted", (1, channels, side, side), block, weight=_WEIGHT))
-    for channels, side in ((64, 35), (192, 17), (320, 8), (256, 28)):
-        cases.append(
-            Case("branches", (1, channels, side, side), partial(_branches, channels=channels))
-        )
+        (64, 4, 64), (100, 6, 32), (196, 3, 64), (24, 2, 48), (160, 8, 64), (8, 2, 16), (16, 2, 32),
+    ):  # fmt: skip
+        sizes = {"length": length, "heads": heads, "width": width}
+        shape = (1, length, heads * width)
+        cases.append(_case("encoder", shape, _encoder, weight=_WEIGHT, **sizes))
+    for c, hidden, side in ((128, 32, 28), (96, 24, 56), (320, 80, 14), (512, 128, 14)):
+        sizes = {"channels": c, "hidden": hidden, "groups": 1}
+        cases.append(_case("bottleneck", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
+    for c, hidden, side in ((16, 64, 48), (40, 240, 20), (80, 480, 10), (32, 192, 28), (16, 32, 7)):
+        sizes = {"channels": c, "hidden": hidden, "groups": hidden}
+        cases.append(_case("inverted", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
+    for c, side in ((64, 35), (192, 17), (320, 8), (256, 28)):
+        cases.append(_case("branches", (1, c, side, side), _branches, channels=c))
     return cases
 
 
@@ -645,15 +590,8 @@ QUICK = ("product", "pointwise", "arithmetic", "softmax", "transpose", "view")
 
 def grid(threads: int = 1, *, quick: bool = False) -> list[Case]:
     """All points, or with `quick` the smallest of some kinds."""
-    cases = [
-        *products(),
-        *convolutions(),
-        *elementwise(),
-        *rows(),
-        *moves(),
-        *quantised(),
-        *layers(),
-    ]
+    parts = (products, convolutions, elementwise, rows, moves, quantised, layers)
+    cases = [case for part in parts for case in part()]
     if quick:
         cases.sort(key=lambda case: prod(case.shape))
         first = {case.kind: case for case in reversed(cases)}

@@ -31,12 +31,7 @@ from dnnp.core.runtime.report.choice import (
     is_clear,
 )
 from dnnp.core.runtime.report.outcome import OTHERS, Checks, Outcome
-from dnnp.core.runtime.report.statistics import (
-    Timing,
-    median_timing,
-    timing_of,
-    worth_repeating,
-)
+from dnnp.core.runtime.report.statistics import Timing, median_timing, timing_of, worth_repeating
 from dnnp.core.runtime.report.sweep import Queueing, Sweep, Swept, queueing, run_sweep
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 

@@ -28,8 +28,9 @@ from dnnp.core.runtime.measure_operators import (
 from dnnp.core.runtime.model.inputs import Sample
 from dnnp.core.runtime.model.session import SessionConfig, places
 from dnnp.core.runtime.pipeline.prepare import Pipeline, make_step
-from dnnp.core.runtime.pipeline.steps import Job, Steered, Step, route
-from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.pipeline.sources import Repeated, Sink
+from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step, route
+from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Timing, is_disturbed, summarize
 from dnnp.core.runtime.values import Values
 from dnnp.formats.onnx_scope import reads, writes
@@ -362,14 +363,13 @@ class _Line:
     def send(self, count: int, warmup: int) -> Timing:
         """Send samples through."""
         total = count + warmup
-        orders = [
-            [Job(step, 0, s) for s in range(total) for step in steps] for steps in self.devices
-        ]
+        jobs = [[Job(step, 0, s) for s in range(total) for step in steps] for steps in self.devices]
         # Room for a sample on every device between: nobody waits for a tensor that skips some.
         most = 2 + len(self.devices)
         room = {(e.tail, e.head): most for e in route(self.steps, self.outputs)}
-        steered = Steered(orders, room)
-        trace = run_pipeline(self.steps, self.samples, total, self.outputs, steered=steered)
+        orders = DeviceOrders(jobs, room)
+        source = Repeated(self.samples, total)
+        trace = send(self.steps, source, Sink(), self.outputs, orders=orders)
         timing = summarize(trace, warmup)
         return replace(timing, taken=()) if self.crowded else timing
 

@@ -20,7 +20,6 @@ from dnnp.core.runtime.model.inputs import Sample, random_inputs
 from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.steps import Worker
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import graph_of
@@ -29,6 +28,7 @@ from dnnp.formats.stream import read_bytes
 from dnnp.samples.build import write as write_sample
 from support.bench import table
 from support.run import dnnp
+from support.running import run_pipeline
 
 MODELS = (
     "mobilenet-v2-small",

@@ -10,11 +10,10 @@ import onnx.backend.test
 
 from dnnp.core.model.text import shown_seconds
 from dnnp.core.runtime.pipeline.steps import Step
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.statistics import summarize
 from support.bench import table
 from support.run import Result, dnnp
-from support.running import known_time, step_of
+from support.running import known_time, run_pipeline, step_of
 
 ROUNDS = 5
 SAMPLES = 100

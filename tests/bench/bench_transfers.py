@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.runtime.pipeline.schedule_orders import crew_of, steering, turns_of
-from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.pipeline.schedule_orders import (
+    orders_of_units,
+    schedule_steps,
+)
 from dnnp.core.runtime.report.statistics import share_of, summarize_schedule
 from dnnp.core.runtime.values import Values
 from dnnp.core.schedule.auto import solve
@@ -23,6 +25,7 @@ from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.transfers import global_order, with_transfers
 from dnnp.formats.schedule import schedule_records
 from support.bench import table
+from support.running import run_pipeline
 from support.scheduled import stand_ins
 
 DEVICES = 4
@@ -72,11 +75,11 @@ class Figures(NamedTuple):
 
 def predicted(case: Case) -> Figures:
     """By the schedule."""
-    turns = turns_of(case.schedule, case.blocks, {})
-    spent = (turns.end_s - turns.start_s).sum(axis=1)
-    occupied = sum(t.width * float(spent[t.step]) for t in turns.transfers)
+    unit_orders = orders_of_units(case.schedule, case.blocks, {})
+    spent = (unit_orders.end_s - unit_orders.start_s).sum(axis=1)
+    occupied = sum(t.width * float(spent[t.step]) for t in unit_orders.transfers)
     makespan = case.schedule["makespan_s"]
-    share = share_of(turns.transfers, occupied, makespan)
+    share = share_of(unit_orders.transfers, occupied, makespan)
     return Figures(makespan, case.schedule["bubble"], share)
 
 
@@ -92,15 +95,15 @@ def measured(case: Case) -> Figures:
         return call
 
     steps, step_of = stand_ins(passes, call_of)
-    turns = turns_of(case.schedule, case.blocks, step_of)
+    unit_orders = orders_of_units(case.schedule, case.blocks, step_of)
     widths = np.array([len(passes[number]["homes"][0]) for number in step_of])
     last = [str(number) for number in step_of]
     rounds = []
     for _ in range(ROUNDS):
-        crew = crew_of(steps, turns, emulate=True)
-        steered = steering(turns, crew.steps, last, 2)
-        trace = run_pipeline(crew.steps, [{}], MICRO_BATCHES, last, steered=steered)
-        trace = crew.apart(trace)
+        scheduled = schedule_steps(steps, unit_orders, emulate=True)
+        orders = scheduled.device_orders(last, 2)
+        trace = run_pipeline(scheduled.steps, [{}], MICRO_BATCHES, last, orders=orders)
+        trace = scheduled.apart(trace)
         timing, moved = summarize_schedule(trace, DEVICES), trace.moved
         assert moved is not None
         assert timing.moved is not None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib.util
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.steps import Step, Worker
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from support.bench import table
+from support.running import run_pipeline
 from support.workers import Sleep
 
 ROUNDS = 3

@@ -18,7 +18,7 @@ from dnnp.callbacks import DnnpWarning
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.runtime.model.inputs import Sample, random_inputs
 from dnnp.core.runtime.pipeline import channel as logs
-from dnnp.core.runtime.pipeline.channel import CHUNK, Log
+from dnnp.core.runtime.pipeline.channel import Log
 from dnnp.core.runtime.pipeline.sources import AHEAD, BEHIND, WRITERS, FileRun, Item
 from dnnp.core.runtime.pipeline.steps import route
 from dnnp.core.runtime.pipeline.threads import room_in, send
@@ -404,18 +404,17 @@ def test_nobody_waits_for_a_name_that_does_not_come(tmp_path: Path) -> None:
 
 
 def test_times_of_the_last_samples_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MOST", 2 * CHUNK)
-    log, count = Log(2, None), 5 * CHUNK + 17
+    monkeypatch.setattr(logs, "MOST", 1000)
+    log, count = Log(2, None, 7), 2500
     for sample in range(count):
         log[1, sample] = sample
-        if sample % 1000 == 0:
-            log.drop(sample)
-    first = log.drop(count)
-    assert first == 3 * CHUNK
+    for sample in range(count, count + 7):  # they are on their way
+        log[1, sample] = -1
+    first = log.first(count)
+    assert first == count - 1000
     np.testing.assert_array_equal(log.array(first, count)[1], np.arange(first, count))
     assert log.array(count - 5, count).shape == (2, 5)
     assert log.array(count, count).shape == (2, 0)
-    log[0, 5] = 1  # too late, and dropped
     whole = Log(2, 10)
     whole[1, 3] = 7
-    assert (whole.drop(10), whole[1, 3], whole.array(2, 5)[1].tolist()) == (0, 7, [0, 7, 0])
+    assert (whole.first(10), whole[1, 3], whole.array(2, 5)[1].tolist()) == (0, 7, [0, 7, 0])

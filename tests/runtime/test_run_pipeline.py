@@ -15,10 +15,9 @@ from dnnp.core.model.text import shown_seconds
 from dnnp.core.runtime.pipeline.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated, Sink
 from dnnp.core.runtime.pipeline.steps import SOURCE, Edge, Step, route
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.statistics import median_timing, summarize
 from support.run import PATIENCE_S
-from support.running import check_figures, known_time, made_up, step_of
+from support.running import check_figures, known_time, made_up, run_pipeline, step_of
 
 
 def step(name: str, inputs: str, outputs: str, call: Any = None) -> Step:

@@ -24,7 +24,6 @@ from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Load, Watch
 from dnnp.core.runtime.pipeline.steps import SOURCE, Edge, Step, route
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.outcome import Checks
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.report.verify import Tolerance
@@ -38,6 +37,7 @@ from support.running import (
     made_up,
     network,
     planned,
+    run_pipeline,
     stage_of,
     step_of,
     with_plan,

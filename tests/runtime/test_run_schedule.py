@@ -20,17 +20,25 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.schedule_orders import Program, Turns, program_of, room_of
+from dnnp.core.runtime.pipeline.schedule_orders import Program, UnitOrders, program_of, room_of
 from dnnp.core.runtime.pipeline.sources import Load, Watch
-from dnnp.core.runtime.pipeline.steps import Job, Steered, Step, route
-from dnnp.core.runtime.pipeline.threads import run_pipeline
+from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step, route
 from dnnp.core.runtime.report.outcome import timing_lines
 from dnnp.core.runtime.report.statistics import Timing, Trace, summarize_schedule
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import SAMPLES, dnnp, interrupted_at_terminal
-from support.running import SPLIT, known_time, network, planned, stage_of, step_of, written
+from support.running import (
+    SPLIT,
+    known_time,
+    network,
+    planned,
+    run_pipeline,
+    stage_of,
+    step_of,
+    written,
+)
 from support.scheduled import Record, pass_of, with_schedule
 from support.split_models import array, graph, make, node, value
 
@@ -134,7 +142,10 @@ def test_replicas_take_turns_as_the_schedule_says(folder: Path, homes: list[int]
     assert [s.get("replicas", 1) for s in record["stages"]] == [1, 2, 1]
     program = program_in(content)
     middle = {
-        job.sample: job.replica for row in program.turns.orders for job in row if job.step == 1
+        job.sample: job.replica
+        for row in program.unit_orders.orders
+        for job in row
+        if job.step == 1
     }
     assert middle == {n: homes[n % len(homes)] - 1 for n in range(7)}
 
@@ -167,7 +178,7 @@ def test_a_stage_in_parts(folder: Path) -> None:
     assert program.owners == (0, 0, 1)
     assert [stage.nodes for stage in program.stages] == [(0, 1), (5, 6), (2, 3, 4)]
     assert [stage.load_s for stage in program.stages] == [0.002, 0.002, 0.003]
-    first = [(job.step, job.sample) for job in program.turns.orders[0]]
+    first = [(job.step, job.sample) for job in program.unit_orders.orders[0]]
     assert first[:5] == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]
     record = runs(written(content))
     assert [s["stage"] for s in record["stages"]] == [0, 0, 1]
@@ -285,8 +296,8 @@ def random_program(seed: int, count: int) -> tuple[Program, list[int]]:
     stages = tuple(stage_of([i], i, r) for i, r in enumerate(replicas))
     rows = tuple(map(tuple, orders))
     whole = 4.0 * count
-    turns = Turns(rows, (), start, start + 1)
-    return Program(stages, (0, 1, 2, 3), turns, whole, 0.0), replicas
+    unit_orders = UnitOrders(rows, (), start, start + 1)
+    return Program(stages, (0, 1, 2, 3), unit_orders, whole, 0.0), replicas
 
 
 def diamond(replicas: Sequence[int], seen: list[Job], seed: int = 0) -> list[Step]:
@@ -322,14 +333,14 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
         samples,
         9,
         ["y", "x"],
-        steered=Steered(program.turns.orders, room_of(program.turns, edges, 0)),
+        orders=DeviceOrders(program.unit_orders.orders, room_of(program.unit_orders, edges, 0)),
         keep=lambda s: True,
     )
     assert not trace.interrupted
-    for row in program.turns.orders:
+    for row in program.unit_orders.orders:
         assert tuple(job for job in seen if job in row) == row
     assert [trace.outputs[s]["y"][0] for s in range(9)] == list(range(9))
-    for row in program.turns.orders:
+    for row in program.unit_orders.orders:
         starts = [trace.start_ns[job.step, job.sample] for job in row]
         ends = [trace.end_ns[job.step, job.sample] for job in row]
         assert all(a <= b for a, b in zip(ends, starts[1:], strict=False))
@@ -353,10 +364,10 @@ def test_a_fast_stage_does_not_run_ahead() -> None:
     steps = [step_of("stage 0", "x", "a", first), step_of("stage 1", "a", "y", second)]
     orders = tuple(tuple(Job(i, 0, s) for s in range(count)) for i in range(2))
     start = np.arange(count) + np.arange(2.0)[:, None]
-    turns = Turns(orders, (), start, start + 1)
-    room = room_of(turns, route(steps, ["y"]), 1)
+    unit_orders = UnitOrders(orders, (), start, start + 1)
+    room = room_of(unit_orders, route(steps, ["y"]), 1)
     assert room == {(0, 1): 2}
-    run_pipeline(steps, [{"x": 0}], count, ["y"], steered=Steered(orders, room))
+    run_pipeline(steps, [{"x": 0}], count, ["y"], orders=DeviceOrders(orders, room))
     assert max(ahead) <= 5
 
 
@@ -368,23 +379,23 @@ def chained(orders: Sequence[Sequence[Job]], count: int) -> tuple[Program, list[
     stages = tuple(stage_of([i], i) for i in range(2))
     none = np.zeros((2, count))
     rows = tuple(map(tuple, orders))
-    return Program(stages, (0, 1), Turns(rows, (), none, none), 1.0, 0.0), steps
+    return Program(stages, (0, 1), UnitOrders(rows, (), none, none), 1.0, 0.0), steps
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
     first, second = [Job(0, 0, 1), Job(0, 0, 0)], [Job(1, 0, 0), Job(1, 0, 1)]
     program, steps = chained([first, second], 2)
-    room_of(program.turns, route(steps, ["y"]), 0)
+    room_of(program.unit_orders, route(steps, ["y"]), 0)
     program, steps = chained([[Job(1, 0, 0), Job(0, 0, 0)]], 1)
     with pytest.raises(FormatError, match="wait for each other for ever: stage 1 for sample 0"):
-        room_of(program.turns, route(steps, ["y"]), 0)
+        room_of(program.unit_orders, route(steps, ["y"]), 0)
 
 
 @pytest.mark.parametrize("second", [[], [Job(1, 0, 0)] * 2, [Job(1, 0, 0), Job(0, 0, 0)]])
 def test_orders_that_lack_a_job_are_refused(second: list[Job]) -> None:
     program, steps = chained([[Job(0, 0, 0)], second], 1)
     with pytest.raises(FormatError, match="do not run every sample in each stage once"):
-        room_of(program.turns, route(steps, ["y"]), 0)
+        room_of(program.unit_orders, route(steps, ["y"]), 0)
 
 
 def test_waits_without_tensors_are_waited_for() -> None:
@@ -395,7 +406,7 @@ def test_waits_without_tensors_are_waited_for() -> None:
         step_of("stage 1", "x", "y", lambda v: began.append("y") or {"y": 1}),
     ]
     orders = [[Job(0, 0, s) for s in range(4)], [Job(1, 0, s) for s in range(4)]]
-    run_pipeline(steps, [{"x": 0}], 4, ["a", "y"], steered=Steered(orders, waits=[(0, 1)]))
+    run_pipeline(steps, [{"x": 0}], 4, ["a", "y"], orders=DeviceOrders(orders, waits=[(0, 1)]))
     assert [began[: k + 1].count("a") > began[:k].count("y") for k in range(8)] == [True] * 8
     assert began[0] == "a"
 
@@ -411,9 +422,9 @@ def test_a_dying_stage_stops_the_others(error: Exception) -> None:
 
     steps[2] = step_of("stage 2", "bx", "d", *[fail] * replicas[2])
     threads = threading.active_count()
-    steered = Steered(program.turns.orders)
+    orders = DeviceOrders(program.unit_orders.orders)
     with pytest.raises(type(error)):
-        run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], steered=steered)
+        run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], orders=orders)
     assert threading.active_count() <= threads
 
 
@@ -427,7 +438,7 @@ def test_an_interruption_keeps_what_is_done() -> None:
         [{"x": 0}],
         500,
         ["y"],
-        steered=Steered(orders),
+        orders=DeviceOrders(orders),
         interrupted=flag.is_set,
         progress=lambda done: flag.set() if done > 5 else None,
     )
@@ -448,8 +459,8 @@ def test_the_warm_up_goes_before() -> None:
     orders = tuple(tuple(Job(i, 0, s) for s in range(5)) for i in range(3))
     start = np.arange(5.0) + np.arange(3.0)[:, None]
     waits = ((0, 1), (1, 2))
-    turns = Turns(orders, waits, start, start + 1)
-    program = Program(tuple(pipeline.stages), (0, 1, 2), turns, 7.0, 0.0)
+    unit_orders = UnitOrders(orders, waits, start, start + 1)
+    program = Program(tuple(pipeline.stages), (0, 1, 2), unit_orders, 7.0, 0.0)
     load = Load([random_inputs(network(), 0)], 5, warmup=3, program=program)
     trace = pipeline.run(load, lambda s: True)
     assert done == sorted(done)

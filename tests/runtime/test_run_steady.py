@@ -20,7 +20,6 @@ from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Load
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report import statistics
 from dnnp.core.runtime.report.outcome import Checks
 from dnnp.core.runtime.report.statistics import (
@@ -35,7 +34,7 @@ from dnnp.core.runtime.report.statistics import (
 )
 from dnnp.deployment import load as command
 from support.run import dnnp
-from support.running import SPLIT, known_time, network, planned, stage_of, step_of
+from support.running import SPLIT, known_time, network, planned, run_pipeline, stage_of, step_of
 
 
 def timing_of(rate: float = 100.0, *taken: float, samples: int = 10) -> Timing:

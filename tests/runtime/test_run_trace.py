@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.statistics import Trace, timeline
 from dnnp.formats.trace_events import Edge, Move, Timeline, Work, write_trace
 from support.run import dnnp
-from support.running import SPLIT, known_time, network, planned, stage_of, step_of
+from support.running import SPLIT, known_time, network, planned, run_pipeline, stage_of, step_of
 from support.traces import Read, Span, parsed
 
 

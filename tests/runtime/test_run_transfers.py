@@ -17,22 +17,20 @@ from hypothesis import strategies as st
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.schedule import Placement
 from dnnp.core.runtime.pipeline.schedule_orders import (
-    Crew,
-    Turns,
-    crew_of,
+    ScheduleSteps,
+    UnitOrders,
+    orders_of_units,
     room_of,
-    steering,
-    turns_of,
+    schedule_steps,
 )
 from dnnp.core.runtime.pipeline.steps import Job
-from dnnp.core.runtime.pipeline.threads import run_pipeline
 from dnnp.core.runtime.report.outcome import timing_lines
 from dnnp.core.runtime.report.statistics import Moved, Trace, Transfer, summarize_schedule
 from dnnp.core.runtime.values import Values
 from dnnp.core.schedule.transfers import with_transfers
 from support.placements import random_placement
 from support.run import dnnp
-from support.running import SPLIT, network, planned
+from support.running import SPLIT, network, planned, run_pipeline
 from support.scheduled import Record, pass_of, passes_of, schedule_of, stand_ins
 
 CORES = ["cpu-core/0", "cpu-core/1"]
@@ -73,13 +71,13 @@ def result(number: int, sample: int, inputs: dict[int, float]) -> float:
     return number + 10 * sample + sum((p + 2) * x for p, x in inputs.items()) % 1009
 
 
-def run(crew: Crew, count: int, outputs: Sequence[str], **more: Any) -> Trace:
+def run(scheduled: ScheduleSteps, count: int, outputs: Sequence[str], **more: Any) -> Trace:
     return run_pipeline(
-        crew.steps,
+        scheduled.steps,
         [{"x": s} for s in range(count)],
         count,
         outputs,
-        steered=steering(crew.turns, crew.steps, outputs, 0),
+        orders=scheduled.device_orders(outputs, 0),
         keep=lambda s: True,
         **more,
     )
@@ -109,9 +107,9 @@ def test_any_order_comes_to_its_end(seed: int, mode: str, count: int) -> None:
         return call
 
     steps, step_of = stand_ins(passes, call_of)
-    crew = crew_of(steps, turns_of(schedule, blocks, step_of))
+    scheduled = schedule_steps(steps, orders_of_units(schedule, blocks, step_of))
     outputs = [str(number) for number in step_of]
-    trace = run(crew, count, outputs)
+    trace = run(scheduled, count, outputs)
     assert not trace.interrupted
     for sample in range(count):
         expected: dict[int, float] = {}
@@ -119,11 +117,11 @@ def test_any_order_comes_to_its_end(seed: int, mode: str, count: int) -> None:
             before = {w.block: expected[w.block] for w in plain.blocks[number].after}
             expected[number] = result(number, sample, before)
             assert trace.outputs[sample][str(number)][0] == expected[number]
-    _one_at_a_time(trace, crew, schedule, blocks, step_of)
+    _one_at_a_time(trace, scheduled, schedule, blocks, step_of)
     for reader, name, value in read:
         own = any(np.shares_memory(value, array) for array in made[name])
         assert own == (not _moves(plain, int(name), reader)), (reader, name)
-    moved = crew.apart(trace).moved
+    moved = scheduled.apart(trace).moved
     assert (moved is None) == (len(passes) == len(step_of))
     if moved is not None:
         assert [passes[t.number]["name"] for t in moved.transfers] == [
@@ -148,13 +146,13 @@ def _moves(placement: Placement, maker: int, reader: int) -> bool:
 
 def _one_at_a_time(
     trace: Trace,
-    crew: Crew,
+    scheduled: ScheduleSteps,
     schedule: Record,
     blocks: Sequence[Record],
     step_of: dict[int, int],
 ) -> None:
     """On every unit, blocks come in the order of their starts, none before the last one's end."""
-    step = step_of | {t.number: t.step for t in crew.turns.transfers}
+    step = step_of | {t.number: t.step for t in scheduled.unit_orders.transfers}
     for unit in range(len(schedule["units"])):
         mine = sorted((b for b in blocks if unit in b["units"]), key=lambda b: b["start_s"])
         ended = 0
@@ -173,19 +171,19 @@ def test_blocking_transfers_in_different_orders_are_refused() -> None:
         pass_of(1, 1, after=[1]) | {"name": "b>0", "kind": "transfer", "homes": [[1, 0]]},
     ]
     schedule, blocks = schedule_of(passes, 1, CORES, [0, 1, 2, 3])
-    turns = turns_of(schedule, blocks, {0: 0, 1: 1})
+    unit_orders = orders_of_units(schedule, blocks, {0: 0, 1: 1})
     steps, _ = stand_ins(passes, lambda number: lambda values: {str(number): number})
-    run(crew_of(steps, turns), 1, ["0", "1"])
-    first, second = turns.orders
-    assert [turns.name(job.step) for job in first] == [
+    run(schedule_steps(steps, unit_orders), 1, ["0", "1"])
+    first, second = unit_orders.orders
+    assert [unit_orders.name(job.step) for job in first] == [
         "stage 0",
         "cpu-core/0, before a>1",
         "cpu-core/0, after a>1",
         "transfer b>0",
     ]
-    swapped = replace(turns, orders=(first, (second[0], *second[2:], second[1])))
+    swapped = replace(unit_orders, orders=(first, (second[0], *second[2:], second[1])))
     with pytest.raises(FormatError, match="wait for each other for ever: cpu-core/0, after a>1"):
-        run(crew_of(steps, swapped), 1, ["0", "1"])
+        run(schedule_steps(steps, swapped), 1, ["0", "1"])
 
 
 def test_transfers_after_transfers() -> None:
@@ -198,18 +196,18 @@ def test_transfers_after_transfers() -> None:
     ]
     units = [*CORES, "0>", ">1"]
     schedule, blocks = schedule_of(passes, 2, units, range(8))
-    turns = turns_of(schedule, blocks, {0: 0, 3: 1})
-    assert turns.via == {(3, 0): 2, (1, 0): 3}
+    unit_orders = orders_of_units(schedule, blocks, {0: 0, 3: 1})
+    assert unit_orders.via == {(3, 0): 2, (1, 0): 3}
     jobs = [tuple(Job(step, 0, n) for n in range(2)) for step in range(2)]
-    assert turns.of_nodes() == (jobs, [(0, 1)])
+    assert unit_orders.of_nodes() == (jobs, [(0, 1)])
     array, got = np.arange(4.0), []
 
     def call_of(number: int) -> Any:
         return lambda values: got.append(values) or {str(number): array}
 
     steps, _ = stand_ins(passes, call_of)
-    crew = crew_of(steps, turns)
-    moved = crew.apart(run(crew, 2, ["3"])).moved
+    scheduled = schedule_steps(steps, unit_orders)
+    moved = scheduled.apart(run(scheduled, 2, ["3"])).moved
     assert moved is not None
     assert moved.bytes == (32.0, 32.0)
     values = [v["0"] for v in got if "0" in v]
@@ -221,7 +219,7 @@ def test_a_transfer_whose_number_of_units_changes() -> None:
     row = pass_of(0, 0) | {"name": "a", "kind": "transfer", "homes": [[0, 1], [0]]}
     schedule = {"passes": [row], "units": [{"name": n} for n in CORES], "micro_batches": 1}
     with pytest.raises(UsageError, match="pass a runs on as many units"):
-        turns_of(schedule, [], {})
+        orders_of_units(schedule, [], {})
 
 
 def test_an_emulated_link_ends_when_others_fail() -> None:
@@ -233,7 +231,7 @@ def test_an_emulated_link_ends_when_others_fail() -> None:
         pass_of(2, 1),
     ]
     schedule, blocks = schedule_of(passes, 1, [*CORES, "0>1"], [0, 3, 1, 2])
-    turns = turns_of(schedule, blocks, {0: 0, 2: 1, 3: 2})
+    unit_orders = orders_of_units(schedule, blocks, {0: 0, 2: 1, 3: 2})
     begun = threading.Event()
 
     def call_of(number: int) -> Any:
@@ -247,10 +245,10 @@ def test_an_emulated_link_ends_when_others_fail() -> None:
         return call
 
     steps, _ = stand_ins(passes, call_of)
-    crew = crew_of(steps, turns, emulate=True)
+    scheduled = schedule_steps(steps, unit_orders, emulate=True)
     threads = threading.active_count()
     with pytest.raises(InputFileError, match="no luck"):
-        run(crew, 1, ["2", "3"])
+        run(scheduled, 1, ["2", "3"])
     assert threading.active_count() <= threads
 
 
@@ -380,6 +378,6 @@ def test_plans_with_links_between_unlike_devices(unlike: bytes, name: str) -> No
 
 def test_orders_that_lack_a_transfer_are_refused() -> None:
     none = np.zeros((2, 1))
-    turns = Turns(((Job(0, 0, 0),),), (), none, none, others=("transfer a",))
+    unit_orders = UnitOrders(((Job(0, 0, 0),),), (), none, none, others=("transfer a",))
     with pytest.raises(FormatError, match="do not run every sample"):
-        room_of(turns, [], 0)
+        room_of(unit_orders, [], 0)

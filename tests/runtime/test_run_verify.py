@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Load
-from dnnp.core.runtime.pipeline.steps import Step, Worker
+from dnnp.core.runtime.pipeline.steps import Job, Step, Worker
 from dnnp.core.runtime.report.verify import (
     Case,
     Examiner,
@@ -162,26 +160,13 @@ def test_the_split_model_is_right(parts: list[list[int]]) -> None:
 
 def swap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand the tensors `a` and `b` over under each other's name, once the stages run in turn."""
-    work = pipelines._PipelineRun.work
+    inputs = pipelines._PipelineRun._inputs
 
-    def replace_step(run: Any, i: int, step: Any) -> Any:
-        changed = copy.copy(run)
-        changed.steps = [*run.steps[:i], step, *run.steps[i + 1 :]]
-        return changed
+    def swapped(run: Any, job: Job) -> dict[str, Any]:
+        values = inputs(run, job)
+        return {**values, "a": values["b"], "b": values["a"]} if {"a", "b"} <= {*values} else values
 
-    def swapped(run: Any, i: int, replica: int) -> None:
-        step = run.steps[i]
-        (worker,) = step.workers
-        right = worker.call
-        if {"a", "b"} <= {*step.inputs}:
-
-            def call(values: dict[str, Any]) -> dict[str, Any]:
-                return right({**values, "a": values["b"], "b": values["a"]})
-
-            step = replace(step, workers=(replace(worker, call=call),))
-        work(replace_step(run, i, step), i, replica)
-
-    monkeypatch.setattr(pipelines._PipelineRun, "work", swapped)
+    monkeypatch.setattr(pipelines._PipelineRun, "_inputs", swapped)
 
 
 @pytest.mark.parametrize("parts", SPLITS)

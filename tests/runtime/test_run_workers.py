@@ -17,14 +17,14 @@ from dnnp.core.runtime import limits
 from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker, prepare
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
-from dnnp.core.runtime.pipeline.steps import Job, Steered, Step
-from dnnp.core.runtime.pipeline.threads import run_pipeline, send
+from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step
+from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.workers.pool import Rules, WorkerSpec
 from dnnp.core.runtime.workers.process import ProcessPool
 from support.run import dnnp
-from support.running import SPLIT, check_figures, network, planned, stage_of
+from support.running import SPLIT, check_figures, network, planned, run_pipeline, stage_of
 from support.split_models import graph, make, node, value
 from support.workers import Fail, Otherwise, Sleep, children
 
@@ -90,8 +90,8 @@ def test_a_device_runs_its_jobs_one_after_the_other(pool: ProcessPool) -> None:
     order = [
         Job(i, 0, s) for pair in range(0, 12, 3) for i in (0, 1) for s in range(pair, pair + 3)
     ]
-    steered = Steered([order])
-    trace = run_pipeline(steps, samples(), 12, ["t2"], steered=steered, keep=lambda s: True)
+    orders = DeviceOrders([order])
+    trace = run_pipeline(steps, samples(), 12, ["t2"], orders=orders, keep=lambda s: True)
     times = [(trace.start_ns[j.step, j.sample], trace.end_ns[j.step, j.sample]) for j in order]
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
     assert sorted(trace.outputs) == list(range(12))

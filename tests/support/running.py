@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +17,9 @@ from onnx import TensorProto
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import Call, Step, Worker
+from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Timing, Trace
 from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import digest_of, graph_of, units_of
@@ -173,3 +177,22 @@ def written(stream: Stream) -> bytes:
     out = io.BytesIO()
     write(stream, out)
     return out.getvalue()
+
+
+def run_pipeline(
+    steps: Sequence[Step],
+    samples: Sequence[Mapping[str, Any]],
+    count: int,
+    outputs: Sequence[str],
+    *,
+    keep: Callable[[int], bool] = lambda s: False,
+    convert: Callable[[Any], Any] = lambda value: value,
+    **how: Any,
+) -> Trace:
+    """Send `count` samples through: sample s is `samples[s % len(samples)]`; see `send`.
+
+    Outputs of the samples that `keep` names are in the trace, each value as `convert` makes it.
+    """
+    kept = Kept(keep, convert)
+    trace = send(steps, Repeated(samples, count), kept, outputs, **how)
+    return replace(trace, outputs=kept.outputs(trace.done))

@@ -106,7 +106,7 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
         for i, owner in enumerate(owners):
             before[i] |= {j for j in range(i) if owners[j] == owner}
     else:
-        for first, then in program.turns.of_nodes()[1]:
+        for first, then in program.unit_orders.of_nodes()[1]:
             before[then].add(first)
     order = [i for i in in_turn(before) if stages[i].nodes]
     roles = tuple(
@@ -117,7 +117,7 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
         return Parts(roles)
     place = {step: position for position, step in enumerate(order)}
     rows = []
-    for row in program.turns.of_nodes()[0]:
+    for row in program.unit_orders.of_nodes()[0]:
         device = roles[place[row[0].step]].devices[row[0].replica]
         jobs = [[place[job.step], job.replica, job.sample] for job in row]
         rows.append({"device": device, "jobs": jobs})

@@ -1,4 +1,4 @@
-"""What lies between two stages, and both ends of a pipeline."""
+"""Queues between two stages, both ends of a pipeline, and logs of times."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Ends:
         self._changed, self._over = Condition(), Event()
         self.done = 0
         """All samples before this one are done."""
-        self.done_ns = Log(1, source.count)
+        self.done_ns = Log(1, source.count, window)
         """[0, sample], when the last output of it and of all before it had arrived, by
         `time.perf_counter_ns`: samples leave in order."""
         if source.count == 0:
@@ -110,7 +110,7 @@ class Ends:
 
     @property
     def whole(self) -> bool:
-        """Whether all samples are done, and there will be no more."""
+        """True if all samples are done, and there will be no more."""
         return self.done == self.source.count
 
     def get(self, sample: int, names: Sequence[str]) -> Values:
@@ -165,7 +165,7 @@ class Ends:
                 self._over.set()
 
     def spoil(self, sample: int, error: DnnpError) -> bool:
-        """Told that a stage fails on a sample; whether it goes on through the others unused."""
+        """Note that a stage fails on a sample; returns whether it goes on through the others."""
         if self._closed or not self.sink.failed(sample, error):
             return False  # what is ended from outside fails, too
         with self._changed:
@@ -173,7 +173,7 @@ class Ends:
         return True
 
     def is_spoilt(self, sample: int) -> bool:
-        """Whether a stage has failed on a sample, so that no other need run on it."""
+        """True if a stage has failed on a sample, so that no other need run on it."""
         return sample in self._spoilt
 
     def wait(self, seconds: float) -> bool:
@@ -189,9 +189,6 @@ class Ends:
         self.source.close()
 
 
-CHUNK = 4096
-"""Samples that get room at once."""
-
 MOST = 1 << 16
 """Samples whose times are kept where nobody knows how many will come: the last ones."""
 
@@ -199,55 +196,25 @@ MOST = 1 << 16
 class Log:
     """Whole numbers by (row, sample), from 0; each is written by one thread.
 
-    Where the number of samples is known there is room for all of them. Else room is made as they
-    come, and what lies `MOST` samples back is dropped.
+    All samples have room where their number is known, else the last `MOST` that are done, and
+    `window` that are on their way.
     """
 
-    def __init__(self, rows: int, count: int | None) -> None:
-        self._rows = rows
-        self._whole = None if count is None else np.zeros((rows, count), dtype=np.int64)
-        self._chunks: dict[int, NDArray[np.int64]] = {}
-        self._first = 0
-        """All chunks before this one were dropped."""
+    def __init__(self, rows: int, count: int | None, window: int | None = None) -> None:
+        self._most = count
+        self._size = max(MOST + (window or 0) if count is None else count, 1)
+        self._values = np.zeros((rows, self._size), dtype=np.int64)
 
     def __setitem__(self, at: tuple[int, int], value: int) -> None:
-        row, sample = at
-        if self._whole is not None:
-            self._whole[row, sample] = value
-        elif sample // CHUNK >= self._first:
-            self._chunk(sample // CHUNK)[row, sample % CHUNK] = value
+        self._values[at[0], at[1] % self._size] = value
 
     def __getitem__(self, at: tuple[int, int]) -> int:
-        row, sample = at
-        if self._whole is not None:
-            return int(self._whole[row, sample])
-        return int(self._chunk(sample // CHUNK)[row, sample % CHUNK])
+        return int(self._values[at[0], at[1] % self._size])
 
-    def _chunk(self, number: int) -> NDArray[np.int64]:
-        """A chunk, made by whichever thread comes first."""
-        chunk = self._chunks.get(number)
-        if chunk is None:
-            chunk = self._chunks.setdefault(number, np.zeros((self._rows, CHUNK), dtype=np.int64))
-        return chunk
-
-    def drop(self, done: int) -> int:
-        """Drop what is too old once so many samples are done; the first one that is kept.
-
-        Only chunks of which everything is done go, so that nobody writes there any more.
-        """
-        if self._whole is None:
-            while (self._first + 1) * CHUNK + MOST <= done:
-                self._chunks.pop(self._first, None)
-                self._first += 1
-        return self._first * CHUNK
+    def first(self, done: int) -> int:
+        """Return the first sample that is kept once so many are done."""
+        return max(done - MOST, 0) if self._most is None else 0
 
     def array(self, first: int, done: int) -> NDArray[np.int64]:
         """i64[rows, done - first], of the samples from `first` on."""
-        if self._whole is not None:
-            return self._whole[:, first:done]
-        if done <= first:
-            return np.zeros((self._rows, 0), dtype=np.int64)
-        numbers = range(first // CHUNK, (done - 1) // CHUNK + 1)
-        joined = np.concatenate([self._chunk(number) for number in numbers], axis=1)
-        start = first - numbers[0] * CHUNK
-        return joined[:, start : start + done - first]
+        return self._values[:, np.arange(first, done) % self._size]

@@ -35,13 +35,9 @@ from dnnp.core.runtime.model.session import (
     model_bytes,
 )
 from dnnp.core.runtime.model.weights import supplied_weights, use_weights
-from dnnp.core.runtime.pipeline.schedule_orders import (
-    Crew,
-    crew_of,
-    steering,
-)
+from dnnp.core.runtime.pipeline.schedule_orders import ScheduleSteps, schedule_steps
 from dnnp.core.runtime.pipeline.sources import Load, Repeated, Sink, Source, Watch, widest
-from dnnp.core.runtime.pipeline.steps import Remote, Steered, Step, Worker
+from dnnp.core.runtime.pipeline.steps import DeviceOrders, Remote, Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import (
     Settled,
@@ -67,9 +63,6 @@ from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.waits import with_threads
 from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from dnnp.core.runtime.workers.recipes import MODEL, Recipe, SessionRecipe
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,19 +154,19 @@ class Pipeline:
         if not load.apart:
             return self._send(load, load.source(self.warmup(load) + load.count), sink, among=0)
         first = self.warmup_apart(load)
-        steered: Steered | None = None
-        crew: Crew | None = None
+        orders: DeviceOrders | None = None
+        scheduled: ScheduleSteps | None = None
         if load.program is not None:
-            crew = crew_of(self.steps, load.program.turns, emulate=load.emulate)
-            steered = steering(crew.turns, crew.steps, self.outputs, load.queue)
+            scheduled = schedule_steps(self.steps, load.program.unit_orders, emulate=load.emulate)
+            orders = scheduled.device_orders(self.outputs, load.queue)
         if first:
             trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
             if trace.interrupted:
                 return trace.before(0)
-        steps = self.steps if crew is None else crew.steps
+        steps = self.steps if scheduled is None else scheduled.steps
         source = load.source(load.count)
-        trace = self._send(load, source, sink, among=first, steps=steps, steered=steered)
-        return trace if crew is None else crew.apart(trace)
+        trace = self._send(load, source, sink, among=first, steps=steps, orders=orders)
+        return trace if scheduled is None else scheduled.apart(trace)
 
     def _send(
         self,
@@ -184,7 +177,7 @@ class Pipeline:
         among: int | None = None,
         after: int = 0,
         steps: Sequence[Step] | None = None,
-        steered: Steered | None = None,
+        orders: DeviceOrders | None = None,
     ) -> Trace:
         """Send samples through.
 
@@ -207,7 +200,7 @@ class Pipeline:
             window=load.window,
             interrupted=self.watch.interrupted,
             progress=progress,
-            steered=steered,
+            orders=orders,
         )
 
     def summarize(self, trace: Trace, load: Load) -> Timing:

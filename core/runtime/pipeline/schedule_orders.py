@@ -13,24 +13,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.core.runtime.pipeline.steps import Edge, Job, Routed, Steered, Step, Worker, route
-from dnnp.core.runtime.report.statistics import (
-    Moved,
-    Trace,
-    Transfer,
-    share_of,
-)
+from dnnp.core.runtime.pipeline.steps import DeviceOrders, Edge, Job, Step, Worker, route
+from dnnp.core.runtime.report.statistics import Moved, Trace, Transfer, share_of
 from dnnp.core.runtime.values import Values, to_numpy
-
-if TYPE_CHECKING:
-    pass
 
 Record = Mapping[str, Any]
 
@@ -39,8 +31,8 @@ Ends = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
-class Turns:
-    """What units do by a schedule."""
+class UnitOrders:
+    """Jobs of each device and link of a schedule, in their order."""
 
     orders: tuple[tuple[Job, ...], ...]
     """Jobs of each device and link in their order."""
@@ -56,7 +48,7 @@ class Turns:
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """Number of steps."""
         return len(self.start_s)
 
     @property
@@ -65,7 +57,7 @@ class Turns:
         return int(self.start_s.shape[1])
 
     def name(self, step: int) -> str:
-        """What messages call a step."""
+        """Name of a step in messages."""
         stages = self.steps - len(self.others)
         return f"stage {step}" if step < stages else self.others[step - stages]
 
@@ -96,13 +88,13 @@ class _Seat(NamedTuple):
     leave: tuple[int, ...]
 
 
-def turns_of(
+def orders_of_units(
     schedule: Record,
     blocks: Sequence[Record],
     step_of: Mapping[int, int],
     replica: Callable[[int, int], int] = lambda number, unit: 0,
-) -> Turns:
-    """What units do by a schedule that holds.
+) -> UnitOrders:
+    """Jobs of each unit by a valid schedule.
 
     Parameters
     ----------
@@ -144,7 +136,7 @@ def turns_of(
         orders.append(tuple(job for _, job in row))
     waits, via = _joined(passes, step_of, seats)
     transfers = tuple(_transfers(schedule, seats, step_of))
-    return Turns(tuple(orders), waits, start, end, transfers, via, tuple(others))
+    return UnitOrders(tuple(orders), waits, start, end, transfers, via, tuple(others))
 
 
 def _seats(schedule: Record, step_of: Mapping[int, int]) -> tuple[dict[int, _Seat], list[str]]:
@@ -222,13 +214,13 @@ def _transfers(
 
 @dataclass(frozen=True)
 class Program:
-    """What each device runs."""
+    """A schedule of a plan: its stages or parts of them, and the jobs of each device."""
 
     stages: tuple[Stage, ...]
     """What runs in one go: stages of the plan, or parts of them."""
     owners: tuple[int, ...]
     """Stage of the plan that each of them is part of."""
-    turns: Turns
+    unit_orders: UnitOrders
     """What devices and links do; steps are positions in `stages`, and others after them."""
     makespan_s: float
     """What the schedule predicts."""
@@ -237,15 +229,15 @@ class Program:
     @property
     def count(self) -> int:
         """Micro-batches."""
-        return self.turns.count
+        return self.unit_orders.count
 
     @property
     def transfer_share(self) -> float:
         """Share of the makespan that the units that carry transfers are occupied by them."""
-        turns = self.turns
-        spent = (turns.end_s - turns.start_s).sum(axis=1)
-        occupied = sum(t.width * float(spent[t.step]) for t in turns.transfers)
-        return share_of(turns.transfers, occupied, self.makespan_s)
+        unit_orders = self.unit_orders
+        spent = (unit_orders.end_s - unit_orders.start_s).sum(axis=1)
+        occupied = sum(t.width * float(spent[t.step]) for t in unit_orders.transfers)
+        return share_of(unit_orders.transfers, occupied, self.makespan_s)
 
 
 class _PassPart(NamedTuple):
@@ -258,7 +250,7 @@ class _PassPart(NamedTuple):
 
 
 def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Program:
-    """What the devices of a plan run by a schedule of it.
+    """Make a program of a plan and its schedule.
 
     Transfers are steps of their own; passes without nodes are done by themselves.
 
@@ -295,7 +287,7 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
     return Program(
         stages=tuple(_stage(plan, part, passes[part.number]) for part in parts),
         owners=tuple(part.stage for part in parts),
-        turns=turns_of(schedule, blocks, step_of, which),
+        unit_orders=orders_of_units(schedule, blocks, step_of, which),
         makespan_s=float(schedule["makespan_s"]),
         bubble=float(schedule["bubble"]),
     )
@@ -315,7 +307,7 @@ def _check_kinds(passes: Sequence[Record]) -> None:
 
 
 def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
-    """What a part is as a stage of its own; a whole stage is what it was."""
+    """Make a part a stage of its own; a whole stage stays."""
     stage = plan.stages[part.stage]
     if len(part.nodes) == len(stage.nodes):
         return replace(stage, nodes=part.nodes)
@@ -323,13 +315,9 @@ def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
     return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
 
 
-def steering(turns: Turns, steps: Sequence[Routed], outputs: Sequence[str], spare: int) -> Steered:
-    """What each device runs by a schedule; see `room_of` for `spare` and what is raised."""
-    edges = route(steps, outputs, waits=turns.waits)
-    return Steered(turns.orders, room_of(turns, edges, spare), turns.waits)
-
-
-def room_of(turns: Turns, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:
+def room_of(
+    unit_orders: UnitOrders, edges: Sequence[Edge], spare: int
+) -> dict[tuple[int, int], int]:
     """Samples that edges between steps hold: as many as in the schedule, and some to spare.
 
     The jobs are rehearsed in the order of their times, each after all that it waits for. As edges
@@ -341,22 +329,22 @@ def room_of(turns: Turns, edges: Sequence[Edge], spare: int) -> dict[tuple[int, 
         The orders wait for ever, for each other or for what nobody runs; names the steps that
         come next on the devices that are stuck.
     """
-    steps = turns.steps
+    steps = unit_orders.steps
     tails: list[list[int]] = [[] for _ in range(steps)]
     heads: list[list[int]] = [[] for _ in range(steps)]
     for edge in edges:
         if edge.tail >= 0 and edge.head < steps:
             tails[edge.head].append(edge.tail)
             heads[edge.tail].append(edge.head)
-    device = {(job.step, job.sample): d for d, row in enumerate(turns.orders) for job in row}
-    if len(device) < steps * turns.count or len(device) < sum(map(len, turns.orders)):
+    device = {(job.step, job.sample): d for d, row in enumerate(unit_orders.orders) for job in row}
+    if len(device) < steps * unit_orders.count or len(device) < sum(map(len, unit_orders.orders)):
         raise FormatError("the devices of the schedule do not run every sample in each stage once")
-    stage = _Rehearsal(turns, tails, heads)
-    events = [event for d in range(len(turns.orders)) if (event := stage.next_event(d))]
+    stage = _Rehearsal(unit_orders, tails, heads)
+    events = [event for d in range(len(unit_orders.orders)) if (event := stage.next_event(d))]
     heapq.heapify(events)
     while events:
         _, begins, d = heapq.heappop(events)
-        job = turns.orders[d][stage.at[d]]
+        job = unit_orders.orders[d][stage.at[d]]
         woken = [d]
         if begins:
             stage.take(d, job)
@@ -366,10 +354,10 @@ def room_of(turns: Turns, edges: Sequence[Edge], spare: int) -> dict[tuple[int, 
         for other in dict.fromkeys(woken):
             if (event := stage.next_event(other)) is not None:
                 heapq.heappush(events, event)
-    rows = zip(turns.orders, stage.at, strict=True)
+    rows = zip(unit_orders.orders, stage.at, strict=True)
     stuck = [row[i] for row, i in rows if i < len(row)]
     if stuck:
-        names = ", ".join(f"{turns.name(j.step)} for sample {j.sample}" for j in stuck[:3])
+        names = ", ".join(f"{unit_orders.name(j.step)} for sample {j.sample}" for j in stuck[:3])
         raise FormatError(f"the devices of the schedule wait for each other for ever: {names}")
     return {edge: most + spare for edge, most in stage.room.items()}
 
@@ -379,17 +367,20 @@ Event = tuple[float, bool, int]
 
 
 class _Rehearsal:
-    """What has been done on every device, and what lies on the edges."""
+    """Progress of every device, and samples on the edges."""
 
     def __init__(
-        self, turns: Turns, tails: Sequence[Sequence[int]], heads: Sequence[Sequence[int]]
+        self,
+        unit_orders: UnitOrders,
+        tails: Sequence[Sequence[int]],
+        heads: Sequence[Sequence[int]],
     ) -> None:
-        self._turns, self._tails, self._heads = turns, tails, heads
-        self.at = [0] * len(turns.orders)
+        self._turns, self._tails, self._heads = unit_orders, tails, heads
+        self.at = [0] * len(unit_orders.orders)
         """Position of each device in its order."""
-        self._queued = [False] * len(turns.orders)
+        self._queued = [False] * len(unit_orders.orders)
         """Whether the next event of a device was given out."""
-        self._begun = [False] * len(turns.orders)
+        self._begun = [False] * len(unit_orders.orders)
         self._done: set[tuple[int, int]] = set()
         self._taken: list[set[int]] = [set() for _ in tails]
         self._first = [0] * len(tails)
@@ -398,7 +389,7 @@ class _Rehearsal:
         """Most samples that an edge held, from the first one that was not taken on."""
 
     def next_event(self, d: int) -> Event | None:
-        """What a device does next; None where it has to wait, or that was said before."""
+        """Next event of a device; None where it has to wait, or the event was given out before."""
         row, i = self._turns.orders[d], self.at[d]
         if self._queued[d] or i == len(row):
             return None
@@ -431,7 +422,7 @@ class _Rehearsal:
 
 
 def _replica(stage: Stage, device: str) -> int:
-    """Which of the devices of a stage this is."""
+    """Number of a device among those of a stage."""
     first = stage.device.rpartition("/")[2]
     owner, _, number = device.rpartition("/")
     if owner == stage.device_class and number.isdecimal() and first.isdecimal():
@@ -460,7 +451,7 @@ def _size(value: Any) -> int:
 
 
 @dataclass
-class Carrier:
+class TransferCall:
     """Moves the tensors of a transfer, sample by sample."""
 
     seconds: float | None = None
@@ -492,21 +483,27 @@ def _nothing(values: Values) -> Values:
 
 
 @dataclass(frozen=True)
-class Crew:
+class ScheduleSteps:
     """The steps of a schedule."""
 
     steps: tuple[Step, ...]
     """Those that run nodes, then the others."""
-    carriers: tuple[Carrier, ...]
+    carriers: tuple[TransferCall, ...]
     """Of each transfer."""
-    turns: Turns
+    unit_orders: UnitOrders
+
+    def device_orders(self, outputs: Sequence[str], spare: int) -> DeviceOrders:
+        """Jobs of each device; see `room_of` for `spare` and errors."""
+        edges = route(self.steps, outputs, waits=self.unit_orders.waits)
+        room = room_of(self.unit_orders, edges, spare)
+        return DeviceOrders(self.unit_orders.orders, room, self.unit_orders.waits)
 
     def apart(self, trace: Trace) -> Trace:
         """The trace of the steps that run nodes, with what the transfers did."""
-        stages = len(self.steps) - len(self.turns.others)
-        rows = [transfer.step for transfer in self.turns.transfers]
+        stages = len(self.steps) - len(self.unit_orders.others)
+        rows = [transfer.step for transfer in self.unit_orders.transfers]
         moved = Moved(
-            self.turns.transfers,
+            self.unit_orders.transfers,
             trace.start_ns[rows],
             trace.end_ns[rows],
             tuple(carrier.mean_bytes for carrier in self.carriers),
@@ -522,8 +519,10 @@ class Crew:
         )
 
 
-def crew_of(stages: Sequence[Step], turns: Turns, *, emulate: bool = False) -> Crew:
-    """What runs a schedule: stages that take what they read from transfers, and the transfers.
+def schedule_steps(
+    stages: Sequence[Step], unit_orders: UnitOrders, *, emulate: bool = False
+) -> ScheduleSteps:
+    """Steps of a schedule: stages that take what they read from transfers, and the transfers.
 
     Parameters
     ----------
@@ -533,22 +532,22 @@ def crew_of(stages: Sequence[Step], turns: Turns, *, emulate: bool = False) -> C
         Transfers take as long as the schedule says; else they copy.
     """
     maker = {name: i for i, step in enumerate(stages) for name in step.outputs}
-    takes: list[dict[str, int]] = [{} for _ in range(turns.steps)]
+    takes: list[dict[str, int]] = [{} for _ in range(unit_orders.steps)]
     for i, step in enumerate(stages):
         for name in step.inputs:
             head = i
-            while (tail := turns.via.get((head, maker.get(name, -1)))) is not None:
+            while (tail := unit_orders.via.get((head, maker.get(name, -1)))) is not None:
                 takes[head][name] = tail
                 head = tail
             if head != i:
                 takes[head][name] = maker[name]
     steps = [replace(step, takes=takes[i]) for i, step in enumerate(stages)]
-    carriers = {t.step: Carrier(t.time_s if emulate else None) for t in turns.transfers}
-    for i in range(len(stages), turns.steps):
-        name = turns.name(i)
+    carriers = {t.step: TransferCall(t.time_s if emulate else None) for t in unit_orders.transfers}
+    for i in range(len(stages), unit_orders.steps):
+        name = unit_orders.name(i)
         if i in carriers:
             worker = Worker(name, carriers[i], stop=carriers[i].stop)
             steps.append(Step(name, tuple(takes[i]), (), (worker,), takes[i]))
         else:
             steps.append(Step(name, (), (), (Worker(name, _nothing),)))
-    return Crew(tuple(steps), tuple(carriers.values()), turns)
+    return ScheduleSteps(tuple(steps), tuple(carriers.values()), unit_orders)

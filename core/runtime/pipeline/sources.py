@@ -1,4 +1,4 @@
-"""What gives a pipeline its samples, and where its outputs go."""
+"""Samples of a run: lists, arrivals and files that go in, outputs that are kept or written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import BoundedSemaphore, Condition, Lock
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ PROCESSES = (POISSON, UNIFORM)
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When samples arrive, whatever becomes of those before them (an open loop)."""
+    """Arrival times that do not wait for samples before them (an open loop)."""
 
     process: str
     """One of `PROCESSES`. Poisson: gaps are exponential, and independent of each other."""
@@ -73,10 +73,10 @@ class Source:
     """How many there are; None: that is not known yet."""
 
     def begin(self, now_ns: int) -> None:
-        """Told when the run begins."""
+        """Start: the run begins."""
 
     def wait_s(self, number: int) -> float:
-        """How long it takes until a sample arrives, seconds; 0 or less: it is there."""
+        """Seconds until a sample arrives; 0 or less: it is there."""
         return 0.0
 
     def sample(self, number: int) -> Mapping[str, Any] | None:
@@ -88,7 +88,7 @@ class Source:
         return None
 
     def done(self, number: int) -> None:
-        """Told that nobody asks for a sample any more."""
+        """Forget a sample: nobody asks for it any more."""
 
     def close(self) -> None:
         """Wake whoever waits: the run is over."""
@@ -129,24 +129,20 @@ class Repeated(Source):
         self._lock = Lock()
 
     def begin(self, now_ns: int) -> None:
-        """Start the clock of the arrivals, and of the end."""
         self._began_ns = now_ns
 
     def wait_s(self, number: int) -> float:
-        """How long it takes until a sample arrives, seconds."""
         if self._arrivals_ns is None or number >= len(self._arrivals_ns):
             return 0.0
         due_ns = self._began_ns + int(self._arrivals_ns[number])
         return (due_ns - self._clock()) * 1e-9
 
     def arrived_ns(self, first: int, done: int) -> NDArray[np.int64] | None:
-        """i64[done - first], when samples arrived, by the clock; None: as there was room."""
         if self._arrivals_ns is None:
             return None
         return self._arrivals_ns[first:done] + self._began_ns
 
     def sample(self, number: int) -> Mapping[str, Any] | None:
-        """The inputs of a sample; None: it would be one too many, or too late."""
         if self.count is None and self._seconds is not None:
             with self._lock:
                 late = self._clock() > self._began_ns + self._seconds * 1e9
@@ -163,18 +159,18 @@ class Sink:
     """Takes the outputs of samples, from any thread and in any order; this one wants none."""
 
     def wants(self, sample: int) -> bool:
-        """Whether the outputs of a sample are of use."""
+        """True if the outputs of a sample are of use."""
         return False
 
     def put(self, sample: int, values: Values) -> None:
         """Take all outputs of a sample, waiting for room."""
 
     def failed(self, sample: int, error: DnnpError) -> bool:
-        """Told that a stage fails on a sample; whether the others shall go on without it."""
+        """Note that a stage fails on a sample; returns whether the others shall go on."""
         return False
 
     def outputs(self, done: int) -> dict[int, Values]:
-        """What is in memory of the first `done` samples, by sample."""
+        """Outputs in memory of the first `done` samples, by sample."""
         return {}
 
     def close(self) -> None:
@@ -192,15 +188,12 @@ class Kept(Sink):
         self._values: dict[int, Values] = {}
 
     def wants(self, sample: int) -> bool:
-        """Whether it is kept."""
         return self._keep(sample)
 
     def put(self, sample: int, values: Values) -> None:
-        """Keep them."""
         self._values[sample] = values
 
     def outputs(self, done: int) -> dict[int, Values]:
-        """Those of the first `done` samples, each value converted."""
         return {
             sample: {name: self._convert(value) for name, value in values.items()}
             for sample, values in sorted(self._values.items())
@@ -226,7 +219,7 @@ class Item(NamedTuple):
 
 @dataclass
 class Tally:
-    """What became of the files."""
+    """Files by their outcome."""
 
     written: int = 0
     """Went through; their outputs were written, if that was asked for."""
@@ -237,7 +230,7 @@ class Tally:
 
 
 class FileRun:
-    """The files of a run: their source, their sink, and what became of them.
+    """The files of a run: their source, their sink, and their outcome.
 
     Parameters
     ----------
@@ -318,7 +311,7 @@ class FileRun:
         return None
 
     def _is_there(self, item: Item) -> bool:
-        """Whether there are outputs of a file, from before this run."""
+        """True if there are outputs of a file from before this run."""
         target = item.target or ""
         if self._unique:
             return os.path.lexists(target)
@@ -340,12 +333,8 @@ class FileRun:
                 self.went.append(item)
 
     def record(self) -> dict[str, int]:
-        """What a run record says of it."""
-        return {
-            "written": self.tally.written,
-            "skipped": self.tally.skipped,
-            "failed": self.tally.failed,
-        }
+        """Fields of the run record."""
+        return asdict(self.tally)
 
     def line(self) -> str:
         """The same for people."""
@@ -382,7 +371,6 @@ class FileSource(Source):
         self._closed = False
 
     def begin(self, now_ns: int) -> None:
-        """Start to read."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="reader")
         pool.submit(self._work).add_done_callback(self._ended)
         # Who waits for a slow disk, or for names, cannot be woken: nobody waits for it in the end.
@@ -411,7 +399,6 @@ class FileSource(Source):
             self._changed.notify_all()
 
     def sample(self, number: int) -> Mapping[str, Any] | None:
-        """The inputs of a sample, waiting for them; None: there are no more."""
         with self._changed:
             if self.count is None and number > self._asked:
                 self._asked = number
@@ -432,12 +419,10 @@ class FileSource(Source):
             self._changed.notify_all()
 
     def done(self, number: int) -> None:
-        """Forget a sample."""
         with self._changed:
             self._samples.pop(number, None)
 
     def close(self) -> None:
-        """Wake whoever waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -453,11 +438,9 @@ class FileSink(Sink):
         self._failed: list[BaseException] = []
 
     def wants(self, sample: int) -> bool:
-        """All outputs are of use, if only to be counted."""
         return True
 
     def put(self, sample: int, values: Values) -> None:
-        """Have the outputs of a sample written; raises what made an earlier one fail."""
         self._room.acquire()
         if self._failed:
             self._room.release()
@@ -477,14 +460,12 @@ class FileSink(Sink):
         self._room.release()
 
     def failed(self, sample: int, error: DnnpError) -> bool:
-        """Note the file; if the others are not to go on, no more of them set out."""
         self._files.items.pop(sample, None)
         if not self._files.fails(error):
             self._files.source.stop()
         return True
 
     def close(self) -> None:
-        """Wait until everything is written; raises what made a file fail."""
         self._pool.shutdown()
         if self._failed:
             raise self._failed[0]
@@ -507,7 +488,7 @@ def write_whole(target: str, values: Values) -> None:
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent through, and how."""
+    """Samples to send through a pipeline, and limits on the way."""
 
     samples: Sequence[Sample]
     """Distinct inputs; of files the first one, for the warm-up."""
@@ -538,7 +519,7 @@ class Load:
 
     @property
     def apart(self) -> bool:
-        """Whether the warm-up goes through on its own, before what is measured."""
+        """True if the warm-up goes through on its own, before the measured samples."""
         return (self.program, self.seconds, self.arrivals, self.files) != (None,) * 4
 
     @property
@@ -549,7 +530,7 @@ class Load:
         return self.count if self.seconds is None else 0
 
     def source(self, count: int) -> Source:
-        """What gives `count` samples, or those that are to be measured in place of them."""
+        """Source of `count` samples, or of those that are to be measured in place of them."""
         if self.files is not None:
             return self.files.source
         arrivals_ns = None if self.arrivals is None else self.arrivals.times_ns(count)
@@ -557,7 +538,7 @@ class Load:
         return Repeated(self.samples, many, seconds=self.seconds, arrivals_ns=arrivals_ns)
 
     def sink(self, keep: Callable[[int], bool]) -> Sink:
-        """What takes their outputs; in memory those that `keep` names."""
+        """Sink for their outputs; those that `keep` names stay in memory."""
         return Kept(keep, to_numpy) if self.files is None else self.files.sink
 
 
@@ -568,7 +549,7 @@ def widest(stages: Sequence[Stage]) -> int:
 
 @dataclass
 class Watch:
-    """How a run talks to whoever started it."""
+    """Callbacks of a run."""
 
     note: Callable[[str], None] = lambda message: None
     detail: Callable[[str], None] = lambda message: None

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: its stages, who computes them, and one sample in one of them."""
+"""Steps of a pipeline: their workers, the edges between them, and the jobs of each device."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Steered:
-    """What each device runs, where not every replica runs its samples in turn."""
+class DeviceOrders:
+    """The jobs of each device in their order, where not every replica runs its samples in turn."""
 
-    orders: Sequence[Sequence[Job]]
-    """One job after the other; together every sample once in each step."""
+    jobs: Sequence[Sequence[Job]]
+    """One list a device; together every sample once in each step."""
     room: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Samples that may wait between two steps; all, where it does not say."""
     waits: Collection[tuple[int, int]] = ()
@@ -79,7 +79,7 @@ class Steered:
 
 
 class Answer(NamedTuple):
-    """What came of a job. Times are nanoseconds of `time.perf_counter_ns`, of this machine."""
+    """Outputs of a job, and times by `time.perf_counter_ns` of this machine."""
 
     values: Values
     start_ns: int
@@ -112,26 +112,6 @@ class Remote(Protocol):
 SOURCE = -1
 
 
-class Routed(Protocol):
-    """A step, as far as routes go."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Tensors that it reads."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Tensors that it makes."""
-
-    @property
-    def takes(self) -> Mapping[str, int]:
-        """Inputs that come from another step than their maker, and that step."""
-
-    @property
-    def workers(self) -> tuple[object, ...]:
-        """Its replicas."""
-
-
 @dataclass(frozen=True)
 class Edge:
     """Tensors that go from one step to another; -1 is the source, len(steps) the sink."""
@@ -144,7 +124,7 @@ class Edge:
 
 
 def route(
-    steps: Sequence[Routed],
+    steps: Sequence[Step],
     outputs: Sequence[str],
     queue: int = 2,
     waits: Collection[tuple[int, int]] = (),

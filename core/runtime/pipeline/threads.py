@@ -20,27 +20,27 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Condition
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.runtime.model.inputs import blamed
 from dnnp.core.runtime.pipeline.channel import Channel, ClosedError, Ends, Log
-from dnnp.core.runtime.pipeline.sources import Kept, Repeated, Sink, Source
+from dnnp.core.runtime.pipeline.sources import Sink, Source
 from dnnp.core.runtime.pipeline.steps import (
     SOURCE,
     Answer,
+    DeviceOrders,
     Edge,
     Job,
     Remote,
-    Steered,
     Step,
     Worker,
     route,
@@ -54,10 +54,88 @@ _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
 
 
+J = TypeVar("J")
+
+
+class Relay(Generic[J]):
+    """Sends jobs to workers elsewhere, the next one while one is computed; answers come in order.
+
+    One thread sends, another takes answers. Only jobs of the same worker are sent ahead: those of
+    others wait until it is done.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[J],
+        remote_of: Callable[[J], Remote | None],
+        send: Callable[[J], Callable[[], Answer]],
+        take: Callable[[J, Callable[[], Answer]], None],
+    ) -> None:
+        """`send` waits for the inputs of a job, submits it, and returns what waits for the answer;
+        `take` calls that and hands the answer on. A job without a worker elsewhere is done when it
+        is sent, while no other is under way."""
+        self._jobs, self._remote_of, self._send, self._take = jobs, remote_of, send, take
+        self._under_way: deque[tuple[J, Remote | None, Callable[[], Answer]]] = deque()
+        self._changed = Condition()
+        self._fed = self._closed = False
+
+    def feed(self) -> None:
+        """Send all jobs."""
+        try:
+            for job in self._jobs:
+                remote = self._remote_of(job)
+                with self._changed:
+                    self._changed.wait_for(partial(self._may_send, remote))
+                    if self._closed:
+                        return
+                answer = self._send(job)
+                with self._changed:
+                    self._under_way.append((job, remote, answer))
+                    self._changed.notify_all()
+        except ClosedError:
+            return
+        finally:
+            with self._changed:
+                self._fed = True
+                self._changed.notify_all()
+
+    def _may_send(self, remote: Remote | None) -> bool:
+        held = self._under_way
+        if self._closed or not held:
+            return True
+        return remote is not None and held[-1][1] is remote and len(held) < remote.ahead
+
+    def collect(self) -> J | None:
+        """Hand on what comes of them; returns the last one."""
+        last: J | None = None
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or self._under_way or self._fed)
+                    if self._closed or not self._under_way:
+                        return last
+                    job, _, answer = self._under_way[0]
+                self._take(job, answer)
+                last = job
+                with self._changed:
+                    self._under_way.popleft()
+                    self._changed.notify_all()
+        except ClosedError:
+            return last
+
+    def close(self) -> None:
+        """Wake both."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
 class _PipelineRun:
     """State that the threads of one run share."""
 
-    def __init__(self, steps: Sequence[Step], edges: Sequence[Edge], ends: Ends) -> None:
+    def __init__(
+        self, steps: Sequence[Step], edges: Sequence[Edge], ends: Ends, window: int | None
+    ) -> None:
         self.steps, self.ends, self.count = steps, ends, ends.source.count
         self.channels: list[Channel] = []
         self.inboxes: list[list[Callable[[int], Values]]] = [[] for _ in steps]
@@ -75,12 +153,9 @@ class _PipelineRun:
             elif edge.tail != SOURCE:
                 self.outboxes[edge.tail].append((ends.put, edge.names))
         self.relays: list[Relay[Job]] = []
-        self.start_ns, self.end_ns, self.waited_ns = (Log(len(steps), self.count) for _ in range(3))
-
-    def drop(self) -> int:
-        """Drop times that are too old; the first sample whose times are kept."""
-        logs = (self.start_ns, self.end_ns, self.waited_ns, self.ends.done_ns)
-        return min(log.drop(self.ends.done) for log in logs)
+        self.start_ns, self.end_ns, self.waited_ns = (
+            Log(len(steps), self.count, window) for _ in range(3)
+        )
 
     def stop(self) -> None:
         self.ends.close()
@@ -97,30 +172,23 @@ class _PipelineRun:
                 self.ends.put(s, {})
 
     def tasks(self, orders: Sequence[Sequence[Job]] | None) -> list[Callable[[], object]]:
-        """What the threads of this run do; `orders` as in `Steered`, None: samples in turn."""
+        """List a callable for each thread; `orders`: jobs of each device, None: samples in turn."""
+        lists: list[tuple[Iterable[Job], bool]] = []
+        if orders is None:
+            for i, step in enumerate(self.steps):
+                for j, worker in enumerate(step.workers):
+                    lists.append((self._turns(i, j), worker.remote is not None))
+        else:
+            lists = [(jobs, any(self.worker(job).remote for job in jobs)) for jobs in orders]
         tasks: list[Callable[[], object]] = []
-        if orders is not None:
-            for jobs in orders:
-                remote = any(self.worker(job).remote for job in jobs)
-                tasks += self._relay(jobs) if remote else [partial(self.follow, jobs)]
-            return tasks or [self.hand_through]
-        for i, step in enumerate(self.steps):
-            for j, worker in enumerate(step.workers):
-                if worker.remote is None:
-                    tasks.append(partial(self.work, i, j))
-                else:
-                    tasks += self._relay(self._turns(i, j))
+        for jobs, remote in lists:
+            if remote:
+                relay = Relay(jobs, self._remote, self._send, self._take)
+                self.relays.append(relay)
+                tasks += [relay.feed, partial(self._gather, relay)]
+            else:
+                tasks.append(partial(self.follow, jobs))
         return tasks or [self.hand_through]
-
-    def _relay(self, jobs: Iterable[Job]) -> list[Callable[[], object]]:
-        """What two threads do for jobs that are computed elsewhere."""
-        relay = Relay(jobs, self._remote, self._send, self._take)
-        self.relays.append(relay)
-        return [relay.feed, partial(self._gather, relay)]
-
-    def work(self, i: int, replica: int = 0) -> None:
-        """Run one stage, or one of its replicas on the samples that fall to it."""
-        self.follow(self._turns(i, replica))
 
     def _turns(self, i: int, replica: int) -> Iterator[Job]:
         """The samples that fall to one replica of a stage."""
@@ -129,7 +197,7 @@ class _PipelineRun:
         return (Job(i, replica, s) for s in turns)
 
     def worker(self, job: Job) -> Worker:
-        """Who does a job."""
+        """The worker that does a job."""
         return self.steps[job.step].workers[job.replica]
 
     def _remote(self, job: Job) -> Remote | None:
@@ -158,7 +226,7 @@ class _PipelineRun:
             return
 
     def nothing(self, i: int) -> Values:
-        """What a step hands over of a sample on which it, or one before it, has failed."""
+        """Stand-ins for the outputs of a step on whose sample a step has failed."""
         return dict.fromkeys(name for _, names in self.outboxes[i] for name in names)
 
     def do(self, job: Job, worker: Worker) -> int:
@@ -184,7 +252,7 @@ class _PipelineRun:
         return values
 
     def _without(self, job: Job, error: DnnpError) -> Values:
-        """What stands for the outputs of a job that fails, if the others go on; else raises."""
+        """Stand-ins for the outputs of a job that fails, if the others go on; else raises."""
         s = job.sample
         error = type(error)(f"{self.worker(job).name}: sample {s}: {error}")
         error = blamed(error, self.ends.source.sample(s) or {})
@@ -196,8 +264,8 @@ class _PipelineRun:
         for put, names in self.outboxes[job.step]:
             put(job.sample, {name: values[name] for name in names})
 
-    def _send(self, job: Job) -> Answer | None:
-        """Wait for the inputs of a job and send it; its answer, if that is known at once."""
+    def _send(self, job: Job) -> Callable[[], Answer]:
+        """Wait for the inputs of a job and send it; returns what waits for its answer."""
         values, worker = self._inputs(job), self.worker(job)
         start_ns = time.perf_counter_ns()
         try:
@@ -207,21 +275,19 @@ class _PipelineRun:
                 values = worker.run(values)
             else:
                 worker.remote.submit(values, job.sample)
-                return None
+                return worker.remote.result
         except DnnpError as error:
             values = self._without(job, error)
-        return Answer(values, start_ns, time.perf_counter_ns())
+        answer = Answer(values, start_ns, time.perf_counter_ns())
+        return lambda: answer
 
-    def _take(self, job: Job, known: Answer | None) -> None:
-        """Wait for what comes of a job and hand it over."""
-        remote = self.worker(job).remote
+    def _take(self, job: Job, result: Callable[[], Answer]) -> None:
+        """Wait for the answer to a job and hand it over."""
         try:
-            answer = known if known is not None or remote is None else remote.result()
+            answer = result()
         except DnnpError as error:
             now_ns = time.perf_counter_ns()
             answer = Answer(self._without(job, error), now_ns, now_ns)
-        if answer is None:
-            raise TypeError(f"{self.worker(job).name}: nobody computes sample {job.sample}")
         values, start_ns, end_ns, waited_ns = answer
         i, s = job.step, job.sample
         self.start_ns[i, s], self.end_ns[i, s], self.waited_ns[i, s] = start_ns, end_ns, waited_ns
@@ -236,7 +302,7 @@ class _PipelineRun:
             self.waited_ns[last.step, last.sample] += steals.passed_ns(used)
 
     def trace(self, first: int, done: int, own_share: float) -> Trace:
-        """What happened to the samples from `first` on, of which `done` went through."""
+        """Trace of the samples from `first` on; `done` went through."""
         ends = self.ends
         return Trace(
             self.start_ns.array(first, done),
@@ -252,25 +318,6 @@ class _PipelineRun:
         )
 
 
-def run_pipeline(
-    steps: Sequence[Step],
-    samples: Sequence[Mapping[str, Any]],
-    count: int,
-    outputs: Sequence[str],
-    *,
-    keep: Callable[[int], bool] = lambda s: False,
-    convert: Callable[[Any], Any] = lambda value: value,
-    **how: Any,
-) -> Trace:
-    """Send `count` samples through: sample s is `samples[s % len(samples)]`; see `send`.
-
-    Outputs of the samples that `keep` names are in the trace, each value as `convert` makes it.
-    """
-    kept = Kept(keep, convert)
-    trace = send(steps, Repeated(samples, count), kept, outputs, **how)
-    return replace(trace, outputs=kept.outputs(trace.done))
-
-
 def send(
     steps: Sequence[Step],
     source: Source,
@@ -279,7 +326,7 @@ def send(
     *,
     queue: int = 2,
     window: int | None = None,
-    steered: Steered | None = None,
+    orders: DeviceOrders | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Trace:
@@ -297,7 +344,7 @@ def send(
         Samples that may wait between two neighbouring stages; at least one a replica may.
     window
         Samples that may be on their way at once; None: as many as there is room for.
-    steered
+    orders
         What each device runs; None: every replica runs its samples in turn.
     interrupted, progress
         Asked every 0.1 s whether to stop; told then, and at the end, how many samples are done.
@@ -309,18 +356,18 @@ def send(
     LimitError
         The system does not give as many threads as there are replicas.
     """
-    edges = route(steps, outputs, queue, () if steered is None else steered.waits)
-    if steered is not None:
+    edges = route(steps, outputs, queue, () if orders is None else orders.waits)
+    if orders is not None:
         most = source.count or 0
-        edges = [replace(e, capacity=steered.room.get((e.tail, e.head), most)) for e in edges]
+        edges = [replace(e, capacity=orders.room.get((e.tail, e.head), most)) for e in edges]
     elif window is None:
         window = room_in(edges, steps)
     last = [e for e in edges if e.head == len(steps)]
     through = [name for e in last if e.tail == SOURCE for name in e.names]
     ends = Ends(source, sink, window=window, through=through)
     ends.parts = max(len(last) - bool(through), 1)
-    run = _PipelineRun(steps, edges, ends)
-    tasks = run.tasks(None if steered is None else steered.orders)
+    run = _PipelineRun(steps, edges, ends, window)
+    tasks = run.tasks(None if orders is None else orders.jobs)
     # If others compute, all threads of this process watch and bring.
     own_time_ns = time.process_time_ns if run.relays else time.thread_time_ns
     began_ns, began_own_ns = time.perf_counter_ns(), own_time_ns()
@@ -338,12 +385,11 @@ def send(
                 _start(pool, tasks, watch)
                 while not ends.wait(_POLL_S) and not interrupted():
                     progress(ends.done)
-                    run.drop()
         finally:
             run.stop()
             if not ends.whole:
                 _stop(steps)
-    done, first = ends.done, run.drop()
+    done, first = ends.done, ends.done_ns.first(ends.done)
     if failed and not ends.whole and not interrupted():
         failed[0].result()
     progress(done)
@@ -380,78 +426,3 @@ def _stop(steps: Sequence[Step]) -> None:
         for worker in step.workers:
             if worker.stop is not None:
                 worker.stop()
-
-
-J = TypeVar("J")
-
-
-class Relay(Generic[J]):
-    """Sends jobs one after the other, the next one while one is computed; answers come in order.
-
-    Only jobs of the same worker are sent ahead: those of others wait until it is done.
-    """
-
-    def __init__(
-        self,
-        jobs: Iterable[J],
-        remote_of: Callable[[J], Remote | None],
-        send: Callable[[J], Answer | None],
-        take: Callable[[J, Answer | None], None],
-    ) -> None:
-        """`send` waits for the inputs of a job and submits it, unless its answer is known already;
-        `take` waits for the answer, if it is not known, and hands it on. A job without a worker
-        elsewhere is done when it is sent, while no other is under way."""
-        self._jobs, self._remote_of, self._send, self._take = jobs, remote_of, send, take
-        self._under_way: deque[tuple[J, Remote | None, Answer | None]] = deque()
-        self._changed = Condition()
-        self._fed = self._closed = False
-
-    def feed(self) -> None:
-        """Send all jobs."""
-        try:
-            for job in self._jobs:
-                remote = self._remote_of(job)
-                with self._changed:
-                    self._changed.wait_for(partial(self._may_send, remote))
-                    if self._closed:
-                        return
-                known = self._send(job)
-                with self._changed:
-                    self._under_way.append((job, remote, known))
-                    self._changed.notify_all()
-        except ClosedError:
-            return
-        finally:
-            with self._changed:
-                self._fed = True
-                self._changed.notify_all()
-
-    def _may_send(self, remote: Remote | None) -> bool:
-        held = self._under_way
-        if self._closed or not held:
-            return True
-        return remote is not None and held[-1][1] is remote and len(held) < remote.ahead
-
-    def collect(self) -> J | None:
-        """Hand on what comes of them; returns the last one."""
-        last: J | None = None
-        try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed or self._under_way or self._fed)
-                    if self._closed or not self._under_way:
-                        return last
-                    job, _, known = self._under_way[0]
-                self._take(job, known)
-                last = job
-                with self._changed:
-                    self._under_way.popleft()
-                    self._changed.notify_all()
-        except ClosedError:
-            return last
-
-    def close(self) -> None:
-        """Wake both."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()

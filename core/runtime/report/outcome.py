@@ -115,7 +115,7 @@ class Outcome:
 
     def timeline(self) -> Timeline:
         """When each device had which sample."""
-        orders = None if self.program is None else self.program.turns.orders
+        orders = None if self.program is None else self.program.unit_orders.orders
         ran = self.pipeline
         return timeline(
             self.trace, ran.steps, ran.stages, ran.outputs, orders=orders, warmup=self.warmup

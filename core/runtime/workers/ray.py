@@ -257,13 +257,11 @@ class RayPool(WorkerPool[Stored]):
         return Place(0, place.cores if self._local else (), place.provider)
 
     def add(self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, Stored]) -> RayWorker:
-        """A worker, whose actor is made by `ready`."""
         worker = RayWorker(spec, recipe, values, self)
         self.workers.append(worker)
         return worker
 
     def ready(self) -> None:
-        """Have all actors made, and wait for them."""
         found = seats(self.ray, [worker.spec for worker in self.workers], self._note)
         for worker, seat in zip(self.workers, found, strict=True):
             worker.begin(seat)
@@ -274,7 +272,6 @@ class RayPool(WorkerPool[Stored]):
             self.rules.note(message)
 
     def close(self) -> None:
-        """End all actors, and the cluster if it was started for them."""
         super().close()
         self._open.close()
 
