@@ -299,7 +299,7 @@ def quantised() -> list[Case]:
         cases.append(_case("dynamic", (rows, width), _dynamic, width=width))
     for c, side in ((64, 28), (128, 14)):
         for size, groups in ((1, 1), (3, 1), (3, c)):
-            sizes = {"channels": c, "size": size, "groups": groups}
+            sizes: dict[str, Any] = {"channels": c, "size": size, "groups": groups}
             cases.append(_case("quantised-conv", (1, c, side, side), _quantised_conv, **sizes))
     return cases
 
@@ -371,7 +371,7 @@ def elementwise() -> list[Case]:
     cases = []
     for kind, block in blocks.items():
         for shape in ((16, 64), (64, 128), (128, 768), (512, 2048)):
-            width = {"width": shape[-1]} if kind == "vector" else {}
+            width: dict[str, Any] = {"width": shape[-1]} if kind == "vector" else {}
             cases.append(_case(kind, shape, block, **width))
     for heads, length in ((4, 32), (4, 128), (12, 197)):
         cases.append(_case("mask", (heads, length, length), _masked, length=length))
@@ -570,14 +570,14 @@ def layers() -> list[Case]:
     for length, heads, width in (
         (64, 4, 64), (100, 6, 32), (196, 3, 64), (24, 2, 48), (160, 8, 64), (8, 2, 16), (16, 2, 32),
     ):  # fmt: skip
-        sizes = {"length": length, "heads": heads, "width": width}
+        sizes: dict[str, Any] = {"length": length, "heads": heads, "width": width}
         shape = (1, length, heads * width)
         cases.append(_case("encoder", shape, _encoder, weight=_WEIGHT, **sizes))
     for c, hidden, side in ((128, 32, 28), (96, 24, 56), (320, 80, 14), (512, 128, 14)):
-        sizes = {"channels": c, "hidden": hidden, "groups": 1}
+        sizes: dict[str, Any] = {"channels": c, "hidden": hidden, "groups": 1}
         cases.append(_case("bottleneck", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
     for c, hidden, side in ((16, 64, 48), (40, 240, 20), (80, 480, 10), (32, 192, 28), (16, 32, 7)):
-        sizes = {"channels": c, "hidden": hidden, "groups": hidden}
+        sizes: dict[str, Any] = {"channels": c, "hidden": hidden, "groups": hidden}
         cases.append(_case("inverted", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
     for c, side in ((64, 35), (192, 17), (320, 8), (256, 28)):
         cases.append(_case("branches", (1, c, side, side), _branches, channels=c))
