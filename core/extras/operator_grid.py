@@ -359,7 +359,7 @@ def _cast(b: Builder, x: str) -> str:
 
 def elementwise() -> list[Case]:
     """Operators on each element, cheap and dear, in and beyond the caches."""
-    blocks: dict[str, Block] = {
+    blocks: dict[str, Callable[..., str]] = {
         "arithmetic": _pair, "vector": _vector, "scalar": _scalar, "divide": _divide,
         "power": _power, "where": _where, "cast": _cast,
     }  # fmt: skip
@@ -574,10 +574,10 @@ def layers() -> list[Case]:
         shape = (1, length, heads * width)
         cases.append(_case("encoder", shape, _encoder, weight=_WEIGHT, **sizes))
     for c, hidden, side in ((128, 32, 28), (96, 24, 56), (320, 80, 14), (512, 128, 14)):
-        sizes: dict[str, Any] = {"channels": c, "hidden": hidden, "groups": 1}
+        sizes = {"channels": c, "hidden": hidden, "groups": 1}
         cases.append(_case("bottleneck", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
     for c, hidden, side in ((16, 64, 48), (40, 240, 20), (80, 480, 10), (32, 192, 28), (16, 32, 7)):
-        sizes: dict[str, Any] = {"channels": c, "hidden": hidden, "groups": hidden}
+        sizes = {"channels": c, "hidden": hidden, "groups": hidden}
         cases.append(_case("inverted", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
     for c, side in ((64, 35), (192, 17), (320, 8), (256, 28)):
         cases.append(_case("branches", (1, c, side, side), _branches, channels=c))
