@@ -191,7 +191,7 @@ def _strided(b: Builder, x: str, channels: int, groups: int) -> str:
     weight = b.weight(channels, channels // groups, 3, 3, inner=inner)
     y = b.add("Conv", x, weight, pads=[1] * 4, strides=[2, 2], group=groups)
     scales = b.constant(np.array([1, 1, 2, 2], np.float32))
-    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    how: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return b.add("Resize", y, "", scales, mode="nearest", **how)
 
 
