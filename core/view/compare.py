@@ -8,9 +8,8 @@ from dataclasses import replace
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.text import printable, shown_bytes, shown_time, table
-from dnnp.core.view.bars import load_lines, timeline
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.text import laid_out
+from dnnp.core.view.text import laid_out, load_lines, timeline
 from dnnp.core.view.words import Page, shortened, shown_rate, shown_share
 
 BEST = "*"

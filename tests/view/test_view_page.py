@@ -116,7 +116,7 @@ def test_the_data_are_those_of_the_stream() -> None:
 
 
 def test_many_units_are_in_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.view.page_data.MOST_BOXES", 8)
+    monkeypatch.setattr("dnnp.core.view.page.MOST_BOXES", 8)
     graph = planned(5, 40)
     _, _, data = read(graph)
     boxes = data["boxes"]["units"]
@@ -132,7 +132,7 @@ def test_many_units_are_in_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
             alone -= {a, b} if {a, b} <= set(units) else set()
         lines = [data["units"]["y"][u] for u in sorted(alone)]
         assert all(lines.count(y) <= 7 for y in lines)
-    monkeypatch.setattr("dnnp.core.view.page_data.MOST_NODES", 30)
+    monkeypatch.setattr("dnnp.core.view.page.MOST_NODES", 30)
     text, _, data = read(graph)
     assert "boxes" not in data
     assert "the graph is too large for a page: 40 nodes" in text
