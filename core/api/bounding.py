@@ -145,7 +145,8 @@ def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
         graph_of(stream)
         raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
     from dnnp.options.split import SplitOptions
-    from dnnp.splitting import add_plan, problem_of
+    from dnnp.plans.problem import problem_of
+    from dnnp.splitting import add_plan
 
     caller, limit = options.caller, options.time_limit
     half = None if limit is None else limit / 2

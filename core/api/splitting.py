@@ -18,9 +18,8 @@ from dnnp.plans.compare_methods import (
     tried_in_words,
     try_methods,
     ways_in_words,
-    with_all_replicas,
 )
-from dnnp.plans.devices import platform_of
+from dnnp.plans.problem import problem_of
 from dnnp.pricing.costs import unpriced
 from dnnp.search_run import is_heavy, little_effort, or_interrupted, run_of, with_bar
 from dnnp.step import json_in, step
@@ -64,37 +63,6 @@ def split_stream(stream: Stream, options: SplitOptions) -> None:
 
 
 split = step("dnnp-partition", SplitOptions)(split_stream)
-
-
-def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
-    """What is to be split: the graph, priced if it is not, the devices and the cost model."""
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.split.checks import check_links, check_options
-    from dnnp.formats.graph import graph_of, units_of
-    from dnnp.plans.cost_model import latency_options, throughput_options
-    from dnnp.pricing.costs import ensure_costs
-
-    caller = options.caller
-    with caller.held():
-        ensure_costs(stream, caller, reprice=options.reprice)
-        graph = graph_of(stream)
-        units = units_of(stream, graph)
-        devices, links = platform_of(stream, options)
-        if options.objective == "latency":
-            cost = latency_options(options, graph, devices, links)
-        else:
-            cost = throughput_options(options, graph)
-        if options.allow_replicas:
-            cost = with_all_replicas(options, cost, devices, linked=bool(links))
-        problem = SplitProblem(graph, units, devices, cost, links)
-        if options.objective != "latency":
-            check_options(problem)
-            check_links(problem)
-        _check_method(options, problem)
-    if options.devices is None and len(units.times) > 1 and len(devices) == 1:
-        others = ", ".join(name for name in units.times if name != devices[0].name)
-        caller.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
-    return problem
 
 
 def add_plan(
@@ -282,22 +250,6 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
         interrupted=caller.interrupted,
         learned=found.learned,
     )
-
-
-def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
-    """Refuse methods that do not make what is asked for, before any search begins."""
-    if options.eval is not None:
-        return
-    if options.objective == "latency":
-        from dnnp.core.latency.auto import check_method
-
-        for method in options.methods:
-            check_method(method, problem.options.execution)
-    else:
-        from dnnp.core.split.checks import method_asked
-
-        for method in options.methods:
-            method_asked(method, options.validity, clustered=problem.clustered)
 
 
 def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:

@@ -24,7 +24,7 @@ from dnnp.core.split.ideals.search import ideal_search
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from dnnp.options.split import DeviceOptions
-from dnnp.plans.devices import platform_of
+from dnnp.plans.problem import devices_of
 from support.brute import _Search, _union, brute_force, placements
 from support.graphs import header, random_stream
 
@@ -470,7 +470,7 @@ def platform(folder: Path, records: str, **options: object) -> tuple[DeviceClass
     file.write_text(records)
     node = {"time_s": {"dev": 1, "cpu": 1}}
     stream = Stream(header=header(), records={"node": [node]})
-    return platform_of(stream, DeviceOptions(devices=str(file), **options))[0]
+    return devices_of(stream, DeviceOptions(devices=str(file), **options))[0]
 
 
 RECORD = (

@@ -17,14 +17,13 @@ from dnnp.core.model.plan import CLOSED, Plan, Tried
 from dnnp.core.model.text import counted, shown_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from dnnp.callbacks import Caller
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import CostOptions, Plan
+    from dnnp.core.model.plan import Plan
     from dnnp.core.model.request import Asked
     from dnnp.core.model.search_context import Run
     from dnnp.core.runtime.report.choice import Offer
@@ -32,32 +31,6 @@ if TYPE_CHECKING:
 
 WORTH_SAYING = 1.1
 """How many times as fast as the plan replicas must be predicted, at least, to be named."""
-
-
-def with_all_replicas(
-    options: SplitOptions, cost: CostOptions, devices: Iterable[DeviceClass], *, linked: bool
-) -> CostOptions:
-    """The cost model where a stage may run on all devices of a class.
-
-    `linked`: links are stated, and take the place of clusters.
-
-    Raises
-    ------
-    UsageError
-        Fewer are asked for, or devices form clusters.
-    """
-    from dnnp.core.split.ways import all_replicas
-
-    devices = tuple(devices)
-    most = all_replicas(devices)
-    if options.max_replicas is not None and options.max_replicas < most:
-        raise UsageError(
-            f"--allow-replicas compares up to all {most} devices of a class: leave --max-replicas "
-            f"{options.max_replicas} out"
-        )
-    if not linked and any(device.cluster_size for device in devices):
-        raise UsageError("--allow-replicas knows no clusters; --max-replicas does")
-    return replace(cost, max_replicas=most)
 
 
 def fastest_plan(

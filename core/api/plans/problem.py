@@ -1,4 +1,4 @@
-"""Which devices a split may use: records of the stream, then what options override."""
+"""The problem that a stream and the options of a split state: graph, devices, cost model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,101 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dnnp.core.methods import SPLITS
 from dnnp.core.model.device import DeviceClass, Level
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import Link
     from dnnp.core.model.errors import DnnpError
+    from dnnp.core.model.graph import Graph
     from dnnp.formats.stream import Record, Stream
-    from dnnp.options.split import DeviceOptions
+    from dnnp.options.split import DeviceOptions, SplitOptions
+
+LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")
+"""Options that the objective latency alone has."""
 
 
-def platform_of(
+def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
+    """Collect what is split: the graph, priced if it is not, the devices and the cost model."""
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.split.checks import check_links, check_options
+    from dnnp.formats.graph import graph_of, units_of
+    from dnnp.pricing.costs import ensure_costs
+
+    caller = options.caller
+    with caller.held():
+        ensure_costs(stream, caller, reprice=options.reprice)
+        graph = graph_of(stream)
+        units = units_of(stream, graph)
+        devices, links = devices_of(stream, options)
+        if options.objective == "latency":
+            cost = latency_options(options, graph, devices, links)
+        else:
+            cost = throughput_options(options, graph)
+        if options.allow_replicas:
+            cost = _with_all_replicas(options, cost, devices, linked=bool(links))
+        problem = SplitProblem(graph, units, devices, cost, links)
+        if options.objective != "latency":
+            check_options(problem)
+            check_links(problem)
+        _check_method(options, problem)
+    if options.devices is None and len(units.times) > 1 and len(devices) == 1:
+        others = ", ".join(name for name in units.times if name != devices[0].name)
+        caller.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
+    return problem
+
+
+def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
+    """Refuse methods that do not make what is asked for, before any search begins."""
+    if options.eval is not None:
+        return
+    if options.objective == "latency":
+        from dnnp.core.latency.auto import check_method
+
+        for method in options.methods:
+            check_method(method, problem.options.execution)
+    else:
+        from dnnp.core.split.checks import method_asked
+
+        for method in options.methods:
+            method_asked(method, options.validity, clustered=problem.clustered)
+
+
+def _with_all_replicas(
+    options: SplitOptions, cost: CostOptions, devices: Iterable[DeviceClass], *, linked: bool
+) -> CostOptions:
+    """The cost model where a stage may run on all devices of a class.
+
+    `linked`: links are stated, and take the place of clusters.
+
+    Raises
+    ------
+    UsageError
+        Fewer are asked for, or devices form clusters.
+    """
+    from dnnp.core.split.ways import all_replicas
+
+    devices = tuple(devices)
+    most = all_replicas(devices)
+    if options.max_replicas is not None and options.max_replicas < most:
+        raise UsageError(
+            f"--allow-replicas compares up to all {most} devices of a class: leave --max-replicas "
+            f"{options.max_replicas} out"
+        )
+    if not linked and any(device.cluster_size for device in devices):
+        raise UsageError("--allow-replicas knows no clusters; --max-replicas does")
+    return replace(cost, max_replicas=most)
+
+
+def devices_of(
     stream: Stream, options: DeviceOptions
 ) -> tuple[tuple[DeviceClass, ...], tuple[Link, ...]]:
     """Device classes with counts, from the stream, `--devices`, `-k`, `--cpus` and limits; links.
@@ -79,7 +162,7 @@ def _given(stream: Stream, text: str) -> tuple[list[Record], list[tuple[Record, 
 def _chosen(
     stream: Stream, records: list[Record], options: DeviceOptions
 ) -> tuple[DeviceClass, ...]:
-    """The device classes of `records`, with what options override; see `platform_of`."""
+    """The device classes of `records`, with what options override; see `devices_of`."""
     from dnnp.formats.plan import device_of
 
     priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
@@ -197,3 +280,85 @@ def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
         inner_bandwidth_bytes_per_s=levels[0].bandwidth_bytes_per_s,
         larger_clusters=tuple(levels[1:]),
     )
+
+
+def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
+    """The cost model that the options ask for, where the objective is not latency.
+
+    Raises
+    ------
+    UsageError
+        Options or methods that only latency has.
+    """
+    for name in LATENCY_ALONE:
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is for --objective latency")
+    for method in options.methods:
+        if method not in SPLITS:
+            raise UsageError(f"method {method} is for --objective latency")
+    stated = not np.isnan(graph.node_bytes).all()
+    summed = stated or bool(graph.backward.any())
+    return CostOptions(
+        options.comm,
+        options.memory_model or ("sum" if summed or options.parallel else "peak"),
+        options.memory_mode,
+        options.charge_io,
+        options.objective,
+        options.max_replicas or 1,
+    )
+
+
+def latency_options(
+    options: SplitOptions,
+    graph: Graph,
+    devices: tuple[DeviceClass, ...],
+    links: tuple[Link, ...],
+) -> CostOptions:
+    """The cost model that the options ask for, where the objective is latency.
+
+    Raises
+    ------
+    UsageError
+        Options that this objective does not have, or that do not go together.
+    """
+    if options.memory_model == "peak":
+        raise UsageError("--objective latency adds memory up: no --memory-model peak")
+    if options.memory_mode == "overflow":
+        raise UsageError("--objective latency streams nothing: no --memory-mode overflow")
+    if options.max_replicas not in (None, 1):
+        raise UsageError("--objective latency runs every sample once: no --max-replicas")
+    if options.validity is not None:
+        raise UsageError("--objective latency: --execution says what a split may be, not validity")
+    execution = options.execution or _execution(devices, links)
+    cpus = [d.name for d in devices if d.is_cpu]
+    if execution == "blocks":
+        if len(cpus) > 1:
+            raise UsageError(f"--execution blocks has one pool of CPUs, not {', '.join(cpus)}")
+        if options.congestion is not None:
+            raise UsageError("--congestion is for --execution operators")
+        if links:
+            raise UsageError("--execution blocks moves all through the host: links do not count")
+    else:
+        if options.invocations is not None:
+            raise UsageError("--invocations is for --execution blocks")
+        if options.charge_io:
+            raise UsageError("--charge-io is for --execution blocks")
+    if options.charge_io and options.transfers == "edge":
+        raise UsageError("--charge-io needs --transfers tensor")
+    stated_none = bool(np.isnan(graph.node_bytes).all())
+    return CostOptions(
+        memory_model=options.memory_model or ("weights" if stated_none else "sum"),
+        memory_mode=options.memory_mode,
+        charge_io=options.charge_io,
+        objective="latency",
+        execution=execution,
+        invocations=options.invocations or 1,
+        transfers=options.transfers or "tensor",
+        congestion=options.congestion or "device",
+    )
+
+
+def _execution(devices: Sequence[DeviceClass], links: Sequence[Link]) -> str:
+    """Blocks for the machines of the 2020 paper: accelerators, one class of CPUs, no links."""
+    cpus = sum(d.is_cpu for d in devices)
+    return "blocks" if cpus == 1 and len(devices) > 1 and not links else "operators"
