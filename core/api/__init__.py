@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dnnp.bounding import bound
     from dnnp.callbacks import Bar, Caller, DnnpWarning
+    from dnnp.checking import Findings, check
+    from dnnp.coarsening import coarsen
     from dnnp.core.model.errors import (
         DnnpError,
         FormatError,

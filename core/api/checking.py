@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import (
     FormatError,
@@ -18,7 +18,7 @@ from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
 from dnnp.options.run import CheckOptions
-from dnnp.step import shown_as
+from dnnp.step import function
 
 if TYPE_CHECKING:
     from dnnp.callbacks import Bar
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.stream import Stream
-
-P = ParamSpec("P")
 
 COUNTED = ("node", "tensor", "group", "stage")
 """Kinds of record that a summary counts."""
@@ -184,28 +182,21 @@ class Findings:
         return summary
 
 
-def _public(kind: Callable[P, CheckOptions]) -> Callable[Concatenate[Graph, P], Findings]:
-    def check(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> Findings:
-        """Validate a graph and recompute what its plan, its bounds and its schedule promise.
+@function(CheckOptions)
+def check(graph: Graph, options: CheckOptions) -> Findings:
+    """Validate a graph and recompute what its plan, its bounds and its schedule promise.
 
-        Raises
-        ------
-        FormatError
-            The graph is malformed, or lacks what is asked for.
-        GateError
-            All holds, but a gate does not.
-        """
-        options = kind(*args, **kwargs)
-        options.check()
-        findings = check_stream(graph.stream(), options)
-        if findings.ok:
-            findings.judge()
-        return findings
-
-    return shown_as(check, check, kind, Findings)
-
-
-check = _public(CheckOptions)
+    Raises
+    ------
+    FormatError
+        The graph is malformed, or lacks what is asked for.
+    GateError
+        All holds, but a gate does not.
+    """
+    findings = check_stream(graph.stream(), options)
+    if findings.ok:
+        findings.judge()
+    return findings
 
 
 def check_stream(stream: Stream, options: CheckOptions) -> Findings:

@@ -28,41 +28,43 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
+def _export(graph: Graph, path: str | os.PathLike[str], options: ExportOptions) -> None:
+    """Write the plan of a graph for others.
+
+    Parameters
+    ----------
+    path
+        Folder of the stages, empty or from an earlier export; or the file to write.
+
+    Raises
+    ------
+    UsageError
+        There is no plan, or one that cannot be exported so.
+    FormatError
+        The graph is malformed, or the model is not the one that was imported.
+    InputFileError
+        A file cannot be read or written.
+    """
+    from dnnp.formats.files import whole_file
+
+    stream, name = graph.stream(), os.fspath(path)
+    if options.to in FOLDERS:
+        export_folder(stream, name, options)
+        return
+    data = file_bytes(stream, options)
+    with whole_file(name) as file:
+        file.write(data)
+
+
 def _public(
     kind: Callable[P, ExportOptions],
 ) -> Callable[Concatenate[Graph, str | os.PathLike[str], P], None]:
-    def export(
-        graph: Graph, path: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        """Write the plan of a graph for others.
-
-        Parameters
-        ----------
-        path
-            Folder of the stages, empty or from an earlier export; or the file to write.
-
-        Raises
-        ------
-        UsageError
-            There is no plan, or one that cannot be exported so.
-        FormatError
-            The graph is malformed, or the model is not the one that was imported.
-        InputFileError
-            A file cannot be read or written.
-        """
-        from dnnp.formats.files import whole_file
-
+    def call(graph: Graph, path: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> None:
         options = kind(*args, **kwargs)
         options.check()
-        stream, name = graph.stream(), os.fspath(path)
-        if options.to in FOLDERS:
-            export_folder(stream, name, options)
-            return
-        data = file_bytes(stream, options)
-        with whole_file(name) as file:
-            file.write(data)
+        _export(graph, path, options)
 
-    return shown_as(export, export, kind, None)
+    return shown_as(call, _export, kind)
 
 
 export = _public(ExportOptions)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
@@ -16,7 +16,7 @@ from dnnp.graph import Graph
 from dnnp.options.choices import ANY_FAMILY, EXTENSIONS, LAYERED, OWN_GRAPHS, READINGS
 from dnnp.options.graph import GenerateOptions, ImportOptions, check_text
 from dnnp.own_graphs import DirectedGraph, read_networkx, read_own
-from dnnp.step import shown_as
+from dnnp.step import function
 from dnnp.training import add_training
 
 if TYPE_CHECKING:
@@ -31,51 +31,43 @@ LONGEST_HEADER = 1 << 20
 """Bytes of the first line of a file in which a stream is looked for."""
 
 
-P = ParamSpec("P")
 Source: TypeAlias = str | os.PathLike[str] | IO[bytes] | DirectedGraph
 
 
-def _public(kind: Callable[P, ImportOptions]) -> Callable[Concatenate[Source, P], Graph]:
-    def load(file: Source, *args: P.args, **kwargs: P.kwargs) -> Graph:
-        """Read a stream that a command or `Graph.save` has written, an ONNX model, or a workload.
+@function(ImportOptions)
+def load(file: Source, options: ImportOptions) -> Graph:
+    """Read a stream that a command or `Graph.save` has written, an ONNX model, or a workload.
 
-        Parameters
-        ----------
-        file
-            Its path; or an open file, which cannot be an ONNX model, as later steps open that
-            again; or a `networkx.DiGraph` or `MultiDiGraph`, whose attributes mean what they mean
-            in the other graphs of your own (man page of dnnp-import). Its nodes are called by `str`
-            of their keys unless they have a `name`; of the options below only `name` fits it.
+    Parameters
+    ----------
+    file
+        Its path; or an open file, which cannot be an ONNX model, as later steps open that
+        again; or a `networkx.DiGraph` or `MultiDiGraph`, whose attributes mean what they mean
+        in the other graphs of your own (man page of dnnp-import). Its nodes are called by `str`
+        of their keys unless they have a `name`; of the options below only `name` fits it.
 
-        Raises
-        ------
-        InputFileError
-            The file cannot be read.
-        UsageError
-            Options that make no sense or do not fit the file, or a dimension without a size.
-        FormatError
-            The file is malformed.
-        """
-        options = kind(*args, **kwargs)
-        options.check()
-        if isinstance(file, DirectedGraph):
-            return _of_networkx(file, options)
-        path = "-"
-        data: bytes | None = None
-        if not isinstance(file, str | os.PathLike):
-            data = file.read()
-            if options.kind is None:
-                return _of_stream(data, "<stream>", options)
-        else:
-            path = os.fspath(file)
-            if options.kind is None and _is_stream(path):
-                return _of_stream(options.caller.read_input(path), path, options)
-        return _imported(import_stream(path, options, data), options, path)
-
-    return shown_as(load, load, kind, Graph)
-
-
-load = _public(ImportOptions)
+    Raises
+    ------
+    InputFileError
+        The file cannot be read.
+    UsageError
+        Options that make no sense or do not fit the file, or a dimension without a size.
+    FormatError
+        The file is malformed.
+    """
+    if isinstance(file, DirectedGraph):
+        return _of_networkx(file, options)
+    path = "-"
+    data: bytes | None = None
+    if not isinstance(file, str | os.PathLike):
+        data = file.read()
+        if options.kind is None:
+            return _of_stream(data, "<stream>", options)
+    else:
+        path = os.fspath(file)
+        if options.kind is None and _is_stream(path):
+            return _of_stream(options.caller.read_input(path), path, options)
+    return _imported(import_stream(path, options, data), options, path)
 
 
 def generate(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.search_context import Standing
@@ -15,7 +15,7 @@ from dnnp.formats.header import stamped
 from dnnp.graph import Graph
 from dnnp.options.run import SWEEP, RunOptions
 from dnnp.search_run import Shown
-from dnnp.step import shown_as
+from dnnp.step import function
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.workers.pool import Rules
     from dnnp.formats.onnx_shards import ShardedModel
     from dnnp.formats.stream import Stream
-
-P = ParamSpec("P")
 
 MEASURED = 0.1
 """Share of the whole work that measuring is taken for, where ways to run the model are compared."""
@@ -63,40 +61,31 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
     return outcome
 
 
-def _public(kind: Callable[P, RunOptions]) -> Callable[Concatenate[Graph, P], Graph]:
-    """`run`, with the options of dnnp-run in its signature."""
+@function(RunOptions)
+def run(graph: Graph, options: RunOptions) -> Graph:
+    """Run the plan of a graph on ONNX Runtime, by its schedule if it has one, and measure it.
 
-    def run(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> Graph:
-        """Run the plan of a graph on ONNX Runtime, by its schedule if it has one, and measure it.
-
-        Raises
-        ------
-        UsageError
-            There is no plan, or options do not fit it.
-        FormatError
-            The graph is malformed, or the model is not the one that was imported.
-        InputFileError
-            A file cannot be read or written, or ONNX Runtime cannot load a stage.
-        UnavailableError
-            The provider is not there.
-        VerificationError
-            The split model does not compute what the whole model computes.
-        LimitError
-            Other processes took so much that nothing is chosen or learned.
-        """
-        options = kind(*args, **kwargs)
-        options.check()
-        stream = graph.stream()
-        outcome = run_stream(stream, options)
-        save_files(options, outcome, stream)
-        judge(outcome, options.caller)
-        stream.header = stamped(stream.header, "dnnp-run", options.words())
-        return Graph(stream)
-
-    return shown_as(run, run, kind, Graph)
-
-
-run = _public(RunOptions)
+    Raises
+    ------
+    UsageError
+        There is no plan, or options do not fit it.
+    FormatError
+        The graph is malformed, or the model is not the one that was imported.
+    InputFileError
+        A file cannot be read or written, or ONNX Runtime cannot load a stage.
+    UnavailableError
+        The provider is not there.
+    VerificationError
+        The split model does not compute what the whole model computes.
+    LimitError
+        Other processes took so much that nothing is chosen or learned.
+    """
+    stream = graph.stream()
+    outcome = run_stream(stream, options)
+    save_files(options, outcome, stream)
+    judge(outcome, options.caller)
+    stream.header = stamped(stream.header, "dnnp-run", options.words())
+    return Graph(stream)
 
 
 def judge(outcome: Outcome, caller: Caller) -> None:

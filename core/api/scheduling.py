@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import UsageError
 from dnnp.graph import Graph
 from dnnp.options.split import ScheduleOptions
 from dnnp.search_run import run_of, with_bar
-from dnnp.step import changed, shown_as
+from dnnp.step import changed, function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dnnp.core.model.schedule import Placement, Point, Schedule
     from dnnp.formats.stream import Stream
-
-P = ParamSpec("P")
 
 MOST_BLOCKS = 1_000_000
 """Blocks of a schedule."""
 
 
-def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
+@function(ScheduleOptions)
+def schedule(graph: Graph | None, options: ScheduleOptions) -> Graph:
     """Find when every stage of the plan runs every micro-batch.
 
     Instead of a plan it may be a shape, or a placement file: `graph` is None then.
@@ -36,6 +33,15 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     InfeasibleError
         No schedule keeps within the memory.
     """
+    streams = [options.stream(), None if graph is None else graph.stream()]
+    found = [stream for stream in streams if stream is not None]
+    if len(found) != 1:
+        raise UsageError("give one of these: a graph, --shape, --placement")
+    return changed("dnnp-schedule", schedule_stream, found[0], options)
+
+
+def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
+    """Find the schedule of a stream; see `schedule`."""
     from dnnp.core.schedule.auto import solve, trade_off
     from dnnp.core.schedule.problem import Wanted
 
@@ -66,24 +72,6 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
             with with_bar(caller, run, "trade-off") as shown:
                 points = trade_off(placement, options.unroll, shown)
         _put(stream, found, points, digest, options)
-
-
-def _step(
-    options: Callable[P, ScheduleOptions],
-) -> Callable[Concatenate[Graph | None, P], Graph]:
-    def call(graph: Graph | None, *args: P.args, **kwargs: P.kwargs) -> Graph:
-        asked = options(*args, **kwargs)
-        asked.check()
-        streams = [asked.stream(), None if graph is None else graph.stream()]
-        found = [stream for stream in streams if stream is not None]
-        if len(found) != 1:
-            raise UsageError("give one of these: a graph, --shape, --placement")
-        return changed("dnnp-schedule", schedule_stream, found[0], asked)
-
-    return shown_as(call, schedule_stream, options, Graph)
-
-
-schedule = _step(ScheduleOptions)
 
 
 def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, str | None]:

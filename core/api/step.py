@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
-from inspect import Parameter, Signature, signature
+from functools import update_wrapper, wraps
+from inspect import Parameter, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dnnp.callbacks import CALLER, Caller
@@ -15,6 +15,8 @@ from dnnp.graph import Graph
 from dnnp.options.table import Options
 
 P = ParamSpec("P")
+A = TypeVar("A")
+R = TypeVar("R")
 O = TypeVar("O", bound="Options")  # noqa: E741
 
 
@@ -29,43 +31,60 @@ def json_in(
     return orjson.dumps(list(value), option=orjson.OPT_SERIALIZE_NUMPY), flag
 
 
+def function(
+    options: Callable[P, O],
+) -> Callable[[Callable[[A, O], R]], Callable[Concatenate[A, P], R]]:
+    """Make a function of something and of options one that takes the options as keywords."""
+
+    def public(work: Callable[[A, O], R]) -> Callable[Concatenate[A, P], R]:
+        def call(first: A, *args: P.args, **kwargs: P.kwargs) -> R:
+            asked = options(*args, **kwargs)
+            asked.check()
+            return work(first, asked)
+
+        return shown_as(call, work, options)
+
+    return public
+
+
 def step(
     tool: str, options: Callable[P, O]
 ) -> Callable[[Callable[[Stream, O], object]], Callable[Concatenate[Graph, P], Graph]]:
-    """Make what changes a stream, by the options of a command, a function of Python.
+    """Make a function that changes a stream, by the options of a command, one of Python.
 
     That takes the graph and the options as keywords, leaves the graph alone and returns another.
     The provenance names the command that does the same.
     """
 
     def public(work: Callable[[Stream, O], object]) -> Callable[Concatenate[Graph, P], Graph]:
-        def call(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> Graph:
-            asked = options(*args, **kwargs)
-            asked.check()
+        @wraps(work, assigned=("__module__", "__name__", "__doc__"))
+        def changing(graph: Graph, asked: O) -> Graph:
             return changed(tool, work, graph.stream(), asked)
 
-        return shown_as(call, work, options, Graph)
+        del changing.__wrapped__
+        return function(options)(changing)
 
     return public
 
 
 def changed(tool: str, work: Callable[[Stream, O], object], stream: Stream, asked: O) -> Graph:
-    """The graph of a stream that a step has changed, which is stamped into its header."""
+    """Change a stream by a step, and stamp that into the header."""
     work(stream, asked)
     stream.header = stamped(stream.header, tool, asked.words())
     return Graph(stream)
 
 
-def shown_as(call: Any, work: Callable[..., Any], options: Any, returns: Any) -> Any:
-    """The same function with the docstring of `work`, and all options in its signature."""
-    first = [p for p in signature(call).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+def shown_as(call: Any, work: Callable[..., Any], options: Any) -> Any:
+    """Give a function the docstring of `work`, and all options in its signature."""
     update_wrapper(call, work, assigned=("__module__", "__doc__"), updated=())
-    call.__name__ = call.__qualname__ = work.__name__.removesuffix("_stream")
+    call.__name__ = call.__qualname__ = work.__name__.removesuffix("_stream").strip("_")
+    shown = signature(work)
     rows = [(row.name, row.default, row.type) for row in options.rows.values()]
     keywords = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
         for name, default, type_ in [("caller", CALLER, "Caller"), *rows]
     ]
-    call.__signature__ = Signature([*first, *keywords], return_annotation=returns)
+    *first, _ = shown.parameters.values()  # the last one is the options
+    call.__signature__ = shown.replace(parameters=[*first, *keywords])
     del call.__wrapped__
     return call
