@@ -208,7 +208,7 @@ def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
 def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
     from dnnp.core.cost.problem import make_plan
-    from dnnp.core.split.solve import solve
+    from dnnp.core.split.auto import solve
     from dnnp.formats.graph import digest_of
 
     caller = options.caller

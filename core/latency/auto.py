@@ -28,9 +28,9 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED
-from dnnp.core.split.solve import solve
 
 BLOCKS, OPERATORS = "blocks", "operators"
 
@@ -154,7 +154,7 @@ def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution
         raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
     if asked.order == PUBLISHED and asked.ties is None:
         raise UsageError(f"--order {PUBLISHED} of method max-load needs the ties of a program")
-    return by_throughput(problem, replace(asked, method="exact"), run)
+    return by_throughput(problem, replace(asked, method="auto"), run)
 
 
 def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -168,13 +168,15 @@ def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     whole = whole.with_options(options)
     found = solve(whole, replace(asked, order="best"), run.unvalued())
     value = whole.value(found.blocks)
-    if asked.method == "exact" and value > found.bound * (1 + CLOSED):
+    if asked.method == "auto" and value > found.bound * (1 + CLOSED):
         least = run.shown(found.bound)
         run.warn(f"max-load: the largest load {run.shown(value)} is not proven least ({least})")
     blocks = found.blocks
-    if asked.method == "exact" and asked.order == PUBLISHED and asked.ties is not None:
+    if asked.method == "auto" and asked.order == PUBLISHED and asked.ties is not None:
         line, bounds, classes = asked.ties(whole, value, run)
         blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
     blocks = [block for block in blocks if len(block.nodes)]
     split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
-    return LatencySolution(split, method="" if found.method == asked.method else found.method)
+    return LatencySolution(
+        split, method="" if found.method in (asked.method, LINKS) else found.method
+    )

@@ -59,7 +59,7 @@ BOUNDS = by_name(
     Method(
         "ideal",
         "exact search over order ideals (what the first stages of a pipeline may hold together)",
-        "dnnp.core.split.ideal_bound:ideal_claim",
+        "dnnp.core.split.exact:ideal_claim",
         ORDERED,
         ("effort",),
         "2020 paper, 5.1.1",

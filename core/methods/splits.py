@@ -16,23 +16,30 @@ EVOLUTION = ("population", "generations", "elite", "mutants", "bias")
 SPLITS = by_name(
     Method(
         "auto",
-        "the default: `exact`; `ip` for convex splits, `anneal` for free ones",
-        kinds=ANY,
-        more="`--validity` says which are wanted. It heeds what that method heeds.",
+        "the default: slicing, bounds, `exact`, annealing and search close to the best split, one "
+        "after the other until value and bound meet; `ip` for convex splits, `anneal` for free "
+        "ones",
+        "dnnp.core.split.auto:auto",
+        ANY,
+        ("order", "effort", "seed", "max-replicas"),
+        more="`--validity` says which are wanted. Where `exact` would not end, chains of groups "
+        "are searched as one, the split is annealed, and windows around it are searched; the best "
+        "bound of all is kept. Two stages are searched by minimum cuts. What is left of a "
+        "`--time-limit` goes to what `heuristic` does.",
     ),
     Method(
         "exact",
         "slicing, then a search over order ideals (sets of groups that the first stages may hold "
-        "together): optimal, with proof; where that would not end, heuristics and a bound",
+        "together): optimal, with proof; where that would not end, the best so far and a bound",
         "dnnp.core.split.exact:exact",
         ORDERED,
-        ("order", "effort", "seed", "max-replicas"),
+        ("order", "effort", "max-replicas"),
         "2020 paper, 5.1.1, 5.3, appendices B and C",
         "For any classes of devices, capacities, replicas and a backward pass. Instead of filling "
         "the paper's table of pairs of ideals it decides one load after the other, after "
-        "contractions that cannot change the optimum. Where there are too many ideals to end, it "
-        "also anneals, searches windows around the best split, and keeps the bound that was "
-        "proven; what is left of a `--time-limit` goes to `heuristic`.",
+        "contractions that cannot change the optimum. Where there are too many ideals it ends "
+        "with the best slicing, or the best split that it met, and the bound that was proven; "
+        "`auto` goes on from there.",
     ),
     Method(
         "heuristic",
@@ -112,12 +119,12 @@ SPLITS = by_name(
     Method(
         "ip",
         "integer program, solved by CBC or HiGHS: optimal, with proof, given time",
-        "dnnp.core.split.exact:ip",
+        "dnnp.core.split.heuristic:ip",
         ANY,
         ("order", "solver", "effort", "max-replicas"),
         "2020 paper, 5.1.3, Fig. 6; 5.2 for free splits",
-        "Starts from the best split that a short exact search finds. It proves what it finds, but "
-        "slower than `exact`.",
+        "Starts from the best split that `auto` finds with little effort. It proves what it finds, "
+        "but slower than `exact`.",
     ),
     Method(
         "anneal",

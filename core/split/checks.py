@@ -11,10 +11,10 @@ from dnnp.core.model.errors import InfeasibleError, UsageError
 
 
 def resolved(method: str, validity: str) -> str:
-    """The method that `auto` stands for, where a split of this validity is asked for."""
+    """The method that does the work, where a split of this validity is asked for."""
     if method != "auto":
         return method
-    return {"free": "anneal", "convex": "ip"}.get(validity, "exact")
+    return {"free": "anneal", "convex": "ip"}.get(validity, "auto")
 
 
 def validity_asked(method: str, validity: str | None) -> str:

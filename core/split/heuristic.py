@@ -1,4 +1,4 @@
-"""The methods `heuristic` and `anneal`: splits without a proof."""
+"""The methods `heuristic`, `anneal` and `ip`: they start from a split that is found quickly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.annealing.anneal import anneal
-from dnnp.core.split.exact import SLICED, incumbent, quick_bound, start
+from dnnp.core.split.auto import quick_bound, start
+from dnnp.core.split.exact import nothing_found
 from dnnp.core.split.improve import improved
-from dnnp.core.split.slices import slice_order
+from dnnp.core.split.slices import SLICED, incumbent, slice_order
 
 STARTED = 0.2
 """Share of the whole work that `anneal` takes for the search for a split to start from."""
@@ -73,3 +74,34 @@ def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         # It may have replicas, or need the order of a stage's nodes to fit.
         return Solution(first, method=made)
     return Solution(blocks, method="anneal")
+
+
+def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The best split by an integer program, and its bound.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that no split fits.
+    LimitError
+        A limit was reached before there was any split.
+    UnavailableError
+        The solver is not installed.
+    """
+    from dnnp.core.split.ip.solve import solve_ip
+
+    run = run.without_shares()
+    begun, made = start(problem, asked, run)
+    run.stands("integer program")
+    result = solve_ip(
+        problem, asked.validity or "ordered", solver=asked.solver, incumbent=begun, run=run
+    )
+    if result.failure:
+        run.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")
+    if result.blocks is None:
+        raise nothing_found(run)
+    bound = max(simple_bound(problem), result.bound)
+    ran = result.asked
+    if result.failure and begun is not None:
+        ran = problem.value(result.blocks) < problem.value(begun)
+    return Solution(result.blocks, bound, "ip" if ran else made)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dnnp.core.baselines.blocks import interval_blocks, sliced_orders
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slicing.orders import ORDERS, order_named
+
+SLICED = 0.05
+"""Share of the whole work that slicing is taken for, where another search follows."""
 
 
 def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
@@ -42,6 +48,20 @@ def dpl(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         No slicing of this order meets the capacities.
     """
     return Solution(best_slicing(problem, "dfs", run))
+
+
+def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, float]:
+    """The best slicing and its value, if there is one; and why not, otherwise."""
+    try:
+        blocks = slice_order(problem, asked, run).blocks
+    except InfeasibleError as error:
+        # Slicing knows no replicas and keeps an order; an item that fits nowhere is the end.
+        run.tell(str(error))
+        return None, np.inf
+    value = problem.value(blocks)
+    run.keep(blocks, value, "slice")
+    run.tell(f"slicing: {run.shown(value)}")
+    return blocks, value
 
 
 def best_slicing(

@@ -23,9 +23,8 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
 from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.auto import LINKS, solve, with_small_peak
 from dnnp.core.split.checks import resolved, validity_asked
-from dnnp.core.split.linked import METHOD as LINKS
-from dnnp.core.split.solve import solve, with_small_peak
 
 SPOKEN = {
     "whole": "whole model", "replicas": "replicas", "pipeline": "pipeline",

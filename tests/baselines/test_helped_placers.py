@@ -16,8 +16,8 @@ from dnnp.core.model.search_context import Run
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.sparse import SparseProgram
 from dnnp.core.split import heuristic
+from dnnp.core.split.auto import solve
 from dnnp.core.split.orders import search_orders
-from dnnp.core.split.solve import solve
 from support.placing import PLACERS, problem_of
 from support.problems import chain
 from support.problems import problem_of as split_of

@@ -22,7 +22,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from support.graphs import random_stream, to_bytes
 from support.problems import chain, problem_of
 from support.run import dnnp

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.request import Asked
+from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import MAX_IDEALS, ideal_search
-from dnnp.core.split.solve import solve
 from dnnp.formats.msr import read_workload
 from dnnp.formats.stream import Stream
 from dnnp.samples.papers.placement_values import TABLE_1

@@ -13,7 +13,7 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import read_bytes

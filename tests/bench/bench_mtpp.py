@@ -23,11 +23,11 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Asked, Evolution
 from dnnp.core.model.search_context import Run
+from dnnp.core.split.auto import solve
 from dnnp.core.split.orders import OrderSpace
 from dnnp.core.split.peak.order import peak_order
 from dnnp.core.split.slicing.decoder import SLICING
 from dnnp.core.split.slicing.orders import ORDERS
-from dnnp.core.split.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import read_bytes

@@ -26,7 +26,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.ideal_bound import ideal_claim
+from dnnp.core.split.exact import ideal_claim
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled

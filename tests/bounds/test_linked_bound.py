@@ -23,7 +23,7 @@ from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.request import Asked
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case
 
 CHEAP = [name for name, argument in BOUNDS.items() if argument.where and not argument.share]

@@ -14,7 +14,7 @@ from dnnp.core.check.claims import check_claims
 from dnnp.core.check.plan import check_plan
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.request import Asked
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from support.cases import random_case
 from support.graphs import random_stream, to_bytes
 from support.problems import UNBOUNDED

@@ -106,7 +106,7 @@ def test_lines_of_foreign_items_are_not_remembered(laid: list[SplitProblem]) -> 
 
 
 def test_solvers_leave_a_line_as_it_is() -> None:
-    from dnnp.core.split.solve import solve
+    from dnnp.core.split.auto import solve
 
     problem = fresh(3, training=False, limited=False, objective="throughput")
     lines = [problem.line(problem.items, make(problem.items)) for make in ORDERS.values()]

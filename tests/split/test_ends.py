@@ -22,8 +22,8 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
+from dnnp.core.split.auto import solve
 from dnnp.core.split.clusters.hierarchy import least
-from dnnp.core.split.solve import solve
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream
 from support.problems import chain, problem_of

@@ -31,9 +31,9 @@ from dnnp.core.schedule.problem import Wanted, faults
 from dnnp.core.schedule.problem import problem_of as blocks_of
 from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.transfers import with_transfers
+from dnnp.core.split.auto import solve
 from dnnp.core.split.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.split.slices import best_slicing
-from dnnp.core.split.solve import solve
 from support.cases import random_case
 from support.latency_cases import random_problem
 from support.problems import chain, problem_of
@@ -67,7 +67,7 @@ def small() -> SplitProblem:
 def test_every_method(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnnp.core.split.solve._found", endless)
+    monkeypatch.setattr("dnnp.core.split.auto._found", endless)
     problem, said = small(), list[str]()
     found = solve(problem, Asked(method=method), replace(STOPPED, warn=said.append))
     assert 0 < found.bound <= problem.value(found.blocks)
@@ -114,7 +114,7 @@ def test_what_was_found_comes_before_the_first_answer(
         run.keep(better, problem.value(better), "slice")
         endless()
 
-    monkeypatch.setattr("dnnp.core.split.solve._found", search)
+    monkeypatch.setattr("dnnp.core.split.auto._found", search)
     found = solve(problem, Asked(), STOPPED)
     assert (found.method, problem.value(found.blocks)) == ("slice", problem.value(better))
 
@@ -208,7 +208,7 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
     def search(*_: object) -> None:
         raise LimitError("nothing was found")
 
-    monkeypatch.setattr("dnnp.core.split.solve._found", search)
+    monkeypatch.setattr("dnnp.core.split.auto._found", search)
     with pytest.raises(LimitError, match="nothing was found"):
         solve(small(), Asked(), STOPPED)
 

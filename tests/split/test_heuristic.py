@@ -18,10 +18,10 @@ from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run, Standing
 from dnnp.core.split import improve as levels
 from dnnp.core.split.annealing.anneal import anneal
+from dnnp.core.split.auto import solve
 from dnnp.core.split.improve import coarsened, multilevel
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.slicing.orders import ORDERS
-from dnnp.core.split.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.synthetic import DEVICE_CLASS, synthetic_stream

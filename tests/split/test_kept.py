@@ -24,9 +24,9 @@ from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Answer, Wanted, span_of
 from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.shapes import shape
+from dnnp.core.split.auto import solve
 from dnnp.core.split.first import first_latency, first_split
 from dnnp.core.split.slices import best_slicing
-from dnnp.core.split.solve import solve
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
 from support.latency_brute import brute_blocks, brute_operators
@@ -139,7 +139,7 @@ def test_a_split(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         ended()
         return Solution(poor, 4.1)
 
-    monkeypatch.setattr("dnnp.core.split.solve._found", search)
+    monkeypatch.setattr("dnnp.core.split.auto._found", search)
     found = solve(problem, Asked(method="brkga"), stopped_after_a_while())
     assert (problem.value(found.blocks), found.bound, found.method) == (7.0, 4.5, "slice")
 

@@ -18,8 +18,8 @@ from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.request import Asked
+from dnnp.core.split.auto import solve
 from dnnp.core.split.hierarchy import hierarchy_split
-from dnnp.core.split.solve import solve
 from dnnp.formats.graph import graph_of
 from dnnp.formats.links import expand_links
 from dnnp.formats.plan import device_of, device_record

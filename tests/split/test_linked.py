@@ -16,7 +16,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.annealing.linked import heed_links
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case
 
 METHODS = ("exact", "slice", "dpl", "anneal", "uniform", "greedy", "single")

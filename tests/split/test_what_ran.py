@@ -18,7 +18,7 @@ from dnnp.core.model.search_context import Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
 from dnnp.core.split import exact, heuristic, slices
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from support.problems import DEGENERATE, chain, problem_of
 
 PROBLEMS = {
@@ -109,7 +109,7 @@ def failing(*program: object, **how: object) -> Outcome:
 def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dnnp.core.split.exact.start", lambda *_: (start, "slice"))
+    monkeypatch.setattr("dnnp.core.split.heuristic.start", lambda *_: (start, "slice"))
     monkeypatch.setattr(SolverProcess, "solve", failing)
     said: list[str] = []
     devices = DeviceClass("dev", count=2)

@@ -46,11 +46,11 @@ from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.ip.solve import solve_ip
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.slicing.decoder import prioritised_order
-from dnnp.core.split.solve import solve
 from support.ablation import no_contraction
 from support.brute import brute_force
 from support.cases import Case, random_case

@@ -34,7 +34,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN
-from dnnp.core.split.solve import solve
+from dnnp.core.split.auto import solve
 from dnnp.formats.bounds import storable
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case

@@ -1,0 +1,441 @@
+"""The default method `auto`: what it tries, in which order, and when it stops; and `solve`.
+
+========= ==========================================================================================
+validity  tried
+========= ==========================================================================================
+free      `anneal` (`dnnp.core.split.heuristic`)
+convex    `ip` (likewise)
+ordered   1. slicing of a few orders; for many units also the bounds that cost little
+          2. the search over order ideals from the best split, with little effort
+          3. for few units: now the bounds that cost little
+          4. the same with chains of units as one; annealing; windows around the best split
+          5. branch and bound for two stages, by minimum cuts
+          6. steps 2 and 4 again, with full effort
+          7. for what is left of a time limit: orders that evolve, annealing and windows again
+             (`dnnp.core.split.improve`)
+========= ==========================================================================================
+
+It stops as soon as value and bound meet, or the run is to stop. For clusters it is the search with
+contiguous clusters (`dnnp.core.split.hierarchy`). With links it plans by the best link of each
+class first; then searches that heed every link follow (`solve_linked`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from dnnp.core.bounds.simple import simple_bound
+from dnnp.core.cost.capacity import over_capacity
+from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.methods import SPLITS
+from dnnp.core.model.deadline import NOTHING, Kept, beside
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.checks import check_options, method_asked, unplaceable_part
+from dnnp.core.split.slices import SLICED, incumbent, slice_order
+
+SMALL_UNITS = 300
+"""Units up to which the exact search comes before the quick bounds: it mostly ends at once."""
+
+MOST_RETRIED = 5_000
+"""Units up to which the exact search tries again with a better incumbent, where the ideals were
+too many."""
+
+STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
+"""Efforts of the exact search, each followed by windows of these widths around the best split if
+that is not proven. A better incumbent makes the next effort go further."""
+
+OFTEN = ((SLICED, 0.15, 0.3), (0.3, 0.6, 1.0))
+"""Of each step, shares of the whole work: at its begin, after the exact search, and at its end."""
+
+ONCE = ((SLICED, 0.2, 0.95), (0.95, 0.97, 1.0))
+"""The same where the exact search is mostly tried once."""
+
+CHAINED, REFINED = 0.1, 0.8
+"""Of what follows the exact search: shares at the ends of chains as one, and of annealing; windows
+are the rest."""
+
+COARSE_EFFORT, CHAIN_SHARE = 0.1, 0.02
+"""Effort of the search with chains as one, of the effort asked for; and the share of the work up to
+which a chain is one item."""
+
+CLOSE_ENOUGH = 0.02
+"""Relative gap up to which a large graph is not annealed."""
+
+REFINE_EFFORT, REFINE_UNITS = 0.25, 20_000
+"""Effort of annealing, of the effort asked for; and the units from which on it gets less of it the
+more there are."""
+
+START_EFFORT = 0.1
+"""Effort of the search for a split to start from, of the effort asked for."""
+
+
+def auto(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """Find an ordered split by one search after the other, until value and bound meet.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that no ordered split fits; for clusters: none that was tried does.
+    LimitError
+        A limit was reached before there was any split.
+    """
+    if problem.clustered:
+        from dnnp.core.split.hierarchy import hierarchy_split
+
+        return Solution(*hierarchy_split(problem, run))
+    return replace(_ordered(problem, asked, simple_bound(problem), run), method="")
+
+
+def start(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, str]:
+    """Find an ordered split to start from with little effort, and what made it."""
+    if problem.clustered:
+        return None, ""
+    try:
+        # Without a bound to begin with: a split is wanted, not a proof.
+        part = run.scaled(START_EFFORT).without_bounds()  # splits of another kind may be better
+        found = _ordered(problem, asked, 0.0, part)
+    except (InfeasibleError, LimitError):
+        return None, ""
+    return found.blocks, found.method
+
+
+@dataclass
+class _Best:
+    """The best split so far, what made it, and what is proven."""
+
+    problem: SplitProblem
+    blocks: list[Block]
+    """Empty: there is none."""
+    value: float
+    bound: float
+    method: str = "exact"
+
+    @property
+    def proven(self) -> bool:
+        """Whether value and bound are the same but for rounding; `closed`: but for little."""
+        return self.bound >= self.value * (1 - ROUNDING)
+
+    @property
+    def closed(self) -> bool:
+        return self.bound >= self.value * (1 - CLOSED)
+
+    def take(self, blocks: list[Block] | None, value: float, method: str, run: Run) -> None:
+        """Keep a split if it is better."""
+        if blocks is not None and value < self.value:
+            self.blocks, self.value, self.method = blocks, value, method
+            run.keep(blocks, value, method)
+
+
+def _ordered(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> Solution:
+    """Find an ordered split, and what made it; `floor` is a bound that is known."""
+    blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
+    best = _Best(problem, blocks or [], value, floor)
+    small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
+    if blocks is not None:
+        if run.stop():
+            return Solution(blocks, floor, "slice")
+        if not small and value > floor * (1 + ROUNDING):
+            run.stands("bounding", share=SLICED)
+            best.bound = quick_bound(problem, floor, value)
+            run.stands(bound=best.bound)
+        if value <= best.bound * (1 + ROUNDING):
+            return Solution(blocks, best.bound, "slice")
+    from dnnp.core.split.exact import nothing_found, search_ideals
+
+    shares = OFTEN if often else ONCE
+    for (effort, widths), (begin, middle, end) in zip(STEPS, shares, strict=True):
+        part = run.begin("ideals", begin, middle).scaled(effort)
+        found = search_ideals(problem, asked, best.value, best.bound, part)
+        best.take(found.blocks, found.value, "exact", run)
+        best.bound = max(best.bound, found.bound)
+        if small and not best.proven:
+            best.bound, small = quick_bound(problem, best.bound, best.value), False
+        if best.blocks and not best.proven:
+            _improve(best, widths, run.begin("chains as one", middle, end))
+        if best.closed or run.stop():
+            break
+        if best.blocks and effort < 1:
+            _two_stages(best, run)
+        if best.closed or not (found.ideals or often):
+            break
+    if not best.blocks:
+        raise nothing_found(run)
+    if run.left() is not None and not best.closed:
+        from dnnp.core.split.improve import improved
+
+        goal = best.bound * (1 + ROUNDING)
+        best.take(*improved(problem, best.blocks, best.value, goal, run), "heuristic", run)
+    return Solution(best.blocks, best.bound, best.method)
+
+
+def quick_bound(problem: SplitProblem, floor: float, value: float) -> float:
+    """The best of the bounds that cost little; `floor` is one that is known, `value` a split's."""
+    from dnnp.core.bounds.chain import chain_bound
+    from dnnp.core.bounds.node_cut import node_cut_bound
+    from dnnp.core.bounds.zone_cut import zone_cut_bound
+
+    floor = max(floor, chain_bound(problem))
+    floor = max(floor, node_cut_bound(problem, above=floor))
+    if floor >= value * (1 - CLOSED):
+        return floor
+    return max(floor, zone_cut_bound(problem, above=floor, below=value))
+
+
+def _improve(best: _Best, widths: Sequence[int], run: Run) -> None:
+    """Search with chains as one, anneal, and search windows of these widths around the best."""
+    from dnnp.core.split.ideals.search import coarse_search
+    from dnnp.core.split.improve import LARGE, refined, windows
+
+    problem, large = best.problem, best.problem.units.g > LARGE
+    if not large and not run.stop():
+        part = run.scaled(COARSE_EFFORT)
+        found = coarse_search(problem, incumbent=best.value, share=CHAIN_SHARE, run=part)
+        if found.blocks is not None:
+            run.tell(f"chains as one: {run.shown(found.value)}")
+        best.take(found.blocks, found.value, "heuristic", run)
+    goal = best.bound * (1 + (CLOSE_ENOUGH if large else ROUNDING))
+    if best.value > goal and problem.options.max_replicas == 1 and not run.stop():
+        share = REFINE_EFFORT * min(1.0, (REFINE_UNITS / problem.units.g) ** 2)
+        part = run.begin("annealing", CHAINED, 1.0 if large else REFINED).scaled(share)
+        best.take(*refined(problem, best.blocks, best.value, part), "heuristic", run)
+    last = run.begin("windows", REFINED, 1.0)
+    best.take(*windows(problem, best.blocks, best.value, widths, last), "heuristic", run)
+
+
+def _two_stages(best: _Best, run: Run) -> None:
+    """Search two stages by minimum cuts, where that is the problem."""
+    from dnnp.core.bounds.claim import Known
+    from dnnp.core.bounds.searches import halves_claim
+
+    problem = best.problem
+    claim = halves_claim(problem, Known("ordered", best.blocks, best.value, best.bound), run)
+    best.bound = max(best.bound, min(claim.value, best.value))
+    try:
+        value = best.value if claim.blocks is None else problem.value(claim.blocks)
+    except InfeasibleError:  # memory, of which it knows nothing
+        return
+    if claim.value:
+        run.tell(f"two stages: {run.shown(value)}, bound {run.shown(best.bound)}")
+    best.take(claim.blocks, value, "exact", run)
+
+
+PLANNED = 0.7
+"""With links: share of the work, and of the time, before the searches that heed them."""
+
+LINKS = "links"
+"""Name of these searches, in records."""
+
+
+def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
+    """Split a graph over devices that links join.
+
+    What is proven with the best link of each class is a bound: no load is smaller over the links. A
+    method that is asked for by name is left at its split, and the plan says so; `auto` goes on with
+    searches that heed every link. For the errors see `solve`.
+    """
+    heeds = asked.method == "auto"
+    part = run.begin("planning by classes", 0.0, PLANNED) if heeds else run
+    # What is found on the way has not been priced with links.
+    shown = part.watch
+    part = replace(part, watch=lambda s: shown(s._replace(value=inf)), keep=lambda *_: None)
+    if heeds and run.left() is not None:
+        part = part.part(PLANNED)
+    found = solve(problem.unlinked, asked, part)
+    blocks = problem.own(found.blocks)
+    if not heeds:
+        known = f"method {found.method} knows the best link of each class only"
+        run.warn(f"{known}: planned by that, then priced with the links")
+        return replace(found, blocks=blocks, planned_by="classes")
+    run.keep(blocks, problem.value(blocks), found.method)
+    planned = problem.value(blocks)
+    run.tell(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
+    if planned <= found.bound * (1 + ROUNDING):
+        return replace(found, blocks=blocks)
+    better, bound = _heeding(problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0))
+    if problem.value(better) < planned * (1 - ROUNDING):
+        return Solution(better, bound, LINKS)
+    return replace(found, blocks=better, bound=bound)
+
+
+def _heeding(
+    problem: SplitProblem, blocks: list[Block], bound: float, asked: Asked, run: Run
+) -> tuple[list[Block], float]:
+    """A split that heeds links, no worse than the one given, and the larger bound."""
+    from dnnp.core.split.annealing.linked import heed_links
+    from dnnp.core.split.ideals.linked import linked_search
+
+    starts, value = [blocks], problem.value(blocks)
+    if (asked.validity or "ordered") == "ordered" and problem.options.objective == "throughput":
+        part = run.begin("ideals over links", 0.0, 0.5)
+        for straight in (True, False):
+            answer = linked_search(problem, value, part, straight=straight)
+            bound = max(bound, answer.bound)
+            if answer.blocks is not None:
+                starts.append(answer.blocks)
+        run.tell(f"ideals over links: bound {run.shown(bound)}")
+    for begun in reversed(starts):
+        try:
+            before = problem.value(begun)
+        except InfeasibleError:  # its memory was not counted
+            continue
+        better = begun
+        if before > bound * (1 + ROUNDING):
+            better = heed_links(problem, begun, run.begin("heeding links", 0.5, 1.0))
+        if problem.value(better) < value * (1 - ROUNDING):
+            blocks, value = better, problem.value(better)
+            run.keep(blocks, value, LINKS)
+        run.tell(f"heeding links: {run.shown(before)} -> {run.shown(value)}")
+        if value <= bound * (1 + ROUNDING):
+            break
+    return blocks, bound
+
+
+def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """Split a graph by the method that is asked for.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that no split fits, or the method found none.
+    LimitError
+        A limit was reached before there was any split.
+    UnavailableError
+        The method needs a program or a package that is missing.
+    UsageError
+        The method does not know what is asked for.
+    """
+    check_options(problem)
+    if (impossible := over_capacity(problem)) is not None:
+        raise impossible
+    if problem.links and problem.graph.n:
+        found = solve_linked(problem, asked, run)
+        if found.method == LINKS and problem.options.memory_model == "peak":
+            return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
+        return found
+    method, validity = method_asked(asked.method, asked.validity, clustered=problem.clustered)
+    asked = replace(asked, validity=validity)
+    if not problem.graph.n:
+        return Solution([], 0.0, asked.method)
+    floor = simple_bound(problem)
+    kept: Kept[list[Block]] = Kept()
+    run = kept.told_by(run)
+    run.stands(bound=floor)
+
+    def instead() -> Solution | None:
+        if kept.split is not None:
+            return Solution(kept.split, method=kept.method)
+        return _rather(problem, asked, run)
+
+    try:
+        found = beside(lambda: _found(problem, asked, method, run), run.stop, instead)
+    except LimitError:
+        other = instead() if run.stop() else None
+        if other is None:
+            raise
+        found = other
+    found = replace(found, method=found.method or asked.method)
+    if kept.beats(_value(problem, found.blocks)) and kept.split is not None:
+        found = replace(found, blocks=kept.split, method=kept.method)
+    return replace(found, bound=max(found.bound, kept.proven(), floor))
+
+
+def _value(problem: SplitProblem, blocks: list[Block]) -> float:
+    """Objective of a split; inf: it does not fit as it is."""
+    try:
+        return problem.value(blocks)
+    except InfeasibleError:
+        return inf
+
+
+SLICING_S = 10.0
+"""How long the slicing may take that stands in for a method which found nothing in its time."""
+
+
+def _rather(problem: SplitProblem, asked: Asked, run: Run) -> Solution | None:
+    """Stand in for a method that was stopped before it found anything: by `slice` for one that
+    was asked for by name; None: nothing that is found at once fits."""
+    from dnnp.core.split.first import FIRST_FIT, first_split
+
+    def first() -> Solution | None:
+        blocks = first_split(problem)
+        return None if blocks is None else Solution(blocks, method=FIRST_FIT)
+
+    if asked.method in ("auto", "slice"):
+        return first()
+    patient = replace(PLAIN.within(SLICING_S), in_seconds=run.in_seconds)
+    try:
+        found = beside(lambda: slice_order(problem, Asked(), patient), patient.stop, first)
+    except InfeasibleError:
+        return first()
+    if found is not None:
+        run.warn(f"{asked.method}: {NOTHING}; this split is by {found.method}")
+    return found
+
+
+def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Solution:
+    """What a method finds, or else what fits in another order of the nodes within the stages."""
+    try:
+        found: Solution = SPLITS[method].function()(problem, asked, run)
+    except (InfeasibleError, LimitError) as error:
+        reason = unplaceable_part(problem, asked.validity or "ordered")
+        rescued = None if reason else _softly(problem, asked, run)
+        if rescued is None:
+            raise reason or error from None
+        if asked.method not in ("auto", "exact", "slice"):
+            run.warn(f"{asked.method}: {error}; this split is by slice")
+        found = Solution(rescued, method="slice")
+    if problem.options.memory_model == "peak":
+        return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
+    return found
+
+
+def with_small_peak(
+    problem: SplitProblem, asked: Asked, blocks: list[Block], run: Run
+) -> list[Block]:
+    """Let the nodes of each stage run in an order of small peak, where that matters."""
+    from dnnp.core.split.peak.order import with_least_peak
+
+    wanted = asked.least_peak
+    if not wanted:
+        try:
+            wanted = any(stage.overflow_s > 0 for stage in problem.plan(blocks).stages)
+        except InfeasibleError:
+            wanted = True
+    if not wanted:
+        return with_least_peak(problem.graph, blocks, run=run.scaled(0.0))
+    run.stands("ordering nodes")
+    return with_least_peak(problem.graph, blocks, run=run)
+
+
+def _softly(problem: SplitProblem, asked: Asked, run: Run) -> list[Block] | None:
+    """A split that fits once its stages run in an order of small peak, if one is found.
+
+    Every method judges peak memory in the order that it has at hand, so this looks for splits
+    with as little above the capacities as there can be.
+    """
+    options = problem.options
+    if options.memory_model != "peak" or options.memory_mode != "hard" or problem.clustered:
+        return None
+    if options.objective != "throughput" or run.stop():
+        return None
+    if all(np.isinf(d.memory_bytes) for d in problem.devices):
+        return None
+    from dnnp.core.split.peak.order import with_least_peak
+
+    soft = problem.with_options(replace(options, memory_mode="overflow"))
+    try:
+        blocks = slice_order(soft, asked, run).blocks
+        blocks = with_least_peak(problem.graph, blocks, run=replace(run, effort=1.0))
+        problem.value(blocks)
+    except (InfeasibleError, LimitError):
+        return None
+    run.tell("it fits in another order of the nodes within the stages")
+    return blocks
