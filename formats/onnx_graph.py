@@ -12,8 +12,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import called
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.onnx_scope import captures, domain_of, writes
-from dnnp.formats.onnx_sizes import UNKNOWN, ValueType, tensor_type
-from dnnp.formats.onnx_types import dtype_name
+from dnnp.formats.onnx_types import UNKNOWN, ValueType, dtype_name, tensor_type
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _LONGEST_SHAPE = 64

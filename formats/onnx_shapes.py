@@ -24,8 +24,15 @@ from dnnp.formats.onnx_dims import Dimensions
 from dnnp.formats.onnx_graph import OnnxGraph
 from dnnp.formats.onnx_rules import Site, rule_types
 from dnnp.formats.onnx_scope import copy_fields, domain_of, nested_nodes, reads, writes
-from dnnp.formats.onnx_sizes import UNKNOWN, TypeReader, ValueType
-from dnnp.formats.onnx_types import FAILURES, SMALL, inlined, is_long_vector
+from dnnp.formats.onnx_types import (
+    FAILURES,
+    SMALL,
+    UNKNOWN,
+    TypeReader,
+    ValueType,
+    inlined,
+    is_long_vector,
+)
 
 Types = dict[str, onnx.TypeProto]
 

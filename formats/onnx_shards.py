@@ -24,8 +24,7 @@ from onnx import helper
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.shards import WHOLE, axis_of, blocks_of, cut, ranges
 from dnnp.formats.onnx_scope import copy_fields, reads, writes
-from dnnp.formats.onnx_shard_facts import Facts, Layout
-from dnnp.formats.onnx_shard_ops import Change, Shape, UnfitError
+from dnnp.formats.onnx_shard_ops import Change, Facts, Layout, Shape, UnfitError
 from dnnp.formats.onnx_types import TensorType
 from dnnp.formats.onnx_weights import Slice, slice_tensor
 

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.onnx_scope import held_tensors
-from dnnp.formats.onnx_sizes import tensor_type
+from dnnp.formats.onnx_types import tensor_type
 
 
 @dataclass(frozen=True, order=True)

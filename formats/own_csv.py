@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import closest, unguarded
-from dnnp.formats.drawn import Drawn, Edge, Item
-from dnnp.formats.drawn_stream import MEMORY, PLAIN, TIMES
+from dnnp.formats.drawn import MEMORY, PLAIN, TIMES, Drawn, Edge, Item
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import COLUMNS, Room

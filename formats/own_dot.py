@@ -13,8 +13,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.drawn import Drawn, Edge, Item
-from dnnp.formats.drawn_stream import DRAWING
+from dnnp.formats.drawn import DRAWING, Drawn, Edge, Item
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import DEPTH, PIECES, Room, length

@@ -11,8 +11,7 @@ from typing import Any
 from xml.parsers import expat
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.drawn import Drawn, Edge, Item
-from dnnp.formats.drawn_stream import DRAWING
+from dnnp.formats.drawn import DRAWING, Drawn, Edge, Item
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import ADDRESS, Room, length

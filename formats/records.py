@@ -21,8 +21,7 @@ from dnnp.formats.fields import (
 )
 from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, MEASURED, NODE, TENSOR
 from dnnp.formats.plan_fields import PLAN, STAGE
-from dnnp.formats.result_fields import BOUND, RUN
-from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
+from dnnp.formats.result_fields import BLOCK, BOUND, RUN, SCHEDULE
 
 FORMAT = "dnnp"
 VERSION = 1

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.manifest import FILE, Record
-from dnnp.formats.manifest_fields import MODEL
+from dnnp.formats.manifest import FILE, MODEL, Record
 
 PLATFORM = "onnxruntime_onnx"
 LONGEST = 200

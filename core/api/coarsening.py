@@ -97,7 +97,7 @@ def _doubt_rules(rules: RuleSet, caller: Caller, *, own: bool) -> None:
     """Say which operators of a user's rules nobody knows, and where ONNX Runtime is installed in a
     version that rules were not compared with."""
     if own:
-        from dnnp.formats.rule_checks import unknown_operators
+        from dnnp.formats.rules import unknown_operators
 
         for rule, op in unknown_operators(rules):
             caller.warn(

@@ -22,7 +22,7 @@ from dnnp.training import add_training
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.formats.onnx_prices import Price
+    from dnnp.formats.onnx_import import Price
 
 LAYERED_NODES = 200
 """Nodes of a layered graph if nothing is said."""

@@ -45,7 +45,7 @@ def read_own(
     """
     import hashlib
 
-    from dnnp.formats.drawn_stream import drawn_stream
+    from dnnp.formats.drawn import drawn_stream
     from dnnp.formats.header import new_header
 
     file = _shown(path)
@@ -80,7 +80,7 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
     FormatError
         Its edges have no directions, or its attributes are wrong.
     """
-    from dnnp.formats.drawn_stream import drawn_stream
+    from dnnp.formats.drawn import drawn_stream
     from dnnp.formats.records import FORMAT, VERSION
 
     if not graph.is_directed():

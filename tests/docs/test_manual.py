@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnp.core.model import errors
 from dnnp.formats.fields import Field
-from dnnp.formats.manifest_fields import MANIFEST
+from dnnp.formats.manifest import MANIFEST
 from dnnp.samples.build import write
 from support.exports import KINDS, exported, plan_of_kind
 from support.manual import PAGES, literal_blocks, section, tags

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.formats import export_folder
+from dnnp.formats import stage_folder
 from dnnp.formats.manifest import check_files, read_manifest
 from support.stage_folders import export, files, model_with
 
@@ -51,7 +51,7 @@ def test_a_link_that_comes_late_is_not_followed(
     def plant(target: Path, *_: object) -> None:
         (target / "stage-1").symlink_to(outside)
 
-    monkeypatch.setattr(export_folder, "_check_free", plant)
+    monkeypatch.setattr(stage_folder, "_check_free", plant)
     with pytest.raises(InputFileError):
         export(model_with(), source, out)
     assert files(outside) == {"model.onnx": b"precious"}
@@ -184,9 +184,9 @@ def test_an_export_that_was_killed_is_taken_over(
         replace(*names)
 
     with monkeypatch.context() as patch:
-        patch.setattr(export_folder.os, "replace", count)
+        patch.setattr(stage_folder.os, "replace", count)
         patch.setattr("dnnp.formats.files.remove", lambda path: None)
-        patch.setattr(export_folder, "remove", lambda path: None)
+        patch.setattr(stage_folder, "remove", lambda path: None)
         try:
             export(model_with("sub/v.bin"), source, out)
         except KilledError:

@@ -18,8 +18,7 @@ import pytest
 import dnnp
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats.fields import Field, describe_fault, fault
-from dnnp.formats.manifest import check_files, read_manifest
-from dnnp.formats.manifest_fields import MANIFEST, manifest_schema
+from dnnp.formats.manifest import MANIFEST, check_files, manifest_schema, read_manifest
 from dnnp.formats.stream import read_bytes
 from support.exports import KINDS, exported, plan_of_kind
 from support.project import ROOT

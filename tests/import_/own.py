@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import networkx
 from hypothesis import strategies as st
 
-from dnnp.formats.drawn import Drawn
-from dnnp.formats.drawn_stream import drawn_stream
+from dnnp.formats.drawn import Drawn, drawn_stream
 from dnnp.formats.header import new_header
 from dnnp.formats.stream import Stream
 

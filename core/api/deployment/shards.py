@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.model.shards import Share
     from dnnp.deployment.parts import Parts
-    from dnnp.formats.onnx_shard_facts import Layout
+    from dnnp.formats.onnx_shard_ops import Layout
     from dnnp.formats.onnx_shards import ShardedModel, Task
     from dnnp.formats.stream import Stream
 
@@ -117,7 +117,7 @@ def _shares(graph: Graph, devices: int) -> dict[int, Share]:
 
 
 def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
-    from dnnp.formats.onnx_shard_facts import Layout
+    from dnnp.formats.onnx_shard_ops import Layout
 
     v = share.node
     reads = graph.in_idx[graph.in_ptr[v] : graph.in_ptr[v + 1]].tolist()

@@ -649,8 +649,7 @@ def _with_zeros(model: ModelProto, scratch: Path) -> ModelProto:
     from onnx import ModelProto, TensorProto
 
     from dnnp.formats.onnx_scope import held_tensors
-    from dnnp.formats.onnx_sizes import bytes_of
-    from dnnp.formats.onnx_types import dtype_name
+    from dnnp.formats.onnx_types import bytes_of, dtype_name
 
     result = ModelProto()
     result.CopyFrom(model)

@@ -24,8 +24,7 @@ from dnnp.core.runtime.values import to_numpy
 from dnnp.formats.guard import guarded, less_memory
 from dnnp.formats.onnx_scope import domain_of, held_tensors, reads, writes
 from dnnp.formats.onnx_shapes import Types, is_fixed, join
-from dnnp.formats.onnx_sizes import ValueType, bytes_of
-from dnnp.formats.onnx_types import element_type
+from dnnp.formats.onnx_types import ValueType, bytes_of, element_type
 from dnnp.formats.onnx_weights import external_fields
 
 if TYPE_CHECKING:
