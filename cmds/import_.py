@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         stream = import_stream(args.model, options)
         if (args.kind or kind_of(args.model)) == "onnx" and os.path.exists(args.output):
             from dnnp.callbacks import spare_model
-            from dnnp.formats.onnx_load import load_with_hash
+            from dnnp.formats.onnx.load_model import load_with_hash
 
             spare_model(context, load_with_hash(args.model)[0], Path(args.model))
     for message in stream.warnings:

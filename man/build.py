@@ -29,9 +29,9 @@ from dnnp.cmds.shell.arguments import rows_of
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.completion import SHELLS, front_script, script
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
-from dnnp.formats.devices import cluster_names, device_names
+from dnnp.formats.export.manifest import MANIFEST, manifest_schema
 from dnnp.formats.fields import MAX_ID, Field
-from dnnp.formats.manifest import MANIFEST, manifest_schema
+from dnnp.formats.inputs.devices import cluster_names, device_names
 from dnnp.formats.records import RECORDS
 
 HERE = Path(__file__).resolve().parent

@@ -93,7 +93,7 @@ def _reader(row: Option) -> Callable[[str], Any]:
         if text in row.words:
             return text
         if row.unit:
-            from dnnp.formats import amounts
+            from dnnp.formats.inputs import amounts
 
             try:
                 return getattr(amounts, f"parse_{row.unit}")(text)
@@ -152,7 +152,7 @@ READERS: dict[str, Callable[[str, Option], Any]] = {
 
 
 def _devices(*_: Any) -> str:
-    from dnnp.formats.device_list import listed_devices
+    from dnnp.formats.inputs.device_list import listed_devices
 
     return "".join(f"{line}\n" for line in listed_devices())
 

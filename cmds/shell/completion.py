@@ -56,8 +56,8 @@ def _arguments(parser: argparse.ArgumentParser) -> list[Argument]:
 
 def _names(action: argparse.Action) -> tuple[str, ...]:
     """Names of what comes with the package, for the options that take one of them or a file."""
-    from dnnp.formats.devices import cluster_names, device_names
-    from dnnp.formats.rules import bundled
+    from dnnp.formats.inputs.devices import cluster_names, device_names
+    from dnnp.formats.inputs.rules import bundled
 
     names: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("--device", "NAME|FILE"): device_names,

@@ -127,7 +127,7 @@ def open_source(
     UsageError
         The command would overwrite the model or its weights.
     """
-    from dnnp.formats.onnx_load import source_model
+    from dnnp.formats.onnx.load_model import source_model
 
     model, path, digest = source_model(stream.header, override)
     spare_model(caller, model, path)
@@ -136,8 +136,8 @@ def open_source(
 
 def spare_model(caller: Caller, model: ModelProto, path: Path) -> None:
     """Make sure that no output is the file of a model, or one with its weights."""
-    from dnnp.formats.onnx_scope import held_tensors
-    from dnnp.formats.onnx_weights import external_fields
+    from dnnp.formats.onnx.scope import held_tensors
+    from dnnp.formats.onnx.weights import external_fields
 
     caller.spare(path, "the model")
     fields = (external_fields(tensor) for tensor in held_tensors(model))

@@ -97,7 +97,7 @@ def _doubt_rules(rules: RuleSet, caller: Caller, *, own: bool) -> None:
     """Say which operators of a user's rules nobody knows, and where ONNX Runtime is installed in a
     version that rules were not compared with."""
     if own:
-        from dnnp.formats.rules import unknown_operators
+        from dnnp.formats.inputs.rules import unknown_operators
 
         for rule, op in unknown_operators(rules):
             caller.warn(
@@ -141,7 +141,7 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     from dnnp.callbacks import open_source
     from dnnp.core.coarsen.layers import Given
     from dnnp.core.runtime.model.fusions import fused_groups, title
-    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.onnx.value_types import types_of
 
     caller = options.caller
     model, path, _ = open_source(caller, stream, options.model)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
-    from dnnp.formats.onnx_stages import StageModel
-    from dnnp.formats.stage_folder import Extras, Unit, Weights
+    from dnnp.formats.export.stage_folder import Extras, Unit, Weights
+    from dnnp.formats.onnx.stages import StageModel
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
 
@@ -73,13 +73,13 @@ export = _public(ExportOptions)
 def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     """The split or the schedule of a stream as one file; raises what `export` does."""
     if options.to == "torch-plan":
-        from dnnp.formats.pytorch import torch_plan
+        from dnnp.formats.export.pytorch import torch_plan
 
         _planned(stream)
         return torch_plan(stream.get("plan")[0], stream.get("stage"), stream.get("node"))
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
-    from dnnp.formats.msr import write_split
+    from dnnp.formats.workloads.msr import write_split
     from dnnp.plans.read import refuse_shards
 
     plan = _planned(stream)[1]
@@ -89,7 +89,7 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
 
 def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
     """The schedule of a stream as CSV."""
-    from dnnp.formats.pytorch import torch_cells, with_transfers
+    from dnnp.formats.export.pytorch import torch_cells, with_transfers
 
     if not stream.get("schedule"):
         raise UsageError(f"{stream.name}: no schedule to export; run dnnp-schedule first")
@@ -108,11 +108,11 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     from dnnp.callbacks import open_source
     from dnnp.deployment.parts import parts_of
     from dnnp.deployment.shards import has_shards, parts_of_shards, sharded_of
-    from dnnp.formats.manifest import about, manifest_of, planned_sizes
-    from dnnp.formats.onnx_stages import split_model
-    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.export.manifest import about, manifest_of, planned_sizes
+    from dnnp.formats.export.stage_folder import write_export
+    from dnnp.formats.onnx.stages import split_model
+    from dnnp.formats.onnx.value_types import types_of
     from dnnp.formats.plan import refuse_training
-    from dnnp.formats.stage_folder import write_export
 
     caller = options.caller
     graph, plan = _planned(stream)
@@ -208,7 +208,7 @@ def lay_out(
     to: str, content: Content, max_batch_size: int, caller: Caller
 ) -> tuple[list[Unit], Extras]:
     """Models and other files of an export; see `export` for what it raises."""
-    from dnnp.formats.stage_folder import Extras, stage_units
+    from dnnp.formats.export.stage_folder import Extras, stage_units
 
     if to == "triton":
         return _triton(content.manifest, content.stages, max_batch_size, caller)
@@ -223,8 +223,8 @@ def _ort_layers(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
     """The model with stages as layers, and how a session is made that heeds them."""
     import orjson
 
-    from dnnp.formats.onnx_annotated import add_layers, layer_settings
-    from dnnp.formats.stage_folder import Extras, whole_unit
+    from dnnp.formats.export.annotated import add_layers, layer_settings
+    from dnnp.formats.export.stage_folder import Extras, whole_unit
 
     settings, gpus = layer_settings(content.manifest)
     if len(gpus) > 1:
@@ -241,8 +241,8 @@ def _ort_layers(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
 
 def _onnx_devices(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
     """The model with stages as device configurations."""
-    from dnnp.formats.onnx_annotated import add_device_configurations
-    from dnnp.formats.stage_folder import Extras, whole_unit
+    from dnnp.formats.export.annotated import add_device_configurations
+    from dnnp.formats.export.stage_folder import Extras, whole_unit
 
     _note_replicas(content.manifest, caller)
     devices = [stage["devices"] for stage in content.manifest["stages"]]
@@ -261,8 +261,8 @@ def _triton(
     manifest: dict[str, Any], stages: Sequence[StageModel], max_batch_size: int, caller: Caller
 ) -> tuple[list[Unit], Extras]:
     """A model repository."""
-    from dnnp.formats.stage_folder import Extras, Unit
-    from dnnp.formats.triton import repository
+    from dnnp.formats.export.stage_folder import Extras, Unit
+    from dnnp.formats.export.triton import repository
 
     found = repository(manifest, max_batch_size)
     units = [

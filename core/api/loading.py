@@ -22,7 +22,7 @@ from dnnp.training import add_training
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.formats.onnx_import import Price
+    from dnnp.formats.onnx.import_model import Price
 
 LAYERED_NODES = 200
 """Nodes of a layered graph if nothing is said."""
@@ -132,7 +132,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
                 "an ONNX model must be a file: later commands open it again; "
                 "for other formats on standard input give --from"
             )
-        from dnnp.formats.onnx_dims import parse_dimensions
+        from dnnp.formats.onnx.dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
         stream = load_onnx(path, dims, options.shapes, options.name, options.values, options.inputs)
@@ -152,14 +152,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     if kind in OWN_GRAPHS:
         return read_own(kind, data, path, options.name, edges)
     if kind == "msr-json":
-        from dnnp.formats.msr import read_workload
+        from dnnp.formats.workloads.msr import read_workload
 
         return read_workload(data, path, options.name)
     if kind == "piper":
-        from dnnp.formats.piper import read_piper
+        from dnnp.formats.workloads.piper import read_piper
 
         return read_piper(data, path, options.name)
-    from dnnp.formats.costgraph import read_costgraph
+    from dnnp.formats.workloads.costgraph import read_costgraph
 
     return read_costgraph(data, path, options.name, options.one_tensor)
 
@@ -178,7 +178,7 @@ def _edges(nodes: str, options: ImportOptions) -> tuple[str, bytes] | None:
 def generate_stream(options: GenerateOptions) -> Stream:
     """The stream of a random graph."""
     from dnnp.core.synthetic.regal import regal_graph
-    from dnnp.formats.synthetic import synthetic_stream
+    from dnnp.formats.workloads.synthetic import synthetic_stream
 
     seed, nodes, name = options.seed or 0, options.nodes, options.name
     if options.synthetic == LAYERED:
@@ -207,7 +207,7 @@ def load_onnx(
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand."""
     from dnnp.core.runtime.model import shapes as ways
-    from dnnp.formats.onnx_import import Helpers, import_onnx
+    from dnnp.formats.onnx.import_model import Helpers, import_onnx
 
     helpers = Helpers(pricer, ways.symbolic_shapes)
     if shapes in ("auto", "run"):

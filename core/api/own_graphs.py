@@ -10,7 +10,7 @@ from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.stream import Stream
 
 if TYPE_CHECKING:
-    from dnnp.formats.drawn import Drawn
+    from dnnp.formats.workloads.drawn import Drawn
 
 
 @runtime_checkable
@@ -45,8 +45,8 @@ def read_own(
     """
     import hashlib
 
-    from dnnp.formats.drawn import drawn_stream
     from dnnp.formats.header import new_header
+    from dnnp.formats.workloads.drawn import drawn_stream
 
     file = _shown(path)
     header = new_header(kind, path, hashlib.sha256(data).hexdigest(), name, "s")
@@ -54,15 +54,15 @@ def read_own(
         digest = hashlib.sha256(edges[1]).hexdigest()
         header["source"]["edges"] = {"path": edges[0], "sha256": digest}
     if kind == "csv":
-        from dnnp.formats.own_csv import Table, read_tables
+        from dnnp.formats.workloads.own_csv import Table, read_tables
 
         listed = None if edges is None else Table(edges[1], _shown(edges[0]))
         return drawn_stream(read_tables(Table(data, file), listed), header)
     if kind == "dot":
-        from dnnp.formats.own_dot import read_dot
+        from dnnp.formats.workloads.own_dot import read_dot
 
         return drawn_stream(read_dot(data, file), header)
-    from dnnp.formats.own_graphml import read_graphml
+    from dnnp.formats.workloads.own_graphml import read_graphml
 
     return drawn_stream(read_graphml(data, file), header)
 
@@ -80,8 +80,8 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
     FormatError
         Its edges have no directions, or its attributes are wrong.
     """
-    from dnnp.formats.drawn import drawn_stream
     from dnnp.formats.records import FORMAT, VERSION
+    from dnnp.formats.workloads.drawn import drawn_stream
 
     if not graph.is_directed():
         raise FormatError("an undirected graph; its edges need directions, as in networkx.DiGraph")
@@ -94,8 +94,8 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
 
 
 def _drawn(graph: DirectedGraph) -> Drawn:
-    from dnnp.formats.drawn import Drawn, Edge, Item
     from dnnp.formats.fields import shown
+    from dnnp.formats.workloads.drawn import Drawn, Edge, Item
 
     drawn = Drawn("<graph>")
     for key, data in graph.nodes(data=True):

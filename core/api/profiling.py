@@ -15,7 +15,7 @@ from dnnp.step import step
 if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.model.graph import Floats
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Record, Stream
 
 
@@ -132,7 +132,7 @@ def _lists(times: dict[str, Floats]) -> dict[str, list[float]]:
 
 def _source(stream: Stream, start: str) -> DeviceSpec:
     """The device that was measured."""
-    from dnnp.formats.devices import device_names, load_device
+    from dnnp.formats.inputs.devices import device_names, load_device
 
     if start != MEASURED:
         return load_device(start)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.report.choice import Offer
     from dnnp.core.runtime.report.outcome import Checks, Forecast, Outcome
     from dnnp.core.runtime.workers.pool import Rules
-    from dnnp.formats.onnx_shards import ShardedModel
+    from dnnp.formats.onnx.shards import ShardedModel
     from dnnp.formats.stream import Stream
 
 MEASURED = 0.1
@@ -145,7 +145,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.core.runtime.pipeline.sources import widest
     from dnnp.deployment.shards import has_shards
     from dnnp.formats.graph import graph_of, units_of
-    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.onnx.value_types import types_of
     from dnnp.formats.plan import check_runnable, plan_of
     from dnnp.formats.spread import unknown_words
     from dnnp.plans.compare_methods import offer_of

@@ -283,7 +283,7 @@ def _order_files(
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None and method in ("slice", "greedy"):
         from dnnp.core.split.slicing.decoder import given_order
-        from dnnp.formats.orders import read_sequence
+        from dnnp.formats.inputs.orders import read_sequence
 
         data, name = json_in(options.sequence, "--sequence", options.caller)
         sequence = read_sequence(data, name, units.group_ids)
@@ -292,7 +292,7 @@ def _order_files(
         except FormatError as error:
             raise FormatError(str(error), name) from None
     if options.priorities is not None and method == "slice":
-        from dnnp.formats.orders import read_priorities
+        from dnnp.formats.inputs.orders import read_priorities
 
         data, name = json_in(options.priorities, "--priorities", options.caller)
         priorities = read_priorities(data, name, units.g)

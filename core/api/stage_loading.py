@@ -64,7 +64,7 @@ class Stages:
     def accept(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a sample, after checking names, types and shapes."""
         from dnnp.core.runtime.model.inputs import InputSpec, check_sample
-        from dnnp.formats.onnx_types import CONTAINERS, element_type
+        from dnnp.formats.onnx.value_types import CONTAINERS, element_type
 
         known = [t for t in self._manifest["inputs"] if t["to"] or t["name"] in sample]
         specs = []
@@ -140,8 +140,8 @@ def load_stages(
         The provider is not there.
     """
     from dnnp.core.runtime.model.session import SessionConfig, make_session, make_stage, places
-    from dnnp.formats.manifest import check_files, check_runs, read_manifest
-    from dnnp.formats.onnx_load import load_with_hash
+    from dnnp.formats.export.manifest import check_files, check_runs, read_manifest
+    from dnnp.formats.onnx.load_model import load_with_hash
 
     if provider not in PROVIDERS:
         raise UsageError(f"provider '{provider}': choose from {', '.join(PROVIDERS)}")

@@ -206,7 +206,7 @@ def _onnx(facts: Facts, options: ViewOptions) -> bytes:
     """The model with what is known of its nodes; weights that lie in other files stay there."""
     from dnnp.callbacks import open_source
     from dnnp.core.view.graphs import nodes_of, shown_number
-    from dnnp.formats.onnx_annotated import add_view
+    from dnnp.formats.export.annotated import add_view
     from dnnp.formats.plan import refuse_training
 
     known = {number: values for number, _, values in nodes_of(facts)}

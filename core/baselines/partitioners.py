@@ -28,7 +28,7 @@ from dnnp.core.model.processes import die_with_parent
 from dnnp.core.model.request import Asked, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.files import scratch_folder
-from dnnp.formats.scotch import read_mapping, write_graph
+from dnnp.formats.workloads.scotch import read_mapping, write_graph
 
 TOTAL = 2**29
 """What integer weights add up to: twice that, for both ends of edges, fits 32 bits."""

@@ -33,15 +33,15 @@ from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step, route
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Timing, is_disturbed, summarize
 from dnnp.core.runtime.values import Values
-from dnnp.formats.onnx_scope import reads, writes
+from dnnp.formats.onnx.scope import reads, writes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
-    from dnnp.formats.onnx_stages import StageModel
-    from dnnp.formats.onnx_types import TensorType
+    from dnnp.formats.onnx.stages import StageModel
+    from dnnp.formats.onnx.value_types import TensorType
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -317,7 +317,7 @@ def _split(
     types: Mapping[str, TensorType] | None,
 ) -> tuple[list[Part], list[StageModel], list[StageModel]]:
     """Models of parts and segments; with fewer borders where something cannot be handed over."""
-    from dnnp.formats.onnx_stages import split_model
+    from dnnp.formats.onnx.stages import split_model
 
     tries = coarser(parts)
     for cut in tries:

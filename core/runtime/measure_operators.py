@@ -28,13 +28,13 @@ from dnnp.core.runtime.model.providers import ort_errors
 from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
 from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
-from dnnp.formats.cost_files import with_kernels
 from dnnp.formats.files import scratch_folder
+from dnnp.formats.inputs.cost_files import with_kernels
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.formats.onnx_types import TensorType
+    from dnnp.formats.onnx.value_types import TensorType
 
 T = TypeVar("T")
 Ints = np.ndarray[Any, np.dtype[np.intp]]
@@ -157,7 +157,7 @@ def measure_groups(
     InputFileError
         Weights are missing, or ONNX Runtime cannot load or run a group.
     """
-    from dnnp.formats.onnx_stages import MODEL, split_model
+    from dnnp.formats.onnx.stages import MODEL, split_model
 
     feeds, weights = prepare(model, folder, how)
     stages = split_model(model, groups, types)
@@ -224,7 +224,7 @@ _BODY = re.compile(r"b#(n\d+|f)#\d+$")
 
 def with_unique_names(model: ModelProto) -> ModelProto:
     """A copy whose nodes are called n0, n1, ...; in bodies b#n0#0, ...; in functions f#0, ..."""
-    from dnnp.formats.onnx_scope import inner_nodes
+    from dnnp.formats.onnx.scope import inner_nodes
 
     copy = type(model)()
     copy.CopyFrom(model)

@@ -8,8 +8,8 @@ that read the same parameters have one colour, so that no split separates them.
 
 A loss stands at each output of the model that has a gradient: a backward node that reads it.
 
-Its form is that of published training workloads (`formats/msr.py`): backward nodes marked as
-such, colours that join them to the forward pass, memory stated for every node.
+Its form is that of published training workloads (`formats/workloads/msr.py`): backward nodes
+marked as such, colours that join them to the forward pass, memory stated for every node.
 """
 
 from __future__ import annotations

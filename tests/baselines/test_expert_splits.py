@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dnnp.formats.msr import read_workload
+from dnnp.formats.workloads.msr import read_workload
 from support import training
 from support.graphs import to_bytes
 from support.run import Result, dnnp

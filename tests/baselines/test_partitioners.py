@@ -18,7 +18,7 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, Una
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.formats.graph import graph_of
-from dnnp.formats.scotch import read_mapping, write_graph
+from dnnp.formats.workloads.scotch import read_mapping, write_graph
 from support.cases import random_case
 from support.graphs import random_stream
 from support.problems import DEGENERATE, chain, priced, problem_of, workload

@@ -19,8 +19,8 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr import read_workload
 from dnnp.formats.plan import device_of
+from dnnp.formats.workloads.msr import read_workload
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 from support.placing import problem_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dnnp.core.coarsen.coarsen import coarsen
 from dnnp.formats.graph import graph_of
-from dnnp.formats.rules import load_rules
+from dnnp.formats.inputs.rules import load_rules
 from dnnp.loading import load_onnx
 from dnnp.samples.build import write as write_sample
 from support.bench import medians, table

@@ -16,8 +16,8 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.model.request import Asked
 from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import MAX_IDEALS, ideal_search
-from dnnp.formats.msr import read_workload
 from dnnp.formats.stream import Stream
+from dnnp.formats.workloads.msr import read_workload
 from dnnp.samples.papers.placement_values import TABLE_1
 from support.ablation import no_contraction
 from support.bench import table, timed

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dnnp.formats.msr import read_workload
+from dnnp.formats.workloads.msr import read_workload
 from dnnp.samples.papers.placement_values import TABLE_1, Row
 from support.bench import table
 from support.graphs import to_bytes

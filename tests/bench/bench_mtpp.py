@@ -31,7 +31,7 @@ from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import read_bytes
-from dnnp.formats.synthetic import synthetic_stream
+from dnnp.formats.workloads.synthetic import synthetic_stream
 from dnnp.samples.build import select, write
 from support.bench import medians, table
 

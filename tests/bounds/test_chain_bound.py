@@ -13,7 +13,7 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.synthetic.regal import regal_graph
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.synthetic import synthetic_stream
+from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
 from support.problems import chain

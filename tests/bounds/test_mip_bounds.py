@@ -35,7 +35,7 @@ from dnnp.core.solver.program import Outcome
 from dnnp.core.split.ip.formulas import Formulas
 from dnnp.core.split.ip.superblock import Kind, parts_of, start_of, superblocks
 from dnnp.formats.graph import graph_of
-from dnnp.formats.synthetic import synthetic_stream
+from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.problems import chain

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dnnp.cmds.shell.completion import SHELLS
-from dnnp.formats.devices import cluster_names, device_names
-from dnnp.formats.rules import bundled
+from dnnp.formats.inputs.devices import cluster_names, device_names
+from dnnp.formats.inputs.rules import bundled
 from support.project import ROOT, command_names, pyproject
 from support.run import PATIENCE_S, dnnp
 

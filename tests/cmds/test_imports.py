@@ -27,7 +27,7 @@ OTHERS = {
     "dnnp.core.baselines.pipedream", "dnnp.core.split.cuts", "dnnp.core.cost.latency",
     "dnnp.core.split.clusters.hierarchy", "dnnp.core.split.annealing.anneal", "dnnp.core.solver",
     "dnnp.core.split.slicing.brkga", "dnnp.core.split.peak.segment", "dnnp.core.split.first",
-    "dnnp.formats.devices",
+    "dnnp.formats.inputs.devices",
 }  # fmt: skip
 """What other methods and options of dnnp-partition need."""
 

@@ -14,7 +14,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.rules import ANY, Absorb, Pattern, Rule, RuleSet, SequenceRule
 from dnnp.formats.files import read_bundled
 from dnnp.formats.graph import graph_of
-from dnnp.formats.rules import bundled, load_rules, parse_rules
+from dnnp.formats.inputs.rules import bundled, load_rules, parse_rules
 from support.op_graphs import assert_valid, groups_by, op_stream, shapes_of
 
 SHAPES = {1: (4,), 2: (3, 4), 3: (2, 3, 4), 4: (2, 2, 3, 4)}

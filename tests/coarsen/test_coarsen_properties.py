@@ -14,7 +14,7 @@ from dnnp.core.coarsen.merge import Units
 from dnnp.core.model.cluster import contract
 from dnnp.core.model.graph import Graph
 from dnnp.formats.graph import graph_of
-from dnnp.formats.rules import load_rules, parse_rules
+from dnnp.formats.inputs.rules import load_rules, parse_rules
 from dnnp.formats.stream import Stream
 from support.graphs import random_stream
 from support.op_graphs import assert_valid, shapes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dnnp.core.model.rules import RuleSet, SequenceRule
-from dnnp.formats.rules import load_rules
+from dnnp.formats.inputs.rules import load_rules
 from support.op_graphs import groups_by, op_stream
 
 MOIRAI = load_rules("moirai")

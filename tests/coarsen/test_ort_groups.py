@@ -15,7 +15,7 @@ from dnnp.core.coarsen.layers import Given, given_labels
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.model.fusions import fused_groups, mapped_back, optimised_model, title
 from dnnp.formats.graph import graph_of
-from dnnp.formats.rules import load_rules
+from dnnp.formats.inputs.rules import load_rules
 from dnnp.samples.build import write
 from support.fusion import LIGHT, heavy, optimised, regions, stage_operators
 from support.op_graphs import op_stream

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from dnnp.formats.rules import load_rules
+from dnnp.formats.inputs.rules import load_rules
 from support.fusion_cases import CASES, IMAGE, SEQUENCE, Model, conv, norm, write_case
 from support.run import dnnp
 

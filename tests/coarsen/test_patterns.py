@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from dnnp.core.model.rules import RuleSet
-from dnnp.formats.rules import load_rules, parse_rules
+from dnnp.formats.inputs.rules import load_rules, parse_rules
 from support.op_graphs import groups_by, op_stream
 
 ORT = load_rules("ort-cpu")

@@ -10,7 +10,7 @@ import pytest
 from dnnp.coarsening import installed_version
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.rules import Absorb, Condition, Fold, Pattern, SequenceRule
-from dnnp.formats.rules import bundled, load_rules, parse_rules, unknown_operators
+from dnnp.formats.inputs.rules import bundled, load_rules, parse_rules, unknown_operators
 from support.graphs import to_bytes
 from support.op_graphs import op_stream
 from support.run import dnnp

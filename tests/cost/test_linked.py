@@ -14,7 +14,7 @@ from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.links import expand_links
+from dnnp.formats.inputs.links import expand_links
 from dnnp.formats.stream import Stream
 from support.cases import random_case
 from support.graphs import header

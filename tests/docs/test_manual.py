@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from dnnp.core.model import errors
+from dnnp.formats.export.manifest import MANIFEST
 from dnnp.formats.fields import Field
-from dnnp.formats.manifest import MANIFEST
 from dnnp.samples.build import write
 from support.exports import KINDS, exported, plan_of_kind
 from support.manual import PAGES, literal_blocks, section, tags

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from dnnp.formats.amounts import parse_rate, parse_size
+from dnnp.formats.inputs.amounts import parse_rate, parse_size
 from support.run import dnnp
 
 TEXT = """

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import dnnp
-from dnnp.formats.onnx_annotated import CONFIGURATION, add_device_configurations, layer_settings
+from dnnp.formats.export.annotated import CONFIGURATION, add_device_configurations, layer_settings
 from dnnp.formats.stream import read_bytes
 from support.exports import KINDS, exported, plan_of_kind, same, sample
 from support.run import dnnp as command

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.formats import stage_folder
-from dnnp.formats.manifest import check_files, read_manifest
+from dnnp.formats.export import stage_folder
+from dnnp.formats.export.manifest import check_files, read_manifest
 from support.stage_folders import export, files, model_with
 
 INSIDE = ".dnnp-export-"

@@ -17,8 +17,8 @@ import pytest
 
 import dnnp
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.formats.export.manifest import MANIFEST, check_files, manifest_schema, read_manifest
 from dnnp.formats.fields import Field, describe_fault, fault
-from dnnp.formats.manifest import MANIFEST, check_files, manifest_schema, read_manifest
 from dnnp.formats.stream import read_bytes
 from support.exports import KINDS, exported, plan_of_kind
 from support.project import ROOT
@@ -211,8 +211,8 @@ def test_links_out_of_the_folder_are_not_followed(
     (folder / "inside").rename(tmp_path / "outside")
     (folder / name).unlink()
     (folder / name).symlink_to(tmp_path / "outside")
-    monkeypatch.setattr("dnnp.formats.manifest.open_regular", pytest.fail)
-    monkeypatch.setattr("dnnp.formats.onnx_load.load_with_hash", pytest.fail)
+    monkeypatch.setattr("dnnp.formats.export.manifest.open_regular", pytest.fail)
+    monkeypatch.setattr("dnnp.formats.onnx.load_model.load_with_hash", pytest.fail)
     with pytest.raises(FormatError, match="a link out of the folder") as caught:
         dnnp.load_stages(tmp_path / "way", verify=False)
     assert "\n" not in str(caught.value)

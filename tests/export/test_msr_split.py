@@ -10,9 +10,9 @@ import pytest
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of
-from dnnp.formats.msr import SplitPart, read_split, split_of, write_split
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
+from dnnp.formats.workloads.msr import SplitPart, read_split, split_of, write_split
 from support import training
 from support.run import dnnp
 from support.seeds import encode, planned

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.onnx_types import TensorType
+from dnnp.formats.onnx.stages import split_model
+from dnnp.formats.onnx.value_types import TensorType
 from support.split_models import MODELS, feeds_of, run_split, run_whole, working_nodes
 
 CUTS = [(name, at) for name in MODELS for at in range(1, len(working_nodes(MODELS[name]())))]

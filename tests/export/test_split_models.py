@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.onnx_stages import MODEL, boundary, split_model
-from dnnp.formats.onnx_types import TensorType
+from dnnp.formats.onnx.stages import MODEL, boundary, split_model
+from dnnp.formats.onnx.value_types import TensorType
 from support.split_models import (
     MODELS,
     V,
@@ -256,7 +256,7 @@ def random_model(rng: random.Random) -> onnx.ModelProto:
 
 def random_split(model: onnx.ModelProto, rng: random.Random) -> list[list[int]]:
     """Cut a random topological order; number the stages at random."""
-    from dnnp.formats.onnx_scope import reads
+    from dnnp.formats.onnx.scope import reads
 
     makers = {name: v for v, n in enumerate(model.graph.node) for name in n.output}
     left, order = working_nodes(model), []

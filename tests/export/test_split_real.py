@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from dnnp.formats.onnx_stages import StageModel, split_model
-from dnnp.formats.onnx_weights import spans_of
+from dnnp.formats.onnx.stages import StageModel, split_model
+from dnnp.formats.onnx.weights import spans_of
 from support.split_models import feeds_of, run_split, run_whole, session, working_nodes
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))

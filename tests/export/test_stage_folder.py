@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.formats.onnx_stages import split_model
+from dnnp.formats.onnx.stages import split_model
 from support.split_models import MODELS, feeds_of, run_whole, session
 from support.stage_folders import export, files, model_with, write_stages
 

@@ -18,10 +18,10 @@ from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.text import shown_bytes
-from dnnp.formats import stage_folder, stage_weights
-from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.onnx_weights import Span, span_of
-from dnnp.formats.stage_weights import find_originals, place_weights
+from dnnp.formats.export import stage_folder, stage_weights
+from dnnp.formats.export.stage_weights import find_originals, place_weights
+from dnnp.formats.onnx.stages import split_model
+from dnnp.formats.onnx.weights import Span, span_of
 from support.run import dnnp, executable
 from support.split_models import TRUE, array, graph, make, node, session, value
 from support.stage_folders import SIZE, chain, export, external, model_with, write_stages

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import UsageError
-from dnnp.formats.pytorch import torch_cells
+from dnnp.formats.export.pytorch import torch_cells
 from support.run import PATIENCE_S, Result, dnnp
 
 CELL = re.compile(r"(\d+)(F|B|I|W)(\d+)")

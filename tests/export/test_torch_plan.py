@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.training.backward import train
 from dnnp.core.training.gradients import Optimizer
-from dnnp.formats.pytorch import torch_plan
+from dnnp.formats.export.pytorch import torch_plan
 from support.priced import node
 from support.run import PATIENCE_S, dnnp
 from support.seeds import encode, header, tensor

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dnnp.core.extras.calibrate import calibrate
-from dnnp.formats.calibration import calibration_bytes, parse_calibration
+from dnnp.formats.inputs.calibration import calibration_bytes, parse_calibration
 
 CALIBRATION = {
     "format": "dnnp-calibration", "version": 1, "class": "acc", "costs": "measured",

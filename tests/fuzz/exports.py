@@ -12,7 +12,7 @@ import numpy as np
 
 import dnnp
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.manifest import FORMAT, check_files, read_manifest
+from dnnp.formats.export.manifest import FORMAT, check_files, read_manifest
 from dnnp.samples.frames import Frame, receive, send
 from support.run import dnnp as command
 from support.split_models import MODELS, feeds_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import networkx
 from hypothesis import strategies as st
 
-from dnnp.formats.drawn import Drawn, drawn_stream
 from dnnp.formats.header import new_header
 from dnnp.formats.stream import Stream
+from dnnp.formats.workloads.drawn import Drawn, drawn_stream
 
 
 def stream_of(drawn: Drawn) -> Stream:

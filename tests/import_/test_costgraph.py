@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.costgraph import read_costgraph
 from dnnp.formats.graph import graph_of
-from dnnp.formats.textproto import Message, Word, parse_text
+from dnnp.formats.workloads.costgraph import read_costgraph
+from dnnp.formats.workloads.textproto import Message, Word, parse_text
 from support.run import dnnp
 
 GRAPH = """

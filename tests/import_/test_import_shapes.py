@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from dnnp.formats import guard, onnx_shapes
-from dnnp.formats.onnx_dims import Dimensions, parse_dimensions
-from dnnp.formats.onnx_types import TypeReader
+from dnnp.formats.onnx import guard
+from dnnp.formats.onnx import shapes as onnx_shapes
+from dnnp.formats.onnx.dims import Dimensions, parse_dimensions
+from dnnp.formats.onnx.value_types import TypeReader
 from support.run import dnnp
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'

@@ -9,12 +9,12 @@ import pytest
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import closest
-from dnnp.formats.costgraph import read_costgraph
+from dnnp.formats.inputs.rules import parse_rules
 from dnnp.formats.limits import COLUMNS, DEPTH, FACTOR, FREE, PIECES, Room, deep_line
-from dnnp.formats.msr import read_split, read_workload
-from dnnp.formats.piper import read_piper
-from dnnp.formats.rules import parse_rules
 from dnnp.formats.stream import read_bytes
+from dnnp.formats.workloads.costgraph import read_costgraph
+from dnnp.formats.workloads.msr import read_split, read_workload
+from dnnp.formats.workloads.piper import read_piper
 from dnnp.own_graphs import read_own
 from support.run import dnnp
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of
-from dnnp.formats.msr import read_workload
 from dnnp.formats.stream import read_bytes
+from dnnp.formats.workloads.msr import read_workload
 from support.run import dnnp
 
 NODE = {

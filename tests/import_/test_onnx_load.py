@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.formats import files, onnx_load
-from dnnp.formats.onnx_load import load_with_hash, source_model
+from dnnp.formats import files
+from dnnp.formats.onnx import load_model as onnx_load
+from dnnp.formats.onnx.load_model import load_with_hash, source_model
 
 CHAIN = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 

@@ -14,8 +14,8 @@ from import_.own import Own, edges_of, own_graphs, stream_of
 
 import dnnp as package
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.own_csv import Table, read_tables
 from dnnp.formats.stream import Stream
+from dnnp.formats.workloads.own_csv import Table, read_tables
 from support.run import dnnp
 
 PLAIN = b"name,time_s\na,1\nb,2\n"

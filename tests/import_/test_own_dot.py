@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from import_.own import Own, edges_of, own_graphs, stream_of
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.own_dot import DEPTH, read_dot
 from dnnp.formats.stream import Stream
+from dnnp.formats.workloads.own_dot import DEPTH, read_dot
 from support.run import dnnp
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from import_.own import Own, edges_of, networkx_of, own_graphs, stream_of
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.own_graphml import read_graphml
 from dnnp.formats.stream import Stream
+from dnnp.formats.workloads.own_graphml import read_graphml
 from support.run import dnnp
 
 LETTERS = st.characters(

@@ -11,7 +11,7 @@ import pytest
 from fuzz.targets import PIPER
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.piper import read_piper
+from dnnp.formats.workloads.piper import read_piper
 from support.project import ROOT
 from support.run import dnnp
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnp import load, load_stages, profile
-from dnnp.formats.onnx_fixed import fix_inputs
+from dnnp.formats.onnx.fixed_inputs import fix_inputs
 from support.run import dnnp
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dnnp.formats.cost_cache import MeasuredCosts, default_folder, key_of, load, store
+from dnnp.formats.inputs.cost_cache import MeasuredCosts, default_folder, key_of, load, store
 
 FACTS = {"model": "0" * 64, "threads": 1}
 KEY = key_of(FACTS)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.formats.devices import (
+from dnnp.formats.fields import describe_fault
+from dnnp.formats.inputs.devices import (
     class_record,
     device_names,
     load_cluster,
     load_device,
     parse_device,
 )
-from dnnp.formats.fields import describe_fault
 from dnnp.formats.records import RECORDS
 
 NAMES = (

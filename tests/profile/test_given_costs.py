@@ -11,7 +11,13 @@ import onnxruntime
 import pytest
 
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.formats.cost_files import CostFile, layer_names, read_costs, where_it_ran, with_kernels
+from dnnp.formats.inputs.cost_files import (
+    CostFile,
+    layer_names,
+    read_costs,
+    where_it_ran,
+    with_kernels,
+)
 from dnnp.samples.build import write
 from support.run import Result, dnnp
 from support.seeds import encode, graph_records, group, planned

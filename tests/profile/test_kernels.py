@@ -11,9 +11,9 @@ import pytest
 from dnnp.core.profile.families import FAMILIES, FREE, family_of
 from dnnp.core.profile.kernels import joined, kernel_times, rate_table
 from dnnp.core.profile.work import RATES, work_of
-from dnnp.formats import devices
-from dnnp.formats.devices import DeviceSpec, parse_device
 from dnnp.formats.graph import graph_of
+from dnnp.formats.inputs import devices
+from dnnp.formats.inputs.devices import DeviceSpec, parse_device
 from dnnp.pricing.rooflines import analytic_times, fused, kernels_by
 from support.priced import node, stream, tensor
 

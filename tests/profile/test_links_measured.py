@@ -21,7 +21,7 @@ from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime import measure_links
 from dnnp.core.runtime.measure_links import SIZES, Sweep, Transfer
 from dnnp.fits.links import measured_link
-from dnnp.formats.devices import load_cluster
+from dnnp.formats.inputs.devices import load_cluster
 from dnnp.samples.fit_links import main
 from support.run import dnnp
 from support.seeds import encode, graph_records

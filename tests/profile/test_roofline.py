@@ -15,8 +15,8 @@ from dnnp.core.profile.work import (
     node_times,
     work_of,
 )
-from dnnp.formats.devices import DeviceSpec
 from dnnp.formats.graph import clustering_of, graph_of
+from dnnp.formats.inputs.devices import DeviceSpec
 from support.graphs import random_stream
 from support.priced import node, stream, tensor
 
@@ -169,6 +169,6 @@ def _scaled(factor: float) -> DeviceSpec:
 
 
 def test_rate_classes_are_those_of_device_files() -> None:
-    from dnnp.formats.devices import DTYPES
+    from dnnp.formats.inputs.devices import DTYPES
 
     assert RATES == DTYPES

@@ -15,7 +15,7 @@ from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, S
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.runtime.report import statistics
 from dnnp.fits.runs import operators_of, refuse_several_classes
-from dnnp.formats.calibration import calibration_bytes, parse_calibration
+from dnnp.formats.inputs.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes
 from dnnp.samples import build
 from support.run import Result, dnnp

@@ -322,7 +322,7 @@ def test_swapped_stage_inputs_fail_verification(
     stream: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last stage reads two tensors of equal shape; exchanged, they must be noticed."""
-    from dnnp.formats import onnx_stages
+    from dnnp.formats.onnx import stages as onnx_stages
 
     split = onnx_stages.split_model
 

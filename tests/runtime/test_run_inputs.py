@@ -20,7 +20,7 @@ from dnnp.core.runtime.model.inputs import (
     integer_ranges,
     random_inputs,
 )
-from dnnp.formats.onnx_dims import bind_inputs
+from dnnp.formats.onnx.dims import bind_inputs
 from dnnp.formats.tensors import read_inputs, write_outputs
 from support.run import dnnp
 from support.split_models import array, graph, make, node, value

@@ -303,7 +303,7 @@ def test_a_tensor_of_another_sample_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_stage_that_computes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnnp.formats import onnx_stages
+    from dnnp.formats.onnx import stages as onnx_stages
 
     split = onnx_stages.split_model
 

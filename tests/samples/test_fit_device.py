@@ -12,7 +12,7 @@ from dnnp.core.extras.operator_grid import QUICK, grid
 from dnnp.core.extras.operator_times import block_time
 from dnnp.core.model.errors import InputFileError
 from dnnp.fits import device as fitting
-from dnnp.formats.devices import load_device
+from dnnp.formats.inputs.devices import load_device
 from dnnp.samples import build, fit_device
 
 

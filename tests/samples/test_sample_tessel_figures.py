@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.formats.placement import read_placement
+from dnnp.formats.inputs.placement import read_placement
 from dnnp.samples.papers import tessel_figures
 from dnnp.samples.papers.tessel import main, published
 from dnnp.samples.papers.tessel_figures import moves_of, replay

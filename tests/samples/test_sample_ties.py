@@ -20,7 +20,7 @@ from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Asked
 from dnnp.core.split.auto import solve
-from dnnp.formats.msr import read_workload
+from dnnp.formats.workloads.msr import read_workload
 from dnnp.samples.papers import ties
 from dnnp.samples.papers.ties import ideals_of, without_idle_ends
 from support.cases import random_case

@@ -10,7 +10,7 @@ import pytest
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.schedule import Wait
 from dnnp.core.schedule.shapes import EVEN, SHAPES, shape
-from dnnp.formats.placement import read_placement
+from dnnp.formats.inputs.placement import read_placement
 
 F0 = {"name": "F0", "kind": "forward", "devices": [0], "time_s": 1, "memory_bytes": 1}
 F1 = {"name": "F1", "devices": ["device/1"], "time_s": 2.5, "after": ["F0"]}

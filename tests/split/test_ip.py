@@ -38,7 +38,7 @@ from dnnp.core.split.ip.storage import item_of_node
 from dnnp.core.split.ip.task import Net, count_places, nets_of, places_of
 from dnnp.core.split.ip.throughput import formulate
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr import read_workload
+from dnnp.formats.workloads.msr import read_workload
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import random_stream

@@ -21,7 +21,7 @@ from dnnp.core.model.request import Asked
 from dnnp.core.split.auto import solve
 from dnnp.core.split.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of
-from dnnp.formats.links import expand_links
+from dnnp.formats.inputs.links import expand_links
 from dnnp.formats.plan import device_of, device_record
 from dnnp.formats.stream import Stream
 from support.brute import brute_force

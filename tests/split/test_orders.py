@@ -22,7 +22,7 @@ from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.slicing.decoder import given_order, kahn_with_priorities, prioritised_order
 from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.formats.graph import graph_of
-from dnnp.formats.orders import read_priorities, read_sequence
+from dnnp.formats.inputs.orders import read_priorities, read_sequence
 from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import Case, random_case

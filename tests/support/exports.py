@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import onnx
 
-from dnnp.formats.manifest import manifest_schema
+from dnnp.formats.export.manifest import manifest_schema
 from dnnp.formats.stream import read_bytes
 from support.run import dnnp
 from support.split_models import graph, make, node, run_whole, value

@@ -12,9 +12,9 @@ import onnxruntime
 
 from dnnp.core.model.cluster import contract
 from dnnp.formats.graph import clustering_of, graph_of
-from dnnp.formats.onnx_load import source_model
-from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.onnx_types import types_of
+from dnnp.formats.onnx.load_model import source_model
+from dnnp.formats.onnx.stages import split_model
+from dnnp.formats.onnx.value_types import types_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
 

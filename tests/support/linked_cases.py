@@ -16,7 +16,7 @@ from dnnp.core.check.load import compute_of, cost_of, units_of
 from dnnp.core.check.violation import above
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.formats.links import expand_links
+from dnnp.formats.inputs.links import expand_links
 from support.cases import random_case
 
 RATES = (0.25, 1.0, 2.0, 7.0)

@@ -14,9 +14,9 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr import read_workload
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Stream
+from dnnp.formats.workloads.msr import read_workload
 from support.graphs import header, random_stream
 
 UNBOUNDED = float("inf")

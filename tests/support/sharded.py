@@ -12,9 +12,9 @@ from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.tensor_parallel.rules import Operator, Rule, rules
 from dnnp.deployment.shards import Sharded, sharded_of
 from dnnp.formats.graph import graph_of
-from dnnp.formats.onnx_import import import_onnx
-from dnnp.formats.onnx_stages import StageModel, split_model
-from dnnp.formats.onnx_types import types_of
+from dnnp.formats.onnx.import_model import import_onnx
+from dnnp.formats.onnx.stages import StageModel, split_model
+from dnnp.formats.onnx.value_types import types_of
 from dnnp.formats.stream import Stream
 from dnnp.pricing.shards import layout_record, operators_of
 

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnp.formats.onnx_stages import MODEL, WEIGHT_MAKERS, StageModel, boundary
+from dnnp.formats.onnx.stages import MODEL, WEIGHT_MAKERS, StageModel, boundary
 
 Feeds = dict[str, np.ndarray]
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {}

@@ -10,9 +10,9 @@ import onnx
 from onnx import TensorProto
 
 from dnnp.core.model.plan import Stage
-from dnnp.formats.manifest import Role, manifest_of
-from dnnp.formats.onnx_stages import StageModel, split_model
-from dnnp.formats.stage_folder import Weights, stage_units, write_export
+from dnnp.formats.export.manifest import Role, manifest_of
+from dnnp.formats.export.stage_folder import Weights, stage_units, write_export
+from dnnp.formats.onnx.stages import StageModel, split_model
 from support.split_models import graph, make, node, value
 
 SIZE = 1024

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.shards import WHOLE
 from dnnp.core.tensor_parallel.rules import Rule
-from dnnp.formats.onnx_stages import MODEL
+from dnnp.formats.onnx.stages import MODEL
 from support import split_models
 from support.sharded import cut, imported, laid_out, plan_of_stages, split
 from support.split_models import array, feeds_of, graph, make, node, run_split, run_whole, value

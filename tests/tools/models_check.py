@@ -46,9 +46,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from dnnp.core.model.errors import DnnpError  # noqa: E402
 from dnnp.core.runtime.model.inputs import bind_names, input_specs, random_inputs  # noqa: E402
 from dnnp.core.runtime.values import to_numpy, to_ort_value  # noqa: E402
-from dnnp.formats.onnx_load import load_with_hash  # noqa: E402
-from dnnp.formats.onnx_scope import held_tensors  # noqa: E402
-from dnnp.formats.onnx_weights import external_fields  # noqa: E402
+from dnnp.formats.onnx.load_model import load_with_hash  # noqa: E402
+from dnnp.formats.onnx.scope import held_tensors  # noqa: E402
+from dnnp.formats.onnx.weights import external_fields  # noqa: E402
 from dnnp.formats.tensors import read_inputs  # noqa: E402
 from support.run import dnnp  # noqa: E402
 from support.served.server import import_modules  # noqa: E402

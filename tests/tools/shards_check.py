@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dnnp as api
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.formats.onnx_import import import_onnx
+from dnnp.formats.onnx.import_model import import_onnx
 from support.run import dnnp
 from support.sharded import cut, laid_out, plan_of_stages, split
 from support.split_models import run_split, run_whole

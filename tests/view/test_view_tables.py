@@ -11,7 +11,7 @@ import pytest
 import dnnp as api
 from dnnp.core.model.text import guarded
 from dnnp.core.view.tables import TABLES, Table, draw
-from dnnp.formats.cost_files import read_table
+from dnnp.formats.inputs.cost_files import read_table
 from dnnp.graph import Graph
 from dnnp.options.choices import VIEW_TABLES
 from dnnp.viewing import read_facts

@@ -147,7 +147,7 @@ def _refuse_with_schedule(options: RunOptions, count: int) -> None:
 def _reader(options: RunOptions, stream: Stream, model: ModelProto) -> Read:
     """Reads one sample, checks it, and says once where sizes are not those that were predicted."""
     from dnnp.core.runtime.model.inputs import bind_names, input_specs
-    from dnnp.formats.onnx_types import known_shapes
+    from dnnp.formats.onnx.value_types import known_shapes
     from dnnp.formats.tensors import read_inputs
 
     specs, shapes = input_specs(model), known_shapes(stream)
@@ -174,7 +174,7 @@ def _samples(
 ) -> list[Sample]:
     """The given inputs, or up to `total` random ones of the shapes that were imported."""
     from dnnp.core.runtime.model.inputs import random_inputs
-    from dnnp.formats.onnx_types import known_shapes
+    from dnnp.formats.onnx.value_types import known_shapes
 
     if options.inputs:
         return [read(path) for path in options.inputs]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.formats.manifest import Role
+    from dnnp.formats.export.manifest import Role
     from dnnp.formats.stream import Stream
 
 MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
@@ -91,7 +91,7 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
     FormatError, UsageError
         See `program_of_stream`.
     """
-    from dnnp.formats.manifest import Role
+    from dnnp.formats.export.manifest import Role
 
     stages: Sequence[Stage]
     owners: Sequence[int]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.model.shards import Share
     from dnnp.deployment.parts import Parts
-    from dnnp.formats.onnx_shard_ops import Layout
-    from dnnp.formats.onnx_shards import ShardedModel, Task
+    from dnnp.formats.onnx.shard_ops import Layout
+    from dnnp.formats.onnx.shards import ShardedModel, Task
     from dnnp.formats.stream import Stream
 
 
@@ -54,8 +54,8 @@ def sharded_of(
     FormatError
         The plan is for training; see `shard_model`, too.
     """
-    from dnnp.formats.onnx_shards import StageLayout, shard_model
-    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.onnx.shards import StageLayout, shard_model
+    from dnnp.formats.onnx.value_types import types_of
     from dnnp.formats.plan import refuse_training
 
     refuse_training(graph)
@@ -98,7 +98,7 @@ def sharded_of(
 def parts_of_shards(sharded: Sharded, plan: Plan) -> Parts:
     """The same for an export."""
     from dnnp.deployment.parts import Parts
-    from dnnp.formats.manifest import Role
+    from dnnp.formats.export.manifest import Role
 
     homes = [*zip(sharded.owners, sharded.shards, strict=True)]
     roles = [
@@ -117,7 +117,7 @@ def _shares(graph: Graph, devices: int) -> dict[int, Share]:
 
 
 def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
-    from dnnp.formats.onnx_shard_ops import Layout
+    from dnnp.formats.onnx.shard_ops import Layout
 
     v = share.node
     reads = graph.in_idx[graph.in_ptr[v] : graph.in_ptr[v + 1]].tolist()
@@ -176,7 +176,7 @@ def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tupl
     What depends on weights alone runs with its first reader, so that no tensor is handed on that
     ONNX Runtime computes once and for all when it loads the model.
     """
-    from dnnp.formats.onnx_scope import reads, writes
+    from dnnp.formats.onnx.scope import reads, writes
 
     nodes = [made.model.graph.node[at] for at in made.tasks]
     inputs = {value.name for value in made.model.graph.input}

@@ -215,7 +215,7 @@ def start_of_machine() -> Machine:
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
     from dnnp.core.extras.operator_times import cache_sizes, copy_rate, memory_size
     from dnnp.core.runtime.model.providers import ort_version
-    from dnnp.formats.cost_cache import cpu_model
+    from dnnp.formats.inputs.cost_cache import cpu_model
 
     machine = found.machine
     caches = cache_sizes()

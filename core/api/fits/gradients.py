@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from dnnp.callbacks import Caller
     from dnnp.core.extras.gradients import Term
-    from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.cost_cache import MeasuredCosts
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Stream
     from dnnp.options.graph import ProfileOptions
 
@@ -54,7 +54,7 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
     kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
     """
     from dnnp.callbacks import open_source
-    from dnnp.formats.cost_cache import MeasuredCosts
+    from dnnp.formats.inputs.cost_cache import MeasuredCosts
     from dnnp.formats.stream import forward_pass
     from dnnp.pricing.measuring import measured_costs
 
@@ -95,7 +95,7 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
 
 def _check_precision(stream: Stream, model: ModelProto) -> None:
     """Refuse a graph of another precision than its model, which alone can be timed."""
-    from dnnp.formats.onnx_types import dtype_name
+    from dnnp.formats.onnx.value_types import dtype_name
 
     stated = {r["name"]: r.get("dtype") for r in stream.get("tensor")}
     for tensor in model.graph.initializer:
@@ -120,7 +120,7 @@ def _time_gradients(
 
     from dnnp.core.extras.gradients import gradient_time, step_times
     from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
-    from dnnp.formats.onnx_types import known_shapes
+    from dnnp.formats.onnx.value_types import known_shapes
     from dnnp.pricing.measuring import say_disturbed
 
     taken: list[float] = []

@@ -111,7 +111,7 @@ def measured_links(
     UnavailableError
         There are not so many GPUs, or ONNX Runtime cannot use them.
     """
-    from dnnp.formats.device_list import listed_records
+    from dnnp.formats.inputs.device_list import listed_records
 
     if by not in WAYS:
         raise UsageError(f"--by {by}: must be one of {', '.join(WAYS)}")

@@ -38,7 +38,7 @@ def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -
 
 def _policy(path: str | os.PathLike[str], caller: Caller) -> Policy:
     from dnnp.core.baselines.placeto.policy import count_of
-    from dnnp.formats.policy import parse_policy
+    from dnnp.formats.inputs.policy import parse_policy
 
     name = os.fspath(path)
     policy = parse_policy(caller.read_input(name), name)
@@ -81,7 +81,7 @@ def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: C
         The file cannot be written.
     """
     from dnnp.formats.files import whole_file
-    from dnnp.formats.policy import policy_bytes
+    from dnnp.formats.inputs.policy import policy_bytes
 
     name = os.fspath(path)
     if learned is None:

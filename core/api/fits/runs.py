@@ -71,8 +71,8 @@ def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
 def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
     from dnnp.core.runtime.waits import DISTURBED
-    from dnnp.formats.calibration import calibration_bytes
     from dnnp.formats.files import whole_file
+    from dnnp.formats.inputs.calibration import calibration_bytes
 
     found = calibration_of(stream)
     run = next(record for record in stream.get("run") if record["mode"] == "pipeline")
@@ -104,8 +104,8 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
         They are for different settings, or hold no run.
     """
     from dnnp.core.model.calibration import CalibrationFile
-    from dnnp.formats.calibration import parse_calibration
     from dnnp.formats.files import KINDS
+    from dnnp.formats.inputs.calibration import parse_calibration
     from dnnp.formats.stream import read_bytes
 
     files = []

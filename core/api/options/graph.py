@@ -27,7 +27,7 @@ from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.rules import RuleSet
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.devices import DeviceSpec
 
 
 class TrainingOptions(Options):
@@ -112,7 +112,7 @@ class ImportOptions(TrainingOptions, first=True):
     @property
     def values(self) -> Mapping[str, str]:
         """Values of inputs, as text."""
-        from dnnp.formats.onnx_fixed import parse_values
+        from dnnp.formats.onnx.fixed_inputs import parse_values
 
         if isinstance(self.set_input, Mapping):
             return {name: str(value) for name, value in self.set_input.items()}
@@ -260,7 +260,7 @@ class ProfileOptions(Options):
             self._check_devices([device.name for device in self.devices])
 
     def _check_devices(self, names: Sequence[str]) -> None:
-        from dnnp.formats.devices import device_names
+        from dnnp.formats.inputs.devices import device_names
 
         if len(set(names)) < len(names):
             raise UsageError(f"--device: a class is there twice: {', '.join(names)}")
@@ -295,7 +295,7 @@ class ProfileOptions(Options):
     @cached_property
     def devices(self) -> list[DeviceSpec]:
         """The devices to price."""
-        from dnnp.formats.devices import load_device
+        from dnnp.formats.inputs.devices import load_device
 
         return [load_device(name) for name in self.device or [DEFAULT_DEVICE]]
 
@@ -363,14 +363,14 @@ class CoarsenOptions(Options):
     @property
     def own_rules(self) -> bool:
         """Whether the rules are those of the user."""
-        from dnnp.formats.rules import bundled
+        from dnnp.formats.inputs.rules import bundled
 
         return self.rule_name not in bundled()
 
     @cached_property
     def rule_set(self) -> RuleSet | None:
         """Rules to fuse by; None: none, or those of ONNX Runtime."""
-        from dnnp.formats.rules import load_rules
+        from dnnp.formats.inputs.rules import load_rules
 
         name = self.rule_name
         return None if name is None or name in ("none", "ort") else load_rules(name)

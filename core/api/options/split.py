@@ -71,7 +71,7 @@ class DeviceOptions(Options):
         if self.cluster_size is not None or self.inner_bandwidth is not None:
             self._check_clusters()
         if self.link:
-            from dnnp.formats.device_list import link_record
+            from dnnp.formats.inputs.device_list import link_record
 
             for text in self.link:
                 link_record(text)
@@ -102,7 +102,7 @@ class DeviceOptions(Options):
         UsageError
             They are no bandwidths.
         """
-        from dnnp.formats.amounts import parse_rate
+        from dnnp.formats.inputs.amounts import parse_rate
 
         given = self.inner_bandwidth
         if not isinstance(given, str):
@@ -492,7 +492,7 @@ class ScheduleOptions(Options):
             )
         if self.placement is None:
             return None
-        from dnnp.formats.placement import read_placement
+        from dnnp.formats.inputs.placement import read_placement
 
         path = os.fspath(self.placement)
         data = self.caller.read_input(path)

@@ -51,7 +51,7 @@ class Option(_Row):
     most: float | None = None
     """The range of a number."""
     unit: str = ""
-    """Numbers that commands read by `formats.amounts.parse_UNIT`."""
+    """Numbers that commands read by `formats.inputs.amounts.parse_UNIT`."""
     words: tuple[str, ...] = ()
     """What may stand in place of a number."""
     const: Any = None

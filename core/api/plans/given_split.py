@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph, Ints
     from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.formats.msr import SplitPart
+    from dnnp.formats.workloads.msr import SplitPart
     from dnnp.options.split import SplitOptions
 
 
@@ -138,7 +138,7 @@ def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Caller) -> 
     UsageError
         It uses a device that is not offered.
     """
-    from dnnp.formats.msr import read_split
+    from dnnp.formats.workloads.msr import read_split
 
     graph = problem.graph
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}

@@ -14,7 +14,7 @@ from dnnp.options.choices import DEFAULT_DEVICE
 if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.profile.work import Work
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Record, Stream
 
 
@@ -44,7 +44,7 @@ def ensure_costs(stream: Stream, caller: Caller, *, reprice: bool = False) -> No
     nodes = stream.get("node")
     if not nodes or any("time_s" in record for record in nodes):
         return
-    from dnnp.formats.devices import load_device
+    from dnnp.formats.inputs.devices import load_device
 
     caller.note(f"no costs in the stream: priced as by dnnp-profile --device {DEFAULT_DEVICE}")
     price_analytic(stream, [load_device(DEFAULT_DEVICE)], caller)
@@ -125,9 +125,9 @@ def write_costs(
     FormatError
         A time lies beyond what a record may hold.
     """
-    from dnnp.formats.devices import class_record
     from dnnp.formats.edited_costs import basis_of, forget_old_costs, work_of
     from dnnp.formats.fields import MAX_NUMBER
+    from dnnp.formats.inputs.devices import class_record
 
     nodes = stream.get("node")
     for name, values in node_costs.items():

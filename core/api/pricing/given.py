@@ -13,8 +13,8 @@ from dnnp.pricing.costs import check_units
 
 if TYPE_CHECKING:
     from dnnp.callbacks import Caller
-    from dnnp.formats.cost_files import CostFile, GivenCost
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.cost_files import CostFile, GivenCost
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Stream
 
 
@@ -59,8 +59,8 @@ def price_given(
         A file cannot be read.
     """
     check_units(stream)
-    from dnnp.formats.cost_files import read_costs, told_apart
     from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.formats.inputs.cost_files import read_costs, told_apart
 
     clustering_of(stream, graph_of(stream), priced=False)
     nodes = stream.get("node")
@@ -81,7 +81,7 @@ class _Classes:
     """The device classes that costs may be for."""
 
     def __init__(self, stream: Stream, devices: Sequence[str]) -> None:
-        from dnnp.formats.devices import load_device
+        from dnnp.formats.inputs.devices import load_device
 
         self.records = {record["class"]: record for record in stream.get("device")}
         self._priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
@@ -98,7 +98,7 @@ class _Classes:
     def of(self, cost: GivenCost, file: CostFile) -> str:
         """The class that a cost is for."""
         from dnnp.core.model.text import instead
-        from dnnp.formats.devices import device_names, load_device
+        from dnnp.formats.inputs.devices import device_names, load_device
 
         name = cost.device
         if name is None:
@@ -240,8 +240,8 @@ def _write(
     caller: Caller,
 ) -> None:
     """Put what is given into the stream, and what follows from it."""
-    from dnnp.formats.devices import class_record
     from dnnp.formats.edited_costs import forget_old_costs, summed_times
+    from dnnp.formats.inputs.devices import class_record
 
     nodes = stream.get("node")
     forget_old_costs(stream, given, keep=("costs",))

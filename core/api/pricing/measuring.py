@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dnnp.callbacks import Caller
     from dnnp.core.runtime.measure_in_situ import Floats, InSitu
     from dnnp.core.runtime.measure_operators import Measurement
-    from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.cost_cache import MeasuredCosts
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Stream
     from dnnp.options.graph import ProfileOptions
 
@@ -50,8 +50,8 @@ def measured_costs(stream: Stream, options: ProfileOptions) -> MeasuredCosts:
     from pathlib import Path
 
     from dnnp.callbacks import open_source
-    from dnnp.formats import cost_cache
-    from dnnp.formats.onnx_types import known_shapes
+    from dnnp.formats.inputs import cost_cache
+    from dnnp.formats.onnx.value_types import known_shapes
 
     caller = options.caller
     model, path, digest = open_source(caller, stream, options.model)
@@ -132,7 +132,7 @@ def _facts(
     """Everything that the measured times depend on."""
     from dnnp.core.model.processes import available_cores
     from dnnp.core.runtime.model.providers import MEMORIES, gpu_name, ort_version
-    from dnnp.formats.cost_cache import cpu_model, groups_digest
+    from dnnp.formats.inputs.cost_cache import cpu_model, groups_digest
 
     others: dict[str, Any] = {}
     if options.provider in MEMORIES:
@@ -179,9 +179,9 @@ def _time_model(
 
     from dnnp.core.runtime.measure_operators import Measurement, measure_groups, measure_nodes
     from dnnp.core.runtime.model.providers import PROVIDERS, provider_name
-    from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.cost_files import where_it_ran
-    from dnnp.formats.onnx_types import known_shapes, types_of
+    from dnnp.formats.inputs.cost_cache import MeasuredCosts
+    from dnnp.formats.inputs.cost_files import where_it_ran
+    from dnnp.formats.onnx.value_types import known_shapes, types_of
 
     caller = options.caller
     taken: list[float] = []
@@ -318,7 +318,7 @@ def _time_parts(
     """
     from dnnp.core.runtime.measure_in_situ import SURE, Rounds, measure_parts, order_of, parts_of
     from dnnp.core.runtime.model.session import places
-    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.onnx.value_types import types_of
 
     with caller.progress("measuring parts") as bar:
 

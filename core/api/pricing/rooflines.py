@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Bools, Floats, Graph, Ints
     from dnnp.core.profile.kernels import Kernels
     from dnnp.core.profile.work import Work
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Stream
 
 
@@ -50,7 +50,7 @@ def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     from dnnp.core.coarsen.coarsen import fused_units
     from dnnp.core.coarsen.mirror import mirrored_units, twins_of
     from dnnp.formats.graph import graph_of
-    from dnnp.formats.rules import load_rules
+    from dnnp.formats.inputs.rules import load_rules
     from dnnp.formats.stream import forward_pass
     from dnnp.options.choices import DEFAULT_RULES
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.tensor_parallel.layout import Layout
     from dnnp.core.tensor_parallel.rules import Operator, Rule
-    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.inputs.devices import DeviceSpec
     from dnnp.formats.stream import Stream
     from dnnp.pricing.rooflines import ShardTimes
 

@@ -30,13 +30,13 @@ from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.model.providers import PROVIDERS, first_line, not_started, ort_errors
 from dnnp.core.runtime.model.weights import absent_files
 from dnnp.formats.files import scratch_folder
-from dnnp.formats.onnx_scope import UNREPEATABLE, copy_fields, domain_of, reads, subgraphs, writes
-from dnnp.formats.onnx_types import element_type
+from dnnp.formats.onnx.scope import UNREPEATABLE, copy_fields, domain_of, reads, subgraphs, writes
+from dnnp.formats.onnx.value_types import element_type
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-    from dnnp.formats.onnx_types import TensorType
+    from dnnp.formats.onnx.value_types import TensorType
 
 _CAST_PREFIX = "InsertedPrecisionFreeCast_"
 """ONNX Runtime gives this to a tensor that it computes in another precision."""
@@ -648,8 +648,8 @@ def _with_zeros(model: ModelProto, scratch: Path) -> ModelProto:
 
     from onnx import ModelProto, TensorProto
 
-    from dnnp.formats.onnx_scope import held_tensors
-    from dnnp.formats.onnx_types import bytes_of, dtype_name
+    from dnnp.formats.onnx.scope import held_tensors
+    from dnnp.formats.onnx.value_types import bytes_of, dtype_name
 
     result = ModelProto()
     result.CopyFrom(model)

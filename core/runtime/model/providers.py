@@ -122,7 +122,7 @@ def shape_nodes(model: ModelProto) -> set[Key]:
     constants and inputs of the model that are whole numbers, and at least one of the first two.
     Nodes that share name and operator with one that is no such node are not among them.
     """
-    from dnnp.formats.onnx_scope import reads, writes
+    from dnnp.formats.onnx.scope import reads, writes
 
     graph = model.graph
     plain = {v.name for v in graph.input if v.type.tensor_type.elem_type in WHOLE}

@@ -21,11 +21,11 @@ from dnnp.core.runtime.limits import making_session, unwatch, watched
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
 from dnnp.core.runtime.values import to_numpy
-from dnnp.formats.guard import guarded, less_memory
-from dnnp.formats.onnx_scope import domain_of, held_tensors, reads, writes
-from dnnp.formats.onnx_shapes import Types, is_fixed, join
-from dnnp.formats.onnx_types import ValueType, bytes_of, element_type
-from dnnp.formats.onnx_weights import external_fields
+from dnnp.formats.onnx.guard import guarded, less_memory
+from dnnp.formats.onnx.scope import domain_of, held_tensors, reads, writes
+from dnnp.formats.onnx.shapes import Types, is_fixed, join
+from dnnp.formats.onnx.value_types import ValueType, bytes_of, element_type
+from dnnp.formats.onnx.weights import external_fields
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -20,7 +20,7 @@ from dnnp.core.model.text import shown_bytes
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-    from dnnp.formats.onnx_weights import Slice, Span
+    from dnnp.formats.onnx.weights import Slice, Span
 
 
 def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> dict[str, str]:
@@ -28,8 +28,8 @@ def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> 
 
     Weights in `given` need no file.
     """
-    from dnnp.formats.onnx_scope import held_tensors
-    from dnnp.formats.onnx_weights import external_fields
+    from dnnp.formats.onnx.scope import held_tensors
+    from dnnp.formats.onnx.weights import external_fields
 
     known = set(given)
     absent: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _apart(
     model: ModelProto, folder: Path, known: Mapping[str, NDArray[np.generic]]
 ) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Initializers whose bytes lie apart in a file."""
-    from dnnp.formats.onnx_weights import span_of
+    from dnnp.formats.onnx.weights import span_of
 
     for tensor in model.graph.initializer:
         span = span_of(tensor) if tensor.name not in known else None
@@ -226,7 +226,7 @@ def _constant_weights(model: ModelProto) -> Iterator[tuple[str, tuple[tuple[int,
     """(name, (dims, element type)) of what `ConstantOfShape` nodes make of static shapes."""
     from onnx import TensorProto
 
-    from dnnp.formats.onnx_graph import int64s
+    from dnnp.formats.onnx.read_graph import int64s
 
     graph = model.graph
     shapes = {t.name: t for t in graph.initializer if t.data_type == TensorProto.INT64}
@@ -252,7 +252,7 @@ def _absent_weights(model: ModelProto, folder: str | Path) -> Iterator[TensorPro
     """Initializers whose external file does not exist."""
     from onnx import TensorProto
 
-    from dnnp.formats.onnx_weights import external_fields
+    from dnnp.formats.onnx.weights import external_fields
 
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -306,7 +306,7 @@ class _Users:
                 self.readers[name].append((node, index))
             for name in node.output:
                 self.makers[name] = node
-        from dnnp.formats.onnx_graph import int64s
+        from dnnp.formats.onnx.read_graph import int64s
 
         for tensor in model.graph.initializer:
             values = int64s(tensor)

@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from dnnp.formats.onnx_stages import StageModel
-    from dnnp.formats.onnx_types import TensorType
+    from dnnp.formats.onnx.stages import StageModel
+    from dnnp.formats.onnx.value_types import TensorType
 
 
 @dataclass
@@ -329,7 +329,7 @@ def prepare(
     InputFileError, UnavailableError
         See `make_session`.
     """
-    from dnnp.formats.onnx_stages import split_model
+    from dnnp.formats.onnx.stages import split_model
 
     watch = watch or Watch()
     used = [stage for stage in stages if stage.nodes]

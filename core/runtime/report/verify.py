@@ -63,7 +63,7 @@ def tolerance_for(
     """
     from onnx import TensorProto
 
-    from dnnp.formats.onnx_scope import all_nodes
+    from dnnp.formats.onnx.scope import all_nodes
 
     graph = model.graph
     elements = {t.data_type for t in graph.initializer}
@@ -97,7 +97,7 @@ def drawing_nodes(model: ModelProto) -> list[str]:
     """Nodes that draw numbers, as messages name them: `RandomNormal 'a'`."""
     from onnx import numpy_helper
 
-    from dnnp.formats.onnx_scope import UNREPEATABLE, all_nodes
+    from dnnp.formats.onnx.scope import UNREPEATABLE, all_nodes
 
     off = {
         t.name

@@ -1,0 +1,1 @@
+"""Folders of exported stages, and plans for other programs."""

@@ -1,0 +1,1 @@
+"""Files and words that options name: devices, costs, links, orders, rules."""

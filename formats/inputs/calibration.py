@@ -1,0 +1,156 @@
+"""Calibrations: what `dnnp-run --calibrate` writes and `dnnp-profile --from-run` reads.
+
+A file is one JSON object: where its factors hold, the factors, and the runs that they were learned
+from, so that those of several files can be learned from again, together. dnnp-graph(5) describes
+its fields.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dnnp.core.model.calibration import (
+    Calibration,
+    CalibrationFile,
+    RunSeen,
+    Setting,
+    StageSeen,
+)
+from dnnp.core.model.errors import FormatError
+from dnnp.formats.fields import shown
+from dnnp.formats.files import what_it_is
+from dnnp.formats.inputs.checked_json import Fields, parse_json
+
+FORMAT = "dnnp-calibration"
+VERSION = 1
+
+LEAST, MOST = 1e-6, 1e6
+"""Range of a factor."""
+LONGEST_S = 1.0
+"""Of a launch, either way."""
+
+
+def calibration_bytes(file: CalibrationFile) -> bytes:
+    """The contents of a file."""
+    s, f = file.setting, file.factors
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "class": s.device,
+        "costs": s.costs,
+        "provider": s.provider,
+        "threads": s.threads,
+        "optimization": s.optimization,
+        "factors": {
+            "common": f.common,
+            "families": dict(f.families),
+            "operators": dict(f.operators),
+            "transfer": f.transfer,
+            "launch_s": f.launch_s,
+        },
+        "strength": f.strength,
+        **({} if f.spread is None else {"spread": f.spread}),
+        "runs": [
+            {"model": run.model, "stages": [_stage_record(stage) for stage in run.stages]}
+            for run in file.runs
+        ],
+    }
+    return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def _stage_record(stage: StageSeen) -> dict[str, Any]:
+    return {
+        "measured_s": stage.measured_s,
+        "taken": stage.taken,
+        "nodes": stage.nodes,
+        "transfer_s": stage.transfer_s,
+        "operators": dict(stage.operators),
+    }
+
+
+def parse_calibration(data: bytes, name: str) -> CalibrationFile:
+    """Check the contents of a file.
+
+    Raises
+    ------
+    FormatError
+        It is no calibration; the message names the field.
+    """
+    record = parse_json(data, name)
+    fields = Fields(record, "", name)
+    if fields.get("format", None) != FORMAT:
+        hint = what_it_is(data) or f"; its format would be '{FORMAT}'"
+        raise FormatError(f"not a calibration{hint}", name, None, "format")
+    if fields.get("version") != VERSION:
+        version = shown(fields.get("version"))
+        raise fields.fault("version", f"{version} is not known; this dnnp reads {VERSION}")
+    fields.only(
+        "format", "version", "class", "costs", "provider", "threads", "optimization", "factors",
+        "strength", "spread", "runs",
+    )  # fmt: skip
+    setting = Setting(
+        fields.text("class"), fields.text("costs"), fields.text("provider"),
+        fields.count("threads"), fields.text("optimization"),
+    )  # fmt: skip
+    factors = _factors(Fields(fields.get("factors"), "factors", name), fields)
+    return CalibrationFile(setting, factors, tuple(_run(run) for run in fields.objects("runs")))
+
+
+def _factors(fields: Fields, whole: Fields) -> Calibration:
+    fields.only("common", "families", "operators", "transfer", "launch_s")
+    return Calibration(
+        _factor(fields, "common"),
+        _table(fields, "families"),
+        _table(fields, "operators"),
+        _factor(fields, "transfer"),
+        _launch(fields),
+        whole.number("strength"),
+        whole.number("spread") if "spread" in whole else None,
+    )
+
+
+def _table(fields: Fields, name: str) -> dict[str, float]:
+    table = fields.get(name)
+    own = Fields(table, fields.place(name), fields.file)
+    return {key: _factor(own, key) for key in table}
+
+
+def _factor(fields: Fields, name: str) -> float:
+    value = fields.number(name)
+    if not LEAST <= value <= MOST:
+        raise fields.fault(name, f"{shown(value)} is not a factor from {LEAST:g} to {MOST:g}")
+    return float(value)
+
+
+def _launch(fields: Fields) -> float:
+    """Seconds that may be below 0."""
+    value = fields.get("launch_s")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise fields.fault("launch_s", f"{shown(value)} is not a number")
+    if not abs(value) <= LONGEST_S:
+        raise fields.fault(
+            "launch_s", f"{shown(value)} is not from -{LONGEST_S:g} to {LONGEST_S:g}"
+        )
+    return float(value)
+
+
+def _run(fields: Fields) -> RunSeen:
+    fields.only("model", "stages")
+    return RunSeen(fields.text("model"), tuple(_stage(s) for s in fields.objects("stages")))
+
+
+def _stage(fields: Fields) -> StageSeen:
+    fields.only("measured_s", "taken", "nodes", "transfer_s", "operators")
+    table = fields.get("operators")
+    parts = Fields(table, fields.place("operators"), fields.file)
+    operators = {key: float(parts.number(key)) for key in table}
+    if not fields.number("measured_s"):
+        raise fields.fault("measured_s", "0 is not above 0")
+    return StageSeen(
+        operators,
+        fields.count("nodes"),
+        float(fields.number("transfer_s")),
+        float(fields.number("measured_s")),
+        float(fields.number("taken", 0.0)),
+    )

@@ -1,0 +1,436 @@
+"""Costs that other programs found: a table, or the profile of ONNX Runtime or of trtexec.
+
+The layers that `trtexec --exportProfile` writes: the number of runs, then a record a layer. The
+name of a layer tells which nodes it joins: ` + ` and ` || ` stand between them, and some words
+around them say what the layer is. Layers that TensorRT's compiler makes end in `_myl0_5` or the
+like; those called `__myl_...` name operators but no node. What `trtexec --exportLayerInfo` writes,
+of an engine built with `--profilingVerbosity=detailed`, names the nodes of each.
+
+The profile that ONNX Runtime writes with `SessionOptions.enable_profiling`. A list of trace events:
+one of category `Node`, called `<node>_kernel_time`, whenever a node has run, and one of category
+`Session`, called `model_run`, for each run. Builds with GPU profiling put the kernels of a node
+behind it, in category `Kernel`. Times are whole microseconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.text import instead, unguarded
+from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.files import what_it_is
+from dnnp.formats.inputs.checked_json import Fields, parse_json
+
+
+def read_costs(data: bytes, path: str) -> CostFile:
+    """Read a file of costs; what it is is seen by its content.
+
+    Raises
+    ------
+    FormatError
+        It is none of them, or malformed; the message names the line or the entry, and the field.
+    """
+    if data.lstrip()[:1] not in (b"[", b"{"):
+        return CostFile(path, "csv", read_table(data, path), whole=False)
+    document = _document(data, path)
+    rows = document if isinstance(document, list) else []
+    if _is_trtexec(rows):
+        return CostFile(path, "tensorrt", read_layers(rows, path), whole=True)
+    if isinstance(document, dict) and "Layers" in document:
+        made_of = read_made_of(document, path)
+        return CostFile(path, "tensorrt", (), whole=False, made_of=made_of)
+    if any(isinstance(row, dict) and "cat" in row for row in rows):
+        costs, caveat = read_events(rows, path)
+        return CostFile(path, "onnxruntime", costs, whole=True, caveat=caveat)
+    raise FormatError(
+        "no file of costs: neither a profile of ONNX Runtime nor layers of trtexec "
+        f"--exportProfile, nor a table with the columns name, class, seconds{what_it_is(data)}",
+        path,
+    )
+
+
+def told_apart(files: Sequence[CostFile]) -> list[CostFile]:
+    """The files that have costs, with what the others say that these join.
+
+    Raises
+    ------
+    FormatError
+        A file says what layers join, but no file of its kind has their times.
+    """
+    found = []
+    for file in files:
+        others = [other for other in files if other.made_of and other.kind == file.kind]
+        made_of = {name: parts for other in others for name, parts in other.made_of.items()}
+        costs = [
+            replace(cost, parts=made_of[cost.name], span=None) if cost.name in made_of else cost
+            for cost in file.costs
+        ]
+        if not file.made_of:
+            found.append(replace(file, costs=tuple(costs)))
+        elif not any(other.costs for other in files if other.kind == file.kind):
+            reason = "says what layers are made of, not what they take: give the file of "
+            raise FormatError(f"{reason}trtexec --exportProfile as well", file.path)
+    return found
+
+
+def _document(data: bytes, path: str) -> Any:
+    """The JSON document; a profile of ONNX Runtime that was cut off lacks its last bracket.
+
+    TensorRT writes what separates nodes as it is, which JSON does not allow.
+    """
+    if b'"Layers"' in data:
+        data = data.replace(b"\x1e", b"\\u001e").replace(b"\x1f", b"\\u001f")
+    try:
+        return parse_json(data, path)
+    except FormatError as error:
+        whole, comma, _ = data.rstrip().rpartition(b",\n")
+        if not comma or b'"cat"' not in data[:200]:
+            raise error from None
+        try:
+            return json.loads(whole + b"]")
+        except (ValueError, RecursionError):
+            raise error from None
+
+
+def _is_trtexec(rows: Sequence[Any]) -> bool:
+    """Whether these are what trtexec writes: the number of runs, then layers."""
+    layers = [row for row in rows if isinstance(row, dict) and "name" in row]
+    times = ("timeMs", "averageMs", "medianMs")
+    return any(name in row for row in layers for name in times) and not any(
+        "cat" in row for row in layers
+    )
+
+
+@dataclass(frozen=True)
+class GivenCost:
+    """What took some time, as a file calls it."""
+
+    name: str
+    """As it stands in the file."""
+    seconds: float
+    parts: tuple[str, ...] = ()
+    """Names of what it joins; empty: itself."""
+    span: tuple[str, str] | None = None
+    """Names of the first and the last of what it joins, where those between have none."""
+    device: str | None = None
+    """Device class; None: the file does not say."""
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class CostFile:
+    """All that a file says."""
+
+    path: str
+    kind: str
+    """One of `records.COST_FILES`."""
+    costs: tuple[GivenCost, ...]
+    whole: bool
+    """A profile: all that ran is in it."""
+    caveat: str = ""
+    """What the user must know about the times; empty: nothing."""
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name -> names of what it joins, for the costs of other files of this kind; a file with any
+    has no costs."""
+
+
+COLUMNS = ("name", "class", "seconds")
+
+
+def read_table(data: bytes, path: str) -> tuple[GivenCost, ...]:
+    """Read comma-separated values with a header row; see `cost_files.read_costs`."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        hint = what_it_is(data) or ": the text is not UTF-8"
+        raise FormatError(f"no table of costs{hint}", path) from None
+    rows = csv.reader(text.splitlines(keepends=True), strict=True)
+    columns: list[str] | None = None
+    costs: list[GivenCost] = []
+    seen: dict[tuple[str, str], int] = {}
+    try:
+        for row in rows:
+            cells = [unguarded(cell.strip()) for cell in row]
+            if not any(cells):
+                continue
+            line = rows.line_num
+            if columns is None:
+                columns = _columns(cells, path, line, data)
+                continue
+            cost = _cost(dict(zip(columns, cells, strict=False)), len(cells), columns, path, line)
+            key = cost.name, cost.device or ""
+            if key in seen:
+                reason = f"{shown(cost.name)} has a cost in line {seen[key]} already"
+                raise FormatError(reason, path, line, "name")
+            seen[key] = line
+            costs.append(cost)
+    except csv.Error as error:
+        raise FormatError(f"not a table of comma-separated values: {error}", path,
+                          rows.line_num) from None  # fmt: skip
+    if columns is None:
+        raise FormatError("no costs: the file is empty", path)
+    return tuple(costs)
+
+
+def _columns(cells: list[str], path: str, line: int, data: bytes) -> list[str]:
+    """The columns that the first row names."""
+    columns = [cell.lower() for cell in cells]
+    hint = what_it_is(data)
+    if hint:
+        raise FormatError(f"no table of costs{hint}", path)
+    for name in ("name", "seconds"):
+        if name not in columns:
+            raise FormatError(
+                f"the first row names no column {name}; it must be name,class,seconds, "
+                "where class may be left out",
+                path, line, name,
+            )  # fmt: skip
+    for i, name in enumerate(columns):
+        if name not in COLUMNS:
+            reason = f"{shown(cells[i])} is no column{instead(name, COLUMNS)}"
+            raise FormatError(reason, path, line)
+        if name in columns[:i]:
+            raise FormatError("the column is there twice", path, line, name)
+    return columns
+
+
+def _cost(
+    row: dict[str, str], count: int, columns: list[str], path: str, line: int
+) -> GivenCost:  # fmt: skip
+    if count != len(columns):
+        raise FormatError(f"{count} values for {len(columns)} columns", path, line)
+    if not row["name"]:
+        raise FormatError("is empty", path, line, "name")
+    try:
+        seconds = float(row["seconds"])
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MAX_NUMBER:
+        reason = f"{shown(row['seconds'])} is not a number from 0 to {MAX_NUMBER:g}"
+        raise FormatError(reason, path, line, "seconds")
+    return GivenCost(row["name"], seconds, device=row.get("class") or None, line=line)
+
+
+_AROUND = re.compile(
+    r"Reformatting CopyNode for (?:Input|Output) Tensor \d+ to "
+    r"|(?:copied_)?(?:un)?(?:reshape|squeeze|shuffle|transpose|cast)(?:_node)?_(?:before|after)_"
+    r"|node_of_"
+)
+"""Words in front of the name of a node that a layer is part of."""
+_FOREIGN = re.compile(r"\{ForeignNode\[(.*)\]\}", re.DOTALL)
+"""What its compiler took together, by the first and the last name."""
+_AFTER = re.compile(r"(?:_myl\d+(?:_\d+)*| copy)$")
+"""What follows the name of a node that the compiler took, or of a tensor that is copied."""
+_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s\x1e\x1f\[]|$)")
+"""A node in what a layer is made of; separators stand between them."""
+_BETWEEN = re.compile(r" \+ | \|\| |, ")
+
+
+def read_layers(rows: Sequence[Any], path: str) -> tuple[GivenCost, ...]:
+    """The time of every layer: the median over the runs where there is one, else the mean.
+
+    See `cost_files.read_costs`.
+    """
+    costs = []
+    runs = 0
+    for i, row in enumerate(rows):
+        fields = Fields(row, f"[{i}]", path)
+        if "name" not in fields:
+            runs = fields.count("count") or runs
+            continue
+        name = fields.text("name")
+        for key in ("medianMs", "averageMs"):
+            if key in fields:
+                milliseconds = fields.number(key)
+                break
+        else:
+            if not runs:
+                raise FormatError("no count of runs before it to divide by", path, None,
+                                  fields.place("timeMs"))  # fmt: skip
+            milliseconds = fields.number("timeMs") / runs
+        parts, span = layer_names(name)
+        costs.append(GivenCost(name, milliseconds * 1e-3, parts, span))
+    return tuple(costs)
+
+
+def read_made_of(document: dict[str, Any], path: str) -> dict[str, tuple[str, ...]]:
+    """Name of each layer of `trtexec --exportLayerInfo` -> names of the nodes that it is made of.
+
+    Raises
+    ------
+    FormatError
+        No layer says so.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    rows = document["Layers"]
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and isinstance(row.get("Name"), str):
+            nodes = _NODE.findall(str(row.get("Metadata", "")))
+            if nodes:
+                found[row["Name"]] = tuple(dict.fromkeys(nodes))
+    if not found:
+        reason = "no layer says which nodes it is made of; build the engine with "
+        raise FormatError(f"{reason}--profilingVerbosity=detailed", path, None, "Layers")
+    return found
+
+
+def layer_names(name: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:
+    """Names that the name of a layer joins; or the first and the last one of a range.
+
+    >>> layer_names("/a/Conv + PWN(/b/Relu, /b/Add)")
+    (('/a/Conv', '/b/Relu', '/b/Add'), None)
+    >>> layer_names("/a/MatMul_myl0_2")
+    (('/a/MatMul',), None)
+    >>> layer_names("{ForeignNode[/a/Add.../b/Softmax]}")
+    ((), ('/a/Add', '/b/Softmax'))
+    """
+    name = _AFTER.sub("", name.strip())
+    foreign = _FOREIGN.fullmatch(name)
+    if foreign:
+        first, dots, last = foreign[1].partition("...")
+        return ((), (first, last)) if dots else ((foreign[1],), None)
+    parts: dict[str, None] = {}
+    for word in _BETWEEN.split(_AROUND.sub("", name, count=1)):
+        plain = word.strip()
+        while plain.startswith(("PWN(", "(")) or _AROUND.match(plain):
+            plain = _AROUND.sub("", plain.removeprefix("PWN").removeprefix("("), count=1)
+        plain = plain.rstrip(")") if "(" not in plain else plain
+        if plain:
+            parts[plain] = None
+    return tuple(parts), None
+
+
+Record = dict[str, Any]
+
+_SUFFIX = "_kernel_time"
+_CPU = "CPUExecutionProvider"
+
+
+@dataclass
+class _Event:
+    """One run of a node."""
+
+    name: str
+    provider: str
+    thread: object
+    begin: float
+    """Microseconds, as all here."""
+    length: float
+    kernels: float | None = None
+    """What its kernels took on a GPU; None: not recorded."""
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.length
+
+
+def read_events(rows: Sequence[Any], path: str) -> tuple[tuple[GivenCost, ...], str]:
+    """The median time of every node over all runs, and a caveat; see `cost_files.read_costs`.
+
+    What ran inside another node, in the body of a loop or a branch, is part of that one.
+    """
+    events, starts = _events(rows, path)
+    if not events:
+        raise FormatError("a profile without a node: was anything run?", path)
+    inner = _inner(events)
+    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for i, event in enumerate(events):
+        length = event.length if event.kernels is None else event.kernels
+        run = bisect_right(starts, event.begin)
+        spent[event.name][run] += 0.0 if i in inner else length
+    count = max(len(starts), 1)
+    costs = []
+    for name, by_run in spent.items():
+        times = [*by_run.values(), *[0.0] * (count - len(by_run))]
+        costs.append(GivenCost(name, median(times) * 1e-6))
+    return tuple(costs), _caveat(events)
+
+
+def _events(rows: Sequence[Any], path: str) -> tuple[list[_Event], list[float]]:
+    """Runs of nodes, in the order of the file; the beginnings of all runs, sorted."""
+    events: list[_Event] = []
+    starts: list[float] = []
+    for i, row in enumerate(rows):
+        fields = Fields(row, f"[{i}]", path)
+        kind = fields.get("cat", "")
+        if kind not in ("Node", "Session", "Kernel"):
+            continue
+        name = fields.text("name")
+        if kind == "Session" and name == "model_run":
+            starts.append(fields.number("ts"))
+        elif kind == "Kernel" and events:
+            events[-1].kernels = (events[-1].kernels or 0.0) + fields.number("dur")
+        elif kind == "Node" and name.endswith(_SUFFIX):
+            more = Fields(fields.get("args", {}), f"[{i}].args", path)
+            events.append(
+                _Event(
+                    name.removesuffix(_SUFFIX),
+                    more.text("provider", _CPU),
+                    fields.number("tid", 0),
+                    fields.number("ts"),
+                    fields.number("dur"),
+                )
+            )
+    return events, sorted(starts)
+
+
+def _inner(events: Sequence[_Event]) -> set[int]:
+    """Those that lie within another one of their thread."""
+    order = sorted(
+        range(len(events)), key=lambda i: (str(events[i].thread), events[i].begin, -events[i].end)
+    )
+    found: set[int] = set()
+    outer: _Event | None = None
+    for i in order:
+        event = events[i]
+        if outer is not None and outer.thread == event.thread and event.begin < outer.end:
+            if event.length > 0 and event.end <= outer.end:
+                found.add(i)
+            continue
+        outer = event
+    return found
+
+
+def with_kernels(rows: Sequence[Record]) -> list[Record]:
+    """The same events, those of nodes with the time of their kernels where these were recorded."""
+    found: list[Record] = []
+    at, kernels = -1, False
+    for row in rows:
+        if row.get("cat") == "Node":
+            at, kernels = len(found), False
+        elif row.get("cat") == "Kernel" and at >= 0:
+            before = found[at]["dur"] if kernels else 0
+            found[at] = {**found[at], "dur": before + row["dur"]}
+            kernels = True
+        found.append(row)
+    return found
+
+
+def where_it_ran(rows: Sequence[Record], path: str) -> tuple[dict[str, set[str]], str]:
+    """Nodes by the provider that ran them, and the caveat of `read_events`."""
+    events, _ = _events(rows, path)
+    found: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        found[event.provider].add(event.name)
+    return dict(found), _caveat(events)
+
+
+def _caveat(events: Sequence[_Event]) -> str:
+    """What is wrong with times that the host took for another device."""
+    others = sorted({e.provider for e in events if e.provider != _CPU and e.kernels is None})
+    if not others:
+        return ""
+    return (
+        f"times of {', '.join(others)} are those of the host, which may only start the work; "
+        "ONNX Runtime built with profiling for the device has those of its kernels"
+    )

@@ -1,0 +1,358 @@
+"""Device files: what a device can do, and lists of the devices to split over.
+
+A device file is one JSON object; `dnnp.samples` ships one for each known device. Rates are
+what the vendor states, for dense operands; `efficiency` scales them to what is attained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import instead
+from dnnp.formats.fields import MIN_POSITIVE, describe_fault, shown
+from dnnp.formats.files import bundled_names, read_bundled, read_file
+from dnnp.formats.inputs.checked_json import Fields, parse_json
+from dnnp.formats.records import RECORDS
+
+Record = dict[str, Any]
+
+FACTORS = ("matrix", "vector", "memory")
+"""What `efficiency` may scale: products and convolutions, everything else, and traffic."""
+_KINDS = ("accelerator", "cpu")
+_FIELDS = (
+    "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "fast_memory_bytes",
+    "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "launch_overhead_s",
+    "efficiency", "caches", "channel_block", "operators", "fitted", "notes", "sources",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """One device, as its file describes it."""
+
+    name: str
+    """Device class in streams."""
+    kind: str
+    """`accelerator`, or `cpu`: stages pay for compute only."""
+    peak_flop_per_s: Mapping[str, float]
+    """Class of element type -> operations per second."""
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    link_bandwidth_bytes_per_s: float
+    """Link to other devices, one direction."""
+    launch_overhead_s: float
+    """Time that every operator takes on top."""
+    efficiency: Mapping[str, float]
+    """Factor in (0, 1] for each of `matrix`, `vector`, `memory`; 1 where absent."""
+    description: str = ""
+    sources: tuple[str, ...] = ()
+    fast_memory_bytes: float | None = None
+    """On-chip memory that the whole device shares; None: not stated."""
+    operators: Operators = field(default_factory=dict)
+    """Rates of families, fitted to measured operators; empty: `efficiency` holds for all."""
+    caches: tuple[tuple[float, float], ...] = ()
+    """Bytes and bandwidth of the caches, nearest first; only `operators` make use of them."""
+    channel_block: int = 1
+    """Channels in which convolutions lay out images; only `operators` make use of it."""
+
+    efficiency_fitted: bool = False
+    """Whether `efficiency` follows from what was measured, as all `operators` do."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether times follow from what was measured there."""
+        return bool(self.operators) or self.efficiency_fitted
+
+
+def device_names() -> list[str]:
+    """Names of the devices that come with the package, sorted."""
+    return bundled_names("devices")
+
+
+def load_device(name_or_path: str) -> DeviceSpec:
+    """Load a device that comes with the package by name, or any other from its file.
+
+    Raises
+    ------
+    UsageError
+        No device has this name.
+    InputFileError
+        The file is missing or cannot be read.
+    FormatError
+        The file is not a device file; the message names the field.
+    """
+    if "/" not in name_or_path and not name_or_path.endswith(".json"):
+        known = device_names()
+        if name_or_path not in known:
+            hint = instead(name_or_path, known, "or the path of a device file")
+            raise UsageError(f"unknown device {shown(name_or_path)}{hint}")
+        return parse_device(read_bundled("devices", name_or_path), f"{name_or_path}.json")
+    return parse_device(read_file(name_or_path), name_or_path)
+
+
+def parse_device(data: bytes, file: str) -> DeviceSpec:
+    """Check a device file's contents; see `load_device`."""
+    record = parse_json(data, file)
+    fields = Fields(record, "", file)
+    fields.only(*_FIELDS)
+    peaks = Fields(fields.get("peak_flop_per_s"), "peak_flop_per_s", file)
+    factors = Fields(fields.get("efficiency", {}), "efficiency", file)
+    efficiency = _rates(factors, FACTORS, record.get("efficiency", {}))
+    for key, value in efficiency.items():
+        if value > 1:
+            raise factors.fault(key, f"{shown(value)} is above 1")
+    _above_zero(peaks, "float32")
+    name, kind = fields.text("name"), fields.text("kind")
+    if name.split() != [name] or "/" in name:
+        raise fields.fault("name", f"{shown(name)} is not a name without spaces and slashes")
+    if kind not in _KINDS:
+        raise fields.fault("kind", f"{shown(kind)} is not one of {', '.join(_KINDS)}")
+    fitted = fields.get("fitted", False)
+    if not isinstance(fitted, bool):
+        raise fields.fault("fitted", f"{shown(fitted)} is neither true nor false")
+    sources = fields.get("sources", [])
+    if not isinstance(sources, list) or not all(isinstance(s, str) for s in sources):
+        raise fields.fault("sources", f"{shown(sources)} is not a list of strings")
+    return DeviceSpec(
+        name=name,
+        kind=kind,
+        peak_flop_per_s=_rates(peaks, DTYPES, record["peak_flop_per_s"]),
+        memory_bytes=_above_zero(fields, "memory_bytes"),
+        fast_memory_bytes=(
+            _above_zero(fields, "fast_memory_bytes") if "fast_memory_bytes" in record else None
+        ),
+        memory_bandwidth_bytes_per_s=_above_zero(fields, "memory_bandwidth_bytes_per_s"),
+        link_bandwidth_bytes_per_s=_above_zero(fields, "link_bandwidth_bytes_per_s"),
+        launch_overhead_s=float(fields.number("launch_overhead_s")),
+        efficiency=efficiency,
+        description=fields.text("description", ""),
+        sources=tuple(sources),
+        operators=parse_operators(record.get("operators", {}), file),
+        caches=parse_caches(fields),
+        channel_block=max(fields.count("channel_block", 1), 1),
+        efficiency_fitted=fitted,
+    )
+
+
+def _above_zero(values: Fields, name: str) -> float:
+    value = values.number(name)
+    if value < MIN_POSITIVE:
+        least = f"a number of at least {MIN_POSITIVE}" if value else "above 0"
+        raise values.fault(name, f"{shown(value)} is not {least}")
+    return float(value)
+
+
+def _rates(values: Fields, keys: tuple[str, ...], record: Record) -> dict[str, float]:
+    """Numbers above 0 by name, the names among `keys`."""
+    for key in record:
+        if key not in keys:
+            raise values.fault(key, f"is not known{instead(key, keys)}")
+    return {key: _above_zero(values, key) for key in record}
+
+
+def class_record(spec: DeviceSpec) -> Record:
+    """The stream's `device` record of a class, without a count."""
+    record: Record = {
+        "type": "device",
+        "class": spec.name,
+        "kind": spec.kind,
+        "memory_bytes": spec.memory_bytes,
+        "bandwidth_bytes_per_s": spec.link_bandwidth_bytes_per_s,
+    }
+    if spec.fast_memory_bytes is not None:
+        record["fast_memory_bytes"] = spec.fast_memory_bytes
+    if spec.description:
+        record["name"] = spec.description
+    return record
+
+
+def cluster_names() -> list[str]:
+    """Names of the clusters that come with the package, sorted."""
+    return bundled_names("clusters")
+
+
+def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None]]]:
+    """Read the devices to split over: a JSON list, or JSON lines, of `device` and `link` records.
+
+    `path` may also be the name of a class, or of a cluster, that comes with the package. Such a
+    class may leave out everything but its name in a file too; the rest is filled in from its
+    device file.
+
+    Returns
+    -------
+    tuple
+        The devices; the links, each with its line in the file where it has one.
+
+    Raises
+    ------
+    InputFileError
+        The file is missing or cannot be read.
+    FormatError
+        The file is malformed; the message names the line and the field.
+    UsageError
+        There is no cluster or class of this name, or a class in the file is neither known nor
+        described by at least its kind.
+    """
+    records: list[Record] = []
+    links: list[tuple[Record, int | None]] = []
+    known = device_names()
+    if path in known and not os.path.exists(path):
+        return [class_record(load_device(path))], []
+    for line, record in _entries(_cluster_bytes(path), path):
+        kind = record.get("type", "device")
+        if kind not in ("device", "link"):
+            raise FormatError(f"{shown(kind)} is neither 'device' nor 'link'", path, line, "type")
+        name = record.get("class")
+        if kind == "device" and isinstance(name, str) and name in known:
+            record = {**class_record(load_device(name)), **record}
+        elif kind == "device" and isinstance(name, str) and "kind" not in record:
+            hint = instead(name, known)
+            raise UsageError(
+                f"{path}: unknown device class {shown(name)}{hint}; others need at least a kind"
+            )
+        for key in record:
+            if key != "type" and key not in RECORDS[kind]:
+                hint = instead(key, RECORDS[kind])
+                raise FormatError(f"is not known{hint}", path, line, key)
+        record = {"type": kind, **record}
+        found = describe_fault(RECORDS[kind], record)
+        if found is not None:
+            raise FormatError(found[1], path, line, found[0])
+        if kind == "link":
+            links.append((record, line))
+            continue
+        if any(other["class"] == name for other in records):
+            raise FormatError(f"{shown(name)} is there twice", path, line, "class")
+        records.append(record)
+    if not records:
+        raise FormatError("no devices", path)
+    return records, links
+
+
+def _cluster_bytes(path: str) -> bytes:
+    """Contents of a file, or of a cluster that comes with the package."""
+    known = cluster_names()
+    if not os.path.exists(path):
+        if path in known:
+            return read_bundled("clusters", path)
+        if "/" not in path and "." not in path:
+            hint = instead(path, [*known, *device_names()], "or the path of a file")
+            raise UsageError(f"unknown devices {shown(path)}{hint}")
+    return read_file(path)
+
+
+def _entries(data: bytes, path: str) -> list[tuple[int | None, Record]]:
+    """(line or None, object) of each entry of a JSON list or of JSON lines."""
+    entries: list[tuple[int | None, Any]]
+    whole = _one_document(data, path)
+    if whole is not None:
+        entries = [(None, whole)]
+    elif data.lstrip().startswith(b"["):
+        entries = [(None, value) for value in parse_json(data, path)]
+    else:
+        lines = [(n, text) for n, text in enumerate(data.split(b"\n"), 1) if text.strip()]
+        entries = [(number, _parse_line(text, path, number)) for number, text in lines]
+    for line, value in entries:
+        if not isinstance(value, dict):
+            raise FormatError(f"{shown(value)} is not an object", path, line)
+    return entries
+
+
+def _one_document(data: bytes, path: str) -> Any:
+    """The object that fills the whole file, on however many lines; None if none does."""
+    try:
+        value = parse_json(data, path)
+    except FormatError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parse_line(text: bytes, path: str, number: int) -> Any:
+    try:
+        return parse_json(text, path)
+    except FormatError as error:
+        raise FormatError(error.reason, path, number) from None
+
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
+"""Classes of element type that a device may have a rate for; float32 is required."""
+FAMILIES = (
+    "arithmetic", "attention", "body", "broadcast", "cast", "conv", "conv-depthwise",
+    "conv-grouped", "conv-narrow", "conv-pointwise", "conv-transpose", "copy", "divide", "erf",
+    "exp", "experts", "gather", "gather-elements", "gelu", "image-norm", "norm", "norm-sum",
+    "norm-window", "pool", "power", "product", "product-pairs", "quantise", "recurrent",
+    "reduce", "resize", "scatter", "select", "select-broadcast", "sigmoid", "slice", "softmax",
+    "sort", "tanh", "transpose", "transpose-rows", "view",
+)  # fmt: skip
+"""Families of operators that a device may state rates for."""
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """How fast a family of operators is, for one class of element type."""
+
+    compute: float = 1.0
+    """Share of the peak of arithmetic."""
+    memory: float = 1.0
+    """Share of the bandwidth."""
+    half_length: float = 0.0
+    """Length of rows at which half of the arithmetic rate is reached."""
+    launch: float = 1.0
+    """Time to start one, in launch overheads of the device."""
+
+
+Operators = Mapping[str, Mapping[str, OperatorSpec]]
+"""Family -> class of element type -> rates."""
+
+
+def parse_operators(record: Any, file: str) -> Operators:
+    """Check the `operators` of a device file."""
+    found: dict[str, dict[str, OperatorSpec]] = {}
+    families = Fields(record, "operators", file)
+    _only(families, record, FAMILIES)
+    for family, entries in record.items():
+        types = Fields(entries, families.place(family), file)
+        _only(types, entries, DTYPES)
+        types.get("float32")
+        found[family] = {
+            dtype: _parse_rates(Fields(entry, types.place(dtype), file))
+            for dtype, entry in entries.items()
+        }
+    return found
+
+
+def _only(fields: Fields, record: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    for name in record:
+        if name not in names:
+            raise fields.fault(name, f"is not known{instead(name, names)}")
+
+
+def _parse_rates(entry: Fields) -> OperatorSpec:
+    entry.only("compute", "memory", "half_length", "launch")
+    compute, memory = (_share(entry, name) for name in ("compute", "memory"))
+    half_length, launch = entry.number("half_length", 0), entry.number("launch", 1)
+    return OperatorSpec(compute, memory, float(half_length), float(launch))
+
+
+def _share(entry: Fields, name: str) -> float:
+    value = float(entry.number(name, 1))
+    if value < MIN_POSITIVE:
+        raise entry.fault(name, f"{shown(value)} is not above 0")
+    return value
+
+
+def parse_caches(fields: Fields) -> tuple[tuple[float, float], ...]:
+    """Check the `caches` of a device file: (bytes, bytes per second), from small to large."""
+    found: list[tuple[float, float]] = []
+    for entry in fields.objects("caches") if "caches" in fields else []:
+        entry.only("bytes", "bandwidth_bytes_per_s")
+        size = float(entry.number("bytes"))
+        if found and size <= found[-1][0]:
+            raise entry.fault("bytes", f"{shown(size)} is not above that of the cache before it")
+        entry.get("bandwidth_bytes_per_s")
+        found.append((size, _share(entry, "bandwidth_bytes_per_s")))
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""Policies: what `dnnp-partition --save-policy` writes and `--policy` reads.
+
+A file is one JSON object: the sizes of the network, how it was trained, and all weights, in the
+order that `sizes_of` in `core/baselines/placeto/policy.py` gives. dnnp-partition(1) describes it.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.request import Policy
+from dnnp.formats.fields import shown
+from dnnp.formats.files import what_it_is
+from dnnp.formats.inputs.checked_json import Fields, parse_json
+
+FORMAT = "dnnp-policy"
+VERSION = 1
+
+METHOD = "placeto"
+
+MOST_DEVICES, MOST_HOPS, MOST_WIDTH = 1024, 64, 64
+"""What a network may have."""
+
+
+def policy_bytes(policy: Policy) -> bytes:
+    """The contents of a file; numbers are written so that they come back as they are."""
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "method": METHOD,
+        "devices": policy.devices,
+        "hops": policy.hops,
+        "width": policy.width,
+        "episodes": policy.episodes,
+        "graphs": policy.graphs,
+        "digest": policy.digest,
+        "weights": policy.weights.tolist(),
+    }
+    return (json.dumps(record, separators=(",", ":")) + "\n").encode()
+
+
+def parse_policy(data: bytes, name: str) -> Policy:
+    """Check the contents of a file.
+
+    Raises
+    ------
+    FormatError
+        It is no policy, or was changed; the message names the field.
+    """
+    fields = Fields(parse_json(data, name), "", name)
+    if fields.get("format", None) != FORMAT:
+        hint = what_it_is(data) or f"; its format would be '{FORMAT}'"
+        raise FormatError(f"not a policy{hint}", name, None, "format")
+    for what, known in (("version", VERSION), ("method", METHOD)):
+        if fields.get(what) != known:
+            value = shown(fields.get(what))
+            raise fields.fault(what, f"{value} is not known; this dnnp reads {known}")
+    fields.only(
+        "format", "version", "method", "devices", "hops", "width", "episodes", "graphs", "digest",
+        "weights",
+    )  # fmt: skip
+    policy = Policy(
+        devices=_size(fields, "devices", MOST_DEVICES),
+        hops=_size(fields, "hops", MOST_HOPS),
+        width=_size(fields, "width", MOST_WIDTH),
+        weights=_weights(fields),
+        episodes=fields.count("episodes"),
+        graphs=fields.count("graphs"),
+    )
+    if fields.text("digest") != policy.digest:
+        raise fields.fault("digest", "is not that of the sizes and weights: the file was changed")
+    return policy
+
+
+def _size(fields: Fields, name: str, most: int) -> int:
+    value = fields.count(name)
+    if not 1 <= value <= most:
+        raise fields.fault(name, f"{value} is not between 1 and {most}")
+    return value
+
+
+def _weights(fields: Fields) -> np.ndarray:
+    values = fields.get("weights")
+    if not isinstance(values, list) or not values:
+        raise fields.fault("weights", "is no list of numbers")
+    for i, value in enumerate(values):
+        # True is an int to Python, and NaN is no number.
+        if type(value) not in (int, float) or not abs(value) <= MOST_WEIGHT:
+            raise fields.fault(f"weights[{i}]", f"{shown(value)} is not a number up to 1e6")
+    return np.array(values, dtype=np.float64)
+
+
+MOST_WEIGHT = 1e6
+"""Larger ones are no result of training."""

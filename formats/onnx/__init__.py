@@ -1,0 +1,1 @@
+"""Models in ONNX: reading, shapes, stages, shards."""

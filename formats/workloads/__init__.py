@@ -1,0 +1,1 @@
+"""Graphs of others, and graphs that people write down."""

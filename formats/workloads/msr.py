@@ -1,0 +1,299 @@
+"""Reader of the JSON workloads published with Tarnawski et al. 2020 (device placement).
+
+A document has `maxFPGAs` accelerators of `maxSizePerFPGA` bytes each, `maxCPUs` processors,
+`nodes` and `edges`. Times have no stated unit and are kept as they are. `cost` of an edge is
+the time to move the output of its source once, to whichever accelerators need it; where the
+edges of a node differ in it, each edge becomes a tensor of its own, which is what dividing
+each edge by an artificial node means (Appendix B).
+
+Splits as JSON: the format of the 2020 device-placement paper, and plainer ones. The paper's format
+is an object with the lists `fpgas` and `cpus`; each entry is a device with `nodes` (node ids) and
+`load`. Two members are ours: `replicas`, where a stage has more than one, and `device` (`v100/2`),
+where it matters which device it is. Read as well: a list of lists of node ids, and an object with
+`stages`, each with `nodes` and perhaps those two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.plan import Plan
+from dnnp.formats.acyclic import find_cycle
+from dnnp.formats.fields import MAX_ID, shown
+from dnnp.formats.files import what_it_is
+from dnnp.formats.header import new_header
+from dnnp.formats.inputs.checked_json import Fields, parse_json
+from dnnp.formats.limits import Room, said
+from dnnp.formats.stream import Record, Stream
+
+ACCELERATOR, PROCESSOR = "fpga", "cpu"
+"""Device classes."""
+
+
+class _Edge(NamedTuple):
+    source: int
+    """Position of a node."""
+    target: int
+    cost: float
+    size: float
+
+
+def read_workload(data: bytes, path: str, name: str | None = None) -> Stream:
+    """Read a workload.
+
+    Parameters
+    ----------
+    data, path
+        Contents of the file, and its name (`-` for standard input).
+    name
+        Model name for the header; the file's name without it.
+
+    Raises
+    ------
+    FormatError
+        Not such a document; the message names the field, as in `nodes[3].fpgaLatency`.
+    """
+    file = "<stdin>" if path == "-" else path
+    document = Fields(parse_json(data, file), "", file)
+    devices: list[Record] = [
+        {
+            "type": "device",
+            "class": ACCELERATOR,
+            "kind": "accelerator",
+            "count": document.count("maxFPGAs"),
+            "memory_bytes": document.number("maxSizePerFPGA"),
+        },
+        {
+            "type": "device",
+            "class": PROCESSOR,
+            "kind": "cpu",
+            "count": document.count("maxCPUs"),
+        },
+    ]
+    nodes = _nodes(document, file)
+    edges = _edges(document, {node["id"]: i for i, node in enumerate(nodes)}, file)
+    cycle = find_cycle([(edge.source, edge.target) for edge in edges], len(nodes))
+    if cycle:
+        shown_nodes = " -> ".join(f"{nodes[i]['id']} '{nodes[i]['name']}'" for i in cycle[:8])
+        raise FormatError(f"the graph has a cycle: {shown_nodes}", file, None, "edges")
+    tensors = _tensors(nodes, edges, Room(file, len(data)))
+    digest = hashlib.sha256(data).hexdigest()
+    header = new_header("msr-json", path, digest, name, "unknown")
+    if any("backward" in node for node in nodes):
+        header["training"] = True
+    records = {"device": devices, "tensor": tensors, "node": nodes}
+    return Stream(header=header, records=records, name=file)
+
+
+def _nodes(document: Fields, file: str) -> list[Record]:
+    records: list[Record] = []
+    places: dict[int, str] = {}
+    for fields in document.objects("nodes"):
+        number = fields.identity("id")
+        if number in places:
+            raise fields.fault("id", f"{number} is already the id of {places[number]}")
+        places[number] = fields.place("id").removesuffix(".id")
+        times = {PROCESSOR: fields.number("cpuLatency")}
+        if fields.flag("supportedOnFpga"):
+            times = {ACCELERATOR: fields.number("fpgaLatency"), **times}
+        elif "fpgaLatency" in fields:
+            fields.number("fpgaLatency")
+        record: Record = {
+            "type": "node",
+            "id": number,
+            "name": fields.text("name", f"node{number}"),
+            "op": "",
+            "inputs": [],
+            "outputs": [],
+            "time_s": times,
+            "memory_bytes": fields.number("size"),
+        }
+        if fields.flag("isBackwardNode", False):
+            record["backward"] = True
+        if "colorClass" in fields:
+            record["color"] = fields.identity("colorClass")
+        if "layerId" in fields:
+            layer = fields.get("layerId")
+            if isinstance(layer, bool) or not isinstance(layer, int | float | str):
+                raise fields.fault("layerId", f"{shown(layer)} is not a number or a string")
+            is_text = isinstance(layer, str)
+            record["layer"] = fields.text("layerId") if is_text else str(layer)
+        records.append(record)
+    if not records:
+        raise FormatError("there are no nodes", file, None, "nodes")
+    return records
+
+
+def _edges(document: Fields, positions: dict[int, int], file: str) -> list[_Edge]:
+    edges: list[_Edge] = []
+    for fields in document.objects("edges"):
+        ends = []
+        for field in ("sourceId", "destId"):
+            number = fields.identity(field)
+            if number not in positions:
+                raise fields.fault(field, f"there is no node {number}")
+            ends.append(positions[number])
+        tail, head = ends
+        if tail == head:
+            raise fields.fault("destId", "an edge from a node to itself")
+        edges.append(_Edge(tail, head, fields.number("cost"), fields.number("size", 0)))
+    return edges
+
+
+def _tensors(nodes: list[Record], edges: list[_Edge], room: Room) -> list[Record]:
+    """One tensor a producer, or one an edge where costs differ; fills in the nodes' ends."""
+    leaving: dict[int, list[_Edge]] = {}
+    for edge in edges:
+        leaving.setdefault(edge.source, []).append(edge)
+    tensors: list[Record] = []
+    for source, node in enumerate(nodes):
+        mine = leaving.get(source, [])
+        uniform = len({edge.cost for edge in mine}) == 1
+        parts: dict[tuple[int, float], list[_Edge]] = {}
+        for edge in mine:
+            parts.setdefault((-1 if uniform else edge.target, edge.cost), []).append(edge)
+        for part in parts.values():
+            number = len(tensors)
+            node["outputs"].append(number)
+            for target in dict.fromkeys(edge.target for edge in part):
+                nodes[target]["inputs"].append(number)
+            suffix = "" if uniform else f" to {nodes[part[0].target]['name']}"
+            room.take(len(node["name"]) + len(suffix), field="edges")
+            tensors.append(
+                {
+                    "type": "tensor",
+                    "id": number,
+                    "name": node["name"] + suffix,
+                    "kind": "activation",
+                    "size_bytes": max(edge.size for edge in part),
+                    "transfer_s": part[0].cost,
+                }
+            )
+    return tensors
+
+
+class SplitPart(NamedTuple):
+    """What one device runs, or several that share its samples."""
+
+    kind: str
+    """`accelerator` or `cpu`."""
+    nodes: list[int]
+    """Node ids, at least one."""
+    replicas: int = 1
+    device_class: str = ""
+    """Class of the device, where the file names one."""
+    number: int = -1
+    """Number of the (first) device in its class, where the file has one."""
+
+
+def split_of(plan: Plan) -> dict[str, Any]:
+    """A plan in the paper's format. Stages on one device are one entry; idle devices are left out.
+
+    `load` is the load of the device (or, with `replicas`, of each of them) and `maxLoad` the
+    largest of them. Devices are named if there are clusters, or several classes of a kind.
+    """
+    kinds = {device.name: device.kind for device in plan.devices}
+    named = len(set(kinds.values())) < len(kinds) or any(d.cluster_size for d in plan.devices)
+    entries: dict[str, dict[str, Any]] = {}
+    lists: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
+    for stage in plan.stages:
+        if stage.device not in entries:
+            entries[stage.device] = {"load": 0.0, "nodes": []}
+            if named:
+                entries[stage.device]["device"] = stage.device
+            kind = kinds.get(stage.device_class, "accelerator")
+            lists["cpus" if kind == "cpu" else "fpgas"].append(entries[stage.device])
+        entries[stage.device]["load"] += stage.load_s
+        entries[stage.device]["nodes"] += stage.nodes
+        if stage.replicas > 1:
+            entries[stage.device]["replicas"] = stage.replicas
+    return {**lists, "maxLoad": max((e["load"] for e in entries.values()), default=0.0)}
+
+
+def write_split(plan: Plan) -> bytes:
+    """The text of `split_of`."""
+    return orjson.dumps(split_of(plan), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def read_split(data: bytes, name: str) -> list[SplitPart]:
+    """Read a split; parts without nodes are left out.
+
+    Parameters
+    ----------
+    data, name
+        The text, and the file's name for messages.
+
+    Raises
+    ------
+    FormatError
+        Not JSON, none of the known forms, or a node in two places.
+    """
+    try:
+        content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
+    except json.JSONDecodeError as error:
+        reason = f"not JSON: {said(error.msg)}{what_it_is(data)}"
+        raise FormatError(reason, name, error.lineno) from None
+    split: list[SplitPart] = []
+    seen: dict[int, str] = {}
+    for field, part in _parts(content, name):
+        if not isinstance(part.nodes, list):
+            raise FormatError("expected a list of node ids", name, field=field)
+        for i, node in enumerate(part.nodes):
+            where = f"{field}[{i}]"
+            if type(node) is not int or not 0 <= node <= MAX_ID:
+                raise FormatError(f"{shown(node)} is not a node id", name, field=where)
+            if node in seen:
+                raise FormatError(f"node {node} is also in {seen[node]}", name, field=where)
+            seen[node] = field
+        if part.nodes:
+            split.append(part)
+    return split
+
+
+def _parts(content: Any, name: str) -> Iterator[tuple[str, SplitPart]]:
+    """Each part, with the path of its nodes, which are not looked at yet."""
+    if isinstance(content, list):
+        for i, nodes in enumerate(content):
+            yield f"[{i}]", SplitPart("accelerator", nodes)
+        return
+    kinds = {"fpgas": "accelerator", "cpus": "cpu", "stages": "accelerator"}
+    found = [key for key in kinds if isinstance(content, dict) and key in content]
+    if not found:
+        raise FormatError("expected 'fpgas' and 'cpus', 'stages', or a list of lists", name)
+    for key in found:
+        if not isinstance(content[key], list):
+            raise FormatError("expected a list", name, field=key)
+        for i, entry in enumerate(content[key]):
+            field = f"{key}[{i}]"
+            if not isinstance(entry, dict) or "nodes" not in entry:
+                raise FormatError("expected an object with 'nodes'", name, field=field)
+            device = entry.get("device", "")
+            if not isinstance(device, str):
+                raise FormatError("expected a string", name, field=f"{field}.device")
+            replicas = entry.get("replicas", 1)
+            if type(replicas) is not int or not 1 <= replicas <= MAX_ID:
+                raise FormatError(
+                    f"{shown(replicas)} is not a number of replicas",
+                    name,
+                    field=f"{field}.replicas",
+                )
+            device_class, number = _device(device, name, f"{field}.device")
+            kind = "cpu" if key == "stages" and device_class == "cpu" else kinds[key]
+            yield f"{field}.nodes", SplitPart(kind, entry["nodes"], replicas, device_class, number)
+
+
+def _device(device: str, name: str, field: str) -> tuple[str, int]:
+    """Class and number of a device: `v100/2`, or `v100`, whose number is -1."""
+    device_class, slash, digits = device.rpartition("/")
+    if not (slash and digits.isascii() and digits.isdigit()):
+        return device, -1
+    number = int(digits) if len(digits) <= len(str(MAX_ID)) else MAX_ID + 1
+    if number > MAX_ID:
+        raise FormatError(f"{shown(device)} is not a device", name, field=field)
+    return device_class, number
