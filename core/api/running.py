@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.model.weights import Weights
     from dnnp.core.runtime.pipeline.prepare import Pipeline
     from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.core.runtime.pipeline.sources import Watch
+    from dnnp.core.runtime.pipeline.sources import RunCallbacks
     from dnnp.core.runtime.report.choice import Offer
     from dnnp.core.runtime.report.outcome import Checks, Forecast, Outcome
     from dnnp.core.runtime.workers.pool import Rules
@@ -352,9 +352,9 @@ def _rules(options: RunOptions) -> Rules:
     )
 
 
-def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
+def _watch(caller: Caller, shown: Shown, *, compare: bool) -> RunCallbacks:
     """How a run talks to whoever asked for it."""
-    from dnnp.core.runtime.pipeline.sources import Watch
+    from dnnp.core.runtime.pipeline.sources import RunCallbacks
 
     # The same samples go through several times more where ways to run the model are compared.
     measured = MEASURED if compare else 1.0
@@ -367,7 +367,7 @@ def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
     def checks(doing: str, share: float) -> None:
         shown.take(Standing(doing, share=measured + (1 - measured) * share))
 
-    return Watch(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
+    return RunCallbacks(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
 
 
 def _warn_of_no_links(caller: Caller, pipeline: Pipeline) -> None:

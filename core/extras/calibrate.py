@@ -175,7 +175,7 @@ def fitted(runs: Sequence[RunSeen], strength: float) -> Calibration:
 
 
 class _Terms(NamedTuple):
-    """What the loads are made of."""
+    """Arrays of the regression."""
 
     base: Floats
     """f64[stages, parts], seconds."""

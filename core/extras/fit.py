@@ -68,7 +68,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is fitted of a device: `OperatorRates`."""
+    """Fitted rates of a device: `OperatorRates`."""
 
     peak_flop_per_s: Mapping[str, float]
     memory_bandwidth_bytes_per_s: float
@@ -257,7 +257,7 @@ _LEAST_ERROR = 0.01
 
 @dataclass(frozen=True)
 class LinkFit:
-    """What a transfer takes: `latency_s + size / bandwidth_bytes_per_s`."""
+    """Time of a transfer: `latency_s + size / bandwidth_bytes_per_s`."""
 
     latency_s: float
     bandwidth_bytes_per_s: float

@@ -67,7 +67,7 @@ class Forward:
     """Which of `reads` are parameters or constants."""
 
     def wants(self, position: int) -> bool:
-        """Whether there is such an input, with a gradient."""
+        """True if there is such an input, with a gradient."""
         return position < len(self.wanted) and self.wanted[position]
 
 
@@ -200,7 +200,7 @@ def _layer_norm(f: Forward) -> tuple[Term, ...]:
 
 
 def _expand(f: Forward) -> tuple[Term, ...]:
-    """What was reduced is repeated, with the axes kept as ones."""
+    """Repeat what was reduced, with the axes kept as ones."""
     full, out = f.reads[0], f.writes[0]
     if len(out) != len(full):
         left = list(out)

@@ -1,4 +1,10 @@
-"""The grid of operators that a device file is fitted on, layers of models among them."""
+"""The grid of operators that a device file is fitted on: small models, each a chain of one block.
+
+A case is a block of operators that keeps the shape of its input. It is timed as a short and as a
+long chain of blocks with weights of their own: the difference is what the blocks take, without
+what a run takes at its start and end, and with weights that come from beyond the nearest caches,
+as in a model.
+"""
 
 from __future__ import annotations
 

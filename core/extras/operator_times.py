@@ -1,4 +1,4 @@
-"""How long blocks of operators take on this machine, and what the system tells of it."""
+"""Times of blocks of operators on this machine, and facts about the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Other ways to use the same cores: the whole model at once, or independent replicas of it."""
+"""Measure a prepared pipeline, then check it and compare it as asked.
+
+In this order: samples until the rate is steady, the measurement (again while others disturb it),
+verification, a sweep of rates, the whole model and replicas of it on the same cores.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.model.device_mapping import main_config
 from dnnp.core.runtime.model.session import Place, SessionConfig, places
 from dnnp.core.runtime.pipeline.prepare import Pipeline
-from dnnp.core.runtime.pipeline.sources import Arrivals, Load, widest
+from dnnp.core.runtime.pipeline.sources import Arrivals, Traffic, widest
 from dnnp.core.runtime.pipeline.steps import Worker
 from dnnp.core.runtime.report.choice import (
     MOST_ROUNDS,
@@ -41,6 +45,82 @@ if TYPE_CHECKING:
 ROUNDS = 3
 """Each way runs this often, in turn; medians are reported."""
 _POLL_S = 0.1
+
+
+def execute(pipeline: Pipeline, traffic: Traffic, checks: Checks) -> Outcome:
+    """Send the samples through, then verify and compare as asked, unless interrupted."""
+    # What is there by now stays: no collection needs to walk it on a core that runs a stage.
+    gc.collect()
+    gc.freeze()
+    traffic, settled = pipeline.settle(traffic)
+    warmup, distinct = pipeline.warmup(traffic), len(traffic.samples)
+    total, checked = warmup + traffic.count, max(distinct, widest(pipeline.stages))
+    keep: Callable[[int], bool] = lambda s: False  # noqa: E731
+    if traffic.files is not None and checks.tolerance is not None:
+        traffic.files.went = []
+    elif traffic.seconds is not None:
+        keep = lambda s: s < checked  # noqa: E731
+    elif checks.tolerance is not None or checks.keep:
+        keep = lambda s: s < checked or s >= total - checked  # noqa: E731
+    outcome = _measure(pipeline, traffic, checks, keep)
+    outcome.settled = settled
+    outcome.discarded += settled.samples
+    trace = outcome.trace
+    outcome.files, outcome.duration_s = traffic.files, traffic.seconds
+    outcome.program, outcome.warmup = traffic.program, warmup
+    if traffic.arrivals is not None:
+        outcome.queueing = queueing(trace, traffic.arrivals)
+    outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
+    stop = pipeline.watch.interrupted
+    if checks.tolerance is not None and not stop():
+        outcome.verdict = pipeline.verify(trace, traffic, checks.tolerance)
+    if checks.sweep is not None and not stop():
+        outcome.swept = _sweep(pipeline, traffic, checks.sweep, outcome.timing.throughput_per_s)
+    if checks.compare and not stop():
+        if traffic.seconds is not None:
+            traffic = replace(traffic, count=outcome.timing.samples, seconds=None)
+        outcome.others = compare(pipeline, traffic, outcome.timing, checks.offer)
+        outcome.timing = outcome.others[0].timing
+        outcome.discarded += (outcome.timing.rounds - 1) * traffic.warmup * widest(pipeline.stages)
+        if checks.offer is not None and not stop():
+            outcome.choice = chosen(pipeline, outcome.others, checks.offer)
+    outcome.interrupted = trace.interrupted or stop()
+    if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
+        outcome.verdict = None
+    return outcome
+
+
+def _sweep(pipeline: Pipeline, traffic: Traffic, sweep: Sweep, capacity_per_s: float) -> Swept:
+    """Send samples through at all rates of a sweep, each after a warm-up."""
+
+    def measure(arrivals: Arrivals, count: int) -> Queueing | None:
+        trace = pipeline.run(replace(traffic, count=count, seconds=None, arrivals=arrivals))
+        return None if trace.interrupted else queueing(trace, arrivals)
+
+    return run_sweep(sweep, capacity_per_s, measure, pipeline.watch.checks)
+
+
+def _measure(
+    pipeline: Pipeline, traffic: Traffic, checks: Checks, keep: Callable[[int], bool]
+) -> Outcome:
+    """Measure; again while other processes disturb that, as far as time allows."""
+    begin = time.perf_counter()
+    best: Outcome | None = None
+    tries = through = 0
+    while True:
+        trace = pipeline.run(traffic, keep)
+        timing = pipeline.summarize(trace, traffic)
+        tries += 1
+        through += trace.done + pipeline.warmup_apart(traffic)
+        if best is None or (not trace.interrupted and timing.lost < best.timing.lost):
+            best = Outcome(pipeline, checks, trace, timing)
+        spent = time.perf_counter() - begin
+        if trace.interrupted or not traffic.settle or not worth_repeating(timing, tries, spent):
+            break
+        pipeline.watch.detail(f"{OTHERS} took {timing.lost:.0%} of a processor: measuring again")
+    best.discarded = through - best.timing.samples
+    best.tries = tries
+    return best
 
 
 def run_replicas(
@@ -128,7 +208,7 @@ def _stop(replicas: Sequence[Worker]) -> None:
 
 
 def compare(
-    pipeline: Pipeline, load: Load, first: Timing, offer: Offer | None = None
+    pipeline: Pipeline, traffic: Traffic, first: Timing, offer: Offer | None = None
 ) -> list[Compared]:
     """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
 
@@ -136,7 +216,7 @@ def compare(
     or not, whichever is faster here. With `offer`, what fits the memory of the devices, until it is
     clear which is the fastest.
     """
-    others = _others(pipeline, load, offer or Offer())
+    others = _others(pipeline, traffic, offer or Offer())
     modes = {PIPELINE: (pipeline.config, len(pipeline.steps))}
     modes |= {mode: (config, len(workers)) for mode, (config, workers) in others.items()}
     rounds: dict[str, list[Timing]] = {PIPELINE: [first]} | {mode: [] for mode in others}
@@ -150,11 +230,11 @@ def compare(
         pipeline.watch.detail(f"comparison, round {number + 1} {of}")
         pipeline.watch.checks(f"comparing, round {number + 1} {of}", number / most)
         if number and not stop():
-            rounds[PIPELINE].append(pipeline.summarize(pipeline.run(load), load))
+            rounds[PIPELINE].append(pipeline.summarize(pipeline.run(traffic), traffic))
         for mode, (_, workers) in others.items():
             if not stop():
                 rounds[mode].append(
-                    run_replicas(workers, load.samples, load.count, load.warmup, stop)
+                    run_replicas(workers, traffic.samples, traffic.count, traffic.warmup, stop)
                 )
     return [
         Compared(mode, *modes[mode], median_timing(timings))
@@ -164,7 +244,7 @@ def compare(
 
 
 def _others(
-    pipeline: Pipeline, load: Load, offer: Offer
+    pipeline: Pipeline, traffic: Traffic, offer: Offer
 ) -> dict[str, tuple[SessionConfig, list[Worker]]]:
     """Mode -> sessions of the whole model, in one configuration."""
     cores = len(available_cores())
@@ -178,7 +258,7 @@ def _others(
         spots = spots[: len({spot.device_id for spot in spots})]
     found = {}
     if WHOLE not in offer.ruled_out:
-        found[WHOLE] = (whole, [_fastest_whole(pipeline, whole, load)])
+        found[WHOLE] = (whole, [_fastest_whole(pipeline, whole, traffic)])
     if REPLICAS not in offer.ruled_out:
         spots = spots[: offer.copies]
         copies = [pipeline.whole(single, spot, f"replica {i}") for i, spot in enumerate(spots)]
@@ -201,89 +281,13 @@ def chosen(pipeline: Pipeline, others: Sequence[Compared], offer: Offer) -> Choi
     return choose({mode: timing for mode, _, _, timing in others}, offer, predicted)
 
 
-def _fastest_whole(pipeline: Pipeline, config: SessionConfig, load: Load) -> Worker:
+def _fastest_whole(pipeline: Pipeline, config: SessionConfig, traffic: Traffic) -> Worker:
     """The whole model on all cores, with threads that wait in the better way."""
     workers = [
         pipeline.whole(config, Place(), "the whole model", alone=alone) for alone in (False, True)
     ]
     trial = [
-        run_replicas([w], load.samples, min(load.count, 8), 2, pipeline.watch.interrupted)
+        run_replicas([w], traffic.samples, min(traffic.count, 8), 2, pipeline.watch.interrupted)
         for w in workers
     ]
     return max(zip(trial, workers, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]
-
-
-def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
-    """Send the samples through, then verify and compare as asked, unless interrupted."""
-    # What is there by now stays: no collection needs to walk it on a core that runs a stage.
-    gc.collect()
-    gc.freeze()
-    load, settled = pipeline.settle(load)
-    warmup, distinct = pipeline.warmup(load), len(load.samples)
-    total, checked = warmup + load.count, max(distinct, widest(pipeline.stages))
-    keep: Callable[[int], bool] = lambda s: False  # noqa: E731
-    if load.files is not None and checks.tolerance is not None:
-        load.files.went = []
-    elif load.seconds is not None:
-        keep = lambda s: s < checked  # noqa: E731
-    elif checks.tolerance is not None or checks.keep:
-        keep = lambda s: s < checked or s >= total - checked  # noqa: E731
-    outcome = _measure(pipeline, load, checks, keep)
-    outcome.settled = settled
-    outcome.discarded += settled.samples
-    trace = outcome.trace
-    outcome.files, outcome.duration_s = load.files, load.seconds
-    outcome.program, outcome.warmup = load.program, warmup
-    if load.arrivals is not None:
-        outcome.queueing = queueing(trace, load.arrivals)
-    outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
-    stop = pipeline.watch.interrupted
-    if checks.tolerance is not None and not stop():
-        outcome.verdict = pipeline.verify(trace, load, checks.tolerance)
-    if checks.sweep is not None and not stop():
-        outcome.swept = _sweep(pipeline, load, checks.sweep, outcome.timing.throughput_per_s)
-    if checks.compare and not stop():
-        if load.seconds is not None:
-            load = replace(load, count=outcome.timing.samples, seconds=None)
-        outcome.others = compare(pipeline, load, outcome.timing, checks.offer)
-        outcome.timing = outcome.others[0].timing
-        outcome.discarded += (outcome.timing.rounds - 1) * load.warmup * widest(pipeline.stages)
-        if checks.offer is not None and not stop():
-            outcome.choice = chosen(pipeline, outcome.others, checks.offer)
-    outcome.interrupted = trace.interrupted or stop()
-    if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
-        outcome.verdict = None
-    return outcome
-
-
-def _sweep(pipeline: Pipeline, load: Load, sweep: Sweep, capacity_per_s: float) -> Swept:
-    """Send samples through at all rates of a sweep, each after a warm-up."""
-
-    def measure(arrivals: Arrivals, count: int) -> Queueing | None:
-        trace = pipeline.run(replace(load, count=count, seconds=None, arrivals=arrivals))
-        return None if trace.interrupted else queueing(trace, arrivals)
-
-    return run_sweep(sweep, capacity_per_s, measure, pipeline.watch.checks)
-
-
-def _measure(
-    pipeline: Pipeline, load: Load, checks: Checks, keep: Callable[[int], bool]
-) -> Outcome:
-    """Measure; again while other processes disturb that, as far as time allows."""
-    begin = time.perf_counter()
-    best: Outcome | None = None
-    tries = through = 0
-    while True:
-        trace = pipeline.run(load, keep)
-        timing = pipeline.summarize(trace, load)
-        tries += 1
-        through += trace.done + pipeline.warmup_apart(load)
-        if best is None or (not trace.interrupted and timing.lost < best.timing.lost):
-            best = Outcome(pipeline, checks, trace, timing)
-        spent = time.perf_counter() - begin
-        if trace.interrupted or not load.settle or not worth_repeating(timing, tries, spent):
-            break
-        pipeline.watch.detail(f"{OTHERS} took {timing.lost:.0%} of a processor: measuring again")
-    best.discarded = through - best.timing.samples
-    best.tries = tries
-    return best

@@ -44,7 +44,7 @@ _OTHERS = _HEAD.size + SLOTS * _ROOM
 
 
 class Board:
-    """What is under way, and the limits; shared by a process and its child."""
+    """Work under way and its limits, in memory that a process and its watcher share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _OTHERS + (SLOTS + 1) * _NUMBER.size)
@@ -169,12 +169,12 @@ def part(process: int) -> None:
 
 
 def allowed_seconds() -> float:
-    """What each thing under way may take; infinite if nobody watches."""
+    """Seconds that each thing under way may take; infinite if nobody watches."""
     return math.inf if _board is None else _board.seconds
 
 
 def allowed_bytes() -> float:
-    """What this process may hold besides what it holds; infinite if nobody watches."""
+    """Bytes that this process may still take; infinite if nobody watches."""
     return math.inf if _board is None else _board.memory_bytes - held_bytes(os.getpid())
 
 

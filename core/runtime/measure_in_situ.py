@@ -1,9 +1,13 @@
-"""Which parts of a model are timed as they will run, and what their times say of the units in them.
+"""Times of parts of a model as they will run, each as a stage on a core of its own.
 
 Units are groups of operators, or operators. Times of units alone are right among neighbours, not in
 all: caches, fusions, layouts and neighbours differ. So the model is cut into parts like stages, and
 these into segments; a part takes what it takes, its segments take their shares of that, and units
 their shares of a segment.
+
+Parts run in the runner's own pipeline, at the optimisation level of the run and without the
+profiler. Then their segments do: those of a part in turn, on the core of the part. Rounds of both
+go on until the sum of the parts is known well enough.
 """
 
 from __future__ import annotations
@@ -197,7 +201,7 @@ _EVICTED_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class Rounds:
-    """What the rounds are like, and when they end."""
+    """Settings of the rounds."""
 
     config: SessionConfig
     least: int = 10
@@ -211,7 +215,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class InSitu:
-    """What parts of a model take; seconds."""
+    """Times of parts of a model; seconds."""
 
     parts: Sequence[Part]
     """Of units."""
@@ -352,7 +356,7 @@ class _Line:
 
     @property
     def spreads(self) -> tuple[float, ...]:
-        """How well these are known, relative; 0 where nobody knows."""
+        """Relative half widths of the confidence intervals; 0 where they are not known."""
         return tuple(half_width(list(x)) or 0.0 for x in zip(*self.loads, strict=True))
 
     @property
@@ -408,7 +412,7 @@ def _run_rounds(lines: Sequence[_Line], rounds: Rounds) -> float | None:
 def _goes_on(
     sums: Sequence[float], timings: Sequence[Timing], rounds: Rounds, spent_s: float
 ) -> bool:
-    """Whether to make another round."""
+    """Decide on another round."""
     done = len(sums)
     if done < min(rounds.least, FEWEST):
         return True

@@ -1,4 +1,4 @@
-"""What operators and groups really take on this machine, by ONNX Runtime's own profiler.
+"""Times of operators and groups on this machine, by ONNX Runtime's own profiler.
 
 Nodes are timed in one session without graph optimisation, so that they keep their names.
 Groups are timed as models of their own at the level that the runner uses, so that what
@@ -60,7 +60,7 @@ _COARSE_S = 2e-5
 
 @dataclass(frozen=True)
 class Measurement:
-    """How to measure."""
+    """Settings of a measurement."""
 
     threads: int = 1
     repeats: int = 10
@@ -245,7 +245,7 @@ def with_unique_names(model: ModelProto) -> ModelProto:
 
 
 def _is_counted_elsewhere(name: str, runs: Mapping[str, object]) -> bool:
-    """Whether the node stands in a body whose holder ran: the holder's time contains its own."""
+    """True if the node stands in a body whose holder ran: the holder's time contains its own."""
     body = _BODY.search(name)
     return body is not None and (body[1] == "f" or body[1] in runs)
 
@@ -305,7 +305,7 @@ def _profiled(
 
 
 def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
-    """What a call returns, and the share of its time that other processes took from it."""
+    """Make a call; returns its result, and the share of its time that other processes took."""
     waits, start = WaitClock(threads), time.perf_counter_ns()
     result = call()
     spent = time.perf_counter_ns() - start
@@ -313,7 +313,7 @@ def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
 
 
 def _is_wanted(shares: Sequence[float], repeats: int, spent_s: float) -> bool:
-    """Whether to run again, after runs of which other processes took such shares."""
+    """Decide on another run, by the shares of time that other processes took from those before."""
     if len(shares) < repeats:
         return True
     quiet = sum(share <= DISTURBED for share in shares)
@@ -339,7 +339,7 @@ def _typical(seconds: np.ndarray[Any, Any]) -> float:
 
 
 def _unowned(runs: Runs, owner: Mapping[str, int]) -> bool:
-    """Whether some node ran whose owner is unknown; nodes of bodies have theirs."""
+    """True if a node ran whose owner is unknown; nodes of bodies have theirs."""
     return any(name not in owner and not _BODY.search(name) for name in runs)
 
 

@@ -42,7 +42,7 @@ def to_ort_value(value: Any) -> Any:
 
 
 def is_added(dtype: np.dtype[Any]) -> bool:
-    """Whether numpy has a type only as a package adds it, such as bfloat16 and int4."""
+    """True for types that a package adds to numpy, such as bfloat16 and int4."""
     return dtype.isbuiltin == 2 or dtype.kind == "V"
 
 

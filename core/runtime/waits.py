@@ -1,4 +1,4 @@
-"""How long threads that could have run waited, since their processor ran something else (Linux).
+"""Time that threads ready to run waited, since their processor ran something else (Linux).
 
 The kernel counts this for every thread. A thread that sleeps, or waits for another one, does not
 count as waiting here: what is counted is what other work took away. In a virtual machine that may
@@ -29,12 +29,12 @@ _STOLEN = 8
 
 
 def waits_are_known() -> bool:
-    """Whether the system counts waits."""
+    """True if the system counts waits."""
     return os.path.exists(f"{_OWN}/schedstat")
 
 
 def with_threads(make: Callable[[], T]) -> tuple[T, tuple[int, ...]]:
-    """What a call returns, and the numbers of the threads that it has started."""
+    """Make a call; returns its result, and the numbers of the threads that it has started."""
     before = _threads()
     made = make()
     return made, tuple(sorted(_threads() - before))

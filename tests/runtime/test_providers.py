@@ -32,14 +32,13 @@ from dnnp.core.runtime.model.providers import MEMORIES, Left, Target, shape_node
 from dnnp.core.runtime.model.session import (
     BoundStage,
     CpuStage,
-    HostStage,
     Place,
     SessionConfig,
     make_session,
     places,
 )
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.sources import Load, Watch
+from dnnp.core.runtime.pipeline.sources import RunCallbacks, Traffic
 from dnnp.core.runtime.report.outcome import link_kind, run_fields
 from dnnp.core.runtime.report.verify import Tolerance, tolerance_for
 from dnnp.core.runtime.values import to_numpy
@@ -58,7 +57,7 @@ needs_azure = pytest.mark.skipif(
 
 
 def pipeline_of(
-    parts: Sequence[Sequence[int]] = SPLIT, watch: Watch | None = None, **config: Any
+    parts: Sequence[Sequence[int]] = SPLIT, watch: RunCallbacks | None = None, **config: Any
 ) -> Pipeline:
     stages = [stage_of(part, i) for i, part in enumerate(parts)]
     return prepare(network(), HERE, stages, SessionConfig(**config), watch=watch)
@@ -67,7 +66,7 @@ def pipeline_of(
 def agrees(pipeline: Pipeline) -> None:
     """Samples come out as they do of the whole model on the CPU."""
     samples = [random_inputs(network(), i) for i in range(3)]
-    load = Load(samples, 9, 0)
+    load = Traffic(samples, 9, 0)
     trace = pipeline.run(load, lambda s: True)
     whole = CpuStage(make_session(network(), HERE, SessionConfig()), pipeline.outputs)
     for s, got in trace.outputs.items():
@@ -420,7 +419,7 @@ def test_older_versions_do_not_tell(
         onnxruntime.InferenceSession, "get_provider_graph_assignment_info", None, raising=False
     )
     notes: list[str] = []
-    pipeline = pipeline_of(watch=Watch(note=notes.append), provider="cuda")
+    pipeline = pipeline_of(watch=RunCallbacks(note=notes.append), provider="cuda")
     assert [left.nodes for left in pipeline.left] == [()] * 3
     assert sum("does not tell what" in note for note in notes) == 3
 
@@ -489,7 +488,7 @@ def test_a_stage_on_the_cpu_brings_tensors_to_a_device() -> None:
 @needs_azure
 def test_a_provider_of_unknown_memory_takes_tensors_from_the_host() -> None:
     pipeline = pipeline_of(provider="azure", allow_fallback=True)
-    assert {type(step.workers[0].call) for step in pipeline.steps} == {HostStage}
+    assert {step.workers[0].call.memory for step in pipeline.steps} == {"host"}
     fields = run_fields(pipeline.steps, pipeline.homes, pipeline.config)
     assert {link["how"] for link in fields["links"]} == {"host"}
     agrees(pipeline)

@@ -160,7 +160,8 @@ def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -
             time.sleep(whole_s() if {"y", "m"} <= set(outputs) else stage_s)
             return stage(feeds)
 
-        call.stop = stage.stop  # type: ignore[attr-defined]
+        for name in ("stop", "memory", "session"):
+            setattr(call, name, getattr(stage, name))
         return call
 
     monkeypatch.setattr(prepare, "make_stage", made)

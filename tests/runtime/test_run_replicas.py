@@ -22,7 +22,7 @@ from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline import prepare as preparing
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.sources import Load, Watch
+from dnnp.core.runtime.pipeline.sources import RunCallbacks, Traffic
 from dnnp.core.runtime.pipeline.steps import SOURCE, Edge, Step, route
 from dnnp.core.runtime.report.outcome import Checks
 from dnnp.core.runtime.report.statistics import summarize
@@ -283,7 +283,7 @@ def test_a_verified_run(stream: bytes) -> None:
     assert record["digest"] == plan_digest(after.get("plan")[0], after.get("stage"))
 
 
-def all_outputs(pipeline: Pipeline, load: Load) -> dict[int, Values]:
+def all_outputs(pipeline: Pipeline, load: Traffic) -> dict[int, Values]:
     return pipeline.run(load, lambda s: True).outputs
 
 
@@ -298,11 +298,11 @@ def test_outputs_do_not_depend_on_replicas(
     monkeypatch.setattr(preparing, "available_cores", lambda: few)
     model = network()
     samples = [random_inputs(model, [1, i]) for i in range(5)]
-    load = Load(samples, 23, 1)
+    load = Traffic(samples, 23, 1)
     plain = prepare(model, Path(), [stage_of(p, i) for i, p in enumerate(SPLIT)], SessionConfig())
     stages = [stage_of(p, 9 * i, r) for i, (p, r) in enumerate(zip(SPLIT, replicas, strict=True))]
     notes: list[str] = []
-    spread = prepare(model, Path(), stages, SessionConfig(), watch=Watch(notes.append))
+    spread = prepare(model, Path(), stages, SessionConfig(), watch=RunCallbacks(notes.append))
     assert [len(step.workers) for step in spread.steps] == list(replicas)
     outcome = execute(spread, load, Checks(Tolerance(1e-5, 1e-5), keep=True))
     assert outcome.verdict is not None
@@ -348,7 +348,8 @@ def test_every_replica_is_warmed_up_and_verified(
             values = stage(feeds)
             return {**values, "b": values["b"] + (0.5 if bent[0] and number == 3 else 0)}
 
-        call.stop = stage.stop  # type: ignore[attr-defined]
+        for name in ("stop", "memory", "session"):
+            setattr(call, name, getattr(stage, name))
         return call
 
     monkeypatch.setattr(preparing, "make_stage", made)
@@ -437,12 +438,12 @@ def test_an_exported_stage_is_written_once(stream: bytes, tmp_path: Path) -> Non
 def test_an_interruption_while_sessions_are_made() -> None:
     """Replicas that nobody needs any more are not made; what there is says so."""
     stages = [stage_of(p, 50 * i, 50) for i, p in enumerate(SPLIT)]
-    watch = Watch(interrupted=lambda: True)
+    watch = RunCallbacks(interrupted=lambda: True)
     pipeline = prepare(network(), Path(), stages, SessionConfig(), watch=watch)
     assert [len(step.workers) for step in pipeline.steps] == [1, 1, 1]
     outcome = execute(
         pipeline,
-        Load([random_inputs(network(), 0)], 10, 1),
+        Traffic([random_inputs(network(), 0)], 10, 1),
         Checks(Tolerance(1e-5, 1e-5), compare=True),
     )
     assert outcome.interrupted

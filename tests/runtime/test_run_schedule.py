@@ -21,7 +21,7 @@ from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.schedule_orders import Program, UnitOrders, program_of, room_of
-from dnnp.core.runtime.pipeline.sources import Load, Watch
+from dnnp.core.runtime.pipeline.sources import RunCallbacks, Traffic
 from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step, route
 from dnnp.core.runtime.report.outcome import timing_lines
 from dnnp.core.runtime.report.statistics import Timing, Trace, summarize_schedule
@@ -448,20 +448,20 @@ def test_an_interruption_keeps_what_is_done() -> None:
     assert summarize_schedule(trace, 2).samples == len(trace.done_ns)
 
 
-def ready(stages: int = 3, watch: Watch | None = None) -> Pipeline:
+def ready(stages: int = 3, watch: RunCallbacks | None = None) -> Pipeline:
     parts = [stage_of(nodes, i) for i, nodes in enumerate(SPLIT)]
     return prepare(network(), Path(), parts, SessionConfig(), watch=watch)
 
 
 def test_the_warm_up_goes_before() -> None:
     done: list[int] = []
-    pipeline = ready(watch=Watch(progress=lambda number, _: done.append(number)))
+    pipeline = ready(watch=RunCallbacks(progress=lambda number, _: done.append(number)))
     orders = tuple(tuple(Job(i, 0, s) for s in range(5)) for i in range(3))
     start = np.arange(5.0) + np.arange(3.0)[:, None]
     waits = ((0, 1), (1, 2))
     unit_orders = UnitOrders(orders, waits, start, start + 1)
     program = Program(tuple(pipeline.stages), (0, 1, 2), unit_orders, 7.0, 0.0)
-    load = Load([random_inputs(network(), 0)], 5, warmup=3, program=program)
+    load = Traffic([random_inputs(network(), 0)], 5, warmup=3, program=program)
     trace = pipeline.run(load, lambda s: True)
     assert done == sorted(done)
     assert {3, 8} <= {*done}

@@ -24,7 +24,6 @@ from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import (
     BoundStage,
     CpuStage,
-    HostStage,
     Place,
     SessionConfig,
     make_session,
@@ -32,7 +31,7 @@ from dnnp.core.runtime.model.session import (
     places,
 )
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.sources import Load
+from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report.verify import Tolerance
 from dnnp.core.runtime.values import to_numpy
 from support.running import stage_of, step_of
@@ -49,7 +48,7 @@ def ready(model: onnx.ModelProto, parts: list[list[int]], **config: object) -> P
 
 def agrees(pipeline: Pipeline, samples: list[dict]) -> None:
     """Three rounds through the pipeline give what the whole model gives."""
-    load = Load(samples, 3 * len(samples), 0)
+    load = Traffic(samples, 3 * len(samples), 0)
     trace = pipeline.run(load, lambda s: True)
     verdict = pipeline.verify(trace, load, EXACT)
     assert verdict.ok, verdict.fault
@@ -140,7 +139,7 @@ def test_types_that_numpy_does_not_know_pass_through(kind: int) -> None:
     pipeline = ready(model, [[0], [1, 2], [3]])
     samples = [random_inputs(model, i) for i in range(2)]
     agrees(pipeline, samples)
-    trace = pipeline.run(Load(samples, 1, 0), lambda s: True)
+    trace = pipeline.run(Traffic(samples, 1, 0), lambda s: True)
     for name in "yc":
         assert trace.outputs[0][name].tolist() == samples[0]["x"].tolist()
 
@@ -293,7 +292,7 @@ def test_bound_stages_hand_over_values_of_the_runtime() -> None:
     middle = steps[0].workers[0].call({"x": samples[0]["x"]})["a"]
     assert middle.data_type() == "tensor(float)"
     np.testing.assert_allclose(to_numpy(middle), samples[0]["x"] * [1, 2, 3, 4], rtol=1e-6)
-    host = HostStage(whole.session, ("y",))
+    host = CpuStage(whole.session, ("y",), memory="host")
     np.testing.assert_array_equal(host(samples[0])["y"], whole(samples[0])["y"])
 
 
@@ -344,7 +343,7 @@ def test_stages_are_bound_where_their_types_allow() -> None:
         )
     )
     gpu = SessionConfig("cuda")
-    for model, outputs, kind in ((chain(), ["y"], BoundStage), (words, ["t"], HostStage)):
+    for model, outputs, kind in ((chain(), ["y"], BoundStage), (words, ["t"], CpuStage)):
         session = make_session(model, HERE, SessionConfig())
         assert type(make_stage(session, outputs, outputs, gpu, Place(1))) is kind
 
@@ -380,7 +379,7 @@ def test_what_fails_while_running_is_one_line() -> None:
     with pytest.raises(
         InputFileError, match=r"stage 1: sample \d: ONNX .* fails: .*Gather"
     ) as caught:
-        pipeline.run(Load([{"i": np.array([9])}], 5, 0))
+        pipeline.run(Traffic([{"i": np.array([9])}], 5, 0))
     assert "\n" not in str(caught.value)
 
 
@@ -405,6 +404,6 @@ def test_elements_that_numpy_knows_by_a_package_only(kind: str) -> None:
     samples = [{"x": np.array([1, 0, 1]).astype(dtype)}]
     pipeline = ready(model, [[0, 1], [2]])
     agrees(pipeline, samples)
-    made = pipeline.run(Load(samples, 1, 0), lambda s: True).outputs[0]
+    made = pipeline.run(Traffic(samples, 1, 0), lambda s: True).outputs[0]
     assert to_numpy(made["c"]).dtype == dtype
     assert [np.asarray(to_numpy(v), np.float32).tolist() for v in made.values()] == [[1, 0, 1]] * 2

@@ -19,7 +19,7 @@ from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.sources import Load
+from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report import statistics
 from dnnp.core.runtime.report.outcome import Checks
 from dnnp.core.runtime.report.statistics import (
@@ -212,7 +212,7 @@ def shares(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *taken: float) -
     figures = iter(taken)
     real = pipeline.summarize
 
-    def made_up(trace: Trace, load: Load) -> Timing:
+    def made_up(trace: Trace, load: Traffic) -> Timing:
         return replace(real(trace, load), taken=(0.0, next(figures), 0.0))
 
     monkeypatch.setattr(pipeline, "summarize", made_up)
@@ -223,7 +223,7 @@ def test_the_least_disturbed_measurement_counts(
 ) -> None:
     shares(pipeline, monkeypatch, 0.5, 0.2, 0.3)
     monkeypatch.setattr(outcomes, "worth_repeating", lambda timing, tries, _: tries < 3)
-    outcome = execute(pipeline, Load([random_inputs(network(), 0)], 5, 1, settle=True), Checks())
+    outcome = execute(pipeline, Traffic([random_inputs(network(), 0)], 5, 1, settle=True), Checks())
     before = outcome.settled.samples
     assert before > 0
     record = outcome.records("0" * 64)[0]
@@ -241,7 +241,7 @@ def test_what_nothing_disturbs_is_measured_once(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares(pipeline, monkeypatch, 0.01)
-    outcome = execute(pipeline, Load([random_inputs(network(), 0)], 5, 0, settle=True), Checks())
+    outcome = execute(pipeline, Traffic([random_inputs(network(), 0)], 5, 0, settle=True), Checks())
     assert outcome.tries == 1
     assert not any(line.startswith("disturbed") for line in outcome.lines())
 
@@ -250,7 +250,7 @@ def test_with_a_given_warm_up_nothing_is_added(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares(pipeline, monkeypatch, 0.9)
-    outcome = execute(pipeline, Load([random_inputs(network(), 0)], 5, 2), Checks())
+    outcome = execute(pipeline, Traffic([random_inputs(network(), 0)], 5, 2), Checks())
     assert (outcome.tries, outcome.settled, outcome.discarded) == (1, Settled(), 2)
 
 
@@ -297,4 +297,4 @@ def test_all_inputs_are_used_where_nothing_says_how_many(
 def test_a_stage_that_fails_while_the_rate_settles(pipeline: Pipeline) -> None:
     bad = random_inputs(network(), 0) | {"ids": np.array([0, 1, 2, 3, 99])}
     with pytest.raises(InputFileError, match="stage 1: sample 0: ONNX Runtime fails"):
-        execute(pipeline, Load([bad], 5, settle=True), Checks())
+        execute(pipeline, Traffic([bad], 5, settle=True), Checks())

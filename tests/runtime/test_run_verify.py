@@ -17,7 +17,7 @@ from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.sources import Load
+from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.pipeline.steps import Job, Step, Worker
 from dnnp.core.runtime.report.verify import (
     Case,
@@ -136,14 +136,14 @@ def two_inputs() -> onnx.ModelProto:
     return make(graph(nodes, "two", [value("x")], [value("y")], [array("W", [1, 2, -3, 4])]))
 
 
-def ready(parts: list[list[int]], model: onnx.ModelProto | None = None) -> tuple[Pipeline, Load]:
+def ready(parts: list[list[int]], model: onnx.ModelProto | None = None) -> tuple[Pipeline, Traffic]:
     model = two_inputs() if model is None else model
     stages = [stage_of(p, i) for i, p in enumerate(parts)]
     pipeline = prepare(model, Path(), stages, SessionConfig())
-    return pipeline, Load([random_inputs(model, i) for i in range(3)], 9, 1)
+    return pipeline, Traffic([random_inputs(model, i) for i in range(3)], 9, 1)
 
 
-def verdict_of(pipeline: Pipeline, load: Load) -> Any:
+def verdict_of(pipeline: Pipeline, load: Traffic) -> Any:
     return pipeline.verify(pipeline.run(load, lambda s: True), load, TOLERANCE)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dnnp.core.runtime.model.inputs import Sample
     from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.core.runtime.pipeline.sources import Arrivals, FileRun, Item, Load
+    from dnnp.core.runtime.pipeline.sources import Arrivals, FileRun, Item, Traffic
     from dnnp.core.runtime.report.sweep import Sweep
     from dnnp.formats.stream import Stream
 
@@ -53,7 +53,7 @@ def load_of(
     model: ModelProto,
     replicas: int,
     program: Program | None,
-) -> Load:
+) -> Traffic:
     """What is sent through; `replicas` are those of the stage that has most.
 
     Raises
@@ -63,11 +63,11 @@ def load_of(
     FormatError, InputFileError
         Inputs that do not fit the model, or cannot be read.
     """
-    from dnnp.core.runtime.pipeline.sources import Load
+    from dnnp.core.runtime.pipeline.sources import Traffic
 
     read = _reader(options, stream, model)
     warmup = WARMUP if options.warmup is None else options.warmup
-    load = Load([], 0, warmup, options.queue, program=program)
+    load = Traffic([], 0, warmup, options.queue, program=program)
     if program is not None:
         _refuse_with_schedule(options, program.count)
     files = _files(options, read)

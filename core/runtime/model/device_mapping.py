@@ -1,4 +1,4 @@
-"""Where the devices of a plan are on this machine: which provider, which GPU, which cores.
+"""Map devices of a plan to providers, GPUs and cores of this machine.
 
 Also how tensors get from one stage to another, which follows from that.
 """
@@ -67,7 +67,7 @@ def parse_options(words: Sequence[str], providers: Iterable[str]) -> tuple[tuple
 
 
 def may_use_tf32(homes: Sequence[Sequence[Place]], config: SessionConfig) -> bool:
-    """Whether products of float32 may be computed as TF32: where CUDA is not told otherwise."""
+    """True if CUDA may compute products of float32 as TF32."""
     return "cuda" in providers_of(homes, config) and ("use_tf32", "0") not in config.options
 
 

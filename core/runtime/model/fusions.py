@@ -1,4 +1,4 @@
-"""Which operators of a model ONNX Runtime fuses: its optimised graph, mapped back.
+"""Operators that ONNX Runtime fuses: its optimised graph, mapped back to the model.
 
 Tensors keep their names where they survive. So a node of the optimised graph stands for the
 nodes of the model that lie between the tensors it reads and those it writes: a search backwards
@@ -14,6 +14,11 @@ What ONNX Runtime removes otherwise is no part of a fusion:
 
 Other operators that several fused nodes take in, such as a Transpose in front of two products,
 join all of these into one group, since a split between them would lose a fusion.
+
+ONNX Runtime refuses some fusions where a tensor is an output of the graph, and a tensor that
+crosses stages is one. So each fused group is made a model of its own and optimised; groups of one
+structure are tried once. If the fused operators do not come out, the group takes in what reads one
+of its outputs, or all, if that helps (`tightened`).
 """
 
 from __future__ import annotations
@@ -23,18 +28,25 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
-from dnnp.core.runtime.model.providers import PROVIDERS, first_line, not_started, ort_errors
+from dnnp.core.runtime.model.providers import (
+    PROVIDERS,
+    first_line,
+    not_started,
+    ort_errors,
+    require_provider,
+)
 from dnnp.core.runtime.model.weights import absent_files
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.onnx.scope import UNREPEATABLE, copy_fields, domain_of, reads, subgraphs, writes
 from dnnp.formats.onnx.value_types import element_type
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
     from dnnp.formats.onnx.value_types import TensorType
 
@@ -197,12 +209,12 @@ class _Source:
         return first
 
     def _value_of(self, node: NodeProto, first: Mapping[str, str]) -> object | None:
-        """What makes two nodes equal; None for what must run by itself."""
+        """Key that equal nodes share; None for what must run by itself."""
         if node.op_type == "Constant" and len(node.attribute) == 1:
             return _content(node.attribute[0].t)
         if node.op_type in UNREPEATABLE or any(True for _ in subgraphs(node)):
             return None
-        given = tuple(sorted(map(_text_of, node.attribute)))
+        given = _attributes(node)
         operands = tuple(first.get(name, name) for name in node.input)
         return node.op_type, domain_of(node.domain), operands, given, tuple(map(bool, node.output))
 
@@ -223,28 +235,18 @@ class _Source:
         return frozenset(found)
 
 
+def _attributes(node: NodeProto) -> tuple[bytes, ...]:
+    """Attributes of a node in an order of their own."""
+    return tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+
+
 def _content(tensor: TensorProto) -> object | None:
     """Key of a small constant by its value; None for others."""
-    elements = 1
-    for d in tensor.dims:
-        elements *= d
-    if elements > _SHARED_ELEMENTS or tensor.external_data or not tensor.data_type:
+    if prod(tensor.dims) > _SHARED_ELEMENTS or tensor.external_data or not tensor.data_type:
         return None
-    fields = (
-        tensor.float_data,
-        tensor.int32_data,
-        tensor.int64_data,
-        tensor.double_data,
-        tensor.uint64_data,
-        tensor.string_data,
-    )
-    data = tensor.raw_data or tuple(tuple(f) for f in fields)
+    fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+    data = tensor.raw_data or tuple(tuple(getattr(tensor, name)) for name in fields)
     return tensor.data_type, tuple(tensor.dims), data
-
-
-def _text_of(attribute: AttributeProto) -> bytes:
-    data: bytes = attribute.SerializeToString(deterministic=True)
-    return data
 
 
 def _clusters(source: _Source, optimised: ModelProto) -> list[_Cluster]:
@@ -266,11 +268,10 @@ def _clusters(source: _Source, optimised: ModelProto) -> list[_Cluster]:
         ins = {name for i in part for name in read[i] if name in source.names}
         outs = {name for i in part for name in written[i] if name in source.maker}
         # A cast in front of an operator reads and writes one tensor of the model.
+        both = ins & outs if len(part) == 1 else set[str]()
         ops = tuple(nodes[i].op_type for i in part)
         called = tuple(nodes[i].name for i in part)
-        result.append(_Cluster(ops, frozenset(ins - outs), frozenset(outs - ins), called))
-        if len(part) > 1 and outs & ins:
-            result[-1] = _Cluster(ops, frozenset(ins), frozenset(outs), called)
+        result.append(_Cluster(ops, frozenset(ins - both), frozenset(outs - both), called))
     return result
 
 
@@ -408,7 +409,7 @@ def tightened(
 
 
 def _fuses(part: ModelProto, folder: Path, provider: str, wanted: Sequence[str]) -> bool:
-    """Whether the operators come out when the part is a model of its own."""
+    """True if the operators come out when the part is a model of its own."""
     try:
         found = optimised_model(part, folder, provider)
     except InputFileError:
@@ -494,10 +495,8 @@ class _Parts:
         parts = []
         for v in members:
             node = self._nodes[v]
-            attributes = tuple(
-                sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
-            )
-            parts.append((node.op_type, tuple(map(number.get, self._reads[v])), attributes))
+            operands = tuple(map(number.get, self._reads[v]))
+            parts.append((node.op_type, operands, _attributes(node)))
             for i, name in enumerate(node.output):
                 number[name] = (len(parts), i)
         return tuple(parts), tuple(map(number.get, given))
@@ -598,8 +597,6 @@ def optimised_model(
         import onnxruntime
     except ImportError as error:
         raise UnavailableError(f"onnxruntime cannot be imported: {error}") from None
-    from dnnp.core.runtime.model.providers import require_provider
-
     require_provider(provider)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
@@ -644,8 +641,6 @@ def optimised_model(
 
 def _with_zeros(model: ModelProto, scratch: Path) -> ModelProto:
     """A copy of `model` whose external weights are all zeros, in a sparse file."""
-    from math import prod
-
     from onnx import ModelProto, TensorProto
 
     from dnnp.formats.onnx.scope import held_tensors

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.model.text import counted, instead
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 RECORD = "session.record_ep_graph_assignment_info"
 """Entry of a session's configuration that makes ONNX Runtime record it."""
@@ -38,7 +39,7 @@ Key = tuple[str, str]
 
 
 class Left(NamedTuple):
-    """What a provider left to the CPU."""
+    """Nodes that a provider left to the CPU."""
 
     nodes: tuple[str, ...] = ()
     """Such as `MatMul 'a'`, without those that compute shapes."""
@@ -57,7 +58,7 @@ class Left(NamedTuple):
 
 
 def left_to_cpu(session: Any, model: Callable[[], ModelProto]) -> Left | None:
-    """What the provider of a session left to the CPU.
+    """Find the nodes that the provider of a session left to the CPU.
 
     None: this version of ONNX Runtime does not tell. The session must have been made with
     `RECORD`; `model` gives its model, where that is needed.
@@ -66,12 +67,8 @@ def left_to_cpu(session: Any, model: Callable[[], ModelProto]) -> Left | None:
     if tell is None:
         return None
     parts = [(part.ep_name, part.get_nodes()) for part in tell()]
-    keys = [
-        (str(node.name), str(node.op_type))
-        for provider, nodes in parts
-        if provider == CPU
-        for node in nodes
-    ]
+    on_cpu = [node for provider, nodes in parts if provider == CPU for node in nodes]
+    keys = [(str(node.name), str(node.op_type)) for node in on_cpu]
     shapes = shape_nodes(model()) if keys else set()
     left = tuple(
         f"{op} '{name}'" if name and not name.startswith(f"{op}:") else name or op
@@ -89,7 +86,7 @@ def note_provider(
     options: Iterable[str],
     note: Callable[[str], None],
 ) -> Left:
-    """What a provider left to the CPU; notes about that, and options that it may not have taken.
+    """Note nodes that a provider left to the CPU, and options that it may not have taken.
 
     Parameters
     ----------
@@ -126,7 +123,7 @@ def shape_nodes(model: ModelProto) -> set[Key]:
 
     graph = model.graph
     plain = {v.name for v in graph.input if v.type.tensor_type.elem_type in WHOLE}
-    plain |= {t.name for t in graph.initializer if _is_small(list(t.dims))}
+    plain |= {t.name for t in graph.initializer if math.prod(t.dims) <= SMALL}
     derived: set[str] = set()
     found: set[Key] = set()
     others: set[Key] = set()
@@ -140,21 +137,11 @@ def shape_nodes(model: ModelProto) -> set[Key]:
             found.add((node.name, node.op_type))
             continue
         others.add((node.name, node.op_type))
-        if node.op_type == "Constant" and _holds_little(node):
+        if node.op_type == "Constant" and all(
+            math.prod(a.t.dims) <= SMALL for a in node.attribute if a.name == "value"
+        ):
             plain.update(writes(node))
     return found - others
-
-
-def _is_small(dims: list[int]) -> bool:
-    size = 1
-    for dim in dims:
-        size *= dim
-    return size <= SMALL
-
-
-def _holds_little(constant: NodeProto) -> bool:
-    """Whether a `Constant` node makes a small tensor."""
-    return all(_is_small(list(a.t.dims)) for a in constant.attribute if a.name == "value")
 
 
 PROVIDERS = {"cpu": CPU, "cuda": "CUDAExecutionProvider"}
@@ -175,7 +162,7 @@ _FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
 
 @dataclass(frozen=True)
 class Target:
-    """What a device of a plan is on this machine."""
+    """Provider, and number of the GPU, that stand for a device of a plan."""
 
     provider: str
     number: int | None = None
@@ -183,12 +170,12 @@ class Target:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether its devices have numbers."""
+        """True if its devices have numbers."""
         return self.provider in NUMBERED
 
     @property
     def on_cuda(self) -> bool:
-        """Whether it is a GPU of the CUDA driver."""
+        """True for a GPU of the CUDA driver."""
         return MEMORIES.get(self.provider) == "cuda"
 
 
@@ -239,11 +226,11 @@ def provider_name(provider: str) -> str:
         *onnxruntime.get_all_providers(),
         *onnxruntime.get_available_providers(),
     ]
-    known = {short_name(name): name for name in names}
-    if short_name(provider) not in known:
-        hint = instead(short_name(provider), sorted(known)) or "; known: " + ", ".join(known)
+    known, short = {short_name(name): name for name in names}, short_name(provider)
+    if short not in known:
+        hint = instead(short, sorted(known)) or "; known: " + ", ".join(known)
         raise UsageError(f"unknown provider '{provider}'{hint}")
-    return known[short_name(provider)]
+    return known[short]
 
 
 def short_name(provider: str) -> str:
@@ -263,15 +250,14 @@ def require_provider(provider: str) -> None:
     """
     import onnxruntime
 
-    available = onnxruntime.get_available_providers()
-    cuda = provider_name(provider) == PROVIDERS["cuda"]
-    if provider_name(provider) not in available:
+    name, available = provider_name(provider), onnxruntime.get_available_providers()
+    if name not in available:
         have = ", ".join(sorted(map(short_name, available), key=lambda name: (name != "cpu", name)))
-        hint = f"; {how_to_install()}" if cuda else ""
+        hint = f"; {how_to_install()}" if name == PROVIDERS["cuda"] else ""
         raise UnavailableError(
             f"provider '{provider}' is not in this build of onnxruntime (it has: {have}){hint}"
         )
-    if short_name(provider_name(provider)) in MEMORIES:
+    if short_name(name) in MEMORIES:
         load_libraries()
 
 
@@ -309,7 +295,7 @@ INSTALL = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 
 def how_to_install() -> str:
-    """What to do about a module without the CUDA provider, by the packages that are installed."""
+    """Say how to get the CUDA provider, by the packages that are installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = []
@@ -342,7 +328,7 @@ def count_gpus() -> int:
 
 
 def gpu_name(number: int = 0) -> str:
-    """What the CUDA driver calls a GPU; empty if it shows none."""
+    """Name of a GPU by the CUDA driver; empty if it shows none."""
     text = ctypes.create_string_buffer(256)
     try:
         count_gpus()

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: made for one stage or a whole model, on a CPU core or a GPU."""
+"""ONNX Runtime sessions of a stage or a whole model, and how they are called by tensor names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Condition
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ _SILENT = 4
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """What all sessions of a run have in common."""
+    """Settings of all sessions of a run."""
 
     provider: str = "cpu"
     """Short name, such as `cpu` or `cuda`; of places that name no other."""
@@ -87,7 +87,7 @@ class SessionConfig:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one session runs."""
+    """Provider, GPU and cores of one session."""
 
     device_id: int = 0
     """Number of the GPU; 0 on the CPU."""
@@ -105,7 +105,7 @@ class Place:
 def places(
     count: int, config: SessionConfig, what: str = "stage", targets: Sequence[Target] = ()
 ) -> tuple[list[Place], list[str]]:
-    """Where `count` sessions go, and notices about what they have to share.
+    """Places of `count` sessions, and notices about what they have to share.
 
     Sessions on GPUs whose number is not given take these in turn; threads go to cores in order.
     Both wrap around. `what` the sessions are is for the notices. Without `targets` all are for the
@@ -122,9 +122,8 @@ def places(
     width = min(config.threads, len(cores))
     if count * config.threads > len(cores):
         notices.append(
-            f"{count} {what}{'s' if count > 1 else ''} of {config.threads} "
-            f"thread{'s' if config.threads > 1 else ''} share {len(cores)} "
-            f"core{'s' if len(cores) > 1 else ''}; measured loads include waiting for each other"
+            f"{counted(count, what)} of {counted(config.threads, 'thread')} share "
+            f"{counted(len(cores), 'core')}; measured loads include waiting for each other"
         )
     result = []
     for i, (target, number) in enumerate(zip(targets, numbers, strict=True)):
@@ -238,8 +237,8 @@ def open_session(
         if name != CPU:
             blame_provider(config.provider, error)
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
-    if session.get_providers()[0] != name:
-        used = session.get_providers()[0]
+    used = session.get_providers()[0]
+    if used != name:
         raise not_started(config.provider, f"ONNX Runtime uses {used} instead")
     if name != CPU and not config.allow_fallback:
         from onnx import load_model_from_string
@@ -253,7 +252,7 @@ def open_session(
 
 
 def provider_options(config: SessionConfig, place: Place) -> dict[str, str]:
-    """What ONNX Runtime is told about a provider that is not the CPU's.
+    """Options for ONNX Runtime of a provider that is not the CPU's.
 
     Raises
     ------
@@ -317,7 +316,9 @@ class CpuStage:
     outputs: tuple[str, ...]
     ahead: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Outputs that are copied to a device as soon as they are there: its memory and number."""
-    memory: ClassVar[Memory] = None
+    memory: Memory = None
+    """`host`: the session is of a provider whose memory ONNX Runtime lends nobody, or its inputs or
+    outputs cannot be bound (strings, sequences)."""
     _options: Any = field(init=False)
     _boxed: bool = field(init=False)
 
@@ -349,10 +350,7 @@ class CpuStage:
 
 
 def _for_numpy_run(value: Any) -> Any:
-    """Box arrays of types that ONNX Runtime takes from numpy only with a hint.
-
-    What lies on a device comes to the host.
-    """
+    """Bring a value to the host, boxed if ONNX Runtime takes its type from numpy only so."""
     value = to_numpy(value)
     boxed = isinstance(value, np.ndarray) and is_added(value.dtype)
     return to_ort_value(value) if boxed else value
@@ -415,7 +413,7 @@ class BoundStage:
 
     @property
     def memory(self) -> Memory:
-        """Where its tensors lie."""
+        """Memory of its tensors."""
         return self.device, self.device_id
 
     def __post_init__(self) -> None:
@@ -453,17 +451,6 @@ class BoundStage:
         self._options.terminate = True
 
 
-@dataclass
-class HostStage(CpuStage):
-    """Runs a session of another provider than the CPU's with everything on the host in between.
-
-    For providers whose memory ONNX Runtime lends nobody, and where inputs or outputs cannot be
-    bound: strings, sequences.
-    """
-
-    memory: ClassVar[Memory] = "host"
-
-
 def make_stage(
     session: Any,
     outputs: Sequence[str],
@@ -484,4 +471,4 @@ def make_stage(
     bindable = all(t.startswith("tensor(") and t != "tensor(string)" for t in types)
     if provider in MEMORIES and bindable:
         return BoundStage(session, names, frozenset(host), MEMORIES[provider], place.device_id)
-    return HostStage(session, names)
+    return CpuStage(session, names, memory="host")

@@ -137,7 +137,7 @@ _SHARED_NAMES = frozenset({"Attention", "Gelu", "GroupNormalization", "RotaryEmb
 
 
 def _familiar(handled: Mapping[str, object], node: onnx.NodeProto) -> bool:
-    """Whether the symbolic inference knows an operator: its domain is part of its name."""
+    """True if the symbolic inference knows an operator: its domain is part of its name."""
     if domain_of(node.domain) == "":
         return node.op_type not in _SHARED_NAMES and onnx.defs.has(node.op_type)
     return node.op_type in handled and node.domain == "com.microsoft"
@@ -170,7 +170,7 @@ def _search_class() -> Any:
             return None if finished else self.current
 
         def types(self) -> dict[str, onnx.TypeProto]:
-            """What it knows."""
+            """All types found."""
             return {name: value.type for name, value in self.known_vi_.items()}
 
     return ShapeSearch

@@ -1,4 +1,9 @@
-"""A model for a session: its bytes, weights that lie elsewhere, and parts of weights."""
+"""Weights of a model: stored elsewhere, in parts, or drawn at random.
+
+A model whose weights are all one number (made by `ConstantOfShape`) computes almost the same
+for every input, so comparing two runs of it proves little. Random weights of sensible size in
+their place make a comparison mean something; so are weights filled in whose file is absent.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +153,7 @@ _RECURRENT = {"LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 
 @dataclass(frozen=True)
 class _Role:
-    """How a weight is used: `matrix`, `scale`, `shift`, `variance` or `table`."""
+    """Use of a weight: `matrix`, `scale`, `shift`, `variance` or `table`."""
 
     kind: str
     fan_in: float = 1.0
@@ -293,7 +298,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 class _Users:
-    """Who uses each tensor of a model's main graph."""
+    """Readers and makers of each tensor of a model's main graph."""
 
     def __init__(self, model: ModelProto) -> None:
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
@@ -314,7 +319,7 @@ class _Users:
                 self.targets[tensor.name] = values
 
     def role(self, name: str, dims: tuple[int, ...]) -> _Role | None:
-        """What the first reader that tells uses the weight for."""
+        """Role of a weight by the first reader that tells."""
         for node, index in self.readers[name]:
             if node.op_type in _SAME_VALUES and index == 0:
                 role = self.role(_first(node.output), self._after(node, dims))
@@ -363,7 +368,7 @@ class _Users:
         return float(dims[axis])
 
     def _rectified(self, name: str) -> bool:
-        """Whether a tensor comes from a rectifier, through pooling and the like at most."""
+        """True if a tensor comes from a rectifier, through pooling and the like at most."""
         for _ in range(6):
             node = self.makers.get(name)
             if node is None or node.op_type in _RECTIFIERS:
@@ -374,7 +379,7 @@ class _Users:
         return False
 
     def _ends_branch(self, name: str) -> bool:
-        """Whether a tensor soon meets a softmax, or is added to another activation."""
+        """True if a tensor soon meets a softmax, or is added to another activation."""
         for _ in range(4):
             if len(self.readers[name]) != 1:
                 return False

@@ -1,11 +1,4 @@
-"""A split model at work: samples go through it, and outputs are compared with the whole model.
-
-Transfers of a schedule at work: copies of tensors, or links that are emulated. Threads of one
-process could read each other's tensors, but a schedule with transfers says that they move, so they
-do: the thread of the link, or of the device that receives, copies every tensor into memory of its
-own; from a GPU it comes to the host. An emulated link copies nothing and takes as long as the
-schedule says.
-"""
+"""Sessions and workers for the stages of a plan, and the pipeline that they make."""
 
 from __future__ import annotations
 
@@ -13,9 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +19,6 @@ from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.model.device_mapping import copied_outputs, homes_of, reference_config
 from dnnp.core.runtime.model.providers import Left, note_provider
 from dnnp.core.runtime.model.session import (
-    Memory,
     Place,
     SessionConfig,
     make_session,
@@ -36,8 +27,8 @@ from dnnp.core.runtime.model.session import (
 )
 from dnnp.core.runtime.model.weights import supplied_weights, use_weights
 from dnnp.core.runtime.pipeline.schedule_orders import ScheduleSteps, schedule_steps
-from dnnp.core.runtime.pipeline.sources import Load, Repeated, Sink, Source, Watch, widest
-from dnnp.core.runtime.pipeline.steps import DeviceOrders, Remote, Step, Worker
+from dnnp.core.runtime.pipeline.sources import Repeated, RunCallbacks, Sink, Source, Traffic, widest
+from dnnp.core.runtime.pipeline.steps import DeviceOrders, Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import (
     Settled,
@@ -86,7 +77,7 @@ class Pipeline:
     stages: list[Stage]
     """The plan's stages, without empty ones."""
     outputs: tuple[str, ...]
-    watch: Watch = field(default_factory=Watch)
+    watch: RunCallbacks = field(default_factory=RunCallbacks)
     crowded: bool = False
     """Devices share processors: waiting for one says nothing about other processes."""
     homes: list[tuple[Place, ...]] = field(default_factory=list)
@@ -103,35 +94,35 @@ class Pipeline:
         """Devices that the stages run on, replicas included."""
         return sum({stage.device: stage.replicas for stage in self.stages}.values())
 
-    def warmup(self, load: Load) -> int:
+    def warmup(self, traffic: Traffic) -> int:
         """Samples of a trace that go before those that are measured."""
-        return 0 if load.apart else load.warmup * widest(self.stages)
+        return 0 if traffic.apart else traffic.warmup * widest(self.stages)
 
-    def warmup_apart(self, load: Load) -> int:
+    def warmup_apart(self, traffic: Traffic) -> int:
         """Samples that go before a trace."""
-        return load.warmup * widest(self.stages) if load.apart and load.samples else 0
+        return traffic.warmup * widest(self.stages) if traffic.apart and traffic.samples else 0
 
-    def settle(self, load: Load) -> tuple[Load, Settled]:
-        """Send samples through until the rate is steady, as far as the load asks for that.
+    def settle(self, traffic: Traffic) -> tuple[Traffic, Settled]:
+        """Send samples through until the rate is steady, as far as the traffic asks for that.
 
-        Returns the load with the number of samples to measure, and what went through.
+        Returns the traffic with the number of samples to measure, and what went through.
         """
-        first = max(load.warmup, 1) * widest(self.stages)
-        most = None if load.settle else 1 if load.least_s and load.warmup else 0
+        first = max(traffic.warmup, 1) * widest(self.stages)
+        most = None if traffic.settle else 1 if traffic.least_s and traffic.warmup else 0
         if most == 0:
-            return load, Settled()
+            return traffic, Settled()
 
         def stretch(count: int) -> Timing:
-            source = Repeated(load.samples, count)
-            return self.figures(summarize(self._send(load, source)))
+            source = Repeated(traffic.samples, count)
+            return self.figures(summarize(self._send(traffic, source)))
 
         settled = settle(stretch, first, most=most)
-        count = count_for(settled.rate_per_s, load.least_s, load.count)
-        if not load.apart:
-            load = replace(load, count=count)
-        return load, settled
+        count = count_for(settled.rate_per_s, traffic.least_s, traffic.count)
+        if not traffic.apart:
+            traffic = replace(traffic, count=count)
+        return traffic, settled
 
-    def run(self, load: Load, keep: Callable[[int], bool] = lambda s: False) -> Trace:
+    def run(self, traffic: Traffic, keep: Callable[[int], bool] = lambda s: False) -> Trace:
         """Send the warm-up and the measured samples through; of a schedule these alone count.
 
         Raises
@@ -139,9 +130,9 @@ class Pipeline:
         FormatError
             The devices of a schedule would wait for each other for ever.
         """
-        sink = load.sink(keep)
+        sink = traffic.sink(keep)
         try:
-            trace = self._through(load, sink)
+            trace = self._through(traffic, sink)
         except BaseException:
             with suppress(DnnpError):  # what was done stays, but this is not why it ends
                 sink.close()
@@ -149,28 +140,31 @@ class Pipeline:
         sink.close()
         return replace(trace, outputs=sink.outputs(trace.done))
 
-    def _through(self, load: Load, sink: Sink) -> Trace:
+    def _through(self, traffic: Traffic, sink: Sink) -> Trace:
         """Send warm-up and samples through, on their own or together."""
-        if not load.apart:
-            return self._send(load, load.source(self.warmup(load) + load.count), sink, among=0)
-        first = self.warmup_apart(load)
+        if not traffic.apart:
+            source = traffic.source(self.warmup(traffic) + traffic.count)
+            return self._send(traffic, source, sink, among=0)
+        first = self.warmup_apart(traffic)
         orders: DeviceOrders | None = None
         scheduled: ScheduleSteps | None = None
-        if load.program is not None:
-            scheduled = schedule_steps(self.steps, load.program.unit_orders, emulate=load.emulate)
-            orders = scheduled.device_orders(self.outputs, load.queue)
+        if traffic.program is not None:
+            unit_orders = traffic.program.unit_orders
+            scheduled = schedule_steps(self.steps, unit_orders, emulate=traffic.emulate)
+            orders = scheduled.device_orders(self.outputs, traffic.queue)
         if first:
-            trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
+            source = Repeated(traffic.samples, first)
+            trace = self._send(traffic, source, among=0, after=traffic.expected)
             if trace.interrupted:
                 return trace.before(0)
         steps = self.steps if scheduled is None else scheduled.steps
-        source = load.source(load.count)
-        trace = self._send(load, source, sink, among=first, steps=steps, orders=orders)
+        source = traffic.source(traffic.count)
+        trace = self._send(traffic, source, sink, among=first, steps=steps, orders=orders)
         return trace if scheduled is None else scheduled.apart(trace)
 
     def _send(
         self,
-        load: Load,
+        traffic: Traffic,
         source: Source,
         sink: Sink | None = None,
         *,
@@ -187,7 +181,7 @@ class Pipeline:
 
         def progress(number: int) -> None:
             if among is not None:
-                known = load.expected if source.count is None else source.count
+                known = traffic.expected if source.count is None else source.count
                 total = among + known + after if known else 0
                 self.watch.progress(among + number, total)
 
@@ -196,30 +190,30 @@ class Pipeline:
             source,
             sink or Sink(),
             self.outputs,
-            queue=load.queue,
-            window=load.window,
+            queue=traffic.queue,
+            window=traffic.window,
             interrupted=self.watch.interrupted,
             progress=progress,
             orders=orders,
         )
 
-    def summarize(self, trace: Trace, load: Load) -> Timing:
+    def summarize(self, trace: Trace, traffic: Traffic) -> Timing:
         """Figures of a trace."""
-        if load.program is not None:
+        if traffic.program is not None:
             return self.figures(summarize_schedule(trace, self.devices))
-        return self.figures(summarize(trace, self.warmup(load)))
+        return self.figures(summarize(trace, self.warmup(traffic)))
 
     def figures(self, timing: Timing) -> Timing:
         """Figures without those that mean nothing here."""
         return replace(timing, taken=()) if self.crowded else timing
 
-    def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
+    def verify(self, trace: Trace, traffic: Traffic, tolerance: Tolerance) -> Verdict:
         """Compare the outputs that a trace kept with those of the whole model."""
         self.watch.checks("verifying", 0.0)
         whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
         stopped = self.watch.interrupted
-        if load.files is not None:
-            files, went = load.files, load.files.went or ()
+        if traffic.files is not None:
+            files, went = traffic.files, traffic.files.went or ()
 
             def case_of(number: int) -> Case:
                 return case_of_file(went[number], files.read, whole.run)
@@ -227,7 +221,7 @@ class Pipeline:
             verdict = verify_files(len(went), case_of, tolerance, stopped)
         else:
             reference = []
-            for sample in load.samples:
+            for sample in traffic.samples:
                 if stopped():
                     return Verdict()
                 values = whole.run(dict(sample))
@@ -236,7 +230,7 @@ class Pipeline:
 
             def case_of(number: int) -> Case:
                 i = number % len(reference)
-                shown, sample = f"sample {number}", load.samples[i]
+                shown, sample = f"sample {number}", traffic.samples[i]
                 return Case(shown, sample, reference[i], trace.outputs[number])
 
         if not verdict.ok and not stopped():
@@ -244,14 +238,14 @@ class Pipeline:
         return verdict
 
     def _examiner(self, tolerance: Tolerance) -> Examiner:
-        """What finds out why outputs differ."""
+        """Make the examiner of outputs that differ."""
         model = self.made or self.model
         opened = exposed(model, [part.model for part in self.parts])
         names = [value.name for value in opened.graph.output]
         config = reference_config(self.homes, self.config)
 
         def run_by(config: SessionConfig) -> Callable[[Values], Values]:
-            return self._worker(opened, names, config, Place(), "the whole model").run
+            return self.worker("the whole model", opened, names, config, Place()).run
 
         plain = None
         if config.optimization != "disable":
@@ -263,26 +257,30 @@ class Pipeline:
     def whole(
         self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
     ) -> Worker:
-        """The unsplit model."""
-        return self._worker(self.model, self.outputs, config, place, name, alone=alone)
+        """Make a worker for the unsplit model."""
+        return self.worker(name, self.model, self.outputs, config, place, alone=alone)
 
-    def _worker(
+    def worker(
         self,
+        name: str,
         model: ModelProto,
         outputs: Sequence[str],
         config: SessionConfig,
         place: Place,
-        name: str,
         *,
+        host: Sequence[str] | None = None,
+        ahead: Mapping[str, tuple[str, int]] | None = None,
         alone: bool = False,
     ) -> Worker:
+        """Make a session and what calls it; see `make_stage` for `host` (None: all) and `ahead`."""
         model = use_weights(model, self.weights) if self.weights else model
         with making_session(name):
             session, threads = with_threads(
                 lambda: make_session(model, self.folder, config, place, self.weights, alone=alone)
             )
-        stage = make_stage(session, outputs, outputs, config, place)
-        return Worker(name, stage, place.cores, stage.stop, threads)
+        host = outputs if host is None else host
+        stage = make_stage(session, outputs, host, config, place, ahead)
+        return Worker(name, stage, place.cores, stage.stop, threads, memory=stage.memory)
 
 
 MAX_SESSIONS = 4096
@@ -312,7 +310,7 @@ def prepare(
     made: ModelProto | None = None,
     known: Mapping[str, TensorType] | None = None,
     weights: Mapping[str, NDArray[np.generic]] | None = None,
-    watch: Watch | None = None,
+    watch: RunCallbacks | None = None,
     pool: WorkerPool[Any] | None = None,
 ) -> Pipeline:
     """Split a model by a plan and make a session for every replica of every stage.
@@ -331,7 +329,7 @@ def prepare(
     """
     from dnnp.formats.onnx.stages import split_model
 
-    watch = watch or Watch()
+    watch = watch or RunCallbacks()
     used = [stage for stage in stages if stage.nodes]
     parts = split_model(made or model, [stage.nodes for stage in used], known)
     count_sessions(used)
@@ -359,9 +357,7 @@ def prepare(
         if pool is None:
             step = make_step(pipeline, name, part, spots)
         else:
-            common = Common(folder, config, pipeline.weights)
-            step = pooled_step(pool, name, part, spots, used[i].device, common)
-            pipeline.left.append(Left())
+            step = pooled_step(pipeline, pool, name, part, spots, used[i].device)
         pipeline.steps.append(step)
     if pool is not None:
         pool.ready()
@@ -369,79 +365,60 @@ def prepare(
 
 
 def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
-    """Sessions for one stage; an interruption leaves out replicas, as nothing will run."""
-    config, weights = pipeline.config, pipeline.weights
-    model = use_weights(part.model, weights) if weights else part.model
+    """Make sessions for one stage; an interruption leaves out replicas, as nothing will run."""
+    config = pipeline.config
     host, ahead = copied_outputs(part.targets, pipeline.homes, overlap=config.overlap)
     workers = []
     for j, spot in enumerate(spots):
         if j and pipeline.watch.interrupted():
             break
-        shown = f"replica {j} of {name}" if len(spots) > 1 else name
-        with making_session(shown):
-            session, threads = with_threads(
-                partial(make_session, model, pipeline.folder, config, spot, weights)
-            )
-        stage = make_stage(session, part.outputs, host, config, spot, ahead)
-        workers.append(Worker(shown, stage, spot.cores, stage.stop, threads))
-    provider, options = config.at(spots[0]).provider, dict(config.options)
-    left = note_provider(name, provider, session, model, options, pipeline.watch.note)
+        shown = _replica_name(name, j, spots)
+        workers.append(
+            pipeline.worker(shown, part.model, part.outputs, config, spot, host=host, ahead=ahead)
+        )
+    stage: Any = workers[-1].call
+    provider, note = config.at(spots[0]).provider, pipeline.watch.note
+    model = use_weights(part.model, pipeline.weights) if pipeline.weights else part.model
+    left = note_provider(name, provider, stage.session, model, dict(config.options), note)
     pipeline.left.append(left)
     ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
     pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
     return Step(name, part.inputs, part.outputs, tuple(workers))
 
 
-class Common(NamedTuple):
-    """What the stages of a model have in common."""
-
-    folder: Path
-    """Where the model's external data are."""
-    config: SessionConfig
-    weights: Mapping[str, NDArray[np.generic]]
-    """Values for initializers."""
+def _replica_name(stage: str, number: int, spots: Sequence[Place]) -> str:
+    return f"replica {number} of {stage}" if len(spots) > 1 else stage
 
 
 def pooled_step(
+    pipeline: Pipeline,
     pool: WorkerPool[Any],
     name: str,
     part: StageModel,
-    places: Sequence[Place],
+    spots: Sequence[Place],
     device: str,
-    common: Common,
 ) -> Step:
-    """Workers for one stage, a replica at each place; `pool.ready` waits for them."""
-    folder, config, weights = common
+    """Have workers made for one stage, a replica at each place; `pool.ready` waits for them."""
+    config, weights = pipeline.config, pipeline.weights
     model = use_weights(part.model, weights) if weights else part.model
-    supplied = supplied_weights(model, folder, weights)
+    supplied = supplied_weights(model, pipeline.folder, weights)
     shared = pool.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
     workers = []
-    for j, place in enumerate(map(pool.place, places)):
-        shown = f"replica {j} of {name}" if len(places) > 1 else name
-        recipe = SessionRecipe(part.outputs, os.path.realpath(folder), config, place)
-        spec = WorkerSpec(shown, place, device, config.threads, int(bool(place.memory)))
+    for j, place in enumerate(map(pool.place, spots)):
+        recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), config, place)
+        gpus = int(bool(place.memory))
+        spec = WorkerSpec(_replica_name(name, j, spots), place, device, config.threads, gpus)
         workers.append(pooled_worker(pool, spec, recipe, shared))
+    pipeline.left.append(Left())
     return Step(name, part.inputs, part.outputs, tuple(workers))
 
 
 def pooled_worker(pool: WorkerPool[Any], spec: WorkerSpec, recipe: Recipe, shared: Any) -> Worker:
-    """A worker for a spec."""
+    """Have a worker made; its tensors lie in the host's memory that all stages share, or apart."""
     remote = pool.add(spec, recipe, shared)
-    here = pool.kind == "process" and not spec.place.memory
-    call = _Call(remote, None if here else "host")
-    return Worker(spec.name, call, spec.place.cores, remote.stop, remote=remote)
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One sample at a time, while no pipeline runs."""
-
-    remote: Remote
-    memory: Memory
-    """Where its tensors lie: in memory of the host that all stages share, or one of its own."""
-
-    def __call__(self, values: Values) -> Values:
-        return self.remote.call(values)
+    memory = None if pool.kind == "process" and not spec.place.memory else "host"
+    cores = spec.place.cores
+    return Worker(spec.name, remote.call, cores, remote.stop, remote=remote, memory=memory)
 
 
 THREAD, PROCESS, RAY = "thread", "process", "ray"

@@ -1,9 +1,18 @@
-"""Passes of a schedule as steps of a pipeline, and what each unit does, one job after the other.
+"""A schedule as steps of a pipeline, and the jobs of each unit, one after the other.
 
 A pass that runs nodes is a step, and so is a transfer. Of several units that run a pass at once the
 last one works; the others arrive before and leave when it is done, which are steps too. So they
 do nothing else meanwhile, and whatever waits for something is a job that waits for other jobs: a
-rehearsal of all jobs (`scheduled.room_of`) proves that none waits for ever.
+rehearsal of all jobs (`room_of`) proves that none waits for ever.
+
+Devices run their blocks in the order of the schedule; a block starts when the one before it on
+its device has ended and its inputs are there. Start times are not waited for, but a stage that is
+faster than predicted gets no further ahead of the next one than the schedule lets it, and a few
+samples.
+
+Threads of one process could read each other's tensors, but a schedule with transfers says that
+they move, so they do: the thread of the link, or of the device that receives, copies every tensor;
+from a GPU to the host. An emulated link copies nothing and takes as long as the schedule says.
 """
 
 from __future__ import annotations

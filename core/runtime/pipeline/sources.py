@@ -1,4 +1,8 @@
-"""Samples of a run: lists, arrivals and files that go in, outputs that are kept or written."""
+"""Samples of a run: lists, arrivals and files that go in, outputs that are kept or written.
+
+Files go through once each: one thread reads ahead of the pipeline, and a few write after it. Files
+whose outputs are there are passed over, so that a run that was broken off goes on where it was.
+"""
 
 from __future__ import annotations
 
@@ -487,7 +491,7 @@ def write_whole(target: str, values: Values) -> None:
 
 
 @dataclass(frozen=True)
-class Load:
+class Traffic:
     """Samples to send through a pipeline, and limits on the way."""
 
     samples: Sequence[Sample]
@@ -548,7 +552,7 @@ def widest(stages: Sequence[Stage]) -> int:
 
 
 @dataclass
-class Watch:
+class RunCallbacks:
     """Callbacks of a run."""
 
     note: Callable[[str], None] = lambda message: None

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.limits import watched
+from dnnp.core.runtime.model.session import Memory
 from dnnp.core.runtime.values import Values
 
 Call = Callable[[Values], Values]
@@ -31,6 +32,7 @@ class Worker:
     """Other threads that compute with this one, by the system's numbers."""
     remote: Remote | None = None
     """Who computes, if it is no thread of this process."""
+    memory: Memory = None
 
     def run(self, values: Values) -> Values:
         """Compute, within the limits of time and memory."""

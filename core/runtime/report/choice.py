@@ -1,4 +1,4 @@
-"""Which way to run a model is the fastest: a pipeline, the whole model at once, or replicas of it.
+"""Choice of the fastest way to run a model: pipeline, whole model or replicas of it.
 
 What was measured decides, among the ways that fit the memory of the devices; what was predicted
 stands beside it.
@@ -32,7 +32,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class Offer:
-    """What is known of the ways before they run."""
+    """Predictions for the ways before they run."""
 
     copies: int | None = None
     """Devices of the plan that can hold the whole model: as many replicas there may be; None: all
@@ -79,11 +79,11 @@ class Choice:
 
     @property
     def disturbed(self) -> str:
-        """Why the comparison tells nothing; empty: it does, or nothing had to be compared."""
+        """Reason why the comparison tells nothing; empty: it does, or there is none."""
         return tells_nothing(self.taken) if self.second else ""
 
     def record(self) -> dict[str, Any]:
-        """What the run record says of it."""
+        """Fields of the run record."""
         fields: dict[str, Any] = {"mode": self.mode, "ratio": self.ratio, "clear": self.clear}
         if self.predicted is not None:
             fields["predicted_ratio"] = self.predicted
@@ -97,7 +97,7 @@ class Choice:
         return fields
 
     def reason(self) -> str:
-        """Why it is chosen."""
+        """Reason for the choice."""
         if not self.second:
             return "no other way fits the memory of the devices"
         said = f"{_times(self.lead)} the rate of the {SPOKEN[self.second]}, measured"
@@ -134,7 +134,7 @@ def _times(ratio: float) -> str:
 
 
 def is_clear(timings: Mapping[str, Timing]) -> bool:
-    """Whether the order of the first two is clear enough to stop.
+    """True if the order of the first two is clear enough to stop.
 
     They differ by more than their rounds do, or are so close that it does not matter.
     """

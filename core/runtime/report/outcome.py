@@ -39,7 +39,7 @@ OTHERS = "other processes or the host"
 
 
 class Forecast(NamedTuple):
-    """What a plan or its schedule predicts, besides the loads of the stages; None: nothing."""
+    """Predictions of a plan or schedule besides the loads of stages; None: nothing."""
 
     latency_s: float | None = None
     """Time of one sample."""
@@ -56,7 +56,7 @@ NO_FORECAST = Forecast()
 
 @dataclass(frozen=True)
 class Checks:
-    """What to do besides measuring."""
+    """Steps besides measuring."""
 
     tolerance: Tolerance | None = None
     """Compare outputs with the whole model, to this tolerance; None: do not."""
@@ -114,7 +114,7 @@ class Outcome:
     """Why no factors were learned, though that was asked for."""
 
     def timeline(self) -> Timeline:
-        """When each device had which sample."""
+        """Timeline of the devices."""
         orders = None if self.program is None else self.program.unit_orders.orders
         ran = self.pipeline
         return timeline(
@@ -158,7 +158,7 @@ class Outcome:
         return records
 
     def _verdict_fields(self) -> dict[str, Any]:
-        """What the comparison with the whole model says."""
+        """Result of the comparison with the whole model."""
         verdict, tolerance = self.verdict, self.checks.tolerance
         if verdict is None:
             return {}
@@ -170,7 +170,7 @@ class Outcome:
         return {"verified": verdict.ok, **finite, **limits, **own}
 
     def _stage_fields(self) -> list[dict[str, Any]]:
-        """What was predicted and measured of each stage of the pipeline."""
+        """Predicted and measured load of each stage."""
         ran, timing = self.pipeline, self.timing
         mixed = len(providers_of(ran.homes, ran.config)) > 1
         return [
@@ -232,7 +232,7 @@ class Outcome:
         return lines
 
     def _sample_lines(self) -> list[str]:
-        """How much was measured, what was left out, and what others took from it."""
+        """Number of samples measured and left out, and time that others took."""
         if not self.timing.samples:
             return []
         line = f"samples     {self.timing.samples}"
@@ -305,7 +305,7 @@ from one GPU to another; `host`, they go through the memory of the host."""
 def run_fields(
     steps: Sequence[Step], homes: Sequence[Sequence[Place]], config: SessionConfig
 ) -> dict[str, Any]:
-    """What a run record says of providers, and of the links between its stages.
+    """Fields of a run record about providers, and the links between its stages.
 
     `from` and `to` of a link are positions in the list of its stages.
     """
@@ -314,7 +314,7 @@ def run_fields(
         fields["provider_options"] = [f"{name}={value}" for name, value in config.options]
     maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
     pairs = {(maker[n], j) for j, step in enumerate(steps) for n in step.inputs if n in maker}
-    lies = [[getattr(w.call, "memory", None) for w in step.workers] for step in steps]
+    lies = [[worker.memory for worker in step.workers] for step in steps]
     links = [{"from": i, "to": j, "how": link_kind(lies[i], lies[j])} for i, j in sorted(pairs)]
     if links:
         fields["links"] = links
@@ -324,7 +324,7 @@ def run_fields(
 
 
 def stage_fields(home: Sequence[Place], left: Left, *, mixed: bool) -> dict[str, Any]:
-    """What a run record says of where a stage ran; its provider, if `mixed` with others."""
+    """Fields of a run record about where a stage ran; its provider, if `mixed` with others."""
     fields: dict[str, Any] = {"provider": home[0].provider} if mixed else {}
     if any(place.memory for place in home):
         fields["gpus"] = sorted({place.device_id for place in home})
@@ -334,7 +334,7 @@ def stage_fields(home: Sequence[Place], left: Left, *, mixed: bool) -> dict[str,
 
 
 def where(home: Sequence[Place]) -> str:
-    """Where the replicas of a stage are, in words; empty: on the CPU."""
+    """Provider and GPUs of a stage in words; empty: on the CPU."""
     provider = home[0].provider if home else "cpu"
     if provider in ("", "cpu"):
         return ""
@@ -343,7 +343,7 @@ def where(home: Sequence[Place]) -> str:
 
 
 def link_kind(tail: Sequence[Any], head: Sequence[Any]) -> str:
-    """How tensors get from the replicas of one stage to those of another, the farthest way of all.
+    """Way of tensors from the replicas of one stage to those of another, the farthest of all.
 
     Parameters
     ----------

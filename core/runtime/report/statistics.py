@@ -1,4 +1,9 @@
-"""What happened in a run: when each stage had which sample, what moved, and the timeline."""
+"""Statistics of a run: its trace, transfers, timeline and figures, and when they are steady.
+
+A rate that still changes says little: caches fill, processors change their speed, and whatever ran
+before may take a moment to end. So stretches of samples go through until two in a row have the
+same rate and no other process took part of the processors meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from dnnp.formats.trace_events import Edge, Move, Timeline, Work
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened: times in nanoseconds of `time.perf_counter_ns`."""
+    """Times of a run in nanoseconds of `time.perf_counter_ns`."""
 
     start_ns: NDArray[np.int64]
     """i64[stages, samples], when a stage had all inputs of a sample."""
@@ -125,7 +130,7 @@ def _device(stage: Stage, replica: int) -> str:
 def _replicas(
     orders: Sequence[Sequence[Job]], step: int, samples: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Which replica of a step a schedule has run each sample on."""
+    """Replica of a step that a schedule has run each sample on."""
     found = {job.sample: job.replica for order in orders for job in order if job.step == step}
     return np.array([found[int(sample)] for sample in samples], dtype=np.int64)
 
@@ -154,7 +159,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Moved:
-    """What the transfers did: times in nanoseconds, as those of a trace."""
+    """Times of transfers in nanoseconds, as those of a trace."""
 
     transfers: tuple[Transfer, ...]
     start_ns: NDArray[np.int64]
@@ -165,7 +170,7 @@ class Moved:
     emulated: bool
 
     def before(self, count: int) -> Moved:
-        """What they did for the first `count` samples."""
+        """Those of the first `count` samples."""
         return replace(self, start_ns=self.start_ns[:, :count], end_ns=self.end_ns[:, :count])
 
     @property
@@ -279,7 +284,7 @@ class Timing:
 
     @property
     def lost(self) -> float:
-        """What other processes took from all stages together.
+        """Share of time that other processes took from all stages together.
 
         So much the pipeline may lose: stages that lose time one after the other all hold it up.
         """
@@ -414,7 +419,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Settled:
-    """What went through before the measurement."""
+    """Samples before the measurement."""
 
     samples: int = 0
     rate_per_s: float = 0.0
@@ -470,18 +475,18 @@ def count_for(rate_per_s: float, seconds: float, least: int) -> int:
 
 
 def is_disturbed(timing: Timing) -> bool:
-    """Whether other processes took enough to matter."""
+    """True if other processes took enough to matter."""
     return timing.lost > DISTURBED
 
 
 def tells_nothing(taken: float) -> str:
-    """Why nothing is concluded where others took such a share; empty: it may be."""
+    """Reason to conclude nothing where others took such a share; empty: there is none."""
     if taken <= MOST_TAKEN:
         return ""
     return f"other processes or the host took {taken:.0%} of the processors, above {MOST_TAKEN:.0%}"
 
 
 def worth_repeating(timing: Timing, tries: int, spent_s: float) -> bool:
-    """Whether to measure again after so many tries, which took so many seconds in all."""
+    """Decide on another measurement after so many tries, which took so many seconds in all."""
     again = spent_s / max(tries, 1)
     return is_disturbed(timing) and tries < TRIES and spent_s + again <= PATIENCE_S

@@ -24,7 +24,7 @@ SHARES = tuple(step / 10 for step in range(1, 13))
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to try."""
+    """Settings of a sweep."""
 
     process: str
     """How samples arrive."""
@@ -46,7 +46,7 @@ class Sweep:
 
 @dataclass
 class Swept:
-    """What came of it."""
+    """Results of a sweep."""
 
     sweep: Sweep
     capacity_per_s: float
@@ -56,7 +56,7 @@ class Swept:
 
     @property
     def knee(self) -> Queueing | None:
-        """Where throughput over mean latency is largest: more load costs more than it brings."""
+        """Rate with the largest throughput over mean latency: more costs more than it brings."""
         figures = [found for _, found in self.rows]
         return max(figures, key=lambda found: found.power, default=None)
 
@@ -71,7 +71,7 @@ class Swept:
         return best
 
     def record(self) -> dict[str, Any]:
-        """What a run record says of it."""
+        """Fields of the run record."""
         seed = {"seed": self.sweep.seed} if self.sweep.process == POISSON else {}
         named = {"knee_per_s": self.knee, "sustained_per_s": self.sustained}
         return {
@@ -167,7 +167,7 @@ class Queueing:
 
     @property
     def saturated(self) -> bool:
-        """Whether the pipeline does not keep up: too many are left behind to be chance."""
+        """True if the pipeline does not keep up: too many are left behind to be chance."""
         return self.backlog > self.workers + max(MANY * self.samples, math.sqrt(self.samples))
 
     @property
@@ -176,7 +176,7 @@ class Queueing:
         return self.throughput_per_s / self.mean_s if self.mean_s > 0 else 0.0
 
     def fields(self) -> dict[str, Any]:
-        """What a record says of it."""
+        """Fields of a record."""
         quantiles = zip(QUANTILES, self.quantiles_s, strict=True)
         return {
             "rate_per_s": self.arrivals.rate_per_s,

@@ -1,4 +1,4 @@
-"""Whether the split model computes what the whole model computes, and if not, where it differs."""
+"""Compare the split model with the whole model, and find where they differ."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def tolerance_for(
 
 
 def _has_blocks(node: NodeProto) -> bool:
-    """Whether a node reads weights that are quantised in blocks."""
+    """True if a node reads weights that are quantised in blocks."""
     if node.op_type == "DequantizeLinear":
         return any(a.name == "block_size" and a.i > 0 for a in node.attribute)
     return node.op_type in _BLOCKS
@@ -115,7 +115,7 @@ def drawing_nodes(model: ModelProto) -> list[str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """How two values of one tensor differ."""
+    """Difference of two values of one tensor."""
 
     max_abs: float
     """Largest difference where both are finite."""
@@ -242,7 +242,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether all outputs agree."""
+        """True if all outputs agree."""
         return not self.fault
 
 
@@ -311,7 +311,7 @@ def case_of_file(item: Item, read: Callable[[str], Mapping[str, Any]], whole: Ca
 
 
 def weak_points(reference: Sequence[Values], tolerance: Tolerance) -> list[str]:
-    """Why agreement with these outputs would prove little; a message an output."""
+    """Messages about outputs whose agreement would prove little."""
     messages = []
     for name in reference[0] if reference else ():
         reason = _weakness([values[name] for values in reference], tolerance)

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 class _Worker:
-    """What the process knows."""
+    """State of the process."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -145,7 +145,7 @@ class _Worker:
     def _room(
         self, outputs: Mapping[str, Form | Plain], room: Sequence[tuple[BufferId, int]]
     ) -> dict[str, Ref]:
-        """Where outputs go: into buffers that the parent offers, or into new ones."""
+        """Places for outputs: in buffers that the parent offers, or in new ones."""
         sizes = [
             out.data.nbytes if isinstance(out, Plain) else nbytes(out.dtype, out.shape)
             for out in outputs.values()

@@ -32,7 +32,7 @@ BufferId = int | str
 
 
 class Ref(NamedTuple):
-    """Where a value lies."""
+    """Place of a value."""
 
     buffer: BufferId
     offset: int
@@ -231,7 +231,7 @@ class Done(NamedTuple):
 
 
 def failure_of(error: Exception) -> Failed:
-    """What is said about an error; of one that is not ours its kind and first line."""
+    """Message about an error; of one that is not ours its kind and first line."""
     if isinstance(error, DnnpError):
         return Failed(type(error).__name__, str(error))
     kind = type(error).__name__

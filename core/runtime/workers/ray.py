@@ -1,4 +1,8 @@
-"""What computes on a Ray cluster: an actor, in a process that Ray starts."""
+"""Workers that are actors of a Ray cluster, and where they go.
+
+The runner holds references only. A tensor goes from the node where it was made to the node where it
+is read; of an actor that is lost the inputs are still there, unless their node is lost too.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 class Home(NamedTuple):
-    """Where an actor is."""
+    """Address and machine of an actor."""
 
     node: str
     """Its address."""
@@ -51,7 +55,7 @@ class Home(NamedTuple):
 
 
 def machine() -> str:
-    """What tells this machine from others, as long as it runs."""
+    """Name that tells this machine from others, as long as it runs."""
     with suppress(OSError), open(_BOOT, encoding="ascii") as file:
         return file.read().strip()
     return ""
@@ -93,7 +97,7 @@ class Computer:
         return Home(ray.util.get_node_ip_address(), machine())
 
     def clock(self) -> int:
-        """What the clock says here."""
+        """Clock of the actor."""
         return time.perf_counter_ns()
 
     def compute(
@@ -219,7 +223,7 @@ class RayWorker(RemoteWorker[_Sent]):
         return Answer(values, start_ns - self._ahead_ns, end_ns - self._ahead_ns, waited_ns)
 
     def _get(self, ref: Any, seconds: float) -> Any:
-        """What Ray has promised; raises what `_answer` does."""
+        """Wait for what Ray has promised; raises what `_answer` does."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(ref, timeout=finite(seconds))
@@ -432,7 +436,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Seat(NamedTuple):
-    """Where an actor goes, and what it asks for there."""
+    """Node of an actor, and what it asks for there."""
 
     node: str
     """The node's number in the cluster."""

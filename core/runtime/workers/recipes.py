@@ -1,4 +1,4 @@
-"""What a worker elsewhere makes of the bytes of a model: a session, and how it computes."""
+"""Recipes of stages for workers outside this process: a session from the bytes of a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = {
 
 
 class Form(NamedTuple):
-    """What an output is, whatever the inputs hold."""
+    """Type and shape of an output, whatever the inputs hold."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -113,7 +113,7 @@ class _SessionStage:
 
 def _forms(stage: Any) -> dict[str, Form] | None:
     """The forms of all outputs, if the session states them and can write where it is told to."""
-    if type(stage) is not CpuStage:
+    if not isinstance(stage, CpuStage) or stage.memory is not None:
         return None
     known: dict[str, Form] = {}
     types = {value.name: value for value in stage.session.get_outputs()}
@@ -148,5 +148,5 @@ class Computing:
         self._waits = WaitClock()
 
     def waited_ns(self, now_ns: int) -> int:
-        """How long the thread waited for its core since this was last more than 0."""
+        """Nanoseconds that the thread waited for its core since this was last more than 0."""
         return self._waits.at_times_ns(now_ns, self.threads)
