@@ -450,13 +450,7 @@ def all_ends(problem: HybridProblem, most: int) -> Bools | None:
     """Every set of items that holds what follows them; bool[I, n]. None: more than `most`."""
     last = problem.n - 1
     lattice = make_lattice(problem.n, last - problem.head, last - problem.tail, most)
-    if lattice is None:
-        return None
-    member = np.zeros((lattice.size, problem.n), dtype=np.bool_)
-    for i in range(1, lattice.size):
-        member[i] = member[lattice.parent[i]]
-        member[i, last - lattice.last[i]] = True
-    return member
+    return None if lattice is None else np.ascontiguousarray(lattice.sets(problem.n)[:, ::-1])
 
 
 def ends_of_orders(orders: Sequence[Ints]) -> Bools:

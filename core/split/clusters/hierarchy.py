@@ -30,11 +30,12 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.clusters import segments
+from dnnp.core.split.clusters.edges import Arcs, make_arcs
 from dnnp.core.split.clusters.segment import NONE, cover, look_back, make_scratch
 from dnnp.core.split.clusters.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
 from dnnp.core.split.ideals.decide import Goal
 from dnnp.core.split.ideals.lattice import Lattice
-from dnnp.core.split.ideals.lattice_edges import Arcs, Costs, make_arcs, make_costs
+from dnnp.core.split.ideals.problem import PricedGraph
 
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
@@ -140,15 +141,24 @@ def search(
 ) -> LatticeOutcome | None:
     """Best split along a lattice of the line's positions; None if it has too many blocks."""
     size, copies = case.size, case.problem.options.max_replicas
-    costs = make_costs(case.problem.graph, line, case.problem.options, case.level)
     limit = np.inf if best is None else best.value
-    arcs = make_arcs(costs, lattice, limit, spans=copies > size)
-    if arcs is None:
+    if not np.isfinite(line.work).any(axis=0).all():
+        return LatticeOutcome(best, limit, limit)
+    found = make_arcs(
+        case.problem.graph,
+        line,
+        case.problem.options,
+        lattice,
+        limit,
+        level=case.level,
+        spans=copies > size,
+    )
+    if found is None:
         return None
     full, rest = divmod(case.accelerator.count, size)
     most = line.n * copies
     platform = Platform(min(size, most), min(full, most), min(rest, most), min(case.cpus, most))
-    pipelines = _Pipelines(case, line, lattice, costs, arcs, platform)
+    pipelines = _Pipelines(case, line, lattice, *found, platform)
     flat = _Flat(pipelines, limit)
     low = least(flat, 0.0)
     if low == np.inf:
@@ -227,7 +237,7 @@ class _Pipelines:
         case: ClusterCase,
         line: Line,
         lattice: Lattice,
-        costs: Costs,
+        costs: PricedGraph,
         arcs: Arcs,
         platform: Platform,
     ) -> None:

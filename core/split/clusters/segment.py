@@ -1,7 +1,7 @@
 """Kernels for one cluster's segment: its blocks priced at its boundary, and the fewest devices.
 
 In a cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays
-more than its cheapest load (`dnnp.core.split.ideals.lattice_edges`) for the tensors that cross the
+more than its cheapest load (`dnnp.core.split.clusters.edges`) for the tensors that cross the
 boundary of N: for those it makes, and for those from outside that it reads. What crosses the end B
 is priced once for all segments that end there, what crosses the start A or touches CPUs for each. A
 block runs on the fewest devices, `copies_of`, that keep it within the target. `cover` finds a
@@ -15,12 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.load_formula import load_of, share_of
-from dnnp.core.kernels.kernel import kernel
+from dnnp.core.kernels.kernel import callee, kernel, part
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.ideals.lattice_edges import Arcs
+from dnnp.core.split.clusters.edges import Arcs
 
 NONE = 1 << 30
 """More devices than there can be."""
+
+NOTHING = (0.0, 0.0, 0.0, 0.0)
+"""That is moved."""
 
 BUCKETS = 16
 """Numbers of devices by which blocks are told apart; the last one stands for all larger ones."""
@@ -120,12 +123,12 @@ def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
     )
 
 
-@kernel
+@part
 def has(bits, ideal, item):  # type: ignore[no-untyped-def]
     return ((bits[ideal, item >> 6] >> np.uint64(item & 63)) & np.uint64(1)) != 0
 
 
-@kernel
+@part
 def subset(a, x, y):  # type: ignore[no-untyped-def]
     """Whether ideal x is inside ideal y."""
     for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
@@ -134,65 +137,73 @@ def subset(a, x, y):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
-def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-def]
-    """Whether the block from ideal x to y has one of the pins."""
-    for w in range(low_word[x], high_word[y] + 1):  # noqa: SIM110  (numba has no `any`)
-        if pins[w] & bits[y, w] & ~bits[x, w]:
-            return True
-    return False
-
-
-@kernel
-def extra(bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost):  # type: ignore[no-untyped-def]
+@part
+def extra(a, s, x, y):  # type: ignore[no-untyped-def]
     """What a block pays for the listed nets: (in, out) of each pass."""
+    bits, pins = a.bits, a.pins
     arriving, leaving, late_in, late_out = 0.0, 0.0, 0.0, 0.0
-    for i in range(len(made)):
-        if has(bits, y, made[i]) and not has(bits, x, made[i]):
-            leaving += made_cost[0, i]
-            late_out += made_cost[1, i]
-    for i in range(len(read)):
-        if _touches(pins[read[i]], bits, low_word, high_word, x, y):
-            arriving += read_cost[0, i]
-            late_in += read_cost[1, i]
+    for i in range(s.counts[0]):
+        if has(bits, y, s.made[i]) and not has(bits, x, s.made[i]):
+            leaving += s.made_cost[0, i]
+            late_out += s.made_cost[1, i]
+    for i in range(s.counts[1]):
+        for w in range(a.low_word[x], a.high_word[y] + 1):
+            if pins[s.read[i], w] & bits[y, w] & ~bits[x, w]:
+                arriving += s.read_cost[0, i]
+                late_in += s.read_cost[1, i]
+                break
     return arriving, leaving, late_in, late_out
 
 
-@kernel
-def _list_net(p, s, net, makes):  # type: ignore[no-untyped-def]
+@part
+def everything(s):  # type: ignore[no-untyped-def]
+    """The costs of all listed nets: (in, out) of each pass."""
+    arriving, leaving, late_in, late_out = 0.0, 0.0, 0.0, 0.0
+    for i in range(s.counts[0]):
+        leaving += s.made_cost[0, i]
+        late_out += s.made_cost[1, i]
+    for i in range(s.counts[1]):
+        arriving += s.read_cost[0, i]
+        late_in += s.read_cost[1, i]
+    return arriving, leaving, late_in, late_out
+
+
+@callee
+def _list_net(p, a, s, net, makes):  # type: ignore[no-untyped-def]
     """Note a net that the segment makes or reads over its boundary."""
-    cost, late = p.net_cost[net] * (1 - p.factor), p.net_pass[net]
     if makes:
         if not p.net_always[net]:
             s.made[s.counts[0]] = p.net_source[net]
-            s.made_cost[late, s.counts[0]], s.made_cost[1 - late, s.counts[0]] = cost, 0.0
+            for q in range(len(a.over)):
+                s.made_cost[q, s.counts[0]] = a.over[q, net]
             s.counts[0] += 1
     else:
         s.read[s.counts[1]] = net
-        s.read_cost[late, s.counts[1]], s.read_cost[1 - late, s.counts[1]] = cost, 0.0
+        for q in range(len(a.over)):
+            s.read_cost[q, s.counts[1]] = a.over[q, net]
         s.counts[1] += 1
 
 
-@kernel
+@callee
 def _list_end(p, a, end, s):  # type: ignore[no-untyped-def]
     """List the nets between what comes before an ideal's end and what comes after."""
     s.counts[0], s.counts[1] = 0, 0
     s.counts[3] += 1
-    if p.factor == 1.0:
+    if a.over.shape[1] == 0:
         return
     for i in range(a.cut_ptr[end], a.cut_ptr[end + 1]):
         net = a.cut_net[i]
         s.seen[1, net] = s.counts[3]
         if p.net_source[net] >= 0:
-            _list_net(p, s, net, has(a.bits, end, p.net_source[net]))
+            _list_net(p, a, s, net, has(a.bits, end, p.net_source[net]))
 
 
-@kernel
+@callee
 def list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
     """List the other nets on the boundary of a segment: over its start, and with its CPUs."""
     s.counts[0], s.counts[1] = 0, 0
     s.counts[2] += 1
-    if p.factor == 1.0:
+    if a.over.shape[1] == 0:
         return
     for i in range(a.cut_ptr[start], a.cut_ptr[start + 1]):
         _list_other(p, a, start, end, cpus, s, a.cut_net[i])
@@ -204,7 +215,7 @@ def list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
                     _list_other(p, a, start, end, cpus, s, p.item_net[i])
 
 
-@kernel
+@callee
 def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
     source = p.net_source[net]
     if source < 0 or s.seen[0, net] == s.counts[2] or not has(a.bits, end, source):
@@ -217,27 +228,27 @@ def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
             makes = False
     # Those made inside that leave over the end are priced already.
     if not makes or s.seen[1, net] != s.counts[3]:
-        _list_net(p, s, net, makes)
+        _list_net(p, a, s, net, makes)
 
 
-@kernel
-def _tally(bits, pins, low_word, high_word, x, made, read, tally, now):  # type: ignore[no-untyped-def]
-    """Count the pins in an ideal by which blocks pay for the listed nets; once."""
-    if tally[0, x] < now:
+@part
+def _tally(a, s, x):  # type: ignore[no-untyped-def]
+    """Count the pins in an ideal by which blocks pay for the nets over the end; once."""
+    if s.tally[0, x] < s.counts[3]:
         found = 0
-        for i in range(len(made)):
-            found += has(bits, x, made[i])
-        for i in range(len(read)):
-            for w in range(high_word[x] + 1):
-                rest = pins[read[i], w] & bits[x, w]
+        for i in range(s.counts[0]):
+            found += has(a.bits, x, s.made[i])
+        for i in range(s.counts[1]):
+            for w in range(a.high_word[x] + 1):
+                rest = a.pins[s.read[i], w] & a.bits[x, w]
                 while rest:
                     rest &= rest - np.uint64(1)
                     found += 1
-        tally[0, x], tally[1, x] = now, found
-    return tally[1, x]
+        s.tally[0, x], s.tally[1, x] = s.counts[3], found
+    return s.tally[1, x]
 
 
-@kernel
+@part
 def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
     """Fewest devices of a segment besides a block from ideal y to x."""
     width = ahead.shape[1]
@@ -247,8 +258,14 @@ def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
     return least
 
 
-@kernel
-def copies_of(p, goal, first, most, sync, parts, in_s, out_s, late_in, late_out):  # type: ignore[no-untyped-def]
+@part
+def moved_by(parts):  # type: ignore[no-untyped-def]
+    """What the passes of a block move by its parts (f64[2, 3]): (in, out) of each."""
+    return parts[0, 1], parts[0, 2], parts[1, 1], parts[1, 2]
+
+
+@callee
+def copies_of(comm, goal, first, most, sync, parts, moved, more):  # type: ignore[no-untyped-def]
     """Fewest devices, `first` to `most`, that keep a block within the target; NONE: none do.
 
     Parameters
@@ -257,23 +274,24 @@ def copies_of(p, goal, first, most, sync, parts, in_s, out_s, late_in, late_out)
         Time in which an endless number of replicas synchronise.
     parts
         f64[2, 3], of which the compute time of each pass is read.
-    in_s, out_s, late_in, late_out
-        What the passes move.
+    moved, more
+        What the passes move, together: (in, out) of each.
 
     Notes the least load of the pass `goal.vary` above its target.
     """
-    passes, target, above = p.work.shape[1], goal.target, goal.above
-    load = load_of(p.comm, in_s, parts[0, 0], 0.0, out_s)
-    late = load_of(p.comm, late_in, parts[1, 0], 0.0, late_out)
+    target, above = goal.target, goal.above
+    passes = len(target)
+    load = load_of(comm, moved[0] + more[0], parts[0, 0], 0.0, moved[1] + more[1])
+    late = load_of(comm, moved[2] + more[2], parts[1, 0], 0.0, moved[3] + more[3])
     for r in range(first, most + 1):
         wait = sync * (r - 1) / r
         if passes == 1:
-            value = share_of(p.comm, load, r, wait)
+            value = share_of(comm, load, r, wait)
             if value <= target[0]:
                 return r
             above[0] = min(above[0], value)
             continue
-        value, other = share_of(p.comm, load, r, 0.0), share_of(p.comm, late, r, wait)
+        value, other = share_of(comm, load, r, 0.0), share_of(comm, late, r, wait)
         if value <= target[0] and other <= target[1]:
             return r
         if goal.vary == 0 and other <= target[1]:
@@ -291,12 +309,9 @@ def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
     comes before is taken to be near.
     """
     _list_end(p, a, end, s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost
-    read, read_cost = s.read[: s.counts[1]], s.read_cost
-    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
     parts, tail, order, bucket = a.parts, a.tail, s.order, s.bucket
     ahead, edges, priced, copies = s.ahead, s.edges, s.priced, s.copies
-    tally, reach, now, most_copies = s.tally, s.reach, s.counts[3], min(p.copies, most)
+    reach, most_copies = s.reach, min(p.copies[0], most)
     width = ahead.shape[1]
     for i in range(s.sizes[0]):
         ahead[s.listed[i]] = NONE
@@ -308,7 +323,7 @@ def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
             s.listed[listed] = x
             listed += 1
             room = min(most - ahead[x, width - 1], BUCKETS)
-            pins_here = _tally(bits, pins, low_word, high_word, x, made, read, tally, now)
+            pins_here = _tally(a, s, x)
             for i in range(bucket[x, 0], bucket[x, room]):
                 steps += 1
                 e = order[i]
@@ -316,25 +331,17 @@ def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
                 taken, through = copies[e], _fewest_through(ahead, x, reach, y)
                 if through + taken > most:
                     continue
-                in_s, out_s = parts[e, 0, 1], parts[e, 0, 2]
-                late_in, late_out = parts[e, 1, 1], parts[e, 1, 2]
-                before = _tally(bits, pins, low_word, high_word, y, made, read, tally, now)
-                if before < pins_here:
-                    more = extra(
-                        bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
-                    )
-                    steps += len(made) + len(read)
-                    in_s, out_s = in_s + more[0], out_s + more[1]
-                    late_in, late_out = late_in + more[2], late_out + more[3]
-                    taken = copies_of(
-                        p, goal, taken, most_copies, p.sync[0] * a.weight[e], parts[e], in_s,
-                        out_s, late_in, late_out,
-                    )  # fmt: skip
+                moved, more = moved_by(parts[e]), NOTHING
+                if _tally(a, s, y) < pins_here:
+                    more = extra(a, s, y, x)
+                    steps += s.counts[0] + s.counts[1]
+                    wait = a.sync[0] * a.weight[e]
+                    taken = copies_of(p.comm, goal, taken, most_copies, wait, parts[e], moved, more)
                     if through + taken > most:
                         continue
                 edges[size], s.taken[size] = e, taken
-                priced[size, 0], priced[size, 1] = in_s, out_s
-                priced[size, 2], priced[size, 3] = late_in, late_out
+                for q in range(4):
+                    priced[size, q] = moved[q] + more[q]
                 size += 1
                 lowest = min(lowest, y)
                 for c in range(width):
@@ -352,7 +359,7 @@ def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
     return steps
 
 
-@kernel
+@part
 def _first_edge(a, start, s):  # type: ignore[no-untyped-def]
     """Place in `edges` of the lowest head above `start`."""
     lo, hi = 0, s.sizes[1]
@@ -372,12 +379,9 @@ def _screen(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-d
     Returns (whether the segment is possible then, steps).
     """
     list_start(p, a, start, end, np.int64(0), s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost
-    read, read_cost = s.read[: s.counts[1]], s.read_cost
-    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
     parts, tail, head, listed = a.parts, a.tail, a.head, s.listed
     edges, priced, screened = s.edges, s.priced, s.screened
-    behind, front, most_copies = s.behind, s.front, min(p.copies, most)
+    behind, front, most_copies = s.behind, s.front, min(p.copies[0], most)
     steps = s.sizes[0]
     for i in range(s.sizes[0]):
         behind[listed[i]] = NONE
@@ -397,14 +401,10 @@ def _screen(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-d
             steps += 1
             screened[at] = NONE
             if x >= start and behind[y, cpus] + s.taken[at] <= most:
-                more = extra(
-                    bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
-                )
+                more, wait = extra(a, s, x, y), a.sync[0] * a.weight[e]
                 screened[at] = copies_of(
-                    p, goal, s.taken[at], most_copies, p.sync[0] * a.weight[e], parts[e],
-                    priced[at, 0] + more[0], priced[at, 1] + more[1], priced[at, 2] + more[2],
-                    priced[at, 3] + more[3],
-                )  # fmt: skip
+                    p.comm, goal, s.taken[at], most_copies, wait, parts[e], priced[at], more
+                )
                 if screened[at] < NONE:
                     for c in range(cpus + 1):
                         behind[x, c] = min(behind[x, c], behind[y, c] + screened[at])
@@ -432,16 +432,12 @@ def _cover(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-de
     Follows `look_back` at `end` and, if there are CPU blocks, `_screen`.
     """
     list_start(p, a, start, end, cpus, s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost
-    read, read_cost = s.read[: s.counts[1]], s.read_cost
-    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
     parts, tail, head, listed = a.parts, a.tail, a.head, s.listed
     edges, priced = s.edges, s.priced
-    need, came, most_copies = s.need, s.came, min(p.copies, most)
+    need, came, most_copies = s.need, s.came, min(p.copies[0], most)
     ahead = s.behind if cpus else s.ahead
     least = s.screened if cpus else s.taken
-    everything = (read_cost[0, : len(read)].sum(), made_cost[0, : len(made)].sum(),
-                  read_cost[1, : len(read)].sum(), made_cost[1, : len(made)].sum())  # fmt: skip
+    dearest = everything(s)
     for i in range(s.sizes[0]):
         need[listed[i]] = NONE
     need[start] = 0
@@ -463,22 +459,16 @@ def _cover(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-de
                 continue
             if left > 0 and not subset(a, y, final):
                 continue
-            more, wait, above = everything, p.sync[0] * a.weight[e], goal.above[0]
-            found = copies_of(
-                p, goal, taken, taken, wait, parts[e], priced[at, 0] + more[0],
-                priced[at, 1] + more[1], priced[at, 2] + more[2], priced[at, 3] + more[3],
-            )  # fmt: skip
+            wait, above = a.sync[0] * a.weight[e], goal.above[0]
+            found = copies_of(p.comm, goal, taken, taken, wait, parts[e], priced[at], dearest)
             if found == NONE:
                 # It does not pay for everything.
                 goal.above[0] = above
-                more = extra(
-                    bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
-                )
-                steps += len(made) + len(read)
+                more = extra(a, s, x, y)
+                steps += s.counts[0] + s.counts[1]
                 found = copies_of(
-                    p, goal, taken, most_copies, wait, parts[e], priced[at, 0] + more[0],
-                    priced[at, 1] + more[1], priced[at, 2] + more[2], priced[at, 3] + more[3],
-                )  # fmt: skip
+                    p.comm, goal, taken, most_copies, wait, parts[e], priced[at], more
+                )
             devices = need[x] + found
             if devices >= need[y] or devices + ahead[y, left] > most:
                 continue

@@ -1,7 +1,7 @@
 """Kernels of the search over hierarchies: which parts of a pipeline one cluster can hold.
 
 A pipeline is a chain of ideals, its stages are edges between them
-(`dnnp.core.split.ideals.lattice_edges`). A cluster's segment from A to B needs the fewest devices
+(`dnnp.core.split.clusters.edges`). A cluster's segment from A to B needs the fewest devices
 of a path over the edges that stay within the target when the transfers over its boundary are priced
 (`dnnp.core.split.clusters.segment`); `probe` chains segments from the empty ideal to the full one.
 A stage that runs in several clusters takes whole ones. The cheapest loads give lower bounds of the
@@ -14,8 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import kernel
-from dnnp.core.split.clusters.segment import BUCKETS, NONE, copies_of, cover, look_back
+from dnnp.core.kernels.kernel import callee, kernel, part
+from dnnp.core.split.clusters.segment import (
+    BUCKETS,
+    NONE,
+    NOTHING,
+    copies_of,
+    cover,
+    look_back,
+    moved_by,
+)
 
 ON_CPUS, IN_CLUSTER, IN_CLUSTERS = 0, 1, 2
 """Parts of a pipeline."""
@@ -40,18 +48,16 @@ def fewest(p, a, goal, least, s):  # type: ignore[no-untyped-def]
     Every transfer takes the inner link. Fills `copies` and `cpu_copies` first.
     """
     count, width = least.shape
+    comm, copies, one = p.comm, p.copies[0], np.int64(1)
     for e in range(len(a.head)):
-        parts = a.parts[e]
-        s.copies[e] = copies_of(
-            p, goal, np.int64(1), p.copies, p.sync[0] * a.weight[e], parts, parts[0, 1],
-            parts[0, 2], parts[1, 1], parts[1, 2],
-        )  # fmt: skip
+        wait, moved = a.sync[0] * a.weight[e], moved_by(a.parts[e])
+        s.copies[e] = copies_of(comm, goal, one, copies, wait, a.parts[e], moved, NOTHING)
     parts = np.zeros((2, 3))
-    most = min(p.copies, width - 1)
+    most = min(p.copies[len(p.copies) - 1], width - 1)
     for e in range(len(a.cpu_head)):
         parts[:, 0] = a.cpu_load[e]
-        wait = p.sync[2] * a.cpu_weight[e]
-        s.cpu_copies[e] = copies_of(p, goal, np.int64(1), most, wait, parts, 0.0, 0.0, 0.0, 0.0)
+        wait = a.sync[2] * a.cpu_weight[e]
+        s.cpu_copies[e] = copies_of(comm, goal, one, most, wait, parts, NOTHING, NOTHING)
     least[:] = NONE
     least[count - 1] = 0
     for y in range(count - 1, 0, -1):
@@ -67,7 +73,7 @@ def fewest(p, a, goal, least, s):  # type: ignore[no-untyped-def]
                 least[x, c + taken] = min(least[x, c + taken], least[y, c])
 
 
-@kernel
+@part
 def _improved(platform, after, clusters, start, end, kind, c, inside):  # type: ignore[no-untyped-def]
     """Full clusters up to `end` if a segment follows `start`; NONE if that is of no use.
 
@@ -82,7 +88,7 @@ def _improved(platform, after, clusters, start, end, kind, c, inside):  # type: 
     return full if after[end, platform.cpus - c - inside] <= left else NONE
 
 
-@kernel
+@callee
 def _add_cpus(a, platform, clusters, came, how, end, s):  # type: ignore[no-untyped-def]
     """Reach an ideal by a CPU block that no cluster surrounds."""
     for i in range(a.cpu_into_ptr[end], a.cpu_into_ptr[end + 1]):
@@ -105,12 +111,11 @@ def _add_spans(p, a, goal, platform, after, clusters, came, how, end, s):  # typ
         start = a.tail[e]
         if s.copies[e] == NONE or clusters[start].min() == NONE:
             continue
-        far, wait = a.far[e], p.sync[1] * a.weight[e]
-        most = min(p.copies, platform.full * size + rest)
-        used = copies_of(
-            p, goal, np.int64(size + 1), most, wait, a.parts[e], far[0, 0], far[0, 1], far[1, 0],
-            far[1, 1],
-        )  # fmt: skip
+        wait = a.sync[1] * a.weight[e]
+        far = (a.far[e, 0, 0], a.far[e, 0, 1], a.far[e, 1, 0], a.far[e, 1, 1])
+        most = min(p.copies[0], platform.full * size + rest)
+        first = np.int64(size + 1)
+        used = copies_of(p.comm, goal, first, most, wait, a.parts[e], far, NOTHING)
         if used == NONE:
             continue
         for odd in range(1 + (rest > 0)):
@@ -128,7 +133,7 @@ def _add_spans(p, a, goal, platform, after, clusters, came, how, end, s):  # typ
                     how[end, taken, c] = 4 * used + IN_CLUSTERS + odd
 
 
-@kernel
+@callee
 def _useful(platform, after, clusters, start, end, inside):  # type: ignore[no-untyped-def]
     """Devices that a segment may have to be of use; 0: it is not."""
     most = np.int64(0)  # lest numba compile what follows for the constant 0 too
@@ -139,7 +144,7 @@ def _useful(platform, after, clusters, start, end, inside):  # type: ignore[no-u
     return most
 
 
-@kernel
+@callee
 def _enter(platform, after, clusters, came, how, start, end, inside, devices):  # type: ignore[no-untyped-def]
     """Reach an ideal by a segment of so many devices."""
     for kind in range(3):
@@ -153,7 +158,7 @@ def _enter(platform, after, clusters, came, how, start, end, inside, devices):  
                 how[end, min(kind, 1), c + inside] = 8 * inside + 4 * (kind // 2) + IN_CLUSTER
 
 
-@kernel
+@callee
 def _reach(a, x, least, s):  # type: ignore[no-untyped-def]
     """Lower the devices that an ideal takes, by CPUs so far, to what it takes by one block more."""
     width = least.shape[1]
@@ -185,7 +190,7 @@ def _sort(a, x, s):  # type: ignore[no-untyped-def]
             s.order[s.bucket[x, i] + sizes[i]] = e
 
 
-@kernel
+@callee
 def _promising(platform, before, after, x):  # type: ignore[no-untyped-def]
     """Whether a cluster may end at an ideal, by the devices that either side takes at least."""
     size, rest = platform.size, platform.rest

@@ -39,7 +39,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import DUPLEX, MARGIN, ROUNDING, SUM, load_of, share_of
 from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.ideals.problem import NONE, IdealArrays
+from dnnp.core.split.ideals.problem import NONE, PricedGraph
 
 
 class Walk(NamedTuple):
@@ -92,7 +92,7 @@ class Walk(NamedTuple):
     """Scratch of `peak_of`."""
 
 
-def new_walk(p: IdealArrays, ideals: int) -> Walk:
+def new_walk(p: PricedGraph, ideals: int) -> Walk:
     """An empty block before a lattice of so many ideals."""
     n_classes, n_passes, n = p.work.shape
     rows, nets, deep = len(p.row_class), len(p.net_size), n + 2
@@ -543,7 +543,7 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
     Parameters
     ----------
     p
-        The problem, `IdealArrays`.
+        The problem, `PricedGraph`.
     lattice
         A `Lattice` of its items.
     goal

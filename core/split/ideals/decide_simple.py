@@ -14,11 +14,11 @@ from dnnp.core.cost.load_formula import MARGIN, ROUNDING, SUM
 from dnnp.core.kernels.kernel import callee, inlined, lean, part
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.split.ideals.decide import is_covered, is_open
-from dnnp.core.split.ideals.problem import NONE, IdealArrays
+from dnnp.core.split.ideals.problem import NONE, PricedGraph
 
 
 class Plain(NamedTuple):
-    """What such a problem leaves of `IdealArrays`."""
+    """What such a problem leaves of `PricedGraph`."""
 
     payer: int
     """The class of the accelerators."""
@@ -59,7 +59,7 @@ class PlainWalk(NamedTuple):
     """i64[I], the edge whose item last could join the block that leads to an ideal; 0: none."""
 
 
-def is_plain(p: IdealArrays) -> bool:
+def is_plain(p: PricedGraph) -> bool:
     """Whether this kernel may stand in for the general one."""
     classes, passes, _ = p.work.shape
     return bool(
@@ -177,7 +177,7 @@ def _plain_of(p):  # type: ignore[no-untyped-def]
     )
 
 
-def new_plain_walk(p: IdealArrays, ideals: int) -> PlainWalk:
+def new_plain_walk(p: PricedGraph, ideals: int) -> PlainWalk:
     """An empty block before a lattice of so many ideals."""
     nets, deep = len(p.net_size), p.work.shape[2] + 2
     return PlainWalk(

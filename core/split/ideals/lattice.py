@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Ints, csr
+from dnnp.core.model.graph import Bools, Ints, csr
 
 MOST_WORDS = 20_000_000
 """Words of bit sets of the ideals of one size; 8 bytes each, twice."""
@@ -45,6 +45,19 @@ class Lattice(NamedTuple):
         """Number of ideals, the empty one included."""
         return len(self.parent)
 
+    def words(self, n: int) -> np.ndarray:
+        """Items of each ideal, u64[I, n // 64 + 1]."""
+        alone = words_of(np.arange(n), n)
+        found = np.zeros((self.size, n // 64 + 1), dtype=np.uint64)
+        for i in range(1, self.size):
+            found[i] = found[self.parent[i]] | alone[self.last[i]]
+        return found
+
+    def sets(self, n: int) -> Bools:
+        """The same, bool[I, n]."""
+        found = np.unpackbits(self.words(n).view(np.uint8), axis=1, count=n, bitorder="little")
+        return found.astype(np.bool_)
+
     def members(self, ideal: int) -> list[int]:
         """Items of an ideal, ascending."""
         items = []
@@ -52,6 +65,13 @@ class Lattice(NamedTuple):
             items.append(int(self.last[ideal]))
             ideal = int(self.parent[ideal])
         return items[::-1]
+
+
+def words_of(items: Ints, n: int) -> np.ndarray:
+    """A bit set for each item alone, u64[len(items), n // 64 + 1]."""
+    found = np.zeros((len(items), n // 64 + 1), dtype=np.uint64)
+    found[np.arange(len(items)), items // 64] = np.uint64(1) << (items % 64).astype(np.uint64)
+    return found
 
 
 def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:

@@ -158,13 +158,7 @@ class _Search:
     def ideals(self) -> Bools | None:
         """All order ideals by size, bool[I, n]; None: too many."""
         lattice = make_lattice(self.n, self.line.tail, self.line.head, MOST_IDEALS)
-        if lattice is None:
-            return None
-        inside = np.zeros((lattice.size, self.n), dtype=np.bool_)
-        for i in range(1, lattice.size):
-            inside[i] = inside[lattice.parent[i]]
-            inside[i, lattice.last[i]] = True
-        return inside
+        return None if lattice is None else lattice.sets(self.n)
 
     def prefixes(self) -> Bools | None:
         """The ideals of the order of the line alone; None: too many."""

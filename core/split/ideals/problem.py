@@ -1,7 +1,8 @@
-"""The arrays that the kernels of the ideal search read."""
+"""A graph priced for devices, in the arrays that kernels read who walk its order ideals."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ NONE = 32767
 """More devices than there can be."""
 
 
-class IdealArrays(NamedTuple):
+class PricedGraph(NamedTuple):
     """Items 0..n-1 in a topological order, nets, and devices.
 
     `C` classes; the last one is minimised, the others are budgets in the state. `P` passes, each
@@ -50,7 +51,8 @@ class IdealArrays(NamedTuple):
     net_share: Floats
     """f64[P, p], least weighted cost of a net that some device still has to pay."""
     crossing: Floats
-    """f64[P, I], the sum of these over the nets that leave an ideal; below 0: not known yet."""
+    """f64[P, I], the sum of these over the nets that leave an ideal; below 0: not known yet.
+    Scratch of the search, as the next one (`with_rest`)."""
     rest: Floats
     """f64[P, I], weighted work outside each ideal."""
     counts: Ints
@@ -136,17 +138,17 @@ def _item_of_node(graph: Graph, line: Line) -> Ints:
     return where
 
 
-def ideal_arrays(
-    graph: Graph, line: Line, classes: list[int], options: CostOptions, lattice: Lattice
-) -> IdealArrays:
-    """Arrange items, nets and devices for the kernels."""
+def priced_graph(
+    graph: Graph, line: Line, classes: Sequence[int], options: CostOptions
+) -> PricedGraph:
+    """Arrange items, nets and devices for the kernels, with nothing known of what is left."""
     n = line.n
     devices = [line.devices[c] for c in classes]
     passes = [(line.work, np.ones(len(line.source), dtype=np.bool_))]
     if options.objective == "gpipe":
         ahead = line.work - line.backward_work
         passes = [(ahead, ~line.backward_net), (line.backward_work, line.backward_net)]
-    work = np.stack([w[classes] for w, _ in passes], axis=1)
+    work = np.stack([w[[*classes]] for w, _ in passes], axis=1)
     rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
     net, pins, source, always, late, cost = _merged_nets(line)
     net_cost = np.array(
@@ -159,10 +161,7 @@ def ideal_arrays(
     ).reshape(len(rows), len(source))
     item_ptr, item_net = csr(pins, net, n)
     counts = np.array([d.count for d in devices], dtype=np.int64)
-    finite = np.where(np.isfinite(line.work[classes]), line.work[classes], np.inf)
-    weights = spread(finite, counts.astype(np.float64))[1]
-    share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
-    inside = _sums(lattice, share)
+    weights = spread(line.work[[*classes]], counts.astype(np.float64))[1]
     memory = memory_arrays(graph, line, options)
     training = bool(graph.backward.any())
     copies = [min(options.max_replicas, d.count) for d in devices]
@@ -187,9 +186,8 @@ def ideal_arrays(
         "net_cost": net_cost,
         "weights": weights,
         "net_share": _shares(rows, weights, net_cost, len(passes)),
-        "crossing": np.full((len(passes), lattice.size), -1.0),
-        # Less a little, so that rounding leaves nothing outside the last ideal.
-        "rest": np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0),
+        "crossing": np.zeros((len(passes), 0)),
+        "rest": np.zeros((len(passes), 0)),
         "counts": counts,
         "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
         "copies": np.array(copies, dtype=np.int64),
@@ -202,7 +200,16 @@ def ideal_arrays(
     }
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
-    return IdealArrays(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
+    return PricedGraph(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
+
+
+def with_rest(p: PricedGraph, lattice: Lattice) -> PricedGraph:
+    """Add what is left outside each ideal of a lattice."""
+    share = (p.weights[:, None, None] * p.work).min(axis=0)
+    inside = _sums(lattice, share)
+    # Less a little, so that rounding leaves nothing outside the last ideal.
+    rest = np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0)
+    return p._replace(rest=rest, crossing=np.full(rest.shape, -1.0))
 
 
 def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, passes: int) -> Floats:
@@ -257,7 +264,7 @@ def _sums(lattice: Lattice, share: Floats) -> Floats:
 
 
 def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
-    """Arrays that give the memory and the weights of a block, by their names in `IdealArrays`."""
+    """Arrays that give the memory and the weights of a block, by their names in `PricedGraph`."""
     n = line.n
     where = _item_of_node(graph, line)
     node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))

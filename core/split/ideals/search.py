@@ -27,11 +27,12 @@ from dnnp.core.split.ideals.decide_simple import decide_plain, is_plain, new_pla
 from dnnp.core.split.ideals.lattice import make_lattice
 from dnnp.core.split.ideals.problem import (
     NONE,
-    IdealArrays,
     Memo,
-    ideal_arrays,
+    PricedGraph,
     may_bind,
+    priced_graph,
     weights_of,
+    with_rest,
 )
 
 MAX_IDEALS = 1_500_000
@@ -187,7 +188,8 @@ class _Choice:
         if lattice is None or self.run.stop():
             return
         self.ideals = lattice.size
-        arrays = ideal_arrays(self.problem.graph, line, self.classes, self.problem.options, lattice)
+        arrays = priced_graph(self.problem.graph, line, self.classes, self.problem.options)
+        arrays = with_rest(arrays, lattice)
         if lattice.size * int(arrays.strides[-1]) > MAX_STATES:
             return
         self.line, self.lattice = line, lattice
@@ -241,7 +243,7 @@ class _Choice:
         return line
 
     def _least(
-        self, arrays: IdealArrays, vary: int, target: Floats, low: float, high: float
+        self, arrays: PricedGraph, vary: int, target: Floats, low: float, high: float
     ) -> tuple[float, float]:
         """Least target of pass `vary` between a bound and a value, the others as given.
 
@@ -278,7 +280,7 @@ class _Choice:
         return low, high
 
     def _pass(
-        self, arrays: IdealArrays, vary: int, target: Floats, allowed: int
+        self, arrays: PricedGraph, vary: int, target: Floats, allowed: int
     ) -> tuple[list[tuple[int, int, int, int]] | None, float]:
         """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
         lattice = self.lattice
@@ -327,7 +329,7 @@ class _Choice:
             ideal = before
         return path[::-1], float(goal.above[0])
 
-    def _take(self, arrays: IdealArrays, path: list[tuple[int, int, int, int]], vary: int) -> float:
+    def _take(self, arrays: PricedGraph, path: list[tuple[int, int, int, int]], vary: int) -> float:
         """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""
         line, blocks, loads = self.line, [], []
         for before, after, c, replicas in path:
@@ -360,7 +362,7 @@ class _Choice:
             self.run.stands(value=value)
         return float(largest[1 + vary] if gpipe else largest[0])
 
-    def _certify(self, arrays: IdealArrays) -> None:
+    def _certify(self, arrays: PricedGraph) -> None:
         """Where the order of a block's nodes decides its memory, prove for any order.
 
         Peak memory was that of one order; here a lower bound of it for all orders stands in.
@@ -373,7 +375,7 @@ class _Choice:
         if found == []:
             self.bound = claimed
 
-    def _least_sum(self, arrays: IdealArrays) -> None:
+    def _least_sum(self, arrays: PricedGraph) -> None:
         """Least largest forward load plus least largest backward load.
 
         Walks the Pareto front: the least backward load for each limit of the forward load.
