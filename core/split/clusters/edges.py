@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.items import Line
 from dnnp.core.cost.load_formula import ROUNDING, load_of
-from dnnp.core.cost.ordered_items import Line
 from dnnp.core.kernels.kernel import kernel, lean, plain
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
