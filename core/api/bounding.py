@@ -103,7 +103,7 @@ def _bound_latency(
     """Bound a plan of the objective latency."""
     from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.latency_plan import make_latency_plan
-    from dnnp.core.latency.bounds import given_split, latency_bound
+    from dnnp.core.latency.proof import given_split, latency_bound
 
     caller = options.caller
     try:

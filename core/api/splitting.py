@@ -229,7 +229,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
     """Find a split for the latency of one sample; save the policy that made it, if asked to."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
-    from dnnp.core.latency.auto import solve_latency
+    from dnnp.core.latency.solve import solve_latency
     from dnnp.formats.graph import digest_of
 
     caller = options.caller

@@ -1,131 +1,140 @@
-"""The methods of the objective latency, and which of them is tried when.
+"""Methods `auto` and `anneal` of the objective latency: what is tried, and when it stops.
 
-`max-load` and `scotch` are splits for throughput (2020 paper, Section 7).
+    blocks      a bound; the search over ideals, briefly; a little annealing; the search over ideals
+                again, below what is known by then; annealing as asked
+    operators   list schedules of others (`STARTS`); a little annealing from the best of them; a
+                bound, which its value sharpens; annealing as asked; the bound again
+
+`anneal` leaves out ideals and list schedules. Either ends as soon as the value meets the bound.
+With a time limit annealing goes on until it is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.cost.latency import (
-    LatencyProblem,
-    LatencySolution,
-    Placement,
-    Split,
-    latency_problem,
-)
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
-from dnnp.core.latency.possible import first_bound, refuse_impossible
-from dnnp.core.latency.quick import quick, simple_bound
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
+from dnnp.core.latency.quick import EFFORT, anneal_split, quick, simple_bound
 from dnnp.core.methods import LATENCY
-from dnnp.core.model.deadline import NOTHING, Kept, beside
-from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.auto import LINKS, solve
-from dnnp.core.split.first import FIRST_FIT, first_latency
-from dnnp.core.split.slicing.orders import PUBLISHED
 
-BLOCKS, OPERATORS = "blocks", "operators"
+BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
+"""Blocks: shares of the whole work at the ends of the bound, of the first search over ideals, of a
+little annealing, and of the second search."""
 
-STARTED = 0.1
-"""Share of a time limit that one list schedule to start from may take."""
+FIRST_EFFORT = 0.08
+"""Of the search over ideals that comes first: most graphs take less, and all that follows is in
+vain where it ends."""
 
-LISTED = 0.1
-"""Share of the whole work that list schedules are taken for."""
+ENDLESS = 1000.0
+"""Effort of the second one where time is what limits it."""
+
+TIMED = 0.6
+"""Share of the time left that it may take then."""
 
 STARTS = ("heft", "heft-congested", "m-etf", "single")
-"""Methods that `auto` never falls behind, as long as there is time for them."""
+"""Operators: methods that `auto` never falls behind, as long as there is time for them."""
+
+LISTED = 0.1
+"""Share of the whole work that they are taken for."""
+
+STARTED = 0.1
+"""Share of a time limit that one of them may take."""
+
+A_LITTLE, SHARPENED, COLD = 0.1, 0.2, 0.9
+"""Shares of the work after that, at the ends of a little annealing, of the first bound, and of all
+annealing; the second bound is the rest."""
+
+ANNEALED = 0.7
+"""Share of a time limit that annealing before the last bound may take."""
 
 
-LatencyMethod = Callable[[LatencyProblem, Asked, Run], LatencySolution]
-"""Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
+class _Known(NamedTuple):
+    """What is known so far."""
+
+    split: Split | None = None
+    value: float = np.inf
+    bound: float = 0.0
+    argument: str = "critical path"
+
+    @property
+    def proven(self) -> bool:
+        """Whether no split is better."""
+        return self.value <= self.bound * (1 + CLOSED)
 
 
-def check_method(name: str, execution: str) -> None:
-    """Refuse a method that cannot plan this execution.
+def auto_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Search over ideals if they are few, anneal, and search again below what that found.
 
-    Raises
-    ------
-    UsageError
-        The method is for throughput, or for the other execution.
+    For the errors see `anneal_blocks`.
     """
-    if name not in LATENCY:
-        known = ", ".join(LATENCY)
-        raise UsageError(f"method {name} is not for --objective latency, which has: {known}")
-    executions = LATENCY[name].kinds
-    if execution not in executions:
-        raise UsageError(f"method {name} is for --execution {executions[0]}")
+    known = _first(problem, run.begin("bounding", 0.0, BOUNDED))
+    first = run.begin("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
+    known, more = _searched(problem, known, first)
+    if not known.proven:
+        known = _begun(problem, known, run.begin("annealing", FIRST, WARM))
+    if more and not known.proven:
+        second = run.begin("ideals", WARM, SEARCHED)
+        if run.left() is not None:
+            second = replace(second.part(TIMED), effort=ENDLESS)
+        known, _ = _searched(problem, known, second)
+    return _refined(problem, known, run.begin("annealing", SEARCHED, 1.0))
 
 
-def method_of(name: str, execution: str) -> LatencyMethod:
-    """The function that is a method; UsageError as in `check_method`."""
-    check_method(name, execution)
-    return LATENCY[name].function(execution)
-
-
-def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> LatencySolution:
-    """Find a split for the latency of one sample.
+def anneal_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Anneal splits into blocks: a little, as asked, and as long as there is time.
 
     Raises
     ------
-    UsageError
-        The method does not go with the execution.
     InfeasibleError
-        No split fits the devices.
+        It is proven that nothing fits.
     LimitError
-        A limit came before there was any split.
+        No split was found.
     """
-    method = method_of(asked.method, problem.options.execution)
-    latency = latency_problem(problem)
-    refuse_impossible(problem, latency)
-    kept: Kept[Split] = Kept()
-    told = kept.told_by(run)
-
-    def instead() -> LatencySolution | None:
-        split, name = kept.split, kept.method
-        if split is None:
-            split, name = first_latency(latency), FIRST_FIT
-            if split is not None and asked.method != "auto":
-                run.warn(f"{asked.method}: {NOTHING}; this split is by {name}")
-        return None if split is None else LatencySolution(split, *first_bound(latency), name)
-
-    found = beside(lambda: _found(method, latency, asked, told), run.stop, instead)
-    if kept.beats(latency.value(found.split)) and kept.split is not None:
-        found = replace(found, split=kept.split, method=kept.method)
-    if kept.proven() > found.bound * (1 + CLOSED):
-        found = replace(found, bound=kept.proven(), bound_method=kept.argument)
-    return found
+    known = _first(problem, run.begin("bounding", 0.0, BOUNDED))
+    known = _begun(problem, known, run.begin("annealing", BOUNDED, WARM))
+    return _refined(problem, known, run.begin("annealing", WARM, 1.0))
 
 
-def _found(
-    method: LatencyMethod, problem: LatencyProblem, asked: Asked, run: Run
-) -> LatencySolution:
-    """What a method finds, with its name and a bound."""
-    found = method(problem, asked, run)
-    if not found.bound_method:
-        bound, name = simple_bound(problem, run=quick(run))
-        found = replace(found, bound=bound, bound_method=name)
-    return replace(found, method=found.method or asked.method)
-
-
-def auto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
-    """Anneal placements, from the best list schedule of others; see `annealed`."""
-    from dnnp.core.latency.operators.solve import annealed
-
+def auto_operators(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Anneal placements, from the best list schedule; for the errors see `anneal_blocks`."""
     start = _listed(problem, asked, run.begin("list schedules", 0.0, LISTED))
-    return annealed(problem, start, run.begin("annealing", LISTED, 1.0))
+    return _placed(problem, _Known(start), run.begin("annealing", LISTED, 1.0))
 
 
-def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Placement | None:
+def anneal_operators(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Anneal placements; for the errors see `anneal_blocks`."""
+    return _placed(problem, _Known(), run)
+
+
+def _placed(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution:
+    """Anneal operators from a placement, if there is one."""
+    run.tell("annealing")
+    part = run.begin("annealing", 0.0, A_LITTLE).scaled(EFFORT)
+    known = _annealed(problem, known, part)
+    known = _bounded(problem, known, run.begin("bounding", A_LITTLE, SHARPENED))
+    limited = run.left() is not None
+    if not (known.proven or run.stop()):
+        step = run.begin("annealing", SHARPENED, COLD)
+        step = replace(step, effort=1.0).part(ANNEALED) if limited else step
+        known = _annealed(problem, known, step, endless=limited)
+        known = _bounded(problem, known, run.begin("bounding", COLD, 1.0))
+    if limited and not (known.proven or run.stop()):
+        run.stands("annealing")
+        last = replace(run, effort=1.0, seed=run.seed + 1)
+        known = _annealed(problem, known, last, endless=True)
+    return _answer(known)
+
+
+def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Split | None:
     """The best of the list schedules that `auto` starts from, if any fits."""
-    best: Placement | None = None
+    best: Split | None = None
     least = np.inf
     # What stands in for a method is as good a start as the method.
     quiet = replace(run.alone(), effort=1.0, warn=PLAIN.warn)
@@ -134,49 +143,101 @@ def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Placement | None
             break
         run.stands(f"list schedules, {name}", share=number / len(STARTS))
         try:
-            found = method_of(name, OPERATORS)(problem, asked, quiet.part(STARTED)).split
+            found = LATENCY[name].function("operators")(problem, asked, quiet.part(STARTED)).split
         except (InfeasibleError, LimitError):
             continue
         value = problem.value(found)
         run.keep(found, value, name)
-        if isinstance(found, Placement) and value < least:
+        if value < least:
             best, least = found, value
     return best
 
 
-def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
-    """The split of the least largest load; for the errors see `solve`.
+def _first(problem: LatencyProblem, run: Run) -> _Known:
+    """Bound the latency of blocks, before there is a split."""
+    from dnnp.core.latency.blocks.items import block_items, check_feasible
 
-    In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
-    The run is warned where no split is proven to have the least.
+    check_feasible(block_items(problem))
+    return _bounded(problem, _Known(), run)
+
+
+def _bounded(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
+    """Bound the latency of all splits, unless it is proven already."""
+    if known.proven:
+        return known
+    run.tell("bounding")
+    bound, argument = simple_bound(problem, upper=known.value, run=run)
+    if bound == np.inf:
+        raise InfeasibleError("infeasible: no split into blocks fits the devices")
+    if bound > known.bound:
+        known = known._replace(bound=bound, argument=argument)
+    run.stands(bound=known.bound, by=known.argument)
+    return known
+
+
+def _searched(problem: LatencyProblem, known: _Known, run: Run) -> tuple[_Known, bool]:
+    """Search over ideals for something better; and whether with more effort there is more to it."""
+    from dnnp.core.latency.blocks.ideals import ARGUMENT, ideal_latency
+
+    proof = ideal_latency(problem, upper=known.value, run=run)
+    if proof.reason:
+        run.tell(f"ideals: {proof.reason}")
+    if proof.bound == np.inf:
+        raise InfeasibleError("infeasible: no split into blocks fits the devices")
+    if proof.split is not None:
+        known = known._replace(split=proof.split, value=problem.value(proof.split))
+    if proof.bound > known.bound:
+        known = known._replace(bound=proof.bound, argument=ARGUMENT)
+    return known, proof.more
+
+
+def _begun(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
+    """Anneal blocks a little."""
+    run.tell("annealing")
+    if known.split is None:
+        known = known._replace(split=_invoked_once(problem, run))
+    return _annealed(problem, known, run.scaled(EFFORT))
+
+
+def _refined(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution:
+    """Anneal blocks as asked, and then as long as there is time, until the bound is met.
+
+    With a time limit first as if there were none: mostly that is enough.
     """
-    if asked.order not in ("best", PUBLISHED):
-        raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
-    if asked.order == PUBLISHED and asked.ties is None:
-        raise UsageError(f"--order {PUBLISHED} of method max-load needs the ties of a program")
-    return by_throughput(problem, replace(asked, method="auto"), run)
+    steps = [(run, False)]
+    if run.left() is not None:
+        steps.append((replace(run, effort=1.0), True))
+    for step, endless in steps:
+        if known.proven or run.stop():
+            break
+        known = _annealed(problem, known, step, endless=endless)
+    return _answer(known)
 
 
-def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
-    """The split of a method for throughput; for the errors see `solve`."""
-    whole = problem.whole
-    if whole is None:
-        raise UsageError(f"method {asked.method} needs a graph, not only its tasks")
-    alone = whole.options.memory_model == "weights" and not whole.graph.backward.any()
-    counted = "peak" if alone else "sum"
-    options = replace(whole.options, objective="throughput", memory_model=counted)
-    whole = whole.with_options(options)
-    found = solve(whole, replace(asked, order="best"), run.unvalued())
-    value = whole.value(found.blocks)
-    if asked.method == "auto" and value > found.bound * (1 + CLOSED):
-        least = run.shown(found.bound)
-        run.warn(f"max-load: the largest load {run.shown(value)} is not proven least ({least})")
-    blocks = found.blocks
-    if asked.method == "auto" and asked.order == PUBLISHED and asked.ties is not None:
-        line, bounds, classes = asked.ties(whole, value, run)
-        blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
-    blocks = [block for block in blocks if len(block.nodes)]
-    split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
-    return LatencySolution(
-        split, method="" if found.method in (asked.method, LINKS) else found.method
-    )
+def _annealed(problem: LatencyProblem, known: _Known, run: Run, *, endless: bool = False) -> _Known:
+    """Anneal from what is known."""
+    found = anneal_split(problem, start=known.split, endless=endless, run=run)
+    value = problem.value(found)
+    run.keep(found, value, "anneal")
+    return known._replace(split=found, value=value)
+
+
+def _answer(known: _Known) -> LatencySolution:
+    """Answer with the split that is known; LimitError: there is none."""
+    if known.split is None:
+        raise LimitError("annealing found no split into blocks that fits; offer more memory")
+    return LatencySolution(known.split, known.bound, known.argument)
+
+
+def _invoked_once(problem: LatencyProblem, run: Run) -> Split | None:
+    """Where accelerators may be invoked again: a split without that, to start from.
+
+    There is less to choose, as colours join more.
+    """
+    if problem.options.invocations == 1:
+        return None
+    once = replace(problem, options=replace(problem.options, invocations=1))
+    try:
+        return anneal_split(once, run=quick(run))
+    except (InfeasibleError, LimitError):
+        return None

@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, Split
 from dnnp.core.cost.machine import device_numbers
+from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.lists.schedule import schedule_homes
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints, distinct
@@ -160,4 +161,4 @@ def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
     """Turn a device for each task (i64[n], `POOL`: a CPU) into a split of the execution asked."""
     if problem.options.execution == "blocks":
         return blocks_of_homes(problem, home)
-    return schedule_homes(problem, home)
+    return schedule_homes(net_of(problem), home)

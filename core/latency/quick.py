@@ -1,4 +1,4 @@
-"""A bound and a split that take little work: they serve other methods."""
+"""Bounds and splits of either execution, and those that take little work: they serve methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem, Split
+from dnnp.core.cost.latency import Invocations, LatencyProblem, Placement, Split
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import PLAIN, Run
 
@@ -35,15 +35,24 @@ def simple_bound(
     return operators_bound(problem, upper=upper, run=run)
 
 
+def anneal_split(
+    problem: LatencyProblem, *, start: Split | None = None, endless: bool = False, run: Run = PLAIN
+) -> Split:
+    """Anneal a split; see `anneal_blocks` and `anneal_operators`, which have the errors, too."""
+    if problem.options.execution == "blocks":
+        from dnnp.core.latency.blocks.anneal import anneal_blocks
+
+        first = start if isinstance(start, Invocations) else None
+        return anneal_blocks(problem, start=first, endless=endless, run=run)
+    from dnnp.core.latency.operators.anneal import anneal_operators
+
+    placed = start if isinstance(start, Placement) else None
+    return anneal_operators(problem, start=placed, endless=endless, run=run)
+
+
 def quick_split(problem: LatencyProblem, run: Run = PLAIN) -> Split | None:
-    """A split by a little annealing; None: none was found."""
+    """Anneal a little; None: no split was found."""
     try:
-        if problem.options.execution == "blocks":
-            from dnnp.core.latency.blocks.anneal import anneal_blocks
-
-            return anneal_blocks(problem, run=quick(run))
-        from dnnp.core.latency.operators.anneal import anneal_operators
-
-        return anneal_operators(problem, run=quick(run))
+        return anneal_split(problem, run=quick(run))
     except LimitError:
         return None

@@ -196,7 +196,7 @@ LATENCY_BOUNDS = by_name(
     Method(
         "ideal",
         "a search over order ideals (sets of groups that may be done first)",
-        "dnnp.core.latency.ideals.search:ideal_latency",
+        "dnnp.core.latency.blocks.ideals:ideal_latency",
         ("blocks",),
         ("effort",),
         more="For each ideal it bounds when what others wait for can be ready, and how long what "
@@ -208,7 +208,7 @@ LATENCY_BOUNDS = by_name(
     Method(
         "exact",
         "the integer program of the execution",
-        "dnnp.core.latency.exact:by_program",
+        "dnnp.core.latency.ip.loop:solve_model",
         ("blocks", "operators"),
         ("solver",),
         more="It has 60 seconds where no `--time-limit` says otherwise.",

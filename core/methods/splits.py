@@ -218,8 +218,8 @@ LATENCY = by_name(
         "the default: for blocks a search over order ideals, where they are few; list schedules "
         "or fillings, annealing from the best of them, and a bound without an integer program",
         {
-            "blocks": "dnnp.core.latency.blocks.solve:auto",
-            "operators": "dnnp.core.latency.auto:auto",
+            "blocks": "dnnp.core.latency.auto:auto_blocks",
+            "operators": "dnnp.core.latency.auto:auto_operators",
         },
         BOTH,
         ("effort", "seed"),
@@ -237,8 +237,8 @@ LATENCY = by_name(
         "annealing alone: of the labels of blocks, or of an order of the operators and their "
         "devices",
         {
-            "blocks": "dnnp.core.latency.blocks.solve:anneal",
-            "operators": "dnnp.core.latency.operators.solve:anneal",
+            "blocks": "dnnp.core.latency.auto:anneal_blocks",
+            "operators": "dnnp.core.latency.auto:anneal_operators",
         },
         BOTH,
         ("effort", "seed"),
@@ -251,7 +251,7 @@ LATENCY = by_name(
     Method(
         "ip",
         "integer program, for some dozen nodes: optimal, with proof, given time",
-        "dnnp.core.latency.exact:ip",
+        "dnnp.core.latency.ip.solve:ip",
         BOTH,
         ("solver",),
         "2020 paper, Fig. 3 and 4, of blocks; Moirai, Eq. 4 to 8, of operators",
@@ -260,7 +260,7 @@ LATENCY = by_name(
         "cpsat",
         "constraint programming: the same problems as intervals, solved by CP-SAT of the Python "
         "package `ortools`, which must be installed",
-        "dnnp.core.latency.exact:cpsat",
+        "dnnp.core.latency.ip.solve:cpsat",
         BOTH,
         ("seed",),
     ),
@@ -283,7 +283,7 @@ LATENCY = by_name(
     Method(
         "max-load",
         "baseline: the split that is best for throughput, priced by its latency",
-        "dnnp.core.latency.auto:max_load",
+        "dnnp.core.latency.solve:max_load",
         BOTH,
         ("effort", "order"),
         "2020 paper, 7",
@@ -293,7 +293,7 @@ LATENCY = by_name(
     Method(
         "scotch",
         "baseline: the parts of Scotch, priced by their latency",
-        "dnnp.core.latency.auto:by_throughput",
+        "dnnp.core.latency.solve:by_throughput",
         BOTH,
         source="Scotch, Pellegrini 2009",
     ),

@@ -7,8 +7,8 @@ import pytest
 
 from dnnp.core.baselines.placing import getf
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.auto import OPERATORS, method_of
 from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.solve import method_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Asked, Evolution
@@ -40,7 +40,7 @@ def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, empty for that of the method, and the warnings."""
     said: list[str] = []
     run = Run(effort=0.1, warn=said.append)
-    found = method_of(method, OPERATORS)(problem, Asked(method), run)
+    found = method_of(method, "operators")(problem, Asked(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 

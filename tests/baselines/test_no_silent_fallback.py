@@ -16,7 +16,7 @@ from dnnp.core.baselines.partitioners import PROGRAMS, metis, part_graph, scotch
 from dnnp.core.baselines.pipedream import pipedream
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency import auto as latency
+from dnnp.core.latency import solve as latency
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CostOptions

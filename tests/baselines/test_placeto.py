@@ -14,8 +14,8 @@ from dnnp.core.baselines.placeto.method import PENALTY, Ground, ground_of, place
 from dnnp.core.baselines.placeto.policy import SURE, Network, first_weights
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import SAFE_ROOM
+from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.latency.lists.schedule import follow
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.request import Asked, Policy, Training
 from dnnp.core.model.search_context import PLAIN, Run

@@ -13,9 +13,10 @@ from dnnp.core.baselines.placing.baechi import (
 from dnnp.core.baselines.placing.getf import assigned, fluid_shares, groups_of, program_of
 from dnnp.core.cost.latency import LatencyProblem, Placement, simulate
 from dnnp.core.latency.homes import homes_of_blocks
+from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
+from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
@@ -45,7 +46,7 @@ def paper(congestion: str = "none") -> LatencyProblem:
 def test_heft_gives_the_schedule_of_its_paper() -> None:
     problem = paper()
     net = net_of(problem)
-    rank = upward_rank(problem, net)
+    rank = upward_rank(net)
     stated = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert rank == pytest.approx(stated, abs=5e-4)
     assert (falling(net, rank) + 1).tolist() == [1, 4, 3, 2, 5, 6, 9, 7, 8, 10]
@@ -188,7 +189,7 @@ def test_shares_without_a_solver_are_near_those_with_one(seed: int) -> None:
     room = room_of(problem)
     program, _ = program_of(problem, room, integer=False)
     least = ask_sparse(program, patience=60.0).bound * np.mean(problem.tasks.time)
-    value, share = fluid_shares(net_of(problem), room.able, room.memory, room.limit, 200)
+    value, share = fluid_shares(room.limits(net_of(problem)), 200)
     assert share.sum(axis=0) == pytest.approx(np.ones(120))
     assert least * (1 - 1e-6) <= value <= least * 1.2
 
@@ -220,10 +221,8 @@ def test_the_kernel_agrees_with_the_simulator(seed: int, congestion: str) -> Non
         value, events = follow(net, device, tasks.order, eager)
         assert value == problem.value(Placement(device, events))
     assert (events == eager_events(tasks, device, tasks.order)).all()
-    best = problem.value(schedule_homes(problem, device))
-    assert best <= problem.value(
-        schedule_order(problem, device, falling(net, upward_rank(problem, net)))
-    )
+    best = problem.value(schedule_homes(net_of(problem), device))
+    assert best <= problem.value(schedule_order(net, device, falling(net, upward_rank(net))))
 
 
 DEV = DeviceClass("dev", count=2, memory_bytes=9.0)
@@ -235,7 +234,7 @@ def test_blocks_become_homes() -> None:
     blocks = [Block(np.array([0, 1, 3]), DEV), Block(np.array([2]), DEV)]
     assert homes_of_blocks(problem, label, blocks).tolist() == [0, 1, 0]
     home = homes_of_blocks(problem, label, blocks)
-    assert problem.value(schedule_homes(problem, home)) == 5
+    assert problem.value(schedule_homes(net_of(problem), home)) == 5
     stated = [blocks[0], blocks[1]._replace(number=0)]
     assert homes_of_blocks(problem, label, stated).tolist() == [1, 0, 1]
 

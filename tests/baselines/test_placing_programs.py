@@ -10,9 +10,9 @@ import pytest
 from dnnp.core.baselines.placing import baechi, getf
 from dnnp.core.baselines.placing.getf import alike
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.auto import OPERATORS, method_of
-from dnnp.core.latency.lists.net import edge_moves, mean_times
+from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
 from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
@@ -35,7 +35,7 @@ def test_favourites_cost_what_they_cost_row_by_row(seed: int) -> None:
     """The same program, written edge by edge and solved by CBC."""
     problem = layered(40, 2.0, seed)
     work = mean_times(problem.tasks.time)
-    tail, head, move = edge_moves(problem)
+    tail, head, move = edge_moves(net_of(problem))
     program = Program()
     x = [program.column() for _ in tail]
     start = [program.column(np.inf) for _ in work]
@@ -148,7 +148,7 @@ def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, and the warnings."""
     said: list[str] = []
     run = Run(warn=said.append)
-    found = method_of(method, OPERATORS)(problem, Asked(method), run)
+    found = method_of(method, "operators")(problem, Asked(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import POOL, time_invocations
+from dnnp.core.latency.blocks.anneal import random_start, split_of
 from dnnp.core.latency.blocks.items import block_items
-from dnnp.core.latency.blocks.starts import random_start, split_of
-from dnnp.core.latency.blocks.state import fixed_of
 from dnnp.core.latency.homes import blocks_of_homes
 from support.latency_cases import random_problem
 
@@ -38,8 +37,7 @@ def test_contiguous_homes_become_one_block_each(seed: int) -> None:
     rng = random.Random(seed)
     problem = random_problem(rng, rng.randint(2, 40), execution="blocks", devices=3, q=1)
     items = block_items(problem)
-    fixed = fixed_of(items, 1)
-    split = split_of(items, random_start(items, fixed, np.random.default_rng(seed)))
+    split = split_of(items, random_start(items, np.random.default_rng(seed)))
     home = (
         np.where(split.block >= 0, split.device[split.block], POOL)
         if len(split.device)

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.blocks import ideals as search
+from dnnp.core.latency.blocks.ideals import ideal_latency
 from dnnp.core.latency.blocks.items import block_items
-from dnnp.core.latency.blocks.state import fixed_of
-from dnnp.core.latency.ideals import net as nets
-from dnnp.core.latency.ideals import search
-from dnnp.core.latency.ideals.live import live_tasks
-from dnnp.core.latency.ideals.search import ideal_latency
+from dnnp.core.latency.blocks.sweeps import live_tasks
 from dnnp.core.model.search_context import PLAIN
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
@@ -102,14 +100,13 @@ def test_labels_that_are_merged_still_bound(slots: int) -> None:
     for seed in range(40):
         problem, least = solved(seed)
         items = block_items(problem)
-        fixed = fixed_of(items, problem.options.invocations)
-        lattice = nets.items_lattice(items)
+        lattice = search.items_lattice(items)
         assert lattice is not None
-        devices = nets.count_devices(items, len(fixed.slot_late) // max(len(items.devices), 1))
-        net = nets.make_net(items, fixed, lattice, devices)._replace(slots=slots)
-        state = search._Search(problem, items, fixed, lattice, devices, net, np.inf, PLAIN)
-        state.scratch = nets.new_scratch(fixed, net)
-        tables = nets.new_tables(net)
+        devices = search.count_devices(items, len(items.slot_late) // max(len(items.devices), 1))
+        net = search.make_net(items, lattice, devices)._replace(slots=slots)
+        state = search._Search(problem, items, lattice, devices, net, np.inf, PLAIN)
+        state.scratch = search.new_scratch(items, net)
+        tables = search.new_tables(net)
         state.decided(net, tables)
         merged += int(tables.merged[0])
         assert float(tables.done[-1].min()) <= least * (1 + 1e-12)
@@ -120,10 +117,10 @@ def test_live_tasks_by_definition() -> None:
     for seed in range(20):
         problem = problem_of(seed)
         items = block_items(problem)
-        lattice = nets.items_lattice(items)
+        lattice = search.items_lattice(items)
         assert lattice is not None
         parent, last = (x.astype(np.int64) for x in (lattice.parent, lattice.last))
-        ptr, idx = live_tasks(parent, last, fixed_of(items, 1))
+        ptr, idx = live_tasks(parent, last, items)
         for ideal in range(lattice.size):
             held = set(lattice.members(ideal))
             inside = [int(items.label[t]) in held for t in range(problem.tasks.n)]
@@ -134,7 +131,7 @@ def test_live_tasks_by_definition() -> None:
 
 def test_many_kinds_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the mixes of kinds are too many the bound is weaker, and holds."""
-    monkeypatch.setattr(nets, "MOST_WAYS", 2)
+    monkeypatch.setattr(search, "MOST_WAYS", 2)
     for seed in range(40):
         problem, least = solved(seed)
         proof = ideal_latency(problem)
@@ -171,5 +168,5 @@ def test_limits_leave_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ideal_latency(problem, upper=least, run=over).more
     monkeypatch.setattr(search, "MOST_VALUES", 1)
     assert "memory" in ideal_latency(problem).reason
-    monkeypatch.setattr(nets, "MOST_IDEALS", 1)
+    monkeypatch.setattr(search, "MOST_IDEALS", 1)
     assert "too many" in ideal_latency(problem).reason

@@ -21,15 +21,10 @@ from dnnp.core.cost.latency import (
 )
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.ip import loop
-from dnnp.core.latency.ip.block_model import BlockProgram
-from dnnp.core.latency.ip.blocks import items_of_tasks
-from dnnp.core.latency.ip.cpsat import cpsat_blocks
-from dnnp.core.latency.ip.formulation import in_order
-from dnnp.core.latency.ip.ip import latency_ip
-from dnnp.core.latency.ip.loop import LatencyProgram
-from dnnp.core.latency.ip.moirai import moirai
-from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.latency.ip.windows import twins
+from dnnp.core.latency.ip.block_model import BlockProgram, items_of_tasks
+from dnnp.core.latency.ip.formulation import in_order, twins
+from dnnp.core.latency.ip.loop import LatencyProgram, solve_model
+from dnnp.core.latency.ip.solve import formulation_of, solve_intervals
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -48,11 +43,6 @@ from support.latency_cases import random_problem
 def brute(problem: LatencyProblem):
     blocks = problem.options.execution == "blocks"
     return (brute_blocks if blocks else brute_operators)(problem)
-
-
-def formulated(problem: LatencyProblem):
-    blocks = problem.options.execution == "blocks"
-    return (BlockProgram if blocks else PlacementProgram)(problem)
 
 
 def starved(problem: LatencyProblem) -> LatencyProblem:
@@ -75,7 +65,7 @@ def test_the_best_solution_is_one_of_the_models(execution):
     for seed in range(40):
         problem = latency_case(seed, execution, 6)
         value, best = brute(problem)
-        formulation = formulated(problem)
+        formulation = formulation_of(problem)
         if best is None:
             continue
         assert formulation.least <= value * (1 + 1e-12)
@@ -182,14 +172,14 @@ def test_blocks_that_take_no_time_must_not_wait_for_each_other():
         ]
         assert [row.bound for row in excluded] == ([3] if again else [])
         assert formulation.solution(model, [0.0] * len(model.low), flags) is None
-    assert latency_ip(problem).value == 0
+    assert solve_model(formulation_of(problem)).value == 0
 
 
 def test_a_bound_that_is_known_ends_the_search():
     problem = hard_problem("operators")
     start = start_of(problem)
     value = problem.value(start)
-    result = moirai(problem, start=start, bound=value)
+    result = solve_model(formulation_of(problem), start=start, bound=value)
     assert (result.status, result.bound, result.split) == ("optimal", value, start)
 
 
@@ -278,7 +268,7 @@ def test_cpsat_keeps_what_it_told_before_an_interrupt():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Best, "offer", offer)
-        result = cpsat_blocks(problem, run=Run(interrupted=lambda: bool(told)))
+        result = solve_intervals(formulation_of(problem), run=Run(interrupted=lambda: bool(told)))
     assert result.status == "feasible"
     assert result.value == min(told)
     assert result.bound <= result.value
@@ -344,12 +334,12 @@ def test_what_is_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
     problem = hard_problem("operators")
     with pytest.raises(LimitError, match="too large; coarsen first"):
-        moirai(problem)
+        solve_model(formulation_of(problem))
     start = start_of(problem)
-    result = moirai(problem, start=start)
+    result = solve_model(formulation_of(problem), start=start)
     assert (result.status, result.split) == ("feasible", start)
 
 
 def test_an_unknown_solver():
     with pytest.raises(UsageError, match="'gurobi' is not a solver"):
-        latency_ip(latency_case(0, "blocks"), solver="gurobi")
+        solve_model(formulation_of(latency_case(0, "blocks")), solver="gurobi")

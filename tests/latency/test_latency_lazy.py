@@ -9,11 +9,16 @@ import pytest
 from tools.agree_latency import disagreements, latency_case
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.exact import ip
 from dnnp.core.latency.ip import loop
-from dnnp.core.latency.ip.loop import LatencyProgram, count_meetings, meetings, overlaps
-from dnnp.core.latency.ip.moirai import moirai
+from dnnp.core.latency.ip.loop import (
+    LatencyProgram,
+    count_meetings,
+    meetings,
+    overlaps,
+    solve_model,
+)
 from dnnp.core.latency.ip.placement_model import PlacementProgram
+from dnnp.core.latency.ip.solve import formulation_of, ip
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
@@ -99,7 +104,7 @@ def test_a_program_without_pairs_is_smaller_and_a_relaxation() -> None:
 
 def test_lazy_rows_are_asked_for_until_nothing_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = crowd()
-    eager = moirai(problem)
+    eager = solve_model(formulation_of(problem))
     kept: list[int] = []
     written = loop._Programs.write
 
@@ -112,7 +117,7 @@ def test_lazy_rows_are_asked_for_until_nothing_overlaps(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(loop._Programs, "write", write)
     monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
-    lazy = moirai(problem)
+    lazy = solve_model(formulation_of(problem))
     assert lazy.status == eager.status == "optimal"
     assert lazy.value == pytest.approx(eager.value)
     assert lazy.bound == pytest.approx(eager.bound, rel=1e-5)
@@ -124,7 +129,7 @@ def test_what_is_too_large_even_without_pairs_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
     monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
     with pytest.raises(LimitError, match="too large; coarsen first"):
-        moirai(crowd())
+        solve_model(formulation_of(crowd()))
 
 
 def test_a_program_that_is_refused_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

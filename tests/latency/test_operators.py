@@ -14,11 +14,15 @@ import pytest
 from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem, lazy_events, simulate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.lists.net import falling, net_of
-from dnnp.core.latency.operators.anneal import Listed, anneal_operators, inserted, placed
+from dnnp.core.latency.operators.anneal import (
+    Listed,
+    anneal_operators,
+    best_rank,
+    inserted,
+    placed,
+)
 from dnnp.core.latency.operators.bound import operators_bound
-from dnnp.core.latency.operators.kernel import make_board
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.operators.start import best_rank, packed
 from dnnp.core.latency.possible import critical_path
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -63,18 +67,18 @@ def layered(n: int, ratio: float = 1.0, seed: int = 0, **options: str) -> Latenc
 def test_annealing_keeps_the_exact_latency(congestion: str, transfers: str) -> None:
     problem = layered(70, 1.0, 3, congestion=congestion, transfers=transfers)
     tasks = problem.tasks
-    board = make_board(problem)
+    net = net_of(problem, tails=True)
     rng = np.random.default_rng(0)
-    search = new_search(board, 1, MIX, 40)
-    state = start_state(board, search, tasks.order, rng.integers(0, 4, tasks.n))
+    search = new_search(net, 1, MIX, 40)
+    state = start_state(net, search, tasks.order, rng.integers(0, 4, tasks.n))
     for temperature in (10.0, 1.0, 0.1, 0.01):
         for _ in range(5):
-            sweep(board, state, search, temperature, 400)
+            sweep(net, state, search, temperature, 400)
             for order, device, value in (
                 (state.order, state.device, search.energy[0]),
                 (search.best_order, search.best_device, search.value[0]),
             ):
-                placement = placed(board, Listed(order, device))
+                placement = placed(net, Listed(order, device))
                 assert problem.value(placement) == pytest.approx(value, rel=1e-12)
     assert sorted(state.place[state.order].tolist()) == list(range(tasks.n))
 
@@ -82,16 +86,16 @@ def test_annealing_keeps_the_exact_latency(congestion: str, transfers: str) -> N
 @pytest.mark.parametrize("seed", range(40))
 def test_annealing_of_odd_problems_keeps_the_exact_latency(seed: int) -> None:
     problem = small(seed, 9)
-    tasks, board = problem.tasks, make_board(problem)
-    device = np.argmax(board.allowed, axis=1)[tasks.together]
-    if not board.allowed.any(axis=1).all():
+    tasks, net = problem.tasks, net_of(problem, tails=True)
+    device = np.argmax(net.allowed, axis=1)[tasks.together]
+    if not net.allowed.any(axis=1).all():
         return
-    search = new_search(board, seed, MIX, 40)
+    search = new_search(net, seed, MIX, 40)
     search.strict[:] = 2.0, 0.1
-    state = start_state(board, search, tasks.order, device)
+    state = start_state(net, search, tasks.order, device)
     for _ in range(10):
-        sweep(board, state, search, 1.0, 50)
-        placement = placed(board, Listed(state.order, state.device))
+        sweep(net, state, search, 1.0, 50)
+        placement = placed(net, Listed(state.order, state.device))
         used = np.bincount(state.device, weights=tasks.memory, minlength=problem.machine.count)
         assert used == pytest.approx(search.used)
         times = simulate(tasks, problem.machine, placement, problem.options.congestion)
@@ -106,9 +110,9 @@ def test_annealing_of_odd_problems_keeps_the_exact_latency(seed: int) -> None:
 def test_times_without_congestion_are_those_of_lazy_events(seed: int) -> None:
     problem = small(seed, 9)
     problem = replace(problem, options=replace(problem.options, congestion="none"))
-    tasks, board = problem.tasks, make_board(problem)
+    tasks, net = problem.tasks, net_of(problem, tails=True)
     device = np.random.default_rng(seed).integers(0, problem.machine.count, tasks.n)
-    placement = placed(board, Listed(tasks.order, device))
+    placement = placed(net, Listed(tasks.order, device))
     lazy = Placement(device, lazy_events(tasks, device, tasks.order))
     one, two = (simulate(tasks, problem.machine, x, "none") for x in (placement, lazy))
     assert (one.end_s == two.end_s).all()
@@ -117,15 +121,15 @@ def test_times_without_congestion_are_those_of_lazy_events(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_insertion_gives_valid_placements(seed: int) -> None:
     problem = small(seed, 9)
-    board = make_board(problem)
-    if not board.allowed.any(axis=1).all():
+    net = net_of(problem, tails=True)
+    if not net.allowed.any(axis=1).all():
         return
-    order = falling(net_of(problem), best_rank(board))
+    order = falling(net, best_rank(net))
     for ahead in (0.0, 1.0):
-        found = inserted(board, order, ahead, np.full(problem.tasks.n, -1))
+        found = inserted(net, order, ahead, np.full(problem.tasks.n, -1))
         if found is not None:
             value = problem.value(found[1])
-            again = inserted(board, found[0], 0.0, found[1].device)
+            again = inserted(net, found[0], 0.0, found[1].device)
             assert again is not None
             assert (again[1].device == found[1].device).all()
             assert problem.value(again[1]) <= 2 * value
@@ -234,8 +238,7 @@ def test_packing_is_exact() -> None:
     graph = replace(graph, times={"a": np.ones(3)})
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
     problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
-    assert packed(make_board(problem), 1000) == (None, True)
-    with pytest.raises(InfeasibleError, match="no way to fit"):
+    with pytest.raises(InfeasibleError, match="do not fit"):
         anneal_operators(problem)
 
 

@@ -18,7 +18,7 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.latency.auto import solve_latency
+from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.deadline import NOTHING, beside
 from dnnp.core.model.device import DeviceClass
@@ -84,7 +84,7 @@ def test_every_method(
 def test_every_method_of_latency(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnnp.core.latency.auto._found", endless)
+    monkeypatch.setattr("dnnp.core.latency.solve._found", endless)
     for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)

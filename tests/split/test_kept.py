@@ -13,8 +13,8 @@ from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import Claim, Known
 from dnnp.core.cost.latency import LatencySolution, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.auto import solve_latency
-from dnnp.core.latency.bounds import latency_bound
+from dnnp.core.latency.proof import latency_bound
+from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -157,7 +157,7 @@ def test_a_sample(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         ended()
         return LatencySolution(split, 0.1 * value, "critical path", "anneal")
 
-    monkeypatch.setattr("dnnp.core.latency.auto._found", search)
+    monkeypatch.setattr("dnnp.core.latency.solve._found", search)
     found = solve_latency(latency.whole, Asked(), stopped_after_a_while())
     assert (found.bound, found.bound_method) == (0.9 * value, "ideals of blocks")
 
@@ -191,7 +191,7 @@ def test_an_argument_for_latency(monkeypatch: pytest.MonkeyPatch) -> None:
         run.stands(bound=0.95 * value, by="ideals of blocks")
         return value, known
 
-    monkeypatch.setattr("dnnp.core.latency.bounds._ideal", ideal)
+    monkeypatch.setattr("dnnp.core.latency.proof._ideal", ideal)
     proof = latency_bound(latency, split, "ideal", run=Run(interrupted=lambda: next(asked, True)))
     assert (proof.value, proof.method) == (0.95 * value, "ideals of blocks")
 

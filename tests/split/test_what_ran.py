@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.latency.auto import solve_latency
+from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.methods.method import Method
 from dnnp.core.model.device import DeviceClass

@@ -11,7 +11,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, Placement, Tasks
 from dnnp.core.cost.machine import Machine
-from dnnp.core.latency.auto import OPERATORS, method_of
+from dnnp.core.latency.solve import method_of
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
@@ -21,8 +21,8 @@ from dnnp.core.model.search_context import PLAIN, Run
 PLACERS = tuple(
     name
     for name, method in LATENCY.items()
-    if OPERATORS in method.kinds
-    and "baselines" in method.place(OPERATORS)
+    if "operators" in method.kinds
+    and "baselines" in method.place("operators")
     and (name != "placeto" or find_spec("torch"))
 )
 """Methods of others that place tasks, as far as what they need is installed."""
@@ -30,7 +30,7 @@ PLACERS = tuple(
 
 def place(method: str, problem: LatencyProblem, run: Run = PLAIN, **how: Any) -> Placement:
     """What a method makes of a problem; `how`: fields of the run to be changed."""
-    split = method_of(method, OPERATORS)(problem, Asked(method), replace(run, **how)).split
+    split = method_of(method, "operators")(problem, Asked(method), replace(run, **how)).split
     assert isinstance(split, Placement)
     return split
 

@@ -16,7 +16,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.ip.cpsat import cpsat_blocks, cpsat_operators
-from dnnp.core.latency.ip.ip import latency_ip
-from dnnp.core.latency.ip.moirai import moirai
+from dnnp.core.latency.ip.loop import solve_model
+from dnnp.core.latency.ip.solve import formulation_of, solve_intervals
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_brute import brute_blocks, brute_operators
@@ -66,11 +64,10 @@ def installed() -> list[str]:
 
 def solve(problem: LatencyProblem, solver: str, start: Any = None, run: Run = PLAIN) -> Any:
     """Solve a problem exactly."""
-    blocks = problem.options.execution == "blocks"
+    formulation = formulation_of(problem)
     if solver == "cpsat":
-        return (cpsat_blocks if blocks else cpsat_operators)(problem, start=start, run=run)
-    program: Callable[..., Any] = latency_ip if blocks else moirai
-    return program(problem, solver=solver, start=start, run=run)
+        return solve_intervals(formulation, start=start, run=run)
+    return solve_model(formulation, solver=solver, start=start, run=run)
 
 
 def disagreements(

@@ -64,7 +64,7 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
     if options.eval is not None:
         return
     if options.objective == "latency":
-        from dnnp.core.latency.auto import check_method
+        from dnnp.core.latency.solve import check_method
 
         for method in options.methods:
             check_method(method, problem.options.execution)

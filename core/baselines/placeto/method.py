@@ -32,9 +32,10 @@ from dnnp.core.baselines.placeto.policy import (
     untrained,
 )
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
-from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
+from dnnp.core.latency.lists.build import follow
+from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import repaired, room_of
-from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
+from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.request import Asked, Learned, Policy
@@ -96,7 +97,7 @@ class Ground:
     """A graph to learn from, and what was earned there lately."""
 
     problem: LatencyProblem
-    net: Net
+    net: TaskNet
     order: Ints
     """i64[n], by upward rank."""
     groups: Groups
@@ -148,7 +149,7 @@ def ground_of(torch: Any, problem: LatencyProblem, rng: np.random.Generator) -> 
     """
     net = net_of(problem)
     groups = groups_of(problem, net, room_of(problem))
-    order = falling(net, upward_rank(problem, net))
+    order = falling(net, upward_rank(net))
     drawn = np.where(groups.able, rng.random(groups.able.shape), -1.0)
     home = np.argmax(drawn, axis=1).astype(np.int64)
     made = Ground(problem, net, order, groups, Board(torch, groups), home, 1.0)
@@ -214,7 +215,7 @@ def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     with pytorch() as torch:
         room, training = room_of(problem), asked.training
         if not problem.tasks.n:
-            return LatencySolution(schedule_homes(problem, net_of(problem).order))
+            return LatencySolution(schedule_homes(net_of(problem), np.zeros(0, dtype=np.int64)))
         policy = training.policy or untrained(len(room.limit), run.seed)
         _check(policy, problem, training.family)
         # What is drawn depends on neither the family nor the number of episodes.
@@ -246,7 +247,7 @@ def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         of_color, method = np.zeros(colors, dtype=np.int64), REPAIRED
         of_color[problem.tasks.together] = home
         home = repaired(room, of_color, run)[problem.tasks.together]
-    return LatencySolution(schedule_homes(problem, home), method=method, learned=learned)
+    return LatencySolution(schedule_homes(net_of(problem), home), method=method, learned=learned)
 
 
 def _check(policy: Policy, problem: LatencyProblem, family: Sequence[LatencyProblem]) -> None:
@@ -282,7 +283,7 @@ class _Best:
             return
         self.value, self.home = seen.value, seen.best
         problem = ground.problem
-        split = schedule_order(problem, self.home[ground.groups.label], ground.order)
+        split = schedule_order(ground.net, self.home[ground.groups.label], ground.order)
         self.run.keep(split, problem.value(split), "placeto")
 
     def apply(self, network: Network) -> int:

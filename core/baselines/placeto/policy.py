@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.lists.net import Net, edge_moves, mean_times
+from dnnp.core.latency.lists.net import TaskNet, edge_moves, mean_times
 from dnnp.core.latency.lists.room import Room
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
@@ -133,7 +133,7 @@ class Groups(NamedTuple):
     """i64[q], the order in which an episode visits them: topological as far as there is one."""
 
 
-def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
+def groups_of(problem: LatencyProblem, net: TaskNet, room: Room) -> Groups:
     """Group a problem; complexity O(q^3 log q + edges)."""
     tasks = problem.tasks
     colors = len(room.memory)
@@ -142,7 +142,7 @@ def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
     q = int(label.max(initial=-1)) + 1
     memory = totals(group_of, room.memory, q)
     time = np.array([totals(group_of, work, q) for work in room.work]).T
-    tail, head, move = edge_moves(problem)
+    tail, head, move = edge_moves(net)
     apart = label[tail] != label[head]
     mean = totals(label, mean_times(tasks.time), q)
     send = totals(label[tail], np.where(apart, move, 0.0), q)
@@ -169,7 +169,7 @@ def _visits(label: Ints, order: Ints) -> Ints:
     return found[np.argsort(first)].astype(np.int64)
 
 
-def _merged(net: Net, room: Room) -> Ints:
+def _merged(net: TaskNet, room: Room) -> Ints:
     """Group of each colour: runs of a topological order with about equal work; i64[c].
 
     A run ends, too, where no device could take more of it.
@@ -180,7 +180,7 @@ def _merged(net: Net, room: Room) -> Ints:
     group_of = np.empty(len(work), dtype=np.int64)
     group, done, members = 0, 0.0, 0
     fits, held = np.ones(len(room.limit), dtype=bool), 0.0
-    for c in _visits(net.color, net.order).tolist():
+    for c in _visits(net.together, net.order).tolist():
         both = fits & np.isfinite(room.work[:, c])
         wide = (held + room.memory[c] <= room.limit / 2)[both].any()
         full = done >= most * (group + 1) if most else members >= each

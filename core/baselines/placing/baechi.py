@@ -53,7 +53,7 @@ def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints,
 def relaxed_children(problem: LatencyProblem, run: Run = PLAIN) -> Ints | None:
     """The favourite children that the relaxation gives; None: no answer in time."""
     child = np.full(problem.tasks.n, -1, dtype=np.int64)
-    tail, head, move = edge_moves(problem)
+    tail, head, move = edge_moves(net_of(problem))
     if not len(tail):
         return child
     program = program_of(mean_times(problem.tasks.time), tail, head, move)
@@ -103,9 +103,9 @@ def greedy_children(problem: LatencyProblem) -> Ints:
     work, transfers and the rest of the path), those with the longest transfer first, as long as
     both ends are without a partner. O(edges log edges).
     """
-    n = problem.tasks.n
-    tail, head, move = edge_moves(problem)
-    rank = upward_rank(problem, net_of(problem))
+    n, net = problem.tasks.n, net_of(problem)
+    tail, head, move = edge_moves(net)
+    rank = upward_rank(net)
     child = np.full(n, -1, dtype=np.int64)
     taken = np.zeros(n, dtype=np.bool_)
     through = move + rank[head]
@@ -167,8 +167,9 @@ def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     InfeasibleError, LimitError
         It is proven, or just so, that the tasks do not fit.
     """
-    level = upward_rank(problem, net_of(problem), moves=False)
-    return answer(list_schedule(problem, room_of(problem), level, run=run), "m-etf", run)
+    net = net_of(problem)
+    level = upward_rank(net, moves=False)
+    return answer(list_schedule(net, room_of(problem), level, run=run), "m-etf", run)
 
 
 def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -183,8 +184,8 @@ def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     InfeasibleError, LimitError
         It is proven, or just so, that the tasks do not fit.
     """
-    room = room_of(problem)
-    level = upward_rank(problem, net_of(problem), moves=False)
+    room, net = room_of(problem), net_of(problem)
     child, why = favourite_children(problem, run)
-    found = list_schedule(problem, room, level, favourite=child, run=run)
+    level = upward_rank(net, moves=False)
+    found = list_schedule(net, room, level, favourite=child, run=run)
     return answer(found, "m-sct", run, instead="m-sct-greedy", why=why)

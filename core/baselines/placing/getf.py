@@ -26,7 +26,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Tasks
 from dnnp.core.kernels.kernel import kernel
-from dnnp.core.latency.lists.net import Net, mean_times, net_of, upward_rank
+from dnnp.core.latency.lists.net import TaskNet, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.room import Room, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
 from dnnp.core.model.errors import LimitError
@@ -65,16 +65,16 @@ def getf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     InfeasibleError, LimitError
         It is proven, or just so, that the tasks do not fit.
     """
-    room = room_of(problem)
+    room, net = room_of(problem), net_of(problem)
     group, speed = groups_of(problem)
     share, why = _shares(problem, room, run)
     if why:
         rounds = max(1, round(ROUNDS * run.effort))
-        share = fluid_shares(net_of(problem), room.able, room.memory, room.limit, rounds)[1]
+        share = fluid_shares(room.limits(net), rounds)[1]
     chosen = assigned(share, room.able, group, speed)
     preferred = group[:, None] == chosen[problem.tasks.together]
-    level = upward_rank(problem, net_of(problem), moves=False)
-    found = list_schedule(problem, room, level, preferred=preferred, run=run)
+    level = upward_rank(net, moves=False)
+    found = list_schedule(net, room, level, preferred=preferred, run=run)
     return answer(found, "getf", run, instead="getf-fluid", why=why)
 
 
@@ -291,14 +291,13 @@ SOFTNESS = 0.02
 
 
 @kernel
-def fluid_shares(
-    net: Net, able: Bools, memory: Floats, limit: Floats, rounds: int
-) -> tuple[float, Floats]:
+def fluid_shares(net: TaskNet, rounds: int) -> tuple[float, Floats]:
     """Value, and the share of each colour on each device, f64[D, c].
 
     Memory beyond what a device holds weighs like load. O(rounds * (edges + n D)).
     """
-    devices, count = able.shape
+    able, memory, limit = net.allowed, net.bytes, net.capacity
+    count, devices = able.shape
     n = len(net.order)
     score, mean = np.zeros((devices, count)), np.zeros((devices, count))
     share = np.zeros((devices, count))
@@ -307,11 +306,11 @@ def fluid_shares(
     total = np.zeros((devices, count))
     for v in range(n):
         for d in range(devices):
-            total[d, net.color[v]] += net.time[d, v]
+            total[d, net.together[v]] += net.time[v, d]
     for c in range(count):
         best = np.inf
         for d in range(devices):
-            if able[d, c]:
+            if able[c, d]:
                 best = min(best, total[d, c])
         least[c] = best
     work, end = np.zeros(n), np.zeros(n)
@@ -324,11 +323,11 @@ def fluid_shares(
         for c in range(count):
             high = -np.inf
             for d in range(devices):
-                if able[d, c]:
+                if able[c, d]:
                     high = max(high, score[d, c])
             whole = 0.0
             for d in range(devices):
-                share[d, c] = math.exp(score[d, c] - high) if able[d, c] else 0.0
+                share[d, c] = math.exp(score[d, c] - high) if able[c, d] else 0.0
                 whole += share[d, c]
             for d in range(devices):
                 share[d, c] /= whole
@@ -345,11 +344,11 @@ def fluid_shares(
                     held[d] += share[d, c] * memory[c]
         longest, tip = 0.0, -1
         for v in net.order:
-            c = net.color[v]
+            c = net.together[v]
             work[v] = 0.0
             for d in range(devices):
                 if share[d, c] > 0.0:
-                    work[v] += share[d, c] * net.time[d, v]
+                    work[v] += share[d, c] * net.time[v, d]
             begin = 0.0
             before[v] = -1
             for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
@@ -378,14 +377,14 @@ def fluid_shares(
             whole += weight[d]
         on_path[:] = 0.0
         while tip >= 0:
-            on_path[net.color[tip]] = 1.0
+            on_path[net.together[tip]] = 1.0
             tip = before[tip]
         step = STEP / np.sqrt(k)
         for c in range(count):
             if least[c] <= 0.0:
                 continue
             for d in range(devices):
-                if able[d, c]:
+                if able[c, d]:
                     price = (weight[d] + path * on_path[c]) / whole
                     score[d, c] -= step * price * total[d, c] / least[c]
     return value, share

@@ -16,9 +16,8 @@ from dnnp.core.cost.latency import (
     pool_times,
 )
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
-from dnnp.core.latency.lists.net import successors
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
@@ -187,7 +186,8 @@ def _fill(
     `squeeze`: an accelerator skips items that do not fit as long as others do. None: it cannot be.
     """
     count = len(memory)
-    ptr, following, waits = successors(tail, head, count)
+    ptr, following = csr(tail, head, count)
+    waits = np.bincount(head, minlength=count)
     block = np.full(count, POOL, dtype=np.int64)
     devices: list[int] = []
     # Where an item fits at all, the last accelerator counts: those before are gone.

@@ -7,12 +7,11 @@ import numpy as np
 from dnnp.core.cost.latency import POOL, LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.homes import split_of_homes
-from dnnp.core.latency.lists.insertion import DONE, insertion
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import FULL, attempts, by_first, room_of
 from dnnp.core.latency.lists.schedule import (
     answer,
-    by_start,
+    insert,
     list_schedule,
     repaired_answer,
     schedule_order,
@@ -43,7 +42,7 @@ def single(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
             f"has at most {shown_bytes(machine.capacity[runs].max(), 6)}"
         )
     device = int(np.argmin(np.where(runs & holds, total, np.inf)))
-    return LatencySolution(schedule_order(problem, np.full(tasks.n, device), tasks.order))
+    return LatencySolution(schedule_order(net_of(problem), np.full(tasks.n, device), tasks.order))
 
 
 def single_block(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -119,12 +118,12 @@ def heft(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         It is proven, or just so, that the tasks do not fit.
     """
     net, room = net_of(problem), room_of(problem)
-    order = falling(net, upward_rank(problem, net))
+    order = falling(net, upward_rank(net))
     for home in attempts(room, run):
-        lost, device, start = insertion(net, order, home, room.able, room.memory, room.limit)
-        if lost == DONE:
-            found = schedule_order(problem, device, by_start(order, start))
-            return answer((found, bool((home >= 0).any())), "heft", run)
+        found = insert(room.limits(net), order, home[net.together])
+        if found is not None:
+            placement = schedule_order(net, *found)
+            return answer((placement, bool((home >= 0).any())), "heft", run)
     raise LimitError(FULL)
 
 
@@ -133,6 +132,6 @@ def heft_congested(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySo
 
     Transfers occupy their channels while the schedule is built (Sinnen and Sousa 2005).
     """
-    rank = upward_rank(problem, net_of(problem))
-    found = list_schedule(problem, room_of(problem), rank, by_end=True, run=run)
+    net = net_of(problem)
+    found = list_schedule(net, room_of(problem), upward_rank(net), by_end=True, run=run)
     return answer(found, "heft-congested", run)

@@ -1,4 +1,4 @@
-"""Least latency of a split into blocks, by annealing labels (`state`), in a portfolio.
+"""Annealing of splits into blocks: starts, rounds, and the way from labels to splits and back.
 
 Rounds go through sets of moves, from greedy and random starts and from the best split so far.
 """
@@ -10,23 +10,244 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import Invocations, LatencyProblem
-from dnnp.core.cost.load_formula import MARGIN, ROUNDING
-from dnnp.core.latency.blocks.items import BlockItems, block_items
+from dnnp.core.cost.items import by_first, components
+from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem
+from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.latency.blocks.items import BlockItems, block_items, check_feasible
 from dnnp.core.latency.blocks.search import BlockMemory, anneal_step, new_search
-from dnnp.core.latency.blocks.starts import (
-    Labels,
-    filled_start,
-    labels_of,
-    pooled_start,
-    random_start,
-    split_of,
-)
-from dnnp.core.latency.blocks.state import Fixed, fixed_of, new_state
-from dnnp.core.latency.blocks.update import excess, latency
-from dnnp.core.model.errors import DnnpError, InfeasibleError, LimitError
+from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
+from dnnp.core.model.errors import DnnpError, LimitError
+from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.model.text import shown_bytes
+
+
+class Labels(NamedTuple):
+    """A split as in `state`."""
+
+    at: Ints
+    """i64[c], label of each item."""
+    slot: Ints
+    """i64[S], slot at each position."""
+    device: Ints
+    """i64[S], accelerator of each slot."""
+
+
+def split_of(items: BlockItems, labels: Labels) -> Invocations:
+    """The blocks of labels, in the order of their positions."""
+    odd = labels.at % 2 == 1
+    used = distinct(labels.at[odd] // 2)
+    number = np.full(len(labels.slot) + 1, POOL, dtype=np.int64)
+    number[used] = np.arange(len(used))
+    block = np.where(odd, number[labels.at // 2], POOL)
+    return Invocations(items.devices[labels.device[labels.slot[used]]], block[items.label])
+
+
+def labels_of(items: BlockItems, split: Invocations) -> Labels | None:
+    """Labels of a split; None if it parts items, has a cycle, or too many blocks for a pass."""
+    block = split.block[items.member_idx[items.member_ptr[:-1]]] if items.size else split.block
+    if (block[items.label] != split.block).any():
+        return None
+    order = _line_up(items, split, block)
+    if order is None:
+        return None
+    accelerator = np.full(int(items.devices.max(initial=-1)) + 1, -1, dtype=np.int64)
+    accelerator[items.devices] = np.arange(len(items.devices))
+    device = np.zeros(len(items.slot_late), dtype=np.int64)
+    slot: list[int] = []
+    position = np.zeros(len(split.device), dtype=np.int64)
+    free = {late: np.flatnonzero(items.slot_late == late).tolist() for late in (0, 1)}
+    for p, b in enumerate(order):
+        held = items.late[block == b]
+        if not len(held) or not free[int(held[0])]:
+            return None
+        s = free[int(held[0])].pop(0)
+        slot.append(s)
+        device[s] = accelerator[split.device[b]]
+        position[b] = p
+    rest = [s for s in range(len(device)) if s not in slot]
+    for late in (0, 1):
+        mine = items.slot_late == late
+        most = int(mine.sum()) // max(len(items.devices), 1)
+        taken = np.bincount(device[[s for s in slot if mine[s]]], minlength=len(items.devices))
+        if (taken > most).any():
+            return None
+        left = np.repeat(np.arange(len(items.devices)), np.maximum(most - taken, 0))
+        device[[s for s in rest if mine[s]]] = left[: sum(bool(mine[s]) for s in rest)]
+    at = np.where(block >= 0, 2 * position[block] + 1 if len(position) else 0, 0)
+    for i in range(items.size):
+        if block[i] < 0:
+            earlier = items.before_idx[items.before_ptr[i] : items.before_ptr[i + 1]]
+            low = int(at[earlier].max(initial=0))
+            at[i] = low + low % 2
+    return Labels(at, np.array(slot + rest, dtype=np.int64), device)
+
+
+def filled_start(items: BlockItems) -> Labels:
+    """Greedy (2020 paper, Section 7): each accelerator takes what fits, in topological order."""
+    line = line_of(items)
+    return _sliced(items, line, _order(line, None), None)
+
+
+def pooled_start(items: BlockItems) -> list[Labels]:
+    """All in the pool, if the CPU supports everything."""
+    slots = len(items.slot_late)
+    if not items.pooled.all():
+        return []
+    return [Labels(np.zeros(items.size, dtype=np.int64), np.arange(slots), devices_of(items))]
+
+
+def random_start(items: BlockItems, rng: np.random.Generator) -> Labels:
+    """Slices of a random order, about equal in memory or time, on accelerators in any order."""
+    line = line_of(items)
+    return _sliced(items, line, _order(line, rng), rng)
+
+
+class Line(NamedTuple):
+    """Groups of items, to be put in an order that suits both passes."""
+
+    along: bool
+    """The backward pass runs through the accelerators in the order of the forward pass."""
+    part: Ints
+    """i64[g], strongly connected component of each group."""
+    after: list[list[int]]
+    """Components directly after each."""
+
+
+def line_of(items: BlockItems) -> Line:
+    """Order the groups by the edges of both passes; the direction that joins fewer groups."""
+    groups = int(items.group.max(initial=-1)) + 1
+    tail = np.repeat(np.arange(items.size), np.diff(items.after_ptr))
+    head = items.after_idx
+    inner = items.late[tail] == items.late[head]
+    tail, head = tail[inner], head[inner]
+    late = items.late[tail]
+    best: Line | None = None
+    for along in (False, True):
+        a = items.group[np.where(late & (not along), head, tail)]
+        b = items.group[np.where(late & (not along), tail, head)]
+        part = components(np.arange(groups), a, b)
+        first = by_first(part[items.group])
+        part = first[part]
+        if best is None or len(first) > len(best.after):
+            after: list[list[int]] = [[] for _ in first]
+            pairs = distinct(part[a] * max(len(first), 1) + part[b])
+            for pair in pairs.tolist():
+                x, y = divmod(pair, len(first))
+                if x != y:
+                    after[x].append(y)
+            best = Line(along, part, after)
+    return best or Line(False, np.zeros(0, dtype=np.int64), [])
+
+
+def _order(line: Line, rng: np.random.Generator | None) -> Ints:
+    """Groups in a topological order: the first ready one, or a random one, or the last ready."""
+    count = len(line.after)
+    waits = [0] * count
+    for later in line.after:
+        for y in later:
+            waits[y] += 1
+    ready = [x for x in range(count) if not waits[x]]
+    deep = rng is not None and rng.integers(2) == 0
+    place = np.zeros(count, dtype=np.int64)
+    draws = rng.random(count).tolist() if rng is not None else None
+    for done in range(count):
+        if draws is None:
+            k = ready.index(min(ready))
+        else:
+            k = int(draws[done] * len(ready))
+            k = max(k, len(ready) - 2) if deep else k
+        x = ready.pop(k)
+        place[x] = done
+        for y in line.after[x]:
+            waits[y] -= 1
+            if not waits[y]:
+                ready.append(y)
+    return np.argsort(place[line.part], kind="stable")
+
+
+def _sliced(items: BlockItems, line: Line, order: Ints, rng: np.random.Generator | None) -> Labels:
+    """Slots one after the other, until each is full, or (`rng`) has its share of a weight."""
+    slots = len(items.slot_late)
+    forward = int((items.slot_late == 0).sum())
+    device = devices_of(items, along=line.along)
+    groups = len(order)
+    load = np.bincount(items.group, items.memory, groups)
+    weight, cut = load, np.full(forward, np.inf)
+    if rng is not None and forward:
+        device = rng.permutation(len(items.devices))[device]
+        if rng.integers(2) or not weight.any():
+            quick = items.time.min(axis=0)
+            weight = np.bincount(items.group, np.where(np.isfinite(quick), quick, 0.0), groups)
+        finite = items.capacity[np.isfinite(items.capacity)]
+        capacity = max(float(finite.mean()), 1e-300) if len(finite) else np.inf
+        least = min(max(int(np.ceil(float(load.sum()) / capacity)), 1), forward)
+        used = int(rng.integers(least, forward + 1))
+        cut[:used] = float(weight.sum()) * np.arange(1, used + 1) / used
+        cut[used - 1] = np.inf
+    held = np.zeros(len(items.devices))
+    turn = np.zeros(groups, dtype=np.int64)
+    p, passed = 0, 0.0
+    for g in order.tolist():
+        while p < forward:
+            full = rng is None and held[device[p]] + load[g] > items.capacity[device[p]]
+            if not full and passed + 0.5 * weight[g] <= cut[p]:
+                break
+            p += 1
+        turn[g] = p
+        passed += weight[g]
+        if p < forward:
+            held[device[p]] += load[g]
+    at = np.zeros(items.size, dtype=np.int64)
+    for i in range(items.size):
+        earlier = items.before_idx[items.before_ptr[i] : items.before_ptr[i + 1]]
+        low = int(at[earlier].max(initial=0))
+        p = int(turn[items.group[i]])
+        wanted = 2 * p + int(p < forward)
+        if items.late[i]:
+            wanted = 2 * forward + (wanted if line.along else 2 * forward - wanted)
+        at[i] = _fit(items, device, i, max(low, wanted))
+    return Labels(at, np.arange(slots), device)
+
+
+def _fit(items: BlockItems, device: Ints, i: int, label: int) -> int:
+    """The first label from `label` on that an item may have; else the pool after it."""
+    for found in range(label, 2 * len(device) + 1):
+        if found % 2 == 0:
+            if items.pooled[i]:
+                return found
+            continue
+        s = found // 2
+        if items.slot_late[s] == items.late[i] and np.isfinite(items.time[device[s], i]):
+            return found
+    return label + label % 2
+
+
+def _line_up(items: BlockItems, split: Invocations, block: Ints) -> list[int] | None:
+    """The blocks in an order in which they can run; None if they wait for each other."""
+    blocks = len(split.device)
+    vertex = np.where(block >= 0, block, blocks + np.arange(items.size))
+    after: list[set[int]] = [set() for _ in range(blocks + items.size)]
+    for i in range(items.size):
+        for j in items.after_idx[items.after_ptr[i] : items.after_ptr[i + 1]].tolist():
+            if vertex[i] != vertex[j]:
+                after[int(vertex[i])].add(int(vertex[j]))
+    last: dict[int, int] = {}
+    for b, d in enumerate(split.device.tolist()):
+        if d in last:
+            after[last[d]].add(b)
+        last[d] = b
+    waits = [0] * len(after)
+    for later in after:
+        for v in later:
+            waits[v] += 1
+    ready = [v for v in range(len(after)) if not waits[v]]
+    for v in ready:
+        for w in sorted(after[v]):
+            waits[w] -= 1
+            if not waits[w]:
+                ready.append(w)
+    return [v for v in ready if v < blocks] if len(ready) == len(after) else None
+
 
 WAVE = 2
 """Rounds that run at the same time, from what was best before them; for any number of threads."""
@@ -110,45 +331,17 @@ def anneal_blocks(
         None was found, or there are too many flows and blocks.
     """
     items = block_items(problem)
-    check_feasible(problem, items)
+    check_feasible(items)
     slots = len(items.devices) * problem.options.invocations * 2
     if slots * max(len(items.maker), slots) > MOST_COUNTS:
         raise LimitError(
             f"{len(items.maker)} flows and {slots} blocks are too many for annealing; coarsen "
             "first, or offer fewer devices"
         )
-    fixed = fixed_of(items, problem.options.invocations)
-    best = _search(items, fixed, problem, start, endless, run)
+    best = _search(items, problem, start, endless, run)
     if best is None:
         raise LimitError("annealing found no split into blocks that fits; offer more memory")
     return best
-
-
-def check_feasible(problem: LatencyProblem, items: BlockItems) -> None:
-    """Raise InfeasibleError where an item fits nowhere, or all together do not fit."""
-    count, devices = items.count, len(items.devices)
-    groups = int(items.group.max(initial=-1)) + 1
-    size = np.bincount(items.group, items.memory, groups)
-    runs = np.ones((devices, groups), dtype=np.bool_)
-    pooled = np.ones(groups, dtype=np.bool_)
-    for d in range(devices):
-        np.logical_and.at(runs[d], items.group, np.isfinite(items.time[d]))
-        runs[d] &= size <= items.capacity[d]
-    np.logical_and.at(pooled, items.group, items.pooled)
-    for i in range(count):
-        g = int(items.group[i])
-        if not pooled[g] and not runs[:, g].any():
-            raise InfeasibleError(
-                f"infeasible: no device can run what belongs together with task "
-                f"{items.member_idx[items.member_ptr[i]]} ({shown_bytes(size[g], 6)})"
-            )
-    bound = float(size[~pooled].sum())
-    room = float(items.capacity.sum())
-    if bound > room * (1 + MARGIN):
-        raise InfeasibleError(
-            f"infeasible: the tasks that no CPU runs need {shown_bytes(bound, 6)}, the "
-            f"accelerators have {shown_bytes(room, 6)} together"
-        )
 
 
 def judge(problem: LatencyProblem, split: Invocations) -> float:
@@ -161,7 +354,6 @@ def judge(problem: LatencyProblem, split: Invocations) -> float:
 
 def _search(
     items: BlockItems,
-    fixed: Fixed,
     problem: LatencyProblem,
     start: Invocations | None,
     endless: bool,
@@ -177,16 +369,16 @@ def _search(
         if split is not None:
             judged = judge(problem, split)
             if judged < value * (1 - ROUNDING):
-                best, value, labels = split, judged, found or labels_of(items, fixed, split)
+                best, value, labels = split, judged, found or labels_of(items, split)
                 run.keep(split, value, "anneal")
                 run.stands(value=value)
 
     offer(start, None)
-    greedy = [filled_start(items, fixed), *pooled_start(items, fixed)]
+    greedy = [filled_start(items), *pooled_start(items)]
     for given in greedy:
         offer(split_of(items, given), given)
     ease = 4 if items.tied else 1
-    moves = min(max(MOVES_PER_ITEM * items.count // ease, LEAST_MOVES), MOST_MOVES // ease)
+    moves = min(max(MOVES_PER_ITEM * items.size // ease, LEAST_MOVES), MOST_MOVES // ease)
     moves = max(int(moves * min(run.effort, 1.0)), 1)
     most = 4 * MOST_MOVES // ease
     rounds = MOST_ROUNDS if endless else max(int(np.ceil(ROUNDS * run.effort)), WAVE)
@@ -199,14 +391,12 @@ def _search(
             tasks = []
             for number in range(first, min(first + WAVE, rounds)):
                 how = CYCLE[number % len(CYCLE)]
-                given = random_start(items, fixed, rng) if number else greedy[0]
+                given = random_start(items, rng) if number else greedy[0]
                 if how.again and labels is not None:
                     given = labels
                 length = min(int(moves * GROWTH ** (number // len(CYCLE))), most)
                 tasks.append((number, how, given, length))
-            for found in pool.map(
-                lambda t: _round(items, fixed, t[0], t[1], t[2], t[3], run), tasks
-            ):
+            for found in pool.map(lambda t: _round(items, t[0], t[1], t[2], t[3], run), tasks):
                 if found is not None:
                     offer(split_of(items, found), found)
     return best
@@ -214,7 +404,6 @@ def _search(
 
 def _round(
     items: BlockItems,
-    fixed: Fixed,
     number: int,
     how: Round,
     given: Labels,
@@ -222,22 +411,20 @@ def _round(
     run: Run,
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
-    state = new_state(fixed, given.at, given.slot, given.device)
-    search: BlockMemory = new_search(
-        fixed, run.seed * MOST_ROUNDS + number, how.mix, tied=items.tied
-    )
-    scale = max(latency(fixed, state), 1e-300)
+    state = new_state(items, given.at, given.slot, given.device)
+    search: BlockMemory = new_search(items, run.seed * MOST_ROUNDS + number, how.mix)
+    scale = max(latency(items, state), 1e-300)
     price = how.price
     for step in range(STEPS):
         if step % (STEPS // 4) == 0 and np.isfinite(search.value[0]):
             scale = search.value[0]
         # Excess memory gets dearer while there is some, so that it goes in the end.
-        over = excess(fixed, state) > 0.0
+        over = excess(items, state) > 0.0
         price = min(max(price * (DEARER if over else CHEAPER), 0.2 * how.price), MOST_PRICE)
         search.price[:] = (price * scale, 0.01 * price * scale, 0.2 * scale)
         temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
         share = moves * (step + 1) // STEPS - moves * step // STEPS
-        anneal_step(fixed, state, search, temperature, share)
+        anneal_step(items, state, search, temperature, share)
         if run.stop():
             break
     if not np.isfinite(search.value[0]):

@@ -1,4 +1,27 @@
-"""Lower bounds on the latency of a split into blocks."""
+"""A lower bound on the latency of blocks: the longest path of a game along the graph; kernels.
+
+Follow the items of a path. Where the split puts the next one is for the split to say; which way
+the path goes on is ours, knowing where everything so far was put. Whatever the split, some path
+that we choose so takes at most its latency; so the value of this game is a lower bound:
+
+    at the entry of item w from item u, with b blocks on the path so far,
+        D(u, w, b) = min(P(t, b) for the worst task t of w that reads u, I(u, w, w, b + 1))
+    in a block entered from u at s, at its item v,
+        I(u, s, v, b) = max over the items w after v of
+            min(I(u, s, w, b), cost of the block (u, s, v, w) + D(v, w, b))
+    in the pool, at a task t,
+        P(t, b) = time of t + max over the tasks after t, in the same item: P, else: D
+
+The path visits no block twice and no more blocks than there are. A block that holds s and v and
+neither u, from which s reads, nor w, which reads v, holds all H between s and v, nothing that u
+depends on, and nothing that depends on w. So it takes at least the work of H, the flows that u and
+what is before it make and H reads, and the flows that H makes and w or what is after it reads.
+It does not exist where H is too large for every accelerator.
+
+Another flow that H reads is read too, or its maker is in the block, with its work; another flow
+that H makes is written, or all who read it are in the block, each of which may save as many flows
+as it reads from H. Items that the block has no room for cannot be in it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +30,276 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
-from dnnp.core.latency.blocks.path import Game, path_game, reaches
-from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.possible import first_bound
-from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
+
+
+@kernel
+def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
+    """bool[c, c]: whether there is a path from one item to another, or they are the same.
+
+    Compiled, unlike `bounds.path_closure.closure`: it is small, and so is all that follows.
+    """
+    reach = np.zeros((count, count), np.bool_)
+    for i in range(count - 1, -1, -1):
+        reach[i, i] = True
+        for q in range(after_ptr[i], after_ptr[i + 1]):
+            row = reach[after_idx[q]]
+            for j in range(after_idx[q], count):
+                reach[i, j] |= row[j]
+    return reach
+
+
+class Game(NamedTuple):
+    """What the game is played on, and the tables that it fills; `e` edges between items."""
+
+    reach: Bools
+    """bool[c, c], see `reaches`."""
+    kinds: Ints
+    """One accelerator of each class."""
+    edge_of: Ints
+    """i64[e], number in `before_idx` of each entry of `after_idx`."""
+    entry_ptr: Ints
+    entry_task: Ints
+    """Tasks of an item that read the item before (CSR over `before_idx`)."""
+    group_memory: Floats
+    """Of each group."""
+    pool: Floats
+    """f64[n, most + 1], P; inf at first."""
+    rest: Floats
+    """f64[e + c, most + 1], I at the start of a block by entry, in the order of `before_idx`, or as
+    the first; inf at first."""
+    value: Floats
+    """f64[c], value of the game from each item on, as the first of the path."""
+
+
+@kernel
+def path_game(items, game, most, loose, first_item, last_item):  # type: ignore[no-untyped-def]
+    """Fill the tables of the game.
+
+    The items are last_item - 1 down to first_item; those after them must be done. O(c^2) hulls,
+    each looked at once for every entry and exit.
+
+    most: blocks there may be; loose: or more, they are not counted.
+    """
+    reach, kinds, edge_of, group_memory = game.reach, game.kinds, game.edge_of, game.group_memory
+    entry_ptr, entry_task, pool, rest = game.entry_ptr, game.entry_task, game.pool, game.rest
+    value = game.value
+    count, edges, classes = len(items.memory), len(items.before_idx), len(kinds)
+    flows, groups = len(items.maker), len(group_memory)
+    widest = 1
+    for s in range(count):
+        widest = max(widest, items.before_ptr[s + 1] - items.before_ptr[s] + 1)
+    work = np.full((count, classes), np.inf)  # of the hull of s and v
+    reads = np.zeros((widest, count, classes))
+    writes = np.zeros((edges, classes))  # by entry in `after_idx`
+    kept = np.zeros((count, classes))
+    inside = np.zeros((count, most + 1))
+    seen_flow = np.full(flows, -1, np.int64)
+    seen_group = np.full(groups, -1, np.int64)
+    seen_item = np.full(count, -1, np.int64)
+    times_read = np.zeros(count, np.int64)
+    saved = np.zeros((count, classes))
+    within = np.zeros(classes)
+    size = np.zeros(count)
+    hull = np.zeros(count, np.int64)
+    others = np.zeros(count, np.int64)
+    stamp = 0
+    for s in range(last_item - 1, first_item - 1, -1):
+        _pool_tasks(items, pool, rest, edge_of, s, most, loose)
+        first = items.before_ptr[s]
+        entries = items.before_ptr[s + 1] - first + 1  # the last one: no item before
+        for v in range(s, count):
+            if reach[s, v]:
+                size[v] = _size_of(items, reach, group_memory, s, v, seen_group, stamp + 1)
+                stamp += 1
+        for v in range(s, count):
+            if not reach[s, v]:
+                continue
+            for k in range(classes):
+                work[v, k] = np.inf
+            members, bytes_held, one_pass = 0, size[v], True
+            stamp += 1
+            mine = stamp
+            for i in range(s, v + 1):
+                if reach[s, i] and reach[i, v]:
+                    hull[members] = i
+                    members += 1
+                    one_pass = one_pass and items.late[i] == items.late[s]
+                    seen_group[items.group[i]] = mine
+            some = False
+            for k in range(classes):
+                d = kinds[k]
+                if one_pass and bytes_held <= items.capacity[d]:
+                    total = 0.0
+                    for q in range(members):
+                        total += items.time[d, hull[q]]
+                    work[v, k] = total
+                    some = some or total < np.inf
+            if not some:
+                continue
+            for z in range(entries):
+                u = items.before_idx[first + z] if z < entries - 1 else -1
+                stamp += 1
+                for k in range(classes):
+                    reads[z, v, k] = 0.0
+                makers = 0
+                for q in range(members):
+                    i = hull[q]
+                    for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
+                        e = items.in_idx[y]
+                        m = items.maker[e]
+                        if seen_flow[e] == stamp or (m >= 0 and reach[s, m] and reach[m, v]):
+                            continue
+                        seen_flow[e] = stamp
+                        if m < 0 or (u >= 0 and reach[m, u]):
+                            for k in range(classes):
+                                reads[z, v, k] += items.move[kinds[k], e]
+                            continue
+                        if seen_item[m] != stamp:
+                            seen_item[m] = stamp
+                            others[makers] = m
+                            makers += 1
+                            for k in range(classes):
+                                saved[m, k] = 0.0
+                        for k in range(classes):
+                            saved[m, k] += items.move[kinds[k], e]
+                for q in range(makers):
+                    m = others[q]
+                    for k in range(classes):
+                        d = kinds[k]
+                        free = items.late[m] == items.late[s] and (
+                            seen_group[items.group[m]] == mine
+                            or bytes_held + group_memory[items.group[m]] <= items.capacity[d]
+                        )
+                        cost = items.time[d, m] if free else np.inf
+                        reads[z, v, k] += min(cost, saved[m, k])
+            # How many of the flows of H each item outside reads.
+            stamp += 1
+            for q in range(members):
+                i = hull[q]
+                for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
+                    e = items.out_idx[y]
+                    for x in range(items.use_ptr[e], items.use_ptr[e + 1]):
+                        r = items.use_idx[x]
+                        if not reach[r, v]:
+                            if seen_item[r] != stamp:
+                                seen_item[r] = stamp
+                                times_read[r] = 0
+                            times_read[r] += 1
+            for z in range(items.after_ptr[v], items.after_ptr[v + 1] + 1):
+                last = z == items.after_ptr[v + 1]
+                w = -1 if last else items.after_idx[z]
+                spent = kept[v] if last else writes[z]
+                for k in range(classes):
+                    spent[k] = 0.0
+                for q in range(members):
+                    i = hull[q]
+                    for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
+                        e = items.out_idx[y]
+                        leaves = items.leaves[e]
+                        for k in range(classes):
+                            within[k] = 0.0
+                        for x in range(items.use_ptr[e], items.use_ptr[e + 1]):
+                            r = items.use_idx[x]
+                            if leaves or reach[r, v]:
+                                continue
+                            if (not last and reach[w, r]) or items.late[r] != items.late[s]:
+                                leaves = True
+                                break
+                            for k in range(classes):
+                                d = kinds[k]
+                                if size[r] <= items.capacity[d] and (
+                                    seen_group[items.group[r]] == mine
+                                    or bytes_held + group_memory[items.group[r]]
+                                    <= items.capacity[d]
+                                ):
+                                    within[k] += items.time[d, r] / times_read[r]
+                                else:
+                                    within[k] = np.inf
+                        for k in range(classes):
+                            cost = items.move[kinds[k], e]
+                            spent[k] += cost if leaves else min(cost, within[k])
+        for z in range(entries):
+            for v in range(count - 1, s - 1, -1):
+                if not reach[s, v]:
+                    continue
+                least = np.inf
+                for k in range(classes):
+                    least = min(least, work[v, k] + reads[z, v, k] + kept[v, k])
+                for b in range(most + 1):
+                    inside[v, b] = least
+                if least == np.inf:
+                    continue
+                for y in range(items.after_ptr[v], items.after_ptr[v + 1]):
+                    w = items.after_idx[y]
+                    least = np.inf
+                    for k in range(classes):
+                        least = min(least, work[v, k] + reads[z, v, k] + writes[y, k])
+                    for b in range(1, most + 1):
+                        leave = least + _enter(
+                            pool, rest, edge_of[y], entry_ptr, entry_task, b, most, loose
+                        )
+                        inside[v, b] = max(inside[v, b], min(leave, inside[w, b]))
+            at = edges + s if z == entries - 1 else first + z
+            for b in range(most + 1):
+                rest[at, b] = inside[s, b]
+        # As the first item of the path.
+        pooled = 0.0
+        for q in range(items.member_ptr[s], items.member_ptr[s + 1]):
+            pooled = max(pooled, pool[items.member_idx[q], 0])
+        value[s] = min(pooled, rest[edges + s, 1]) if most > 0 else pooled
+
+
+@kernel
+def _size_of(items, reach, group_memory, s, v, seen_group, stamp):  # type: ignore[no-untyped-def]
+    """Bytes of what lies between two items, with what is tied to it."""
+    size = 0.0
+    for i in range(s, v + 1):
+        if reach[s, i] and reach[i, v] and seen_group[items.group[i]] != stamp:
+            seen_group[items.group[i]] = stamp
+            size += group_memory[items.group[i]]
+    return size
+
+
+@kernel
+def _enter(pool, rest, edge, entry_ptr, entry_task, b, most, loose):  # type: ignore[no-untyped-def]
+    """D: what is to come at the entry of an item by an edge, after b blocks."""
+    pooled = 0.0
+    for q in range(entry_ptr[edge], entry_ptr[edge + 1]):
+        pooled = max(pooled, pool[entry_task[q], b])
+    if b < most:
+        return min(pooled, rest[edge, b + 1])
+    return min(pooled, rest[edge, most]) if loose else pooled
+
+
+@kernel
+def _pool_tasks(items, pool, rest, edge_of, s, most, loose):  # type: ignore[no-untyped-def]
+    """P(t, b) of the tasks t of item s; inf where the CPU does not support all of it."""
+    if not items.pooled[s]:
+        return
+    for q in range(items.member_ptr[s + 1] - 1, items.member_ptr[s] - 1, -1):
+        t = items.member_idx[q]
+        for b in range(most + 1):
+            later = 0.0
+            for z in range(items.task_after_ptr[t], items.task_after_ptr[t + 1]):
+                x = items.task_after_idx[z]
+                w = items.label[x]
+                if w == s:
+                    later = max(later, pool[x, b])
+                    continue
+                # Its item is in the pool or in a new block.
+                least = pool[x, b]
+                if (b < most or loose) and least > later:
+                    for y in range(items.after_ptr[s], items.after_ptr[s + 1]):
+                        if items.after_idx[y] == w:
+                            least = min(least, rest[edge_of[y], min(b + 1, most)])
+                later = max(later, least)
+            pool[t, b] = items.pool[t] + later
+
 
 MOST_ITEMS = 4000
 """Items above which hulls are not looked at: they are squared."""
@@ -29,17 +316,16 @@ def blocks_bound(
 ) -> tuple[float, str]:
     """A lower bound on the latency of every split into blocks, and the argument that proves it.
 
-    inf: no split fits. `upper` is the latency of a known split, which no bound exceeds but by
+    Inf: no split fits. `upper` is the latency of a known split, which no bound exceeds but by
     rounding. If `run` stops it the bound is weaker. The path game takes any memory, any
     number of invocations and both passes; where a pass is backward, blocks of both count as one
     kind.
     """
     bound, name = first_bound(problem)
     items = block_items(problem)
-    if items.count > MOST_ITEMS or not items.count or run.stop():
+    if items.size > MOST_ITEMS or not items.size or run.stop():
         return bound, name
-    fixed = fixed_of(items, problem.options.invocations)
-    value = float(play(items, fixed, run).game.value.max(initial=0.0))
+    value = float(play(items, run).game.value.max(initial=0.0))
     if value > bound:
         bound, name = value, "path of blocks"
     return min(bound, upper), name
@@ -57,14 +343,14 @@ class Played(NamedTuple):
     """It was not stopped before."""
 
 
-def play(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Played:
+def play(items: BlockItems, run: Run = PLAIN) -> Played:
     """Play the path game from each item on."""
-    count, edges = items.count, len(items.before_idx)
-    most = min(len(fixed.slot_late), count)
-    loose = (edges + count + len(fixed.pool)) * (most + 1) > MOST_VALUES
+    count, edges = items.size, len(items.before_idx)
+    most = min(len(items.slot_late), count)
+    loose = (edges + count + len(items.pool)) * (most + 1) > MOST_VALUES
     if loose:
         most = 1
-    reach = reaches(fixed.after_ptr, fixed.after_idx, count)
+    reach = reaches(items.after_ptr, items.after_idx, count)
     head = np.repeat(np.arange(count), np.diff(items.before_ptr))
     tail = np.repeat(np.arange(count), np.diff(items.after_ptr))
     numbers = items.before_idx * count + head
@@ -79,13 +365,13 @@ def play(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Played:
         entry_ptr,
         entry_task,
         totals(items.group, items.memory, groups),
-        pool=np.full((len(fixed.pool), most + 1), np.inf),
+        pool=np.full((len(items.pool), most + 1), np.inf),
         rest=np.full((edges + count, most + 1), np.inf),
         value=np.zeros(count),
     )
     for last in range(count, 0, -CHUNK):
         run.stands(share=1 - last / count)
-        path_game(fixed, game, most, loose, max(last - CHUNK, 0), last)
+        path_game(items, game, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
             return Played(game, most, loose, last <= CHUNK)
     return Played(game, most, loose, ended=True)
@@ -97,7 +383,7 @@ def times_left(items: BlockItems, played: Played) -> Floats:
     f64[z, most + 1] by the entries of `task_after_idx` and by the blocks that were used before,
     where the reader is in none of these; 0 between tasks of one item.
     """
-    game, count = played.game, items.count
+    game, count = played.game, items.size
     ends = np.repeat(np.arange(count), np.diff(items.after_ptr)) * count + items.after_idx
     rank = np.argsort(ends)
     maker = np.repeat(items.label, np.diff(items.task_after_ptr))
@@ -117,7 +403,7 @@ def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:
     reader = np.repeat(np.arange(len(items.label)), np.diff(items.task_before_ptr))
     a, b = items.label[items.task_before_idx], items.label[reader]
     outer = a != b
-    pairs = distinct((a * items.count + b)[outer] * len(items.label) + reader[outer])
+    pairs = distinct((a * items.size + b)[outer] * len(items.label) + reader[outer])
     key, task = pairs // max(len(items.label), 1), pairs % max(len(items.label), 1)
     edge = rank[np.searchsorted(numbers[rank], key)]
     ptr, idx = csr(edge, task, len(numbers))

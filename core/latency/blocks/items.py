@@ -8,28 +8,34 @@ also tie items of different passes to one device. An item lies in one block or w
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.items import components
 from dnnp.core.cost.latency import LatencyProblem, Tasks, host_times, pool_times
-from dnnp.core.cost.load_formula import SAFE_ROOM
+from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
+from dnnp.core.kernels.kernel import plain
+from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr, distinct, totals
+from dnnp.core.model.text import shown_bytes
 
 
-@dataclass(frozen=True, eq=False)
-class BlockItems:
-    """`c` items in a topological order, their flows, and what they take on `a` accelerators."""
+class BlockItems(NamedTuple):
+    """`c` items in a topological order, their `f` flows, `n` tasks, and `a` accelerators: what the
+    kernels of all searches read."""
 
     label: Ints
     """i64[n], item of each task."""
-    backward: Bools
-    """bool[c]: the item belongs to the backward pass."""
+    late: Ints
+    """i64[c], 1: the item belongs to the backward pass."""
     mixed: Bools
     """bool[c]: a cycle through both passes, which no block can hold."""
     group: Ints
     """i64[c]: items with equal numbers, 0.., must share a device."""
+    group_ptr: Ints
+    group_idx: Ints
+    """Items of each group (CSR)."""
     devices: Ints
     """i64[a], number in the machine of each accelerator."""
     time: Floats
@@ -70,22 +76,25 @@ class BlockItems:
     task_after_ptr: Ints
     task_after_idx: Ints
     """Tasks directly before and after each."""
+    slot_late: Ints
+    """i64[S], pass of each slot: a block that an accelerator may run; see `state`."""
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """Number of items."""
         return len(self.memory)
 
     @property
     def tied(self) -> bool:
         """Whether some items must share a device with others."""
-        return len(self.group) > 0 and int(self.group.max()) + 1 < self.count
+        return len(self.group) > 0 and int(self.group.max()) + 1 < self.size
 
 
 def block_items(problem: LatencyProblem) -> BlockItems:
     """Contract the tasks of a problem into items."""
     tasks, machine = problem.tasks, problem.machine
-    label = _renumber(tasks, _contract(tasks, problem.options.invocations == 1))
+    most = problem.options.invocations
+    label = _renumber(tasks, _contract(tasks, most == 1))
     n, count = tasks.n, int(label.max(initial=-1)) + 1
     devices = np.flatnonzero(~machine.is_cpu)
     late = totals(label, tasks.backward, count) > 0
@@ -102,53 +111,44 @@ def block_items(problem: LatencyProblem) -> BlockItems:
     flow, reader = number[pairs // max(count, 1)], pairs % max(count, 1)
     maker = maker[kept]
     made = np.flatnonzero(maker >= 0)
-    use_ptr, use_idx = csr(flow, reader, flows)
-    in_ptr, in_idx = csr(reader, flow, count)
-    out_ptr, out_idx = csr(maker[made], made, count)
     a, b = tasks.edges
     inner = label[a] != label[b]
     ends = distinct(label[a[inner]] * max(count, 1) + label[b[inner]])
     tail, head = ends // max(count, 1), ends % max(count, 1)
-    before_ptr, before_idx = csr(head, tail, count)
-    after_ptr, after_idx = csr(tail, head, count)
-    member_ptr, member = csr(label[tasks.order], tasks.order, count)
-    task_before_ptr, task_before_idx = csr(b, a, n)
-    task_after_ptr, task_after_idx = csr(a, b, n)
     pool = pool_times(tasks, machine)
     move = [host_times(tasks, machine, d)[kept] for d in devices.tolist()]
     time = np.array([totals(label, tasks.time[d], count) for d in devices.tolist()])
     time = time.reshape(len(devices), count)
     time[:, mixed] = np.inf
+    late &= ~mixed
+    group = _ties(label, tasks.together, count)
+    passes = [0, 1] if late.any() else [0]
     return BlockItems(
-        label=label,
-        backward=late & ~mixed,
-        mixed=mixed,
-        group=_ties(label, tasks.together, count),
-        devices=devices,
-        time=time,
-        memory=totals(label, tasks.memory, count),
-        capacity=machine.capacity[devices] * SAFE_ROOM,
-        pool=pool,
-        pooled=np.isfinite(totals(label, pool, count)),
-        maker=maker,
-        leaves=tasks.leaves[kept],
-        move=np.array(move).reshape(len(devices), flows),
-        use_ptr=use_ptr,
-        use_idx=use_idx,
-        in_ptr=in_ptr,
-        in_idx=in_idx,
-        out_ptr=out_ptr,
-        out_idx=out_idx,
-        before_ptr=before_ptr,
-        before_idx=before_idx,
-        after_ptr=after_ptr,
-        after_idx=after_idx,
-        member_ptr=member_ptr,
-        member_idx=member,
-        task_before_ptr=task_before_ptr,
-        task_before_idx=task_before_idx,
-        task_after_ptr=task_after_ptr,
-        task_after_idx=task_after_idx,
+        *plain(
+            label,
+            late.astype(np.int64),
+            mixed,
+            group,
+            *csr(group, np.arange(count), int(group.max(initial=-1)) + 1),
+            devices,
+            time,
+            totals(label, tasks.memory, count),
+            machine.capacity[devices] * SAFE_ROOM,
+            pool,
+            np.isfinite(totals(label, pool, count)),
+            maker,
+            tasks.leaves[kept],
+            np.array(move).reshape(len(devices), flows),
+            *csr(flow, reader, flows),
+            *csr(reader, flow, count),
+            *csr(maker[made], made, count),
+            *csr(head, tail, count),
+            *csr(tail, head, count),
+            *csr(label[tasks.order], tasks.order, count),
+            *csr(b, a, n),
+            *csr(a, b, n),
+            np.repeat(np.array(passes, dtype=np.int64), len(devices) * most),
+        )
     )
 
 
@@ -223,3 +223,30 @@ def kind_of_each(items: BlockItems) -> Ints:
             found.append(d)
         kind.append(k)
     return np.array(kind, dtype=np.int64)
+
+
+def check_feasible(items: BlockItems) -> None:
+    """Raise InfeasibleError where an item fits nowhere, or all together do not fit."""
+    count, devices = items.size, len(items.devices)
+    groups = int(items.group.max(initial=-1)) + 1
+    size = np.bincount(items.group, items.memory, groups)
+    runs = np.ones((devices, groups), dtype=np.bool_)
+    pooled = np.ones(groups, dtype=np.bool_)
+    for d in range(devices):
+        np.logical_and.at(runs[d], items.group, np.isfinite(items.time[d]))
+        runs[d] &= size <= items.capacity[d]
+    np.logical_and.at(pooled, items.group, items.pooled)
+    for i in range(count):
+        g = int(items.group[i])
+        if not pooled[g] and not runs[:, g].any():
+            raise InfeasibleError(
+                f"infeasible: no device can run what belongs together with task "
+                f"{items.member_idx[items.member_ptr[i]]} ({shown_bytes(size[g], 6)})"
+            )
+    bound = float(size[~pooled].sum())
+    room = float(items.capacity.sum())
+    if bound > room * (1 + MARGIN):
+        raise InfeasibleError(
+            f"infeasible: the tasks that no CPU runs need {shown_bytes(bound, 6)}, the "
+            f"accelerators have {shown_bytes(room, 6)} together"
+        )

@@ -14,50 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import callee, inlined, lean, plain
+from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.latency.blocks.items import BlockItems
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints
 
 POOL_SLOT = -1
 """Slot of an item that runs on the pool."""
-
-
-class Fixed(NamedTuple):
-    """What a search does not change; `a` accelerators, `c` items, `f` flows, `n` tasks."""
-
-    time: Floats
-    memory: Floats
-    capacity: Floats
-    pool: Floats
-    pooled: np.ndarray
-    late: Ints
-    mixed: np.ndarray
-    group: Ints
-    group_ptr: Ints
-    group_idx: Ints
-    maker: Ints
-    leaves: np.ndarray
-    move: Floats
-    use_ptr: Ints
-    use_idx: Ints
-    in_ptr: Ints
-    in_idx: Ints
-    out_ptr: Ints
-    out_idx: Ints
-    before_ptr: Ints
-    before_idx: Ints
-    after_ptr: Ints
-    after_idx: Ints
-    member_ptr: Ints
-    member_idx: Ints
-    task_before_ptr: Ints
-    task_before_idx: Ints
-    task_after_ptr: Ints
-    task_after_idx: Ints
-    label: Ints
-    """As in `BlockItems`; `late` is `backward`, `group_*` the items of each group (CSR)."""
-    slot_late: Ints
-    """i64[S], pass of each slot."""
 
 
 class BlockState(NamedTuple):
@@ -103,73 +65,24 @@ class BlockState(NamedTuple):
     """f64[n], scratch: end of each task of the pool."""
 
 
-def fixed_of(items: BlockItems, most: int) -> Fixed:
-    """Lay out items for the kernels; `most` slots a pass for each accelerator."""
-    count = len(items.devices) * most
-    passes = [late for late in (0, 1) if (items.backward == bool(late)).any() or not late]
-    groups = int(items.group.max(initial=-1)) + 1
-    group_ptr, group_idx = csr(items.group, np.arange(items.count), groups)
-    integers = (
-        items.maker,
-        items.use_ptr,
-        items.use_idx,
-        items.in_ptr,
-        items.in_idx,
-        items.out_ptr,
-        items.out_idx,
-        items.before_ptr,
-        items.before_idx,
-        items.after_ptr,
-        items.after_idx,
-        items.member_ptr,
-        items.member_idx,
-        items.task_before_ptr,
-        items.task_before_idx,
-        items.task_after_ptr,
-        items.task_after_idx,
-        items.label,
-    )
-    maker, *rest = plain(*(x.astype(np.int64) for x in integers))
-    return Fixed._make(
-        [
-            *plain(
-                items.time,
-                items.memory,
-                items.capacity,
-                items.pool,
-                items.pooled,
-                items.backward.astype(np.int64),
-                items.mixed,
-                items.group,
-                group_ptr,
-                group_idx,
-            ),
-            maker,
-            *plain(items.leaves, items.move),
-            *rest,
-            np.repeat(np.array(passes, dtype=np.int64), count),
-        ]
-    )
-
-
-def devices_of(items: BlockItems, fixed: Fixed, *, along: bool = False) -> Ints:
+def devices_of(items: BlockItems, *, along: bool = False) -> Ints:
     """Accelerator of each slot at first: each pass runs through all of them, `most` times.
 
     The backward pass takes them the other way round, unless it is to run along the forward pass.
     """
     count = len(items.devices)
-    slots = len(fixed.slot_late)
-    forward = int((fixed.slot_late == 0).sum())
+    slots = len(items.slot_late)
+    forward = int((items.slot_late == 0).sum())
     turns = np.arange(slots) % max(count, 1)
     if not along:
         turns[forward:] = turns[forward:][::-1]
     return turns
 
 
-def new_state(fixed: Fixed, at: Ints, slot: Ints, device: Ints) -> BlockState:
+def new_state(items: BlockItems, at: Ints, slot: Ints, device: Ints) -> BlockState:
     """State with these labels, order of the slots and devices of the slots."""
-    slots, count, flows = len(fixed.slot_late), len(fixed.memory), len(fixed.maker)
-    accelerators, groups = len(fixed.capacity), len(fixed.group_ptr) - 1
+    slots, count, flows = len(items.slot_late), len(items.memory), len(items.maker)
+    accelerators, groups = len(items.capacity), len(items.group_ptr) - 1
     state = BlockState(
         at=at.copy(),
         home=np.zeros(count, np.int64),
@@ -190,14 +103,14 @@ def new_state(fixed: Fixed, at: Ints, slot: Ints, device: Ints) -> BlockState:
         start=np.zeros(slots),
         end=np.zeros(slots),
         last=np.zeros(accelerators),
-        ready=np.zeros(len(fixed.pool)),
+        ready=np.zeros(len(items.pool)),
     )
-    rebuild(fixed, state)
+    rebuild(items, state)
     return state
 
 
 @lean
-def rebuild(fixed, state):  # type: ignore[no-untyped-def]
+def rebuild(items, state):  # type: ignore[no-untyped-def]
     """Compute all sums anew from labels, slots and devices."""
     home, at, slot = state.home, state.at, state.slot
     for p in range(len(slot)):
@@ -210,7 +123,7 @@ def rebuild(fixed, state):  # type: ignore[no-untyped-def]
         state.spent[s] = 0.0
         for t in range(len(slot)):
             state.needs[s, t] = 0
-    for e in range(len(fixed.maker)):
+    for e in range(len(items.maker)):
         for s in range(len(slot)):
             state.readers[e, s] = 0
     for d in range(accelerators):
@@ -226,36 +139,36 @@ def rebuild(fixed, state):  # type: ignore[no-untyped-def]
         if s >= 0:
             d = state.device[s]
             state.size[s] += 1
-            state.used[d] += fixed.memory[i]
-            if fixed.time[d, i] < np.inf:
-                state.spent[s] += fixed.time[d, i]
+            state.used[d] += items.memory[i]
+            if items.time[d, i] < np.inf:
+                state.spent[s] += items.time[d, i]
             else:
                 state.wrong[0] += 1
-            state.spread[fixed.group[i], d] += 1
+            state.spread[items.group[i], d] += 1
         else:
-            if not fixed.pooled[i]:
+            if not items.pooled[i]:
                 state.wrong[0] += 1
-            state.spread[fixed.group[i], accelerators] += 1
+            state.spread[items.group[i], accelerators] += 1
             pool_insert(state, i)
     for g in range(len(state.spread)):
         homes = 0
         for d in range(accelerators + 1):
             homes += state.spread[g, d] > 0
         state.wrong[1] += homes - 1
-    for e in range(len(fixed.maker)):
-        m = fixed.maker[e]
+    for e in range(len(items.maker)):
+        m = items.maker[e]
         s = home[m] if m >= 0 else POOL_SLOT
-        first, stop = fixed.use_ptr[e], fixed.use_ptr[e + 1]
+        first, stop = items.use_ptr[e], items.use_ptr[e + 1]
         for q in range(first, stop):
-            t = home[fixed.use_idx[q]]
+            t = home[items.use_idx[q]]
             if t >= 0:
                 if state.readers[e, t] == 0 and t != s:
-                    state.spent[t] += fixed.move[state.device[t], e]
+                    state.spent[t] += items.move[state.device[t], e]
                 state.readers[e, t] += 1
                 if s >= 0:
                     state.needs[s, t] += 1
-        if s >= 0 and (fixed.leaves[e] or state.readers[e, s] < stop - first):
-            state.spent[s] += fixed.move[state.device[s], e]
+        if s >= 0 and (items.leaves[e] or state.readers[e, s] < stop - first):
+            state.spent[s] += items.move[state.device[s], e]
 
 
 @callee
@@ -280,3 +193,187 @@ def pool_remove(state, i):  # type: ignore[no-untyped-def]
     state.counts[0] -= 1
     for q in range(k, state.counts[0]):
         pool[q] = pool[q + 1]
+
+
+@callee
+def relocate(items, state, i, label):  # type: ignore[no-untyped-def]
+    """Give an item another label; O(its flows and their readers). Order is the caller's matter."""
+    home, readers, needs, spent, move = (
+        state.home,
+        state.readers,
+        state.needs,
+        state.spent,
+        items.move,
+    )
+    a = home[i]
+    b = state.slot[label // 2] if label % 2 else POOL_SLOT
+    if a < 0:
+        pool_remove(state, i)
+    state.at[i] = label
+    if b < 0:
+        pool_insert(state, i)
+    if a == b:
+        return
+    da = state.device[a] if a >= 0 else len(state.used)
+    db = state.device[b] if b >= 0 else len(state.used)
+    if a >= 0:
+        state.size[a] -= 1
+        state.used[da] -= items.memory[i]
+        if items.time[da, i] < np.inf:
+            spent[a] -= items.time[da, i]
+        else:
+            state.wrong[0] -= 1
+    elif not items.pooled[i]:
+        state.wrong[0] -= 1
+    if b >= 0:
+        state.size[b] += 1
+        state.used[db] += items.memory[i]
+        if items.time[db, i] < np.inf:
+            spent[b] += items.time[db, i]
+        else:
+            state.wrong[0] += 1
+    elif not items.pooled[i]:
+        state.wrong[0] += 1
+    if da != db:
+        spread, g = state.spread, items.group[i]
+        spread[g, da] -= 1
+        state.wrong[1] -= spread[g, da] == 0
+        state.wrong[1] += spread[g, db] == 0
+        spread[g, db] += 1
+    for q in range(items.in_ptr[i], items.in_ptr[i + 1]):
+        e = items.in_idx[q]
+        m = items.maker[e]
+        s = home[m] if m >= 0 else POOL_SLOT
+        total = items.use_ptr[e + 1] - items.use_ptr[e]
+        if a >= 0:
+            if s == a:
+                if readers[e, a] == total and not items.leaves[e]:
+                    spent[a] += move[da, e]
+                readers[e, a] -= 1
+            else:
+                readers[e, a] -= 1
+                if readers[e, a] == 0:
+                    spent[a] -= move[da, e]
+            if s >= 0:
+                needs[s, a] -= 1
+        if b >= 0:
+            if s == b:
+                readers[e, b] += 1
+                if readers[e, b] == total and not items.leaves[e]:
+                    spent[b] -= move[db, e]
+            else:
+                if readers[e, b] == 0:
+                    spent[b] += move[db, e]
+                readers[e, b] += 1
+            if s >= 0:
+                needs[s, b] += 1
+    for q in range(items.out_ptr[i], items.out_ptr[i + 1]):
+        e = items.out_idx[q]
+        first, stop = items.use_ptr[e], items.use_ptr[e + 1]
+        if a >= 0:
+            if items.leaves[e] or readers[e, a] < stop - first:
+                spent[a] -= move[da, e]
+            if readers[e, a] > 0:
+                spent[a] += move[da, e]
+        if b >= 0:
+            if items.leaves[e] or readers[e, b] < stop - first:
+                spent[b] += move[db, e]
+            if readers[e, b] > 0:
+                spent[b] -= move[db, e]
+        for z in range(first, stop):
+            t = home[items.use_idx[z]]
+            if t >= 0:
+                if a >= 0:
+                    needs[a, t] -= 1
+                if b >= 0:
+                    needs[b, t] += 1
+    home[i] = b
+
+
+@lean
+def latency(items, state):  # type: ignore[no-untyped-def]
+    """Latency of the split: as `time_invocations`, where every item is supported.
+
+    O(S^2 + flows of the pool). What is not supported takes no time.
+    """
+    start, end, last, ready, home, device = (
+        state.start,
+        state.end,
+        state.last,
+        state.ready,
+        state.home,
+        state.device,
+    )
+    for s in range(len(start)):
+        start[s] = 0.0
+    for d in range(len(last)):
+        last[d] = 0.0
+    value = 0.0
+    k, slots, pooled = 0, len(state.slot), state.counts[0]
+    for p in range(slots + 1):
+        while k < pooled and state.at[state.pool[k]] == 2 * p:
+            i = state.pool[k]
+            k += 1
+            for q in range(items.member_ptr[i], items.member_ptr[i + 1]):
+                v = items.member_idx[q]
+                begin = 0.0
+                for z in range(items.task_before_ptr[v], items.task_before_ptr[v + 1]):
+                    u = items.task_before_idx[z]
+                    s = home[items.label[u]]
+                    begin = max(begin, end[s] if s >= 0 else ready[u])
+                if items.pool[v] < np.inf:
+                    begin += items.pool[v]
+                ready[v] = begin
+                value = max(value, begin)
+                for z in range(items.task_after_ptr[v], items.task_after_ptr[v + 1]):
+                    s = home[items.label[items.task_after_idx[z]]]
+                    if s >= 0:
+                        start[s] = max(start[s], begin)
+        if p == slots:
+            break
+        s = state.slot[p]
+        if state.size[s] == 0:
+            continue
+        begin = max(start[s], last[device[s]])
+        for r in range(p):
+            t = state.slot[r]
+            if state.needs[t, s] > 0:
+                begin = max(begin, end[t])
+        start[s] = begin
+        end[s] = begin + spent_of(state, s)
+        last[device[s]] = end[s]
+        value = max(value, end[s])
+    return value
+
+
+@inlined
+def spent_of(state, s):  # type: ignore[no-untyped-def]
+    """Time of a slot, free of what rounding leaves below zero."""
+    return max(state.spent[s], 0.0)
+
+
+@lean
+def excess(items, state):  # type: ignore[no-untyped-def]
+    """Bytes above the capacities, relative to the largest: one figure for all accelerators."""
+    over = 0.0
+    for d in range(len(state.used)):
+        capacity = items.capacity[d]
+        if state.used[d] > capacity:
+            over += (state.used[d] - capacity) / max(capacity, 1.0)
+    return over
+
+
+@lean
+def fits(items, state):  # type: ignore[no-untyped-def]
+    """Whether the split is valid; memory is summed anew."""
+    if state.wrong[0] > 0 or state.wrong[1] > 0:
+        return False
+    for d in range(len(state.used)):
+        state.used[d] = 0.0
+    for i in range(len(state.home)):
+        if state.home[i] >= 0:
+            state.used[state.device[state.home[i]]] += items.memory[i]
+    fit = True
+    for d in range(len(state.used)):
+        fit = fit and state.used[d] <= items.capacity[d]
+    return fit

@@ -2,6 +2,11 @@
 
 A *move* is a flow on its way: with one reader to wherever this is (Moirai's data flow q, with
 u[q, k', k''] the channel), else once to each device that has readers of it.
+
+What is different from the paper makes the relaxation tighter and changes no solution: the flags u
+are the transport of the maker's device to the reader's; every conditional constraint has a
+constant of its own (M^s, M^l and M^r are one number each in the paper); `delta` is shared by all
+devices on which two tasks, or two moves, can meet.
 """
 
 from __future__ import annotations
@@ -14,8 +19,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, Timeline, simulate
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.latency.ip.formulation import Formulation, in_order
-from dnnp.core.latency.ip.windows import flow_times, operator_windows
+from dnnp.core.latency.ip.formulation import Formulation, flow_times, in_order, operator_windows
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.solver.scheduling_model import NEVER, ORIGIN, Model, Rule, Turn
 
@@ -63,11 +67,15 @@ class KnownPlacement(NamedTuple):
         return made, made
 
 
-class PlacementFormulation(Formulation[Placement]):
-    """That of `operators`; `PlacementProgram` (`placement_model`) makes the model."""
+class PlacementProgram(Formulation[Placement]):
+    """The formulation of `operators`."""
 
     def __init__(self, problem: LatencyProblem) -> None:
         super().__init__(problem, operator_windows(problem))
+
+    def model(self, upper: float) -> Model:
+        """The model of all placements with a latency of at most `upper`."""
+        return _Builder(self, upper).model
 
     def known(self, solution: Placement) -> KnownPlacement:
         """A placement as the model numbers its devices."""
@@ -116,18 +124,10 @@ Channels = dict[tuple[int, int], tuple[int, float]]
 """Flag and seconds from one device to one other."""
 
 
-class PlacementProgram(PlacementFormulation):
-    """A problem of `operators` with the models that solve it."""
-
-    def model(self, upper: float) -> Model:
-        """The model of all placements with a latency of at most `upper`."""
-        return _Builder(self, upper).model
-
-
 class _Builder:
     """Builds a model; times are the latency, start and end of every task, then of every move."""
 
-    def __init__(self, formulation: PlacementFormulation, upper: float) -> None:
+    def __init__(self, formulation: PlacementProgram, upper: float) -> None:
         self.f, self.problem = formulation, formulation.problem
         self.windows = formulation.windows
         self.tasks, self.machine = self.problem.tasks, self.problem.machine

@@ -12,6 +12,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
+from dnnp.core.latency.lists.net import TaskNet
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, Run
@@ -43,6 +44,10 @@ class Room:
     """bool[D, c]: the device runs all tasks of the colour, and holds them if it is empty."""
     work: Floats
     """f64[D, c], time of all tasks of the colour; inf where unsupported."""
+
+    def limits(self, net: TaskNet) -> TaskNet:
+        """The same net with these limits."""
+        return net._replace(allowed=np.ascontiguousarray(self.able.T), capacity=self.limit)
 
 
 def room_of(problem: LatencyProblem) -> Room:

@@ -16,17 +16,12 @@ import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.latency.lists.net import falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import room_of
-from dnnp.core.latency.operators.kernel import ListBoard, make_board, new_state, replay
+from dnnp.core.latency.lists.build import insertion
+from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
+from dnnp.core.latency.lists.room import by_first, packed, room_of
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.operators.start import (
-    best_rank,
-    filled,
-    insertion,
-    packed,
-)
-from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.latency.operators.replay import new_state, replay
+from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct
 from dnnp.core.model.search_context import PLAIN, Run
 
@@ -50,9 +45,6 @@ STEPS = 60
 
 MOST_CHUNK = 400_000
 """Positions between two looks at the clock."""
-
-MOST_PACKED = 20_000
-"""Colours that are placed in search of a way to fit the memory, where list schedules do not."""
 
 POLISHINGS = 3
 """Insertions into gaps, at the end."""
@@ -120,14 +112,14 @@ def anneal_operators(
         raise UsageError("transfers of model inputs have no sender where every task is placed")
     if tasks.n == 0:
         return Placement(np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64))
-    board = make_board(problem)
+    net = net_of(problem, tails=True)
     room_of(problem)  # refuses what no placement can fit
     best, value = start, np.inf
     if start is not None:
         value = problem.value(start)
     origin, least = None, np.inf
-    for listed, placement in _starts(problem, board, start, run):
-        energy, fits = _judged(problem, board, placement)
+    for listed, placement in _starts(problem, net, start, run):
+        energy, fits = _judged(problem, net, placement)
         if origin is None or energy < least:
             origin, least = listed, energy
         if fits and energy < value:
@@ -136,9 +128,9 @@ def anneal_operators(
             run.stands(value=value)
     found = None
     if origin is not None and not run.stop():
-        found = _search(problem, board, origin, endless, run)
+        found = _search(problem, net, origin, endless, run)
     if found is not None:
-        for placement in _polished(problem, board, found):
+        for placement in _polished(problem, net, found):
             latency = problem.value(placement)
             if latency < value:
                 best, value = placement, latency
@@ -147,19 +139,19 @@ def anneal_operators(
     return best
 
 
-def placed(board: ListBoard, listed: Listed) -> Placement:
+def placed(net: TaskNet, listed: Listed) -> Placement:
     """The placement that a list schedule stands for: its events by start."""
-    state = new_state(board, *listed)
-    replay(board, state, 0, len(listed.order), np.inf)
-    count = board.time.shape[1]
+    state = new_state(net, *listed)
+    replay(net, state, 0, len(listed.order), np.inf)
+    count = net.time.shape[1]
     device = listed.device
-    flow = np.repeat(np.arange(len(board.maker)), np.diff(board.use_ptr))
-    target = device[board.use_idx]
-    crosses = target != device[board.maker[flow]]
+    flow = np.repeat(np.arange(len(net.maker)), np.diff(net.use_ptr))
+    target = device[net.use_idx]
+    crosses = target != device[net.maker[flow]]
     pairs = distinct(flow[crosses] * count + target[crosses])
     flow, target = pairs // count, pairs % count
     return by_start(
-        board,
+        net,
         state.place,
         device,
         (state.start, state.end),
@@ -170,7 +162,7 @@ def placed(board: ListBoard, listed: Listed) -> Placement:
 
 
 def by_start(
-    board: ListBoard,
+    net: TaskNet,
     rank: Ints,
     device: Ints,
     span: tuple[Floats, Floats],
@@ -184,7 +176,7 @@ def by_start(
     first, and then that which others may wait for.
     """
     n = len(rank)
-    keys = np.concatenate([2 * rank, 2 * rank[board.maker[flow]] + 1])
+    keys = np.concatenate([2 * rank, 2 * rank[net.maker[flow]] + 1])
     events = np.concatenate(
         [np.stack([np.full(n, TASK), np.arange(n)], axis=1), np.stack([flow, target], axis=1)]
     )
@@ -194,7 +186,7 @@ def by_start(
 
 
 def _starts(
-    problem: LatencyProblem, board: ListBoard, start: Placement | None, run: Run
+    problem: LatencyProblem, net: TaskNet, start: Placement | None, run: Run
 ) -> Iterator[tuple[Listed, Placement]]:
     """List schedules and their placements, the cheap ones first; one that does not fit comes
     only if there is no other."""
@@ -202,8 +194,7 @@ def _starts(
     usable = np.isfinite(tasks.time)
     speed = np.where(usable, tasks.time, 0.0).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
     fast = np.argsort(speed, kind="stable")
-    net = net_of(problem)
-    orders = [falling(net, rank) for rank in (best_rank(board), upward_rank(problem, net))]
+    orders = [falling(net, rank) for rank in (best_rank(net), upward_rank(net))]
     fits = False
     if start is not None:
         fits = True
@@ -212,63 +203,95 @@ def _starts(
         for d in fast[:2].tolist():
             if tasks.memory.sum() <= machine.capacity[d] * ROOM:
                 fits = True
-                yield _both(board, tasks.order, np.full(tasks.n, d))
+                yield _both(net, tasks.order, np.full(tasks.n, d))
     for order in (tasks.order, orders[0]):
-        device = filled(board, order, fast)
+        device = filled(net, order, fast)
         if device is not None:
             fits = True
-            yield _both(board, order, device)
+            yield _both(net, order, device)
     for order in orders:
         for ahead in AHEAD:
             if run.stop() and fits:
                 return
-            found = inserted(board, order, ahead, np.full(tasks.n, -1))
+            found = inserted(net, order, ahead, np.full(tasks.n, -1))
             if found is not None:
                 fits = True
                 task_order, placement = found
-                yield _both(board, task_order, placement.device)[0], placement
+                yield _both(net, task_order, placement.device)[0], placement
     if not fits:
-        device, proven = packed(board, MOST_PACKED + 2 * len(board.bytes))
-        if proven:
-            raise InfeasibleError("infeasible: there is no way to fit the tasks into the memory")
-        if device is None:
-            device = np.argmax(board.allowed, axis=1)[tasks.together]
-        yield _both(board, orders[0], device)
+        try:
+            home = packed(room_of(problem), run)
+        except LimitError:
+            home = np.argmax(net.allowed, axis=1)
+        yield _both(net, orders[0], home[tasks.together])
 
 
-def _both(board: ListBoard, order: Ints, device: Ints) -> tuple[Listed, Placement]:
+def best_rank(net: TaskNet) -> Floats:
+    """Least time on any device, with the best that can follow; f64[n].
+
+    Like an upward rank it falls along every edge.
+    """
+    allowed = net.allowed[net.together]
+    rank: Floats = np.where(allowed, net.time + net.tail, np.inf).min(axis=1)
+    return rank
+
+
+def filled(net: TaskNet, order: Ints, devices: Ints) -> Ints | None:
+    """Colours in the order of their first tasks, on one device after the other as far as each
+    holds them; i64[n], or None if they do not fit that way."""
+    count = net.time.shape[1]
+    used, home = np.zeros(count), np.full(len(net.bytes), -1, dtype=np.int64)
+    at = 0
+    for c in by_first(net.together[order]).tolist():
+        tried = at
+        while tried < len(devices):
+            d = devices[tried]
+            if net.allowed[c, d] and used[d] + net.bytes[c] <= net.capacity[d]:
+                break
+            tried += 1
+        if tried == len(devices):
+            return None
+        d = devices[tried]
+        if net.allowed[c, devices[at]]:
+            at = tried
+        home[c] = d
+        used[d] += net.bytes[c]
+    return home[net.together]
+
+
+def _both(net: TaskNet, order: Ints, device: Ints) -> tuple[Listed, Placement]:
     """A list schedule and its placement."""
     listed = Listed(order, device.astype(np.int64))
-    return listed, placed(board, listed)
+    return listed, placed(net, listed)
 
 
 def inserted(
-    board: ListBoard, order: Ints, ahead: float, device: Ints
+    net: TaskNet, order: Ints, ahead: float, device: Ints
 ) -> tuple[Ints, Placement] | None:
     """Schedule by `insertion`: tasks by start, and the placement; None if they do not fit.
 
     Where `device` (i64[n]) is not -1, it is kept.
     """
-    n, count = board.time.shape
-    start, sent_at = np.zeros(n), np.zeros((len(board.maker), count))
+    n, count = net.time.shape
+    start, sent_at = np.zeros(n), np.zeros((len(net.maker), count))
     device = device.astype(np.int64)
-    if not insertion(board, order, ahead, start, device, sent_at):
+    if not insertion(net, order, ahead, start, device, sent_at):
         return None
     rank = np.empty(n, dtype=np.int64)
     rank[order] = np.arange(n)
     flow, target = np.nonzero(np.isfinite(sent_at))
     sent = sent_at[flow, target]
-    source = device[board.maker[flow]]
+    source = device[net.maker[flow]]
     length = (
-        board.latency[source, target]
-        + board.size[flow] * board.rate[source, target]
-        + board.fixed[flow] * board.charged[source, target]
+        net.latency[source, target]
+        + net.size[flow] * net.rate[source, target]
+        + net.fixed[flow] * net.charged[source, target]
     )
     placement = by_start(
-        board,
+        net,
         rank,
         device,
-        (start, start + board.time[np.arange(n), device]),
+        (start, start + net.time[np.arange(n), device]),
         flow,
         target,
         (sent, sent + length),
@@ -283,12 +306,12 @@ def listed_of(placement: Placement) -> Listed:
     return Listed(order, placement.device)
 
 
-def _judged(problem: LatencyProblem, board: ListBoard, placement: Placement) -> tuple[float, bool]:
+def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tuple[float, bool]:
     """Latency of a placement, more where it does not fit; whether it fits."""
     used = np.bincount(
         placement.device, weights=problem.tasks.memory, minlength=problem.machine.count
     )
-    over = float(np.maximum(used - board.capacity, 0.0).sum())
+    over = float(np.maximum(used - net.capacity, 0.0).sum())
     value = simulate(problem.tasks, problem.machine, placement, problem.options.congestion).value
     if over > 0:
         return value * (2 + over / float(problem.tasks.memory.sum())), False
@@ -297,7 +320,7 @@ def _judged(problem: LatencyProblem, board: ListBoard, placement: Placement) -> 
 
 def _search(
     problem: LatencyProblem,
-    board: ListBoard,
+    net: TaskNet,
     origin: Listed,
     endless: bool,
     run: Run,
@@ -305,7 +328,7 @@ def _search(
     """Run the rounds; the best schedule that fits, if any."""
     n = problem.tasks.n
     total = min(WORK * n**0.5 * min(n / FEW, 1.0), MOST_WORK) * run.effort
-    times = np.where(np.isfinite(board.time), board.time, np.inf).min(axis=1)
+    times = np.where(np.isfinite(net.time), net.time, np.inf).min(axis=1)
     scale = float(times.mean()) or 1.0
     best, value = origin, np.inf
     number = 0
@@ -313,19 +336,19 @@ def _search(
     length = total * FIRST if endless else total
 
     def anneal_round(number: int, how: Round, work: float) -> tuple[float, Listed]:
-        search = new_search(board, run.seed * 4096 + number, how.mix, how.guided)
-        bytes_ = float(board.bytes.sum())
+        search = new_search(net, run.seed * 4096 + number, how.mix, how.guided)
+        bytes_ = float(net.bytes.sum())
         strict = scale * STRICT[number % WAVE]
         search.strict[0] = strict
-        search.strict[1] = len(board.bytes) * strict / bytes_ if bytes_ > 0 else 0.0
-        state = start_state(board, search, best.order, best.device)
+        search.strict[1] = len(net.bytes) * strict / bytes_ if bytes_ > 0 else 0.0
+        state = start_state(net, search, best.order, best.device)
         for step in range(STEPS):
             temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
             left = int(work / STEPS) + 1
             if number % WAVE == 0 and not endless:
                 run.stands(share=(number + WAVE * step / STEPS) / len(ROUNDS))
             while left > 0 and not run.stop():
-                sweep(board, state, search, temperature, min(left, MOST_CHUNK))
+                sweep(net, state, search, temperature, min(left, MOST_CHUNK))
                 left -= MOST_CHUNK
             if run.stop():
                 break
@@ -345,8 +368,8 @@ def _search(
                     if latency < value:
                         best, value = listed, latency
                 if value < before:
-                    kept = placed(board, best)
-                    latency, fits = _judged(problem, board, kept)
+                    kept = placed(net, best)
+                    latency, fits = _judged(problem, net, kept)
                     run.keep(kept, latency if fits else np.inf, "anneal")
                 run.stands(value=value, share=None if endless else (first + WAVE) / len(ROUNDS))
                 if run.stop():
@@ -357,16 +380,16 @@ def _search(
     return best if value < np.inf else None
 
 
-def _polished(problem: LatencyProblem, board: ListBoard, listed: Listed) -> Iterator[Placement]:
+def _polished(problem: LatencyProblem, net: TaskNet, listed: Listed) -> Iterator[Placement]:
     """The placement of a schedule, and what comes of it by insertion into gaps, again and again."""
-    placement = placed(board, listed)
+    placement = placed(net, listed)
     yield placement
     for _ in range(POLISHINGS):
         times = simulate(problem.tasks, problem.machine, placement, problem.options.congestion)
         rank = np.empty(problem.tasks.n, dtype=np.int64)
         rank[placement.events[placement.events[:, 0] == TASK, 1]] = np.arange(problem.tasks.n)
         order = np.lexsort((rank, times.start_s))
-        found = inserted(board, order, 0.0, listed.device)
+        found = inserted(net, order, 0.0, listed.device)
         if found is None:
             return
         placement = found[1]

@@ -13,6 +13,18 @@ support all of one:
                      tasks crowd into what is left between earliest starts and latest ends
 
 `upper` sharpens the last: no placement below it uses certain devices for certain tasks.
+
+Windows: positions are those of a topological order. For a task u, a task v at most W positions
+later that waits for it, and devices a, b of the two, `gap` is a lower bound of the time from the
+end of u on a to the start of v on b. It is the larger of two things. One is the longest way between
+them, every task on the way on the device that suits it best. The other is how long the devices need
+for all tasks S between them: for weights w >= 0, if task j of S takes time t(j, d) on device d, and
+no task of S can start there sooner than h(d) after u, nor end later than r(d) before v,
+
+    sum over j of min over d of w(d) t(j, d) <= sum over d of w(d) (T - h(d) - r(d))
+
+where j may use d only if way to, time and way from there fit into T together. A T for which this
+fails is impossible. Devices that no schedule below `upper` can use do not count anywhere.
 """
 
 from __future__ import annotations
@@ -21,11 +33,248 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.latency.operators.kernel import ListBoard, make_board
-from dnnp.core.latency.operators.window import crowded, exclude, heads, spread, tails
+from dnnp.core.kernels.kernel import inlined, kernel, lean
+from dnnp.core.latency.lists.net import TaskNet, move_time, net_of
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 from dnnp.core.model.search_context import PLAIN, Run
+
+ROUNDS = 20
+"""Raises of one gap, at most."""
+
+LITTLE = 1e-9
+"""Relative; what fits but for rounding fits."""
+
+
+@lean
+def heads(net, order, place, gap, reach, usable, head):  # type: ignore[no-untyped-def]
+    """Raise `head` (f64[n, D], earliest end of each task on each device) along all ways."""
+    n, count = head.shape
+    most = gap.shape[1]
+    for i in range(n):
+        v = order[i]
+        for b in range(count):
+            if not usable[v, b]:
+                continue
+            start = 0.0
+            for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
+                f = net.in_idx[k]
+                u = net.maker[f]
+                least = np.inf
+                for a in range(count):
+                    if usable[u, a]:
+                        move = move_time(net, f, a, b) if a != b else 0.0
+                        least = min(least, head[u, a] + move)
+                start = max(start, least)
+            for k in range(1, min(most, i + 1)):
+                if not reach[i - k, k]:
+                    continue
+                u = order[i - k]
+                least = np.inf
+                for a in range(count):
+                    if usable[u, a]:
+                        least = min(least, head[u, a] + gap[i - k, k, a, b])
+                start = max(start, least)
+            head[v, b] = max(head[v, b], start + net.time[v, b])
+
+
+@lean
+def tails(net, order, place, gap, reach, usable, tail):  # type: ignore[no-untyped-def]
+    """Raise `tail` (f64[n, D], least time from the end of each task to the end of all)."""
+    n, count = tail.shape
+    most = gap.shape[1]
+    for i in range(n - 1, -1, -1):
+        u = order[i]
+        for a in range(count):
+            if not usable[u, a]:
+                continue
+            rest = tail[u, a]
+            for k in range(net.out_ptr[u], net.out_ptr[u + 1]):
+                f = net.out_idx[k]
+                for j in range(net.use_ptr[f], net.use_ptr[f + 1]):
+                    v = net.use_idx[j]
+                    least = np.inf
+                    for b in range(count):
+                        if usable[v, b]:
+                            move = move_time(net, f, a, b) if a != b else 0.0
+                            least = min(least, move + net.time[v, b] + tail[v, b])
+                    rest = max(rest, least)
+            for k in range(1, min(most, n - i)):
+                if not reach[i, k]:
+                    continue
+                v = order[i + k]
+                least = np.inf
+                for b in range(count):
+                    if usable[v, b]:
+                        least = min(least, gap[i, k, a, b] + net.time[v, b] + tail[v, b])
+                rest = max(rest, least)
+            tail[u, a] = rest
+
+
+@lean
+def exclude(usable, head, tail, upper):  # type: ignore[no-untyped-def]
+    """Drop devices that no schedule below `upper` uses for a task; least latency left."""
+    n, count = head.shape
+    latest = 0.0
+    for v in range(n):
+        least = np.inf
+        for d in range(count):
+            if usable[v, d]:
+                length = head[v, d] + tail[v, d]
+                if length > upper * (1 + LITTLE):
+                    usable[v, d] = False
+                else:
+                    least = min(least, length)
+        latest = max(latest, least)
+    return latest
+
+
+@inlined
+def _way(net, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-untyped-def]
+    """Longest way from the task at position i on device a to the start of v on b."""
+    count = usable.shape[1]
+    start = 0.0
+    for x in range(net.in_ptr[v], net.in_ptr[v + 1]):
+        f = net.in_idx[x]
+        j = net.maker[f]
+        q = place[j] - i
+        if q == 0:
+            start = max(start, move_time(net, f, a, b) if a != b else 0.0)
+        elif q > 0 and reach[i, q]:
+            least = np.inf
+            for d in range(count):
+                if usable[j, d]:
+                    move = move_time(net, f, d, b) if d != b else 0.0
+                    least = min(least, gap[i, q, a, d] + net.time[j, d] + move)
+            start = max(start, least)
+    return start
+
+
+@inlined
+def raised(net, order, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
+    """Least time from `start` on that the tasks `inner[:many]` between two tasks leave possible."""
+    count = usable.shape[1]
+    soon, late, least = scratch
+    length = start
+    for _ in range(ROUNDS):
+        if length == np.inf:
+            break
+        room = length * (1 + LITTLE)
+        following, forced = np.inf, 0.0
+        for d in range(count):
+            soon[d] = np.inf
+            late[d] = np.inf
+        for x in range(many):
+            q = inner[x]
+            j = order[i + q]
+            nearest = np.inf
+            for d in range(count):
+                least[x, d] = np.inf
+                if not usable[j, d]:
+                    continue
+                to, off = gap[i, q, a, d], gap[i + q, k - q, d, b]
+                whole = to + net.time[j, d] + off
+                nearest = min(nearest, whole)
+                if whole <= room:
+                    least[x, d] = net.time[j, d]
+                    soon[d] = min(soon[d], to)
+                    late[d] = min(late[d], off)
+                else:
+                    following = min(following, whole)
+            forced = max(forced, nearest)
+        if forced > room:
+            length = forced
+            continue
+        needed = 0.0
+        for w in range(len(weights)):
+            total, lost, share = 0.0, 0.0, 0.0
+            for d in range(count):
+                if soon[d] < np.inf and weights[w, d] > 0.0:
+                    share += weights[w, d]
+                    lost += weights[w, d] * (soon[d] + late[d])
+            if share == 0.0:
+                continue
+            for x in range(many):
+                cheapest = np.inf
+                for d in range(count):
+                    if least[x, d] < np.inf:
+                        cheapest = min(cheapest, weights[w, d] * least[x, d])
+                total += cheapest
+            needed = max(needed, (total + lost) / share)
+        if needed <= room:
+            break
+        length = min(needed, following)
+    return length
+
+
+@kernel
+def spread(net, order, place, weights, usable, head, tail, upper, gap, reach, i):  # type: ignore[no-untyped-def]
+    """Fill `gap[i]` and `reach[i]`; those of later positions are there."""
+    n, count = usable.shape
+    most = gap.shape[1]
+    u = order[i]
+    inner = np.empty(most, np.int64)
+    scratch = (np.empty(count), np.empty(count), np.empty((most, count)))
+    for k in range(1, min(most, n - i)):
+        v = order[i + k]
+        reach[i, k] = False
+        for x in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
+            q = place[net.pred_idx[x]] - i
+            if q == 0 or (q > 0 and reach[i, q]):
+                reach[i, k] = True
+        if not reach[i, k]:
+            continue
+        many = 0
+        for q in range(1, k):
+            if reach[i, q] and reach[i + q, k - q]:
+                inner[many] = q
+                many += 1
+        for a in range(count):
+            for b in range(count):
+                gap[i, k, a, b] = np.inf
+                if not usable[u, a] or not usable[v, b]:
+                    continue
+                length = _way(net, place, gap, reach, usable, i, k, v, a, b)
+                rest = head[u, a] + net.time[v, b] + tail[v, b]
+                if many > 1 and rest + length <= upper * (1 + LITTLE):
+                    length = raised(
+                        net, order, gap, weights, usable, i, k, a, b, inner, many, length, scratch
+                    )
+                if rest + length <= upper * (1 + LITTLE):
+                    gap[i, k, a, b] = length
+
+
+@kernel
+def crowded(net, usable, weights, head, tail, upper, at, order):  # type: ignore[no-untyped-def]
+    """Least latency that leaves room for all tasks that cannot start before `at` (f64[k]), nor
+    end later than something before the end; the tasks by falling least tail in `order`."""
+    n, count = usable.shape
+    best = 0.0
+    soon, need, rest = np.empty(n), np.empty(n), np.empty(n)
+    for v in range(n):
+        soon[v] = np.inf
+        for d in range(count):
+            if usable[v, d]:
+                soon[v] = min(soon[v], head[v, d] - net.time[v, d])
+    for w in range(len(weights)):
+        share = 0.0
+        for d in range(count):
+            share += weights[w, d]
+        for v in range(n):
+            need[v] = np.inf
+            rest[v] = np.inf
+            for d in range(count):
+                if usable[v, d]:
+                    need[v] = min(need[v], weights[w, d] * net.time[v, d])
+                    rest[v] = min(rest[v], tail[v, d])
+        for x in at:
+            total = 0.0
+            for v in order:
+                if soon[v] >= x:
+                    total += need[v]
+                    best = max(best, x + total / share + rest[v])
+    return best
+
 
 WINDOW = 64
 """Positions that a window spans, at most."""
@@ -70,28 +319,28 @@ def operators_bound(
     """
     if problem.tasks.n == 0:
         return 0.0, "critical path"
-    board = make_board(problem)
-    usable = board.allowed[board.together]
+    net = net_of(problem, tails=True)
+    usable = net.allowed[net.together]
     if not usable.any(axis=1).all():
         v = int(np.flatnonzero(~usable.any(axis=1))[0])
         raise InfeasibleError(f"infeasible: no device supports and holds task {v} and its colour")
-    n, count = board.time.shape
+    n, count = net.time.shape
     order = problem.tasks.order
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
     none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
-    head, tail = np.zeros((n, count)), board.tail.copy()
-    heads(board, order, place, none, never, usable, head)
+    head, tail = np.zeros((n, count)), net.tail.copy()
+    heads(net, order, place, none, never, usable, head)
     found = [(float(exclude(usable.copy(), head, tail, np.inf)), "critical path")]
-    area, prices, weights = _area(problem, board, usable)
+    area, prices, weights = _area(problem, net, usable)
     found.append((area, "area"))
     if not run.stop() and (prices > 0).any():
-        found.append((_memory_path(board, order, place, usable, prices), "memory path"))
+        found.append((_memory_path(net, order, place, usable, prices), "memory path"))
     if not run.stop():
         least = max(found)[0]
         found.append(
             (
-                _destroyed(board, order, place, usable, head, tail, weights, least, upper, run),
+                _destroyed(net, order, place, usable, head, tail, weights, least, upper, run),
                 "windows",
             )
         )
@@ -102,7 +351,7 @@ def operators_bound(
 
 
 def _destroyed(
-    board: ListBoard,
+    net: TaskNet,
     order: Ints,
     place: Ints,
     usable: Bools,
@@ -121,9 +370,7 @@ def _destroyed(
     value, tried = least, high
     for trial in range(TRIALS):
         part = run.begin("bounding", trial / TRIALS, (trial + 1) / TRIALS)
-        proven = _windows(
-            board, order, place, usable, head.copy(), tail.copy(), weights, tried, part
-        )
+        proven = _windows(net, order, place, usable, head.copy(), tail.copy(), weights, tried, part)
         value = max(value, proven)
         run.stands(bound=min(value, upper) * SAFE, by="windows")
         if proven < tried:
@@ -135,7 +382,7 @@ def _destroyed(
 
 
 def _windows(
-    board: ListBoard,
+    net: TaskNet,
     order: Ints,
     place: Ints,
     usable: Bools,
@@ -156,48 +403,48 @@ def _windows(
         value = max(value, float(exclude(usable, head, tail, upper)))
         if not usable.any(axis=1).all():
             return upper
-        value = max(value, _crowds(board, usable, head, tail, weights, upper))
+        value = max(value, _crowds(net, usable, head, tail, weights, upper))
         gap = np.full((n, size, count, count), np.inf)
         reach = np.zeros((n, size), dtype=np.bool_)
         for i in range(n - 1, -1, -1):
-            spread(board, order, place, weights, usable, head, tail, upper, gap, reach, i)
+            spread(net, order, place, weights, usable, head, tail, upper, gap, reach, i)
             if i % 16 == 0:
                 run.stands(share=(number + 1 - i / n) / PASSES)
                 if run.stop():
                     return min(value, upper)
-        heads(board, order, place, gap, reach, usable, head)
-        tails(board, order, place, gap, reach, usable, tail)
+        heads(net, order, place, gap, reach, usable, head)
+        tails(net, order, place, gap, reach, usable, tail)
         value = max(value, float(exclude(usable, head, tail, upper)))
         if not usable.any(axis=1).all():
             return upper
-        value = max(value, _crowds(board, usable, head, tail, weights, upper))
+        value = max(value, _crowds(net, usable, head, tail, weights, upper))
         if value >= upper or (int(usable.sum()), value) == before:
             break
     return min(value, upper)
 
 
 def _crowds(
-    board: ListBoard, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
+    net: TaskNet, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
 ) -> float:
     """Bound by tasks that have to fit between a time and another one."""
-    soon = np.where(usable, head - board.time, np.inf).min(axis=1)
+    soon = np.where(usable, head - net.time, np.inf).min(axis=1)
     rest = np.where(usable, tail, np.inf).min(axis=1)
     at = distinct(soon)
     at = at[distinct(np.linspace(0, len(at) - 1, POINTS).astype(np.int64))]
     order = np.lexsort((np.arange(len(rest)), -rest))
-    return float(crowded(board, usable, weights, head, tail, upper, at, order))
+    return float(crowded(net, usable, weights, head, tail, upper, at, order))
 
 
-def _area(problem: LatencyProblem, board: ListBoard, usable: Bools) -> tuple[float, Floats, Floats]:
+def _area(problem: LatencyProblem, net: TaskNet, usable: Bools) -> tuple[float, Floats, Floats]:
     """Area bound; prices of memory f64[D] (time per byte); weights of devices f64[k, D].
 
     The bound is computed from the prices, so that it holds however exact the program was solved.
     """
-    n, count = board.time.shape
+    n, count = net.time.shape
     memory = problem.tasks.memory
-    limited = np.isfinite(board.capacity)
-    time = np.where(usable, board.time, np.inf)
-    typical = np.where(usable, board.time, 0.0).sum(axis=0) / np.maximum(usable.sum(axis=0), 1)
+    limited = np.isfinite(net.capacity)
+    time = np.where(usable, net.time, np.inf)
+    typical = np.where(usable, net.time, 0.0).sum(axis=0) / np.maximum(usable.sum(axis=0), 1)
     speed = 1 / np.maximum(typical, 1e-300)
     rank = np.argsort(-speed, kind="stable")
     weights = [np.where(np.isin(np.arange(count), rank[: k + 1]), speed, 0.0) for k in range(count)]
@@ -274,23 +521,21 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
     return dual[:count], prices
 
 
-def _memory_path(
-    board: ListBoard, order: Ints, place: Ints, usable: Bools, prices: Floats
-) -> float:
+def _memory_path(net: TaskNet, order: Ints, place: Ints, usable: Bools, prices: Floats) -> float:
     """Longest way where a task also pays for memory, less what the capacities are worth.
 
     The way to the last task visits some tasks of each device, which fit; so what it pays is at
     most capacities times prices, for all prices of zero or more.
     """
-    n, count = board.time.shape
-    members = np.maximum(np.bincount(board.together, minlength=len(board.bytes)), 1)
+    n, count = net.time.shape
+    members = np.maximum(np.bincount(net.together, minlength=len(net.bytes)), 1)
     # A colour counts once: its memory is shared evenly by its tasks, of which a way visits some.
-    memory = (board.bytes / members)[board.together]
+    memory = (net.bytes / members)[net.together]
     none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
-    capacity = np.where(np.isfinite(board.capacity), board.capacity, 0.0)
+    capacity = np.where(np.isfinite(net.capacity), net.capacity, 0.0)
     best = 0.0
     for scale in np.geomspace(1 / 64, 8, 19).tolist():
-        paid = board._replace(time=board.time + scale * prices * memory[:, None])
+        paid = net._replace(time=net.time + scale * prices * memory[:, None])
         head = np.zeros((n, count))
         heads(paid, order, place, none, never, usable, head)
         longest = float(np.where(usable, head, np.inf).min(axis=1).max())

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.kernels.kernel import callee, inlined, lean
-from dnnp.core.latency.operators.kernel import (
-    ListBoard,
+from dnnp.core.latency.lists.net import TaskNet
+from dnnp.core.latency.operators.replay import (
     ListState,
     forget,
     last_reader,
@@ -68,9 +68,9 @@ class ListMemory(NamedTuple):
     """i64[4]: moves; tasks of this move; tasks on `path`; moves before `path` is renewed."""
 
 
-def new_search(board: ListBoard, seed: int, mix: Sequence[int], guided: int) -> ListMemory:
+def new_search(net: TaskNet, seed: int, mix: Sequence[int], guided: int) -> ListMemory:
     """Memory for annealing."""
-    n, devices = board.time.shape
+    n, devices = net.time.shape
     return ListMemory(
         rng=generator(seed),
         dice=exponential_table(),
@@ -85,31 +85,31 @@ def new_search(board: ListBoard, seed: int, mix: Sequence[int], guided: int) -> 
         path=np.zeros(n, dtype=np.int64),
         moved=np.zeros(n, dtype=np.int64),
         old=np.zeros(n, dtype=np.int64),
-        mark=np.zeros(len(board.bytes), dtype=np.int64),
+        mark=np.zeros(len(net.bytes), dtype=np.int64),
         counts=np.zeros(4, dtype=np.int64),
     )
 
 
 @callee
-def price(board, search):  # type: ignore[no-untyped-def]
+def price(net, search):  # type: ignore[no-untyped-def]
     """Energy of memory above the capacities."""
     total = 0.0
     for d in range(len(search.used)):
-        over = search.used[d] - board.capacity[d]
+        over = search.used[d] - net.capacity[d]
         if over > 0.0:
             total += search.strict[0] + over * search.strict[1]
     return total
 
 
 @lean
-def begin(board, state, search, latency):  # type: ignore[no-untyped-def]
+def begin(net, state, search, latency):  # type: ignore[no-untyped-def]
     """Compute memory and energy of the schedule in `state`, whose times were just computed."""
     settle(state)
     for d in range(len(search.used)):
         search.used[d] = 0.0
-    for c in range(len(board.bytes)):
-        search.used[state.device[board.member_idx[board.member_ptr[c]]]] += board.bytes[c]
-    over = price(board, search)
+    for c in range(len(net.bytes)):
+        search.used[state.device[net.member_idx[net.member_ptr[c]]]] += net.bytes[c]
+    over = price(net, search)
     search.energy[0] = latency + over
     search.counts[3] = 0
     _keep(state, search, latency, over)
@@ -126,7 +126,7 @@ def _keep(state, search, latency, over):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def trace(board, state, search):  # type: ignore[no-untyped-def]
+def trace(net, state, search):  # type: ignore[no-untyped-def]
     """Collect the tasks on a critical path, from its end; transfers that wait count as long."""
     v = 0
     for u in range(len(state.order)):
@@ -138,14 +138,14 @@ def trace(board, state, search):  # type: ignore[no-untyped-def]
         found += 1
         d = state.device[v]
         cause, latest = -1, 0.0
-        for k in range(board.in_ptr[v], board.in_ptr[v + 1]):
-            f = board.in_idx[k]
-            u = board.maker[f]
+        for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
+            f = net.in_idx[k]
+            u = net.maker[f]
             at = state.end[u] if state.device[u] == d else state.arrive[f, d]
             if at > latest:
                 cause, latest = u, at
         q = state.place[v] - 1
-        start = state.end[v] - board.time[v, d]
+        start = state.end[v] - net.time[v, d]
         slack = 1e-9 * state.end[v]
         if latest < start - slack or cause < 0:
             while q >= 0 and state.device[state.order[q]] != d:
@@ -158,40 +158,40 @@ def trace(board, state, search):  # type: ignore[no-untyped-def]
 
 
 @callee
-def _take(board, state, search, c, target, first, last):  # type: ignore[no-untyped-def]
+def _take(net, state, search, c, target, first, last):  # type: ignore[no-untyped-def]
     """Move all tasks of a colour; what may change: (first, last) position."""
-    members = board.member_ptr[c], board.member_ptr[c + 1]
-    source = state.device[board.member_idx[members[0]]]
+    members = net.member_ptr[c], net.member_ptr[c + 1]
+    source = state.device[net.member_idx[members[0]]]
     search.mark[c] = search.counts[0]
-    search.used[source] -= board.bytes[c]
-    search.used[target] += board.bytes[c]
+    search.used[source] -= net.bytes[c]
+    search.used[target] += net.bytes[c]
     for i in range(members[0], members[1]):
-        v = board.member_idx[i]
+        v = net.member_idx[i]
         at = search.counts[1]
         search.moved[at] = v
         search.old[at] = source
         search.counts[1] += 1
         state.device[v] = target
         first = min(first, state.place[v])
-        for k in range(board.in_ptr[v], board.in_ptr[v + 1]):
-            f = board.in_idx[k]
-            last = max(last, last_reader(board.use_ptr, board.use_idx, state.place, f))
-        for k in range(board.out_ptr[v], board.out_ptr[v + 1]):
-            f = board.out_idx[k]
-            last = max(last, last_reader(board.use_ptr, board.use_idx, state.place, f))
+        for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
+            f = net.in_idx[k]
+            last = max(last, last_reader(net.use_ptr, net.use_idx, state.place, f))
+        for k in range(net.out_ptr[v], net.out_ptr[v + 1]):
+            f = net.out_idx[k]
+            last = max(last, last_reader(net.use_ptr, net.use_idx, state.place, f))
         last = max(last, state.place[v])
     return first, last
 
 
 @inlined
-def _give_back(board, state, search):  # type: ignore[no-untyped-def]
+def _give_back(net, state, search):  # type: ignore[no-untyped-def]
     """Undo `_take`."""
     for i in range(search.counts[1]):
         v = search.moved[i]
-        c = board.together[v]
-        if v == board.member_idx[board.member_ptr[c]]:
-            search.used[state.device[v]] -= board.bytes[c]
-            search.used[search.old[i]] += board.bytes[c]
+        c = net.together[v]
+        if v == net.member_idx[net.member_ptr[c]]:
+            search.used[state.device[v]] -= net.bytes[c]
+            search.used[search.old[i]] += net.bytes[c]
         state.device[v] = search.old[i]
 
 
@@ -209,14 +209,14 @@ def shift(state, i, j):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _position(board, state, search, v):  # type: ignore[no-untyped-def]
+def _position(net, state, search, v):  # type: ignore[no-untyped-def]
     """Random position for task v among those that its neighbours leave it."""
     n = len(state.order)
     lo, hi = 0, n - 1
-    for k in range(board.pred_ptr[v], board.pred_ptr[v + 1]):
-        lo = max(lo, state.place[board.pred_idx[k]] + 1)
-    for k in range(board.succ_ptr[v], board.succ_ptr[v + 1]):
-        hi = min(hi, state.place[board.succ_idx[k]] - 1)
+    for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
+        lo = max(lo, state.place[net.pred_idx[k]] + 1)
+    for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
+        hi = min(hi, state.place[net.succ_idx[k]] - 1)
     at = state.place[v]
     if below(search.rng, 8):
         lo, hi = max(lo, at - FAR), min(hi, at + FAR)
@@ -227,30 +227,30 @@ def _position(board, state, search, v):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _target(board, state, search, v):  # type: ignore[no-untyped-def]
+def _target(net, state, search, v):  # type: ignore[no-untyped-def]
     """A device for task v: that of a neighbour, or any; its own if the draw does not fit."""
-    count = board.time.shape[1]
+    count = net.time.shape[1]
     own = state.device[v]
-    before = board.pred_ptr[v + 1] - board.pred_ptr[v]
-    near = before + board.succ_ptr[v + 1] - board.succ_ptr[v]
+    before = net.pred_ptr[v + 1] - net.pred_ptr[v]
+    near = before + net.succ_ptr[v + 1] - net.succ_ptr[v]
     d = own
     if near and below(search.rng, 2):
         k = below(search.rng, near)
         if k < before:
-            d = state.device[board.pred_idx[board.pred_ptr[v] + k]]
+            d = state.device[net.pred_idx[net.pred_ptr[v] + k]]
         else:
-            d = state.device[board.succ_idx[board.succ_ptr[v] + k - before]]
+            d = state.device[net.succ_idx[net.succ_ptr[v] + k - before]]
     if d == own:
         d = below(search.rng, count)
-    return d if board.allowed[board.together[v], d] else own
+    return d if net.allowed[net.together[v], d] else own
 
 
 @inlined
-def _grow(board, state, search, v, target, first, last):  # type: ignore[no-untyped-def]
+def _grow(net, state, search, v, target, first, last):  # type: ignore[no-untyped-def]
     """Move task v and tasks connected to it, most of them from its device."""
     rng = search.rng
     own = state.device[v]
-    first, last = _take(board, state, search, board.together[v], target, first, last)
+    first, last = _take(net, state, search, net.together[v], target, first, last)
     wanted = 2
     while wanted < 64 and below(rng, 4):
         wanted += 1
@@ -258,26 +258,26 @@ def _grow(board, state, search, v, target, first, last):  # type: ignore[no-unty
         if search.counts[1] >= wanted:
             break
         u = search.moved[below(rng, search.counts[1])]
-        before = board.pred_ptr[u + 1] - board.pred_ptr[u]
-        near = before + board.succ_ptr[u + 1] - board.succ_ptr[u]
+        before = net.pred_ptr[u + 1] - net.pred_ptr[u]
+        near = before + net.succ_ptr[u + 1] - net.succ_ptr[u]
         if near == 0:
             break
         k = below(rng, near)
         if k < before:
-            w = board.pred_idx[board.pred_ptr[u] + k]
+            w = net.pred_idx[net.pred_ptr[u] + k]
         else:
-            w = board.succ_idx[board.succ_ptr[u] + k - before]
-        c = board.together[w]
+            w = net.succ_idx[net.succ_ptr[u] + k - before]
+        c = net.together[w]
         if state.device[w] == target or search.mark[c] == search.counts[0]:
             continue
-        if not board.allowed[c, target] or (state.device[w] != own and below(rng, 4)):
+        if not net.allowed[c, target] or (state.device[w] != own and below(rng, 4)):
             continue
-        first, last = _take(board, state, search, c, target, first, last)
+        first, last = _take(net, state, search, c, target, first, last)
     return first, last
 
 
 @inlined
-def _sweep_range(board, state, search, a, b, swap, first, last):  # type: ignore[no-untyped-def]
+def _sweep_range(net, state, search, a, b, swap, first, last):  # type: ignore[no-untyped-def]
     """Move what device a runs in a range of positions to device b, and back if `swap`."""
     rng = search.rng
     n = len(state.order)
@@ -291,32 +291,32 @@ def _sweep_range(board, state, search, a, b, swap, first, last):  # type: ignore
     i = max(0, i - below(rng, length))
     for q in range(i, min(i + length, n)):
         v = state.order[q]
-        c = board.together[v]
+        c = net.together[v]
         d = state.device[v]
         if search.mark[c] == search.counts[0] or not (d == a or (swap and d == b)):
             continue
         target = b if d == a else a
-        if board.allowed[c, target]:
-            first, last = _take(board, state, search, c, target, first, last)
+        if net.allowed[c, target]:
+            first, last = _take(net, state, search, c, target, first, last)
     return first, last
 
 
 @lean
-def sweep(board, state, search, temperature, work):  # type: ignore[no-untyped-def]
+def sweep(net, state, search, temperature, work):  # type: ignore[no-untyped-def]
     """Anneal at one temperature until replays have visited `work` positions."""
     rng, mix = search.rng, search.mix
-    n, count = board.time.shape
+    n, count = net.time.shape
     whole = 0
     for x in mix:
         whole += x
-    search.energy[0] = price(board, search) + _span(state)
+    search.energy[0] = price(net, search) + _span(state)
     finish = state.span[5] + work
     while state.span[5] < finish:
         search.counts[0] += 1
         search.counts[1] = 0
         state.span[5] += 2
         if search.counts[0] >= search.counts[3]:
-            trace(board, state, search)
+            trace(net, state, search)
         x = below(rng, whole)
         kind = 0
         while x >= mix[kind]:
@@ -327,43 +327,43 @@ def sweep(board, state, search, temperature, work):  # type: ignore[no-untyped-d
             v = search.path[below(rng, search.counts[2])]
         i = j = state.place[v]
         if kind in (SHIFT, BOTH):
-            j = _position(board, state, search, v)
+            j = _position(net, state, search, v)
         target = state.device[v]
         if kind != SHIFT and count > 1:
-            target = _target(board, state, search, v)
+            target = _target(net, state, search, v)
         first, last = n, 0
         if j != i:
             first, last = min(i, j), max(i, j)
             shift(state, i, j)
         if target != state.device[v]:
-            c = board.together[v]
+            c = net.together[v]
             if kind == CLUSTER:
-                first, last = _grow(board, state, search, v, target, first, last)
+                first, last = _grow(net, state, search, v, target, first, last)
             elif kind in (RANGE, SWAP):
                 first, last = _sweep_range(
-                    board, state, search, state.device[v], target, kind == SWAP, first, last
+                    net, state, search, state.device[v], target, kind == SWAP, first, last
                 )
             else:
-                first, last = _take(board, state, search, c, target, first, last)
+                first, last = _take(net, state, search, c, target, first, last)
         if first > last:
             continue
-        over = price(board, search)
+        over = price(net, search)
         limit = search.energy[0] + temperature * search.dice[below(rng, len(search.dice))] - over
         latency = np.inf
         if limit > 0.0:
-            latency = replay(board, state, first, last, limit)
+            latency = replay(net, state, first, last, limit)
         else:
             state.span[3] = 0
             state.span[4] = 0
         if latency < np.inf:
             settle(state)
             for k in range(search.counts[1]):
-                forget(board, state, search.moved[k])
+                forget(net, state, search.moved[k])
             search.energy[0] = latency + over
             _keep(state, search, latency, over)
         else:
             undo(state)
-            _give_back(board, state, search)
+            _give_back(net, state, search)
             if j != i:
                 shift(state, j, i)
 
@@ -377,9 +377,9 @@ def _span(state):  # type: ignore[no-untyped-def]
     return latency
 
 
-def start_state(board: ListBoard, search: ListMemory, order: Ints, device: Ints) -> ListState:
+def start_state(net: TaskNet, search: ListMemory, order: Ints, device: Ints) -> ListState:
     """Lay a schedule out and make it where the search stands."""
-    state = new_state(board, order, device)
-    latency = replay(board, state, 0, len(order), np.inf)
-    begin(board, state, search, latency)
+    state = new_state(net, order, device)
+    latency = replay(net, state, 0, len(order), np.inf)
+    begin(net, state, search, latency)
     return state

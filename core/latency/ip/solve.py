@@ -1,60 +1,106 @@
-"""Least latency by constraint programming (CP-SAT, the optional extra `cpsat`).
+"""Methods `ip` and `cpsat`: exact models of either execution, started from a little annealing.
 
-The scheduling models of `blocks` and `moirai`, with intervals that do not overlap in
-place of big-M. The solver runs in a process of its own and tells every better solution and bound
-as soon as it has it, so that a limit, an interrupt or a crash loses nothing.
+For CP-SAT (the optional extra `cpsat`) intervals that do not overlap take the place of big-M. The
+solver runs in a process of its own and tells every better solution and bound as soon as it has it,
+so that a limit, an interrupt or a crash loses nothing.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dnnp.core.cost.latency import Invocations, LatencyProblem, Placement, Split
-from dnnp.core.latency.ip.block_model import BlockProgram
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.latency.ip.formulation import Formulation
-from dnnp.core.latency.ip.loop import ExactResult, ModelSearch
-from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.model.errors import UnavailableError
+from dnnp.core.latency.ip.loop import ExactResult, ModelSearch, solve_model
+from dnnp.core.latency.quick import quick, quick_split, simple_bound
+from dnnp.core.model.errors import LimitError, UnavailableError
+from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Asked
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess
-from dnnp.core.solver.cpsat_program import TickProgram
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.slices import COARSE, GRACE_S, SAFETY, attempted
 
 S = TypeVar("S", bound=Split)
 
 THREADS = 8
-"""Searches that the solver runs side by side; fewer than that, and it leaves out kinds of them."""
+"""Searches that CP-SAT runs side by side; fewer than that, and it leaves out kinds of them."""
 
 
-def cpsat_blocks(
+def formulation_of(problem: LatencyProblem) -> Formulation[Any]:
+    """The formulation of the execution asked for."""
+    if problem.options.execution == "blocks":
+        from dnnp.core.latency.ip.block_model import BlockProgram
+
+        return BlockProgram(problem)
+    from dnnp.core.latency.ip.placement_model import PlacementProgram
+
+    return PlacementProgram(problem)
+
+
+def ip(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Solve the integer program, with CBC or HiGHS.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that nothing fits.
+    LimitError
+        The time was over before there was any split.
+    UnavailableError
+        The solver is not installed.
+    """
+    run = run.without_shares()
+    start, bound = _begun(problem, run)
+    run.stands("integer program")
+    model = formulation_of(problem)
+    found = solve_model(model, solver=asked.solver, start=start, bound=bound[0], run=run)
+    return _answer(problem, found, start, bound, run)
+
+
+def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Solve the same models as intervals, by CP-SAT; for the errors see `ip`."""
+    run = run.without_shares()
+    start, bound = _begun(problem, run)
+    run.stands("constraint program")
+    found = solve_intervals(formulation_of(problem), start=start, bound=bound[0], run=run)
+    return _answer(problem, found, start, bound, run)
+
+
+def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float, str]]:
+    """What takes little work: a split to start from, a bound and its argument."""
+    run.stands("annealing")
+    start = quick_split(problem, run)
+    value = np.inf
+    if start is not None:
+        value = problem.value(start)
+        run.keep(start, value, "anneal")
+    run.stands("bounding", value=value)
+    bound = simple_bound(problem, run=quick(run))
+    run.stands(bound=bound[0], by=bound[1])
+    return start, bound
+
+
+def _answer(
     problem: LatencyProblem,
-    *,
-    start: Invocations | None = None,
-    bound: float = 0.0,
-    threads: int = THREADS,
-    run: Run = PLAIN,
-) -> ExactResult[Invocations]:
-    """Find the split into blocks with the least latency; see `solve_intervals`."""
-    return solve_intervals(
-        BlockProgram(problem), start=start, bound=bound, threads=threads, run=run
-    )
-
-
-def cpsat_operators(
-    problem: LatencyProblem,
-    *,
-    start: Placement | None = None,
-    bound: float = 0.0,
-    threads: int = THREADS,
-    run: Run = PLAIN,
-) -> ExactResult[Placement]:
-    """Find the placement with the least latency; see `solve_intervals`."""
-    return solve_intervals(
-        PlacementProgram(problem), start=start, bound=bound, threads=threads, run=run
-    )
+    found: ExactResult[Any],
+    start: Split | None,
+    bound: tuple[float, str],
+    run: Run,
+) -> LatencySolution:
+    """What a solver found, with the better of two bounds."""
+    if found.failure:
+        run.warn(f"the solver ended early: {found.failure}")
+    if found.split is None:
+        raise LimitError("a limit came before the solver found any split")
+    if found.bound > bound[0] * (1 + CLOSED):
+        bound = found.bound, found.solver
+    ran = found.asked
+    if found.failure and start is not None:
+        ran = found.value < problem.value(start)
+    return LatencySolution(found.split, *bound, "" if ran else "anneal")
 
 
 def solve_intervals(
@@ -102,6 +148,8 @@ def solve_intervals(
 
 def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: Run) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed."""
+    from dnnp.core.solver.cpsat_program import TickProgram
+
     while search.best.value > search.low:
         model = search.formulation.model(search.upper)
         model.raise_least(search.low)

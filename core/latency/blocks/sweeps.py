@@ -1,6 +1,6 @@
 """Sweeps over ideals, forwards for `early` and `done`, backwards for `late` and `rest`: kernels.
 
-See `dnnp.core.latency.ideals.net` for what they compute, and why these are bounds. Each sweep
+See `dnnp.core.latency.blocks.ideals` for what they compute, and why these are bounds. Each sweep
 computes its values anew from those of the other, and leaves out what these say comes too late.
 Blocks are grown by one item after the other, each above the last, so that each is met once.
 """
@@ -9,11 +9,73 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import callee, inlined, lean
+from dnnp.core.kernels.kernel import callee, inlined, kernel, lean
+
+
+@kernel
+def live_tasks(parent, last, items):  # type: ignore[no-untyped-def]
+    """Tasks of each ideal that a task outside of it reads (CSR): i64[I + 1], i64[l]."""
+    count, label = len(parent), items.label
+    inside = np.zeros(len(items.memory), np.bool_)
+    ptr = np.zeros(count + 1, np.int64)
+    idx = np.empty(1024, np.int64)
+    size = 0
+    for ideal in range(count):
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = True
+            at = parent[at]
+        at = ideal
+        while last[at] >= 0:
+            i = last[at]
+            for q in range(items.member_ptr[i], items.member_ptr[i + 1]):
+                t = items.member_idx[q]
+                read = False
+                for z in range(items.task_after_ptr[t], items.task_after_ptr[t + 1]):
+                    read = read or not inside[label[items.task_after_idx[z]]]
+                if read:
+                    if size == len(idx):
+                        longer = np.empty(2 * size, np.int64)
+                        for y in range(size):
+                            longer[y] = idx[y]
+                        idx = longer
+                    idx[size] = t
+                    size += 1
+            at = parent[at]
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = False
+            at = parent[at]
+        ptr[ideal + 1] = size
+    return ptr, idx[:size]
+
+
+@kernel
+def late_by_readers(parent, last, items, net, left, used, late):  # type: ignore[no-untyped-def]
+    """Raise `late` of each live task to what is `left` through any of its readers outside.
+
+    left: f64[z, b] by the entries of `task_after_idx`; used: i64[w], the column b of each way.
+    """
+    inside = np.zeros(len(items.memory), np.bool_)
+    for ideal in range(len(parent)):
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = True
+            at = parent[at]
+        for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
+            t = net.live_idx[e]
+            for z in range(items.task_after_ptr[t], items.task_after_ptr[t + 1]):
+                if not inside[items.label[items.task_after_idx[z]]]:
+                    for way in range(len(used)):
+                        late[e, way] = max(late[e, way], left[z, used[way]])
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = False
+            at = parent[at]
 
 
 @lean
-def sweep(fixed, net, tables, s, target, at, forward, most):  # type: ignore[no-untyped-def]
+def sweep(items, net, tables, s, target, at, forward, most):  # type: ignore[no-untyped-def]
     """Go on from ideal `at`, forwards or backwards, until `most` blocks were tried.
 
     Forwards the tables of all ideals but the first have to be inf before, backwards those of all
@@ -27,9 +89,9 @@ def sweep(fixed, net, tables, s, target, at, forward, most):  # type: ignore[no-
             for e in range(begin, end):
                 s.position[net.live_idx[e]] = e - begin
             for c in range(net.child_ptr[at], net.child_ptr[at + 1]):
-                if fixed.pooled[net.child_item[c]]:
-                    _pool_item(fixed, net, tables, s, target, at, c, columns, forward)
-            steps += _blocks(fixed, net, tables, s, target, at, columns, forward)
+                if items.pooled[net.child_item[c]]:
+                    _pool_item(items, net, tables, s, target, at, c, columns, forward)
+            steps += _blocks(items, net, tables, s, target, at, columns, forward)
             for e in range(begin, end):
                 s.position[net.live_idx[e]] = -1
             if not forward:
@@ -82,7 +144,7 @@ def _stand_in(net, tables, ideal):  # type: ignore[no-untyped-def]
 
 @callee
 def _pool_item(  # type: ignore[no-untyped-def]
-    fixed, net, tables, s, target, ideal, child, columns, forward
+    items, net, tables, s, target, ideal, child, columns, forward
 ):
     """The item of a child, in the pool."""
     i, after = net.child_item[child], net.child_ideal[child]
@@ -94,7 +156,7 @@ def _pool_item(  # type: ignore[no-untyped-def]
         way = c // net.slots
         if not tables.rest[after, way] < target:
             continue
-        done = _ends_of_tasks(fixed, tables, s, i, begin, c)
+        done = _ends_of_tasks(items, tables, s, i, begin, c)
         open_ = max(done, tables.done[ideal, c]) < target
         for e in range(there, to):
             t = net.live_idx[e]
@@ -109,30 +171,30 @@ def _pool_item(  # type: ignore[no-untyped-def]
             came = (ideal * len(net.after) * net.slots + c) * (len(net.device) + 1)
             offer_label(net, tables, s, after, way, max(done, tables.done[ideal, c]), came)
         else:
-            longest = _tails_of_tasks(fixed, net, tables, s, i, ideal, after, way)
+            longest = _tails_of_tasks(items, net, tables, s, i, ideal, after, way)
             _pull(net, tables, s, ideal, way, max(tables.rest[after, way], longest))
     for e in range(there, to):
         s.beyond[net.live_idx[e]] = -1
 
 
 @inlined
-def _ends_of_tasks(fixed, tables, s, i, begin, c):  # type: ignore[no-untyped-def]
+def _ends_of_tasks(items, tables, s, i, begin, c):  # type: ignore[no-untyped-def]
     """Put into `s.time` when the tasks of an item end in the pool; the last of them."""
     last = 0.0
-    for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
-        t = fixed.member_idx[q]
+    for q in range(items.member_ptr[i], items.member_ptr[i + 1]):
+        t = items.member_idx[q]
         start = 0.0
-        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
-            u = fixed.task_before_idx[z]
+        for z in range(items.task_before_ptr[t], items.task_before_ptr[t + 1]):
+            u = items.task_before_idx[z]
             p = s.position[u]
             start = max(start, tables.early[begin + p, c] if p >= 0 else s.time[u])
-        s.time[t] = start + fixed.pool[t]
+        s.time[t] = start + items.pool[t]
         last = max(last, s.time[t])
     return last
 
 
 @inlined
-def _tails_of_tasks(fixed, net, tables, s, i, ideal, after, way):  # type: ignore[no-untyped-def]
+def _tails_of_tasks(items, net, tables, s, i, ideal, after, way):  # type: ignore[no-untyped-def]
     """Put into `s.value` the times from the ideal's live tasks on, an item in the pool next.
 
     Returns the longest from the start of a task of the item.
@@ -142,18 +204,18 @@ def _tails_of_tasks(fixed, net, tables, s, i, ideal, after, way):  # type: ignor
         r = s.beyond[net.live_idx[begin + p]]
         s.value[p] = tables.late[there + r, way] if r >= 0 else 0.0
     longest = 0.0
-    for q in range(fixed.member_ptr[i + 1] - 1, fixed.member_ptr[i] - 1, -1):
-        t = fixed.member_idx[q]
+    for q in range(items.member_ptr[i + 1] - 1, items.member_ptr[i] - 1, -1):
+        t = items.member_idx[q]
         r = s.beyond[t]
         tail = tables.late[there + r, way] if r >= 0 else 0.0
-        for z in range(fixed.task_after_ptr[t], fixed.task_after_ptr[t + 1]):
-            x = fixed.task_after_idx[z]
-            if fixed.label[x] == i:
+        for z in range(items.task_after_ptr[t], items.task_after_ptr[t + 1]):
+            x = items.task_after_idx[z]
+            if items.label[x] == i:
                 tail = max(tail, s.time[x])
-        s.time[t] = tail + fixed.pool[t]
+        s.time[t] = tail + items.pool[t]
         longest = max(longest, s.time[t])
-        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
-            p = s.position[fixed.task_before_idx[z]]
+        for z in range(items.task_before_ptr[t], items.task_before_ptr[t + 1]):
+            p = s.position[items.task_before_idx[z]]
             if p >= 0:
                 s.value[p] = max(s.value[p], s.time[t])
     return longest
@@ -169,7 +231,7 @@ def _pull(net, tables, s, ideal, way, rest):  # type: ignore[no-untyped-def]
 
 
 @callee
-def _blocks(fixed, net, tables, s, target, ideal, columns, forward):  # type: ignore[no-untyped-def]
+def _blocks(items, net, tables, s, target, ideal, columns, forward):  # type: ignore[no-untyped-def]
     """Every block that may come next; how many were tried."""
     begin, kinds, depth, steps = net.live_ptr[ideal], len(net.device), 0, 0
     s.ideal[0], s.edge[0], s.item[0], s.held[0] = ideal, net.child_ptr[ideal], -1, 0.0
@@ -183,19 +245,19 @@ def _blocks(fixed, net, tables, s, target, ideal, columns, forward):  # type: ig
         e = s.edge[depth]
         if e == net.child_ptr[s.ideal[depth] + 1]:
             if depth > 0:
-                remove_item(fixed, s, s.item[depth])
+                remove_item(items, s, s.item[depth])
             depth -= 1
             continue
         s.edge[depth] += 1
         i = net.child_item[e]
-        other_pass = depth > 0 and fixed.late[i] != fixed.late[s.item[depth]]
-        if i < s.item[depth] or fixed.mixed[i] or other_pass:
+        other_pass = depth > 0 and items.late[i] != items.late[s.item[depth]]
+        if i < s.item[depth] or items.mixed[i] or other_pass:
             continue
         depth += 1
         steps += 1
         s.ideal[depth], s.item[depth] = net.child_ideal[e], i
         s.edge[depth] = net.child_ptr[s.ideal[depth]]
-        add_item(fixed, net, tables, s, begin, columns, depth)
+        add_item(items, net, tables, s, begin, columns, depth)
         least = np.inf
         for j in range(columns):
             least = min(least, s.start[depth, j])
@@ -208,7 +270,7 @@ def _blocks(fixed, net, tables, s, target, ideal, columns, forward):  # type: ig
                     _block(net, tables, s, target, ideal, depth, k, columns, forward)
         if not possible:
             # Nor is any larger block.
-            remove_item(fixed, s, i)
+            remove_item(items, s, i)
             depth -= 1
     return steps
 
@@ -292,7 +354,7 @@ def offer_label(net, tables, s, ideal, way, done, came):  # type: ignore[no-unty
 
 
 @callee
-def add_item(fixed, net, tables, s, begin, columns, depth):  # type: ignore[no-untyped-def]
+def add_item(items, net, tables, s, begin, columns, depth):  # type: ignore[no-untyped-def]
     """Add item `s.item[depth]` to the block of the items before it.
 
     begin: of the ideal's live tasks; columns: how many columns of it are in use. What the block
@@ -301,31 +363,31 @@ def add_item(fixed, net, tables, s, begin, columns, depth):  # type: ignore[no-u
     i, before = s.item[depth], depth - 1
     kinds = len(net.device)
     s.member[i] = True
-    s.held[depth] = s.held[before] + fixed.memory[i]
+    s.held[depth] = s.held[before] + items.memory[i]
     for k in range(kinds):
-        s.work[depth, k] = s.work[before, k] + fixed.time[net.device[k], i]
+        s.work[depth, k] = s.work[before, k] + items.time[net.device[k], i]
         s.reads[depth, k] = s.reads[before, k]
         s.writes[depth, k] = s.writes[before, k]
-    for y in range(fixed.in_ptr[i], fixed.in_ptr[i + 1]):
-        f = fixed.in_idx[y]
+    for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
+        f = items.in_idx[y]
         s.readers[f] += 1
-        m = fixed.maker[f]
+        m = items.maker[f]
         if m >= 0 and s.member[m]:
-            if s.readers[f] == fixed.use_ptr[f + 1] - fixed.use_ptr[f] and not fixed.leaves[f]:
+            if s.readers[f] == items.use_ptr[f + 1] - items.use_ptr[f] and not items.leaves[f]:
                 for k in range(kinds):
-                    s.writes[depth, k] -= fixed.move[net.device[k], f]
+                    s.writes[depth, k] -= items.move[net.device[k], f]
         elif s.readers[f] == 1:
             for k in range(kinds):
-                s.reads[depth, k] += fixed.move[net.device[k], f]
-    for y in range(fixed.out_ptr[i], fixed.out_ptr[i + 1]):
+                s.reads[depth, k] += items.move[net.device[k], f]
+    for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
         for k in range(kinds):
-            s.writes[depth, k] += fixed.move[net.device[k], fixed.out_idx[y]]
+            s.writes[depth, k] += items.move[net.device[k], items.out_idx[y]]
     for j in range(columns):
         s.start[depth, j] = s.start[before, j]
-    for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
-        t = fixed.member_idx[q]
-        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
-            p = s.position[fixed.task_before_idx[z]]
+    for q in range(items.member_ptr[i], items.member_ptr[i + 1]):
+        t = items.member_idx[q]
+        for z in range(items.task_before_ptr[t], items.task_before_ptr[t + 1]):
+            p = s.position[items.task_before_idx[z]]
             if p >= 0:
                 s.feeds[p] += 1
                 for j in range(columns):
@@ -334,14 +396,14 @@ def add_item(fixed, net, tables, s, begin, columns, depth):  # type: ignore[no-u
 
 
 @callee
-def remove_item(fixed, s, i):  # type: ignore[no-untyped-def]
+def remove_item(items, s, i):  # type: ignore[no-untyped-def]
     """Take the item that came last out of the block."""
     s.member[i] = False
-    for y in range(fixed.in_ptr[i], fixed.in_ptr[i + 1]):
-        s.readers[fixed.in_idx[y]] -= 1
-    for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
-        t = fixed.member_idx[q]
-        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
-            p = s.position[fixed.task_before_idx[z]]
+    for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
+        s.readers[items.in_idx[y]] -= 1
+    for q in range(items.member_ptr[i], items.member_ptr[i + 1]):
+        t = items.member_idx[q]
+        for z in range(items.task_before_ptr[t], items.task_before_ptr[t + 1]):
+            p = s.position[items.task_before_idx[z]]
             if p >= 0:
                 s.feeds[p] -= 1

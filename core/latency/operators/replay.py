@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.kernels.kernel import callee, inlined, kernel, lean
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
+from dnnp.core.kernels.kernel import callee, inlined, lean
+from dnnp.core.latency.lists.net import TaskNet
+from dnnp.core.model.graph import Floats, Ints
 
 STRIDE = 16
 """Positions between two checkpoints."""
@@ -33,50 +32,6 @@ NEVER = 1 << 60
 
 MANY = 64
 """Readers of a flow beyond which nobody asks which of them is the last."""
-
-
-class ListBoard(NamedTuple):
-    """The problem, laid out for kernels: n tasks, f flows, D devices, c colours."""
-
-    time: Floats
-    """f64[n, D], inf: unsupported."""
-    maker: Ints
-    size: Floats
-    fixed: Floats
-    in_ptr: Ints
-    in_idx: Ints
-    out_ptr: Ints
-    out_idx: Ints
-    use_ptr: Ints
-    use_idx: Ints
-    """As in `Tasks`."""
-    rate: Floats
-    latency: Floats
-    charged: Floats
-    """As in `Machine`."""
-    send: Ints
-    receive: Ints
-    """i64[D, D], lanes that a transfer from row to column takes, after the D devices."""
-    waits: Bools
-    """bool[1]: whether transfers wait for lanes at all."""
-    pred_ptr: Ints
-    pred_idx: Ints
-    succ_ptr: Ints
-    succ_idx: Ints
-    """Tasks that each task waits for, and that wait for it."""
-    together: Ints
-    """i64[n], colour of each task."""
-    member_ptr: Ints
-    member_idx: Ints
-    """Tasks of each colour."""
-    bytes: Floats
-    """f64[c], memory of each colour."""
-    allowed: Bools
-    """bool[c, D]: the device supports all tasks of the colour, and holds them alone."""
-    capacity: Floats
-    """f64[D]."""
-    tail: Floats
-    """f64[n, D], least time from the end of a task on a device to the end of all."""
 
 
 class ListState(NamedTuple):
@@ -120,67 +75,14 @@ class ListState(NamedTuple):
     """What the replay overwrote."""
 
 
-def make_board(problem: LatencyProblem) -> ListBoard:
-    """Lay a problem out for the kernels."""
-    tasks, machine = problem.tasks, problem.machine
-    n, count = tasks.n, machine.count
-    tail, head = tasks.edges
-    pred_ptr, pred_idx = csr(head, tail, n)
-    succ_ptr, succ_idx = csr(tail, head, n)
-    colors = int(tasks.together.max(initial=-1)) + 1
-    member_ptr, member_idx = csr(tasks.together, np.arange(n), colors)
-    memory = totals(tasks.together, tasks.memory, colors)
-    unfit = np.zeros((colors, count), dtype=np.bool_)
-    np.logical_or.at(unfit, tasks.together, np.isinf(tasks.time.T))
-    unfit |= memory[:, None] > machine.capacity * ROOM
-    here = np.arange(count)
-    if problem.options.congestion == "device":
-        send = np.repeat(count + here, count).reshape(count, count)
-        receive = np.tile(2 * count + here, (count, 1))
-    else:
-        send = receive = count + count * here[:, None] + here
-    board = ListBoard(
-        time=np.ascontiguousarray(tasks.time.T),
-        maker=tasks.maker,
-        size=tasks.size,
-        fixed=tasks.fixed,
-        in_ptr=tasks.in_ptr,
-        in_idx=tasks.in_idx,
-        out_ptr=tasks.out_ptr,
-        out_idx=tasks.out_idx,
-        use_ptr=tasks.use_ptr,
-        use_idx=tasks.use_idx,
-        rate=machine.rate,
-        latency=machine.latency,
-        charged=machine.charged,
-        send=np.ascontiguousarray(send, dtype=np.int64),
-        receive=np.ascontiguousarray(receive, dtype=np.int64),
-        waits=np.array([problem.options.congestion != "none"]),
-        pred_ptr=pred_ptr,
-        pred_idx=pred_idx,
-        succ_ptr=succ_ptr,
-        succ_idx=succ_idx,
-        together=tasks.together,
-        member_ptr=member_ptr,
-        member_idx=member_idx,
-        bytes=memory,
-        allowed=~unfit,
-        capacity=machine.capacity * ROOM,
-        tail=np.zeros((n, count)),
-    )
-    board = ListBoard._make(np.array(x, order="C") for x in board)
-    backward(board, tasks.order)
-    return board
-
-
-def new_state(board: ListBoard, order: Ints, device: Ints) -> ListState:
+def new_state(net: TaskNet, order: Ints, device: Ints) -> ListState:
     """Lay out a list schedule and compute its times; `rows[0]` is the empty machine."""
-    n, count = board.time.shape
-    flows, strides = len(board.maker), n // STRIDE + 1
-    width = count + 3 * (1 + int(max(board.send.max(), board.receive.max())) - count) + 1
+    n, count = net.time.shape
+    flows, strides = len(net.maker), n // STRIDE + 1
+    width = count + 3 * (1 + int(max(net.send.max(), net.receive.max())) - count) + 1
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
-    uses = len(board.use_idx) + 1
+    uses = len(net.use_idx) + 1
     return ListState(
         order=np.array(order, dtype=np.int64),
         place=place,
@@ -206,40 +108,6 @@ def new_state(board: ListBoard, order: Ints, device: Ints) -> ListState:
     )
 
 
-@inlined
-def move_time(board, f, a, b):  # type: ignore[no-untyped-def]
-    """Time of a transfer, as `core.cost.latency` adds it up."""
-    return (
-        board.latency[a, b]
-        + board.size[f] * board.rate[a, b]
-        + board.fixed[f] * (board.charged[a, b])
-    )
-
-
-@kernel
-def backward(board, order):  # type: ignore[no-untyped-def]
-    """Fill `board.tail`: the best devices for what follows, every reader for itself."""
-    n, count = board.time.shape
-    after = np.empty(count)
-    for i in range(n - 1, -1, -1):
-        v = order[i]
-        for k in range(board.out_ptr[v], board.out_ptr[v + 1]):
-            f = board.out_idx[k]
-            for j in range(board.use_ptr[f], board.use_ptr[f + 1]):
-                w = board.use_idx[j]
-                color = board.together[w]
-                for b in range(count):
-                    after[b] = np.inf
-                    if board.allowed[color, b]:
-                        after[b] = board.time[w, b] + board.tail[w, b]
-                for a in range(count):
-                    least = after[a]
-                    for b in range(count):
-                        if b != a and after[b] < least:
-                            least = min(least, after[b] + move_time(board, f, a, b))
-                    board.tail[v, a] = max(board.tail[v, a], least)
-
-
 @callee
 def last_reader(use_ptr, use_idx, place, f):  # type: ignore[no-untyped-def]
     """Position of the last task that reads a flow, or beyond."""
@@ -253,7 +121,7 @@ def last_reader(use_ptr, use_idx, place, f):  # type: ignore[no-untyped-def]
 
 
 @lean
-def replay(board, state, first, last, limit):  # type: ignore[no-untyped-def]
+def replay(net, state, first, last, limit):  # type: ignore[no-untyped-def]
     """Latency after a change of the schedule; inf once it is known to be above `limit`.
 
     Parameters
@@ -271,16 +139,16 @@ def replay(board, state, first, last, limit):  # type: ignore[no-untyped-def]
     log_task, log_end, log_flow = state.log_task, state.log_end, state.log_flow
     log_to, log_came, log_arrive = state.log_to, state.log_came, state.log_arrive
     time, tail, maker, in_ptr, in_idx = (
-        board.time,
-        board.tail,
-        board.maker,
-        board.in_ptr,
-        board.in_idx,
+        net.time,
+        net.tail,
+        net.maker,
+        net.in_ptr,
+        net.in_idx,
     )
-    out_ptr, out_idx, use_ptr, use_idx = board.out_ptr, board.out_idx, board.use_ptr, board.use_idx
-    rate, latency, charged = board.rate, board.latency, board.charged
-    size, fixed, send, receive = board.size, board.fixed, board.send, board.receive
-    waits = board.waits[0]
+    out_ptr, out_idx, use_ptr, use_idx = net.out_ptr, net.out_idx, net.use_ptr, net.use_idx
+    rate, latency, charged = net.rate, net.latency, net.charged
+    size, fixed, send, receive = net.size, net.fixed, net.send, net.receive
+    waits = net.waits[0]
     n = len(order)
     width = len(row)
     clock = span[0] + 1
@@ -417,17 +285,17 @@ def settle(state):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def forget(board, state, v):  # type: ignore[no-untyped-def]
+def forget(net, state, v):  # type: ignore[no-untyped-def]
     """After a replay that is kept: drop transfers that task v, on another device, made needless."""
     clock, border = state.span[0], state.span[1]
-    count = board.time.shape[1]
-    for k in range(board.in_ptr[v], board.in_ptr[v + 1]):
-        f = board.in_idx[k]
+    count = net.time.shape[1]
+    for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
+        f = net.in_idx[k]
         for d in range(count):
             if state.stamp[f, d] != clock and border <= state.came[f, d] < state.span[2] * STRIDE:
                 state.came[f, d] = NEVER
-    for k in range(board.out_ptr[v], board.out_ptr[v + 1]):
-        f = board.out_idx[k]
+    for k in range(net.out_ptr[v], net.out_ptr[v + 1]):
+        f = net.out_idx[k]
         for d in range(count):
             if state.stamp[f, d] != clock:
                 state.came[f, d] = NEVER

@@ -18,8 +18,9 @@ from dnnp.core.cost.latency import (
     latency_problem,
 )
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.exact import by_program
-from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
+from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
+from dnnp.core.latency.ip.loop import solve_model
+from dnnp.core.latency.ip.solve import formulation_of
 from dnnp.core.latency.possible import first_bound
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
@@ -236,7 +237,8 @@ def _exact(
     run.stands("integer program")
     limited = run if run.left() is not None else run.within(PROGRAM_S)
     try:
-        found = by_program(problem, split, solver=solver, bound=known.value, run=limited)
+        model = formulation_of(problem)
+        found = solve_model(model, solver=solver, start=split, bound=known.value, run=limited)
     except InfeasibleError as error:
         raise FormatError(f"the solver says that nothing fits: {error}") from None
     status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"

@@ -1,0 +1,454 @@
+"""The exact search for the latency of blocks, over order ideals.
+
+A split whose blocks do not wait for each other is done in some order of its blocks and of the
+items of its pool. What is done grows from ideal to ideal (2020 paper, Fact 5.2), by a block or by
+an item in the pool. All that what is to come has to know of an ideal is
+
+- its *way*: how many accelerators of each kind have run a block so far,
+- when each of its *live* tasks, those that a task outside reads, is in the memory of the host,
+- when the last of its tasks was.
+
+Let `early` be a lower bound of the second and `done` one of the third, over all ways to do the
+ideal; and let `late` of a live task and `rest` be lower bounds of the time from when that task is
+ready, or from the begin, until all is done, over all ways to do what is left. Each is the least,
+element by element, over the blocks and pool items that come next or came last, of what these make
+of the values of the ideal on their other side. That is sound, since the end of a block and the way
+on from it never fall where what they depend on rises; it may be too low, since the least values of
+two tasks may be those of two different splits. A split of less than `target` passes only where
+
+    early + late < target for each live task, done < target and rest < target
+
+so whatever else comes next or came last is left out (`dnnp.core.latency.blocks.sweeps`). Where
+nothing is left, no split takes less than `target`.
+
+In place of one least value for each way, a few *labels* may be kept apart, those that none of the
+others is below in all values. As long as there is room for all of them, what comes out at the end
+is the least latency of all.
+
+The 2020 paper has an integer program for this (Section 4, Fig. 3 and 4); its order ideals (Section
+5.1.1) serve throughput there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem
+from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.kernels.kernel import plain
+from dnnp.core.latency.blocks.anneal import judge
+from dnnp.core.latency.blocks.bound import MOST_ITEMS, play, times_left
+from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
+from dnnp.core.latency.blocks.sweeps import late_by_readers, live_tasks, sweep
+from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.ideals.lattice import Lattice, make_lattice
+
+MOST_IDEALS = 200_000
+
+MOST_WAYS = 128
+"""Mixes of accelerators in use; where there are more, all kinds are counted as one, up to so many
+blocks, and beyond that not at all."""
+
+
+class Net(NamedTuple):
+    """`I` ideals as of `Lattice`, `w` ways, `k` kinds of accelerators."""
+
+    child_ptr: Ints
+    child_item: Ints
+    child_ideal: Ints
+    live_ptr: Ints
+    live_idx: Ints
+    """Live tasks of each ideal (CSR), `l` of them all together."""
+    device: Ints
+    """i64[k], an accelerator of each kind."""
+    capacity: Floats
+    """f64[k], bytes."""
+    after: Ints
+    """i64[w, k], way after a block on that kind; -1: there is none left."""
+    under: Bools
+    """bool[w, w]: the one way has no more blocks of any kind than the other."""
+    slots: int
+    """Labels of each way of an ideal, in columns of their own: way v has v * slots and on."""
+
+    @property
+    def ideals(self) -> int:
+        """Number of ideals."""
+        return len(self.child_ptr) - 1
+
+    @property
+    def ways(self) -> int:
+        """Number of ways."""
+        return len(self.after)
+
+
+class Tables(NamedTuple):
+    """Lower bounds, see above; seconds, inf: impossible below the target."""
+
+    early: Floats
+    """f64[l, w * slots]."""
+    done: Floats
+    """f64[I, w * slots]."""
+    came: Ints
+    """i64[I, w * slots], what came last: (ideal before, column there, 0 or 1 + kind) as a number
+    of these digits."""
+    late: Floats
+    """f64[l, w]."""
+    rest: Floats
+    """f64[I, w]."""
+    merged: Ints
+    """i64[1], how many times two labels became one for want of room."""
+
+
+class Scratch(NamedTuple):
+    """What a sweep lays out on the way; `d` items of a block."""
+
+    column: Ints
+    """Columns of the ideal that are in use."""
+    position: Ints
+    """i64[n], where a task is among the live ones of the ideal, or -1."""
+    beyond: Ints
+    """i64[n], the same for the ideal after it, from its begin in `live_idx`."""
+    time: Floats
+    """f64[n], ends of the tasks of an item in the pool, then their times to the end of all."""
+    value: Floats
+    """Of each live task; forwards that of a new label, backwards the time to the end of all."""
+    member: Bools
+    """bool[c], items of the block."""
+    readers: Ints
+    """i64[f], items of the block that read a flow."""
+    feeds: Ints
+    """How many tasks of the block read each live task of the ideal."""
+    ideal: Ints
+    edge: Ints
+    item: Ints
+    """i64[d], ideal with the first items of the block, its next child, the item that came last."""
+    held: Floats
+    """f64[d], bytes."""
+    work: Floats
+    reads: Floats
+    writes: Floats
+    """f64[d, k], seconds."""
+    start: Floats
+    """f64[d, w * slots], when what is read is there, by the place of the column in `column`."""
+
+
+class Devices(NamedTuple):
+    """The accelerators of a net, and how they are counted."""
+
+    kind: Ints
+    """i64[a], kind of each accelerator."""
+    after: Ints
+    under: Bools
+    """As in `Net`."""
+    used: Ints
+    """i64[w], blocks of each way, no more than there are."""
+
+
+def count_devices(items: BlockItems, most: int) -> Devices:
+    """Kinds of accelerators, each of which may run `most` blocks."""
+    kind = kind_of_each(items)
+    kinds = max(int(kind.max(initial=-1)) + 1, 1)
+    counts = [min(most * int((kind == k).sum()), items.size) for k in range(kinds)]
+    if np.prod([float(c + 1) for c in counts]) <= MOST_WAYS:
+        ways = int(np.prod([c + 1 for c in counts]))
+        after = np.full((ways, kinds), -1, dtype=np.int64)
+        under = np.ones((ways, ways), dtype=np.bool_)
+        total = np.zeros(ways, dtype=np.int64)
+        stride = 1
+        for k, c in enumerate(counts):
+            used = np.arange(ways) // stride % (c + 1)
+            under &= used[:, None] <= used
+            total += used
+            after[used < c, k] = np.flatnonzero(used < c) + stride
+            stride *= c + 1
+        return Devices(kind, after, under, total)
+    most = min(sum(counts), items.size)
+    ways = min(most + 1, MOST_WAYS)
+    after = np.tile(np.arange(1, ways + 1)[:, None], (1, kinds))
+    after[-1] = -1 if ways == most + 1 else ways - 1
+    number = np.arange(ways)
+    return Devices(kind, after, number[:, None] <= number, number)
+
+
+def items_lattice(items: BlockItems) -> Lattice | None:
+    """Ideals of the items; None: too many."""
+    tail = np.repeat(np.arange(items.size), np.diff(items.after_ptr))
+    return make_lattice(items.size, tail, items.after_idx, MOST_IDEALS)
+
+
+def make_net(items: BlockItems, lattice: Lattice, devices: Devices) -> Net:
+    """Lay out a lattice with what lives across its ideals, one label for each way."""
+    first = np.unique(devices.kind, return_index=True)[1]
+    parent, last, *children = plain(*(x.astype(np.int64) for x in lattice))
+    live_ptr, live_idx = live_tasks(parent, last, items)
+    rest = plain(live_ptr, live_idx, first, items.capacity[first], devices.after, devices.under)
+    return Net._make([*children, *rest, 1])
+
+
+def new_tables(net: Net) -> Tables:
+    """Tables that leave nothing out."""
+    live, columns = len(net.live_idx), net.ways * net.slots
+    return Tables(
+        early=np.zeros((live, columns)),
+        done=np.zeros((net.ideals, columns)),
+        came=np.zeros((net.ideals, columns), np.int64),
+        late=np.zeros((live, net.ways)),
+        rest=np.zeros((net.ideals, net.ways)),
+        merged=np.zeros(1, np.int64),
+    )
+
+
+def new_scratch(items: BlockItems, net: Net) -> Scratch:
+    """Room for a sweep."""
+    tasks, count, columns = len(items.label), len(items.memory), net.ways * net.slots
+    width = int(np.diff(net.live_ptr).max(initial=0)) + 1
+    deep, kinds = count + 1, net.after.shape[1]
+    return Scratch(
+        column=np.zeros(columns, np.int64),
+        position=np.full(tasks, -1, np.int64),
+        beyond=np.full(tasks, -1, np.int64),
+        time=np.zeros(tasks),
+        value=np.zeros(width),
+        member=np.zeros(count, np.bool_),
+        readers=np.zeros(len(items.maker), np.int64),
+        feeds=np.zeros(width, np.int64),
+        ideal=np.zeros(deep, np.int64),
+        edge=np.zeros(deep, np.int64),
+        item=np.zeros(deep, np.int64),
+        held=np.zeros(deep),
+        work=np.zeros((deep, kinds)),
+        reads=np.zeros((deep, kinds)),
+        writes=np.zeros((deep, kinds)),
+        start=np.zeros((deep, columns)),
+    )
+
+
+ARGUMENT = "ideals of blocks"
+"""What plans call the bound."""
+
+MOST_VALUES = 30_000_000
+"""Numbers in the tables of a search, 8 bytes each."""
+
+MOST_BLOCKS = 100_000_000
+"""Blocks tried at effort 1, in all sweeps together; some 0.4 us each."""
+
+CHUNK = 1_000_000
+"""Blocks between looks at the clock."""
+
+LABELS = (4, 16, 64)
+"""Labels that a way gets, one after the other, where one does not suffice."""
+
+FEWER = 0.9
+"""Share of the ways of all ideals that are left, below which the same sweeps are worth again."""
+
+
+class IdealProof(NamedTuple):
+    """What the search found out."""
+
+    bound: float = 0.0
+    """No split takes less; inf: none fits."""
+    split: Invocations | None = None
+    """A split that takes less than the one that was known."""
+    reason: str = ""
+    """Why it ended before it was done, unless time was over; empty: it was done."""
+    more: bool = False
+    """Whether more effort or time would get further."""
+
+
+def ideal_latency(
+    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
+) -> IdealProof:
+    """Prove that no split takes less than a known one, or find one that does.
+
+    Exact where each accelerator runs one block, of one pass. Invocations again, and devices that
+    tasks of both passes must share, are relaxed: their blocks may run anywhere, at any time, and
+    each has the memory of a device for itself. So the bound holds for them, too.
+
+    `upper`: latency of a known split, if any. A stop or a limit leaves a weaker bound.
+    """
+    items = block_items(problem)
+    if not items.size or run.stop():
+        return IdealProof(more=items.size > 0)
+    lattice = items_lattice(items)
+    if lattice is None:
+        return IdealProof(reason="there are too many ideals")
+    devices = count_devices(items, len(items.slot_late) // max(len(items.devices), 1))
+    net = make_net(items, lattice, devices)
+    if _values(net) > MOST_VALUES:
+        return IdealProof(reason=f"{lattice.size} ideals take too much memory")
+    search = _Search(problem, items, lattice, devices, net, upper, run)
+    search.look_ahead()
+    search.refine()
+    bound = min(search.bound * (1 - ROUNDING), search.value)
+    return IdealProof(bound, search.best, search.reason, search.stopped)
+
+
+def _values(net: Net) -> int:
+    """Numbers in the tables of a net."""
+    return (len(net.live_idx) + 2 * net.ideals) * len(net.after) * net.slots
+
+
+@dataclass(eq=False)
+class _Search:
+    """A search on its way."""
+
+    problem: LatencyProblem
+    items: BlockItems
+    lattice: Lattice
+    devices: Devices
+    net: Net
+    value: float
+    """Least latency known."""
+    run: Run
+    bound: float = 0.0
+    best: Invocations | None = None
+    reason: str = ""
+    stopped: bool = False
+    """A limit came."""
+    at: int = 0
+    """The ideal from which it would have gone on then."""
+    blocks: int = 0
+    """Tried so far."""
+    tables: Tables = field(init=False)
+    """With one label for each way."""
+    scratch: Scratch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = new_tables(self.net)
+        self.scratch = new_scratch(self.items, self.net)
+
+    @property
+    def target(self) -> float:
+        """Splits below it are looked for."""
+        return self.value * (1 - CLOSED / 2)
+
+    def look_ahead(self) -> None:
+        """Raise `late` by the path game, so that the first sweep has something to leave out."""
+        if self.items.size > MOST_ITEMS:
+            return
+        played = play(self.items, self.run.alone())
+        if played.ended:
+            parent, last = plain(
+                *(x.astype(np.int64) for x in (self.lattice.parent, self.lattice.last))
+            )
+            used = np.minimum(self.devices.used, 0 if played.loose else played.most)
+            left = times_left(self.items, played)
+            late_by_readers(parent, last, self.items, self.net, left, used, self.tables.late)
+
+    def refine(self) -> None:
+        """Sweep both ways as long as that leaves more and more out, then keep more labels."""
+        left = np.inf
+        while True:
+            known = self.value
+            if self.decided(self.net, self.tables) or self.swept_back():
+                return
+            before, left = left, float((self.tables.rest < np.inf).sum())
+            if left >= FEWER * before and self.value >= known:
+                break
+        for slots in LABELS:
+            net = self.net._replace(slots=slots)
+            if _values(net) > MOST_VALUES:
+                break
+            tables = new_tables(net)._replace(late=self.tables.late, rest=self.tables.rest)
+            self.scratch = new_scratch(self.items, net)
+            if self.decided(net, tables):
+                return
+        self.reason = "more labels are needed than there is room for"
+
+    def decided(self, net: Net, tables: Tables) -> bool:
+        """Sweep forwards; whether all is known then, or a limit came."""
+        for table in (tables.early, tables.done):
+            table.fill(np.inf)
+        tables.done[0, 0] = 0.0
+        tables.came.fill(0)
+        tables.merged[0] = 0
+        if not self.swept(net, tables, 0, forward=True):
+            self.bound = max(self.bound, min(_least_on(net, tables, self.at), self.target))
+            return True
+        last = tables.done[-1]
+        if not last.min() < self.target:
+            self.bound = max(self.bound, self.target)
+            return True
+        self.bound = max(self.bound, float(last.min()))
+        self.offer(_traced(self, net, tables))
+        self.run.stands(value=self.value, bound=min(self.bound, self.value), by=ARGUMENT)
+        return not tables.merged[0] or self.bound >= self.target
+
+    def swept_back(self) -> bool:
+        """Sweep backwards; whether all is known then, or a limit came."""
+        tables = self.tables
+        late, rest = tables.late.copy(), tables.rest.copy()
+        for table in (tables.late, tables.rest):
+            table.fill(np.inf)
+        tables.rest[-1] = 0.0
+        if not self.swept(self.net, tables, self.net.ideals - 2, forward=False):
+            tables.late[:], tables.rest[:] = late, rest
+            return True
+        self.bound = max(self.bound, min(float(tables.rest[0, 0]), self.target))
+        self.run.stands(bound=min(self.bound, self.value), by=ARGUMENT)
+        return self.bound >= self.target
+
+    def swept(self, net: Net, tables: Tables, at: int, *, forward: bool) -> bool:
+        """Sweep through all ideals; False: a limit came before."""
+        while 0 <= at < net.ideals - forward:
+            if self.blocks > MOST_BLOCKS * self.run.effort:
+                self.reason = f"{self.blocks} blocks were tried, more than this effort is for"
+            if self.reason or self.run.stop():
+                self.stopped = True
+                self.at = at
+                return False
+            at, tried = sweep(
+                self.items, net, tables, self.scratch, self.target, at, forward, CHUNK
+            )
+            self.blocks += int(tried)
+        return True
+
+    def offer(self, split: Invocations) -> None:
+        """Keep a split that is valid and better than what is known."""
+        value = judge(self.problem, split)
+        if value < self.target:
+            self.value, self.best = value, split
+            self.run.keep(split, value, "ideal")
+
+
+def _least_on(net: Net, tables: Tables, at: int) -> float:
+    """What a split takes at least that a sweep forwards up to ideal `at` did not leave out.
+
+    Each goes through some ideal from there on to which it came from one before.
+    """
+    least = np.maximum(tables.done[at:], np.repeat(tables.rest[at:], net.slots, axis=1))
+    begin = net.live_ptr[at]
+    on = tables.early[begin:] + np.repeat(tables.late[begin:], net.slots, axis=1)
+    ideal = np.repeat(np.arange(len(least)), np.diff(net.live_ptr[at:]))
+    np.maximum.at(least, ideal, on)
+    return float(least.min())
+
+
+def _traced(search: _Search, net: Net, tables: Tables) -> Invocations:
+    """The split that the best label of all items stands for, devices of a kind in turn."""
+    items, columns, ways = search.items, tables.done.shape[1], len(net.device) + 1
+    block = np.full(items.size, POOL, dtype=np.int64)
+    kinds: list[int] = []
+    at, column = net.ideals - 1, int(tables.done[-1].argmin())
+    while at > 0:
+        before, how = divmod(int(tables.came[at, column]), ways)
+        before, column = divmod(before, columns)
+        if how:
+            mine = set(search.lattice.members(at)) - set(search.lattice.members(before))
+            block[sorted(mine)] = len(kinds)
+            kinds.append(how - 1)
+        at = before
+    last = len(kinds) - 1
+    block[block != POOL] = last - block[block != POOL]
+    used = [0] * (len(net.device) + 1)
+    devices = []
+    for k in reversed(kinds):
+        these = items.devices[search.devices.kind == k]
+        devices.append(int(these[used[k] % len(these)]))
+        used[k] += 1
+    return Invocations(np.array(devices, dtype=np.int64), block[items.label])

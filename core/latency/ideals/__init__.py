@@ -1,1 +1,0 @@
-"""The exact search for the latency of blocks, over order ideals."""

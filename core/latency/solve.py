@@ -1,0 +1,130 @@
+"""Run a method of the objective latency; those for throughput (2020 paper, Section 7) as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dnnp.core.baselines.blocks import interval_blocks
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split, latency_problem
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
+from dnnp.core.latency.possible import first_bound, refuse_impossible
+from dnnp.core.latency.quick import quick, simple_bound
+from dnnp.core.methods import LATENCY
+from dnnp.core.model.deadline import NOTHING, Kept, beside
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Asked
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.split.auto import LINKS, solve
+from dnnp.core.split.first import FIRST_FIT, first_latency
+from dnnp.core.split.slicing.orders import PUBLISHED
+
+LatencyMethod = Callable[[LatencyProblem, Asked, Run], LatencySolution]
+"""Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
+
+
+def check_method(name: str, execution: str) -> None:
+    """Refuse a method that cannot plan this execution.
+
+    Raises
+    ------
+    UsageError
+        The method is for throughput, or for the other execution.
+    """
+    if name not in LATENCY:
+        known = ", ".join(LATENCY)
+        raise UsageError(f"method {name} is not for --objective latency, which has: {known}")
+    executions = LATENCY[name].kinds
+    if execution not in executions:
+        raise UsageError(f"method {name} is for --execution {executions[0]}")
+
+
+def method_of(name: str, execution: str) -> LatencyMethod:
+    """The function that is a method; UsageError as in `check_method`."""
+    check_method(name, execution)
+    return LATENCY[name].function(execution)
+
+
+def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> LatencySolution:
+    """Find a split for the latency of one sample.
+
+    Raises
+    ------
+    UsageError
+        The method does not go with the execution.
+    InfeasibleError
+        No split fits the devices.
+    LimitError
+        A limit came before there was any split.
+    """
+    method = method_of(asked.method, problem.options.execution)
+    latency = latency_problem(problem)
+    refuse_impossible(problem, latency)
+    kept: Kept[Split] = Kept()
+    told = kept.told_by(run)
+
+    def instead() -> LatencySolution | None:
+        split, name = kept.split, kept.method
+        if split is None:
+            split, name = first_latency(latency), FIRST_FIT
+            if split is not None and asked.method != "auto":
+                run.warn(f"{asked.method}: {NOTHING}; this split is by {name}")
+        return None if split is None else LatencySolution(split, *first_bound(latency), name)
+
+    found = beside(lambda: _found(method, latency, asked, told), run.stop, instead)
+    if kept.beats(latency.value(found.split)) and kept.split is not None:
+        found = replace(found, split=kept.split, method=kept.method)
+    if kept.proven() > found.bound * (1 + CLOSED):
+        found = replace(found, bound=kept.proven(), bound_method=kept.argument)
+    return found
+
+
+def _found(
+    method: LatencyMethod, problem: LatencyProblem, asked: Asked, run: Run
+) -> LatencySolution:
+    """What a method finds, with its name and a bound."""
+    found = method(problem, asked, run)
+    if not found.bound_method:
+        bound, name = simple_bound(problem, run=quick(run))
+        found = replace(found, bound=bound, bound_method=name)
+    return replace(found, method=found.method or asked.method)
+
+
+def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """The split of the least largest load; for the errors see `solve`.
+
+    In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
+    The run is warned where no split is proven to have the least.
+    """
+    if asked.order not in ("best", PUBLISHED):
+        raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
+    if asked.order == PUBLISHED and asked.ties is None:
+        raise UsageError(f"--order {PUBLISHED} of method max-load needs the ties of a program")
+    return by_throughput(problem, replace(asked, method="auto"), run)
+
+
+def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """The split of a method for throughput; for the errors see `solve`."""
+    whole = problem.whole
+    if whole is None:
+        raise UsageError(f"method {asked.method} needs a graph, not only its tasks")
+    alone = whole.options.memory_model == "weights" and not whole.graph.backward.any()
+    counted = "peak" if alone else "sum"
+    options = replace(whole.options, objective="throughput", memory_model=counted)
+    whole = whole.with_options(options)
+    found = solve(whole, replace(asked, order="best"), run.unvalued())
+    value = whole.value(found.blocks)
+    if asked.method == "auto" and value > found.bound * (1 + CLOSED):
+        least = run.shown(found.bound)
+        run.warn(f"max-load: the largest load {run.shown(value)} is not proven least ({least})")
+    blocks = found.blocks
+    if asked.method == "auto" and asked.order == PUBLISHED and asked.ties is not None:
+        line, bounds, classes = asked.ties(whole, value, run)
+        blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
+    blocks = [block for block in blocks if len(block.nodes)]
+    split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
+    return LatencySolution(
+        split, method="" if found.method in (asked.method, LINKS) else found.method
+    )
