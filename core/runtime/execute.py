@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dnnp.core.runtime.model.session import Place, SessionConfig, places
 from dnnp.core.runtime.pipeline.prepare import Pipeline
 from dnnp.core.runtime.pipeline.sources import Arrivals, Traffic, widest
 from dnnp.core.runtime.pipeline.steps import Worker
+from dnnp.core.runtime.pipeline.threads import stop_workers
 from dnnp.core.runtime.report.choice import (
     MOST_ROUNDS,
     PIPELINE,
@@ -38,9 +39,6 @@ from dnnp.core.runtime.report.outcome import OTHERS, Checks, Outcome
 from dnnp.core.runtime.report.statistics import Timing, median_timing, timing_of, worth_repeating
 from dnnp.core.runtime.report.sweep import Queueing, Sweep, Swept, queueing, run_sweep
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
-
-if TYPE_CHECKING:
-    from dnnp.core.runtime.pipeline.prepare import Pipeline
 
 ROUNDS = 3
 """Each way runs this often, in turn; medians are reported."""
@@ -141,8 +139,7 @@ def run_replicas(
         A replica failed; the others have been stopped.
     """
     pile = itertools.count()
-    start = np.zeros(count, dtype=np.int64)
-    end = np.zeros(count, dtype=np.int64)
+    start, end = np.zeros((2, count), dtype=np.int64)
     waited: list[int] = []
     failed: list[DnnpError] = []
 
@@ -180,7 +177,7 @@ def run_replicas(
             futures = [pool.submit(guarded, task, replica) for replica in replicas]
             while wait(futures, _POLL_S).not_done:
                 if stopped():
-                    _stop(replicas)
+                    stop_workers(replicas)
             for future in futures:
                 future.result()
     if interrupted():
@@ -188,23 +185,15 @@ def run_replicas(
     if failed:
         raise failed[0]
     done = end > 0
-    n = int(done.sum())
-    if not n:
+    if not done.any():
         return Timing(0, 0.0, 0.0, 0.0, (0.0,), (0.0,), 0.0)
     took = end[done] - start[done]
     span = max(int(end[done].max() - start[done].min()), 1)
     idle = 1.0 - float(took.sum()) / (span * len(replicas))
-    timing = timing_of(
-        took, span * 1e-9, np.array([np.median(took) * 1e-9]), np.array([idle]), idle
-    )
+    load_s = np.array([np.median(took) * 1e-9])
+    timing = timing_of(took, span * 1e-9, load_s, np.array([idle]), idle)
     taken = min(sum(waited) / (span * len(replicas)), 1.0)
     return replace(timing, taken=(taken,)) if waits_are_known() else timing
-
-
-def _stop(replicas: Sequence[Worker]) -> None:
-    for replica in replicas:
-        if replica.stop is not None:
-            replica.stop()
 
 
 def compare(

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import Floats
 from dnnp.core.runtime.measure_operators import (
     Measurement,
     distinct_inputs,
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
     from dnnp.formats.onnx.stages import StageModel
     from dnnp.formats.onnx.value_types import TensorType
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 SEGMENTS = 6
 """Segments of a part, at most."""
@@ -352,7 +351,7 @@ class _Line:
     @property
     def medians(self) -> tuple[float, ...]:
         """Of each step over the rounds; seconds."""
-        return tuple(float(x) for x in np.median(self.loads, axis=0))
+        return tuple(np.median(self.loads, axis=0).tolist())
 
     @property
     def spreads(self) -> tuple[float, ...]:

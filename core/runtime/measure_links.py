@@ -5,9 +5,11 @@ Each is a context that gives a `Transfer`. Where an answer comes back, it is emp
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -46,26 +48,19 @@ def between_threads(here: int, there: int) -> Iterator[Transfer]:
     Nothing is copied: the receiver reads every line of what the sender wrote.
     """
     forth, back = Channel(1), Channel(1)
-    held: dict[int, Bytes] = {}
-    count = 0
+    held = cache(partial(np.ones, dtype=np.uint8))
+    numbers = itertools.count()
 
     def answer() -> None:
         keep_on([there])
-        sample = 0
         with suppress(ClosedError):
-            while True:
-                data = forth.get(sample)
-                back.put(sample, int(data[::_LINE].max()))
-                sample += 1
+            for sample in itertools.count():
+                back.put(sample, int(forth.get(sample)[::_LINE].max()))
 
     def transfer(size: int) -> None:
-        nonlocal count
-        data = held.get(size)
-        if data is None:
-            data = held[size] = np.ones(size, dtype=np.uint8)
-        forth.put(count, data)
-        back.get(count)
-        count += 1
+        number = next(numbers)
+        forth.put(number, held(size))
+        back.get(number)
 
     thread = Thread(target=answer, name="link", daemon=True)
     thread.start()
@@ -157,39 +152,31 @@ def require_gpus(count: int) -> None:
         raise UnavailableError(f"{count} GPUs are asked for, and there are {found}")
 
 
+def _on_gpu(gpu: int, device: str) -> Callable[[int], Any]:
+    """Tensors of so many bytes in the memory of a GPU, each made once."""
+    from onnxruntime import OrtValue
+
+    @cache
+    def made(size: int) -> Any:
+        return OrtValue.ortvalue_from_numpy(np.ones(size, dtype=np.uint8), device, gpu)
+
+    return made
+
+
 @contextmanager
 def to_gpu(core: int, gpu: int, device: str = "cuda") -> Iterator[Transfer]:
     """From the memory of the host to that of a GPU."""
-    from onnxruntime import OrtValue
-
-    held: dict[int, tuple[Bytes, Any]] = {}
-
-    def transfer(size: int) -> None:
-        if size not in held:
-            data = np.ones(size, dtype=np.uint8)
-            held[size] = data, OrtValue.ortvalue_from_numpy(data, device, gpu)
-        data, value = held[size]
-        value.update_inplace(data)
-
+    source, target = cache(partial(np.ones, dtype=np.uint8)), _on_gpu(gpu, device)
     with _pinned(core):
-        yield transfer
+        yield lambda size: target(size).update_inplace(source(size))
 
 
 @contextmanager
 def from_gpu(core: int, gpu: int, device: str = "cuda") -> Iterator[Transfer]:
     """From the memory of a GPU to that of the host."""
-    from onnxruntime import OrtValue
-
-    held: dict[int, Any] = {}
-
-    def transfer(size: int) -> None:
-        if size not in held:
-            data = np.ones(size, dtype=np.uint8)
-            held[size] = OrtValue.ortvalue_from_numpy(data, device, gpu)
-        held[size].numpy()
-
+    source = _on_gpu(gpu, device)
     with _pinned(core):
-        yield transfer
+        yield lambda size: source(size).numpy()
 
 
 @contextmanager
@@ -202,21 +189,15 @@ def between_gpus(here: int, there: int, device: str = "cuda") -> Iterator[Transf
         This version of ONNX Runtime cannot copy tensors.
     """
     import onnxruntime
-    from onnxruntime import OrtValue
 
     copy = getattr(onnxruntime, "copy_tensors", None)
     if copy is None:
         raise UnavailableError("copies between GPUs need onnxruntime 1.24 or newer")
-    held: dict[int, tuple[Any, Any]] = {}
-    flag = OrtValue.ortvalue_from_numpy(np.ones(1, dtype=np.uint8), device, there)
+    source, target = _on_gpu(here, device), _on_gpu(there, device)
+    flag = target(1)
 
     def transfer(size: int) -> None:
-        if size not in held:
-            data = np.ones(size, dtype=np.uint8)
-            ends = (OrtValue.ortvalue_from_numpy(data, device, gpu) for gpu in (here, there))
-            held[size] = next(ends), next(ends)
-        source, target = held[size]
-        copy([source], [target])
+        copy([source(size)], [target(size)])
         flag.numpy()
 
     yield transfer
@@ -244,9 +225,7 @@ class Sweep:
         Messages, one after the other, that one call takes: 2 where an answer comes back.
     """
 
-    def __init__(
-        self, transfer: Transfer, sizes: Sequence[int] = SIZES, trips: int = 1
-    ) -> None:  # fmt: skip
+    def __init__(self, transfer: Transfer, sizes: Sequence[int] = SIZES, trips: int = 1) -> None:
         self.sizes = tuple(sizes)
         self.trips = trips
         self._transfer = transfer

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.callbacks import Caller
-    from dnnp.core.runtime.measure_in_situ import Floats, InSitu
+    from dnnp.core.model.graph import Floats
+    from dnnp.core.runtime.measure_in_situ import InSitu
     from dnnp.core.runtime.measure_operators import Measurement
     from dnnp.formats.inputs.cost_cache import MeasuredCosts
     from dnnp.formats.inputs.devices import DeviceSpec

@@ -55,11 +55,15 @@ def supplied_weights(
     absent = absent_files(model, folder, supplied)
     if absent:
         location, tensor = next(iter(absent.items()))
-        raise InputFileError(
-            f"{folder / location}: no such file; it holds weights of the model ('{tensor}'); "
-            "dnnp-run --random-weights SEED draws others"
-        )
+        raise _no_file(folder / location, tensor)
     return supplied
+
+
+def _no_file(path: Path, tensor: str) -> InputFileError:
+    return InputFileError(
+        f"{path}: no such file; it holds weights of the model ('{tensor}'); dnnp-run "
+        "--random-weights SEED draws others"
+    )
 
 
 def shard_weights(
@@ -86,25 +90,16 @@ def shard_weights(
     InputFileError
         A file is missing, too short, or cannot be read.
     """
+    from dnnp.formats.onnx.weights import span_of
+
     found: dict[str, NDArray[np.generic]] = {}
     for tensor in model.graph.initializer:
         part = slices.get(tensor.name)
         if part is not None and part.source in weights:
             found[tensor.name] = part.of(weights[part.source])
-    found.update(_apart(model, folder, found))
+        elif (span := span_of(tensor)) is not None and span.rows > 1:
+            found[tensor.name] = _read(tensor, span, folder / span.location)
     return found
-
-
-def _apart(
-    model: ModelProto, folder: Path, known: Mapping[str, NDArray[np.generic]]
-) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Initializers whose bytes lie apart in a file."""
-    from dnnp.formats.onnx.weights import span_of
-
-    for tensor in model.graph.initializer:
-        span = span_of(tensor) if tensor.name not in known else None
-        if span is not None and span.rows > 1:
-            yield tensor.name, _read(tensor, span, folder / span.location)
 
 
 def _read(tensor: TensorProto, span: Span, path: Path) -> NDArray[np.generic]:
@@ -116,10 +111,7 @@ def _read(tensor: TensorProto, span: Span, path: Path) -> NDArray[np.generic]:
         length = span.end - span.offset
         raw = np.memmap(path, dtype=np.uint8, mode="r", offset=span.offset, shape=(length,))
     except FileNotFoundError:
-        raise InputFileError(
-            f"{path}: no such file; it holds weights of the model ('{tensor.name}'); dnnp-run "
-            "--random-weights SEED draws others"
-        ) from None
+        raise _no_file(path, tensor.name) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "too short for the weights"
         raise InputFileError(f"{path}: {reason}") from None
@@ -180,10 +172,8 @@ def random_weights(model: ModelProto, seed: int, folder: str | Path = "") -> Wei
     from onnx import helper
 
     wanted = dict(_constant_weights(model))
-    for tensor in _absent_weights(model, folder):
-        wanted[tensor.name] = (tuple(tensor.dims), tensor.data_type)
-    for tensor in _unfit_statistics(model, wanted):
-        wanted[tensor.name] = (tuple(tensor.dims), tensor.data_type)
+    for tensors in (_absent_weights(model, folder), _unfit_statistics(model, wanted)):
+        wanted |= {tensor.name: (tuple(tensor.dims), tensor.data_type) for tensor in tensors}
     kinds = {name: np.dtype(helper.tensor_dtype_to_np_dtype(t)) for name, (_, t) in wanted.items()}
     size = sum(math.prod(dims) * kinds[name].itemsize for name, (dims, _) in wanted.items())
     _check_memory(size)
@@ -221,9 +211,9 @@ def use_weights(model: ModelProto, weights: Mapping[str, NDArray[np.generic]]) -
             tensor = stored[name]
             tensor.ClearField("external_data")
             tensor.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", "weights"), ("offset", 0), ("length", 0)):
-                length = weights[name].nbytes if key == "length" else value
-                tensor.external_data.add(key=key, value=str(length))
+            place = {"location": "weights", "offset": 0, "length": weights[name].nbytes}
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=str(value))
     return result
 
 
@@ -301,6 +291,8 @@ class _Users:
     """Readers and makers of each tensor of a model's main graph."""
 
     def __init__(self, model: ModelProto) -> None:
+        from dnnp.formats.onnx.read_graph import int64s
+
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
         self.makers: dict[str, NodeProto] = {}
         self.dims = {t.name: tuple(t.dims) for t in model.graph.initializer}
@@ -311,11 +303,8 @@ class _Users:
                 self.readers[name].append((node, index))
             for name in node.output:
                 self.makers[name] = node
-        from dnnp.formats.onnx.read_graph import int64s
-
         for tensor in model.graph.initializer:
-            values = int64s(tensor)
-            if values is not None:
+            if (values := int64s(tensor)) is not None:
                 self.targets[tensor.name] = values
 
     def role(self, name: str, dims: tuple[int, ...]) -> _Role | None:

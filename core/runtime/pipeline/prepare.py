@@ -156,7 +156,7 @@ class Pipeline:
             source = Repeated(traffic.samples, first)
             trace = self._send(traffic, source, among=0, after=traffic.expected)
             if trace.interrupted:
-                return trace.before(0)
+                return trace.without_samples()
         steps = self.steps if scheduled is None else scheduled.steps
         source = traffic.source(traffic.count)
         trace = self._send(traffic, source, sink, among=first, steps=steps, orders=orders)

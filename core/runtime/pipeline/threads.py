@@ -388,7 +388,7 @@ def send(
         finally:
             run.stop()
             if not ends.whole:
-                _stop(steps)
+                stop_workers(worker for step in steps for worker in step.workers)
     done, first = ends.done, ends.done_ns.first(ends.done)
     if failed and not ends.whole and not interrupted():
         failed[0].result()
@@ -420,9 +420,8 @@ def _start(
         raise LimitError(f"the stages need {len(tasks)} threads: {error}") from None
 
 
-def _stop(steps: Sequence[Step]) -> None:
+def stop_workers(workers: Iterable[Worker]) -> None:
     """End all calls that are under way."""
-    for step in steps:
-        for worker in step.workers:
-            if worker.stop is not None:
-                worker.stop()
+    for worker in workers:
+        if worker.stop is not None:
+            worker.stop()

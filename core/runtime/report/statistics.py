@@ -59,15 +59,11 @@ class Trace:
         """Samples that went through."""
         return self.first + len(self.done_ns)
 
-    def before(self, count: int) -> Trace:
-        """The first `count` samples, as those of a run that was interrupted then."""
-        kept = {s: values for s, values in self.outputs.items() if s < count}
-        start, end, done = self.start_ns[:, :count], self.end_ns[:, :count], self.done_ns[:count]
-        waited = None if self.waited_ns is None else self.waited_ns[:, :count]
-        moved = None if self.moved is None else self.moved.before(count)
-        return Trace(
-            start, end, done, self.replicas, kept, True, waited, self.own_share, moved=moved
-        )
+    def without_samples(self) -> Trace:
+        """Trace of a run that was interrupted before its first sample."""
+        waited = None if self.waited_ns is None else self.waited_ns[:, :0]
+        start, end, done = self.start_ns[:, :0], self.end_ns[:, :0], self.done_ns[:0]
+        return Trace(start, end, done, self.replicas, {}, True, waited, self.own_share)
 
 
 def timeline(
@@ -135,10 +131,6 @@ def _replicas(
     return np.array([found[int(sample)] for sample in samples], dtype=np.int64)
 
 
-COPIED, EMULATED = "copied", "emulated"
-"""How tensors moved: they were copied, or links were emulated."""
-
-
 class Transfer(NamedTuple):
     """A transfer of a schedule."""
 
@@ -169,22 +161,16 @@ class Moved:
     """Of a sample, for each transfer."""
     emulated: bool
 
-    def before(self, count: int) -> Moved:
-        """Those of the first `count` samples."""
-        return replace(self, start_ns=self.start_ns[:, :count], end_ns=self.end_ns[:, :count])
-
     @property
     def occupied_ns(self) -> NDArray[np.int64]:
         """i64[transfers], time of all units that each occupied."""
         widths = np.array([t.width for t in self.transfers], dtype=np.int64)
-        occupied: NDArray[np.int64] = widths * (self.end_ns - self.start_ns).sum(axis=1)
-        return occupied
+        return np.asarray(widths * (self.end_ns - self.start_ns).sum(axis=1))
 
     @property
     def blocking_ns(self) -> int:
         """Time that devices were occupied."""
-        blocking = [t.blocking for t in self.transfers]
-        return int(self.occupied_ns[blocking].sum())
+        return int(self.occupied_ns[[t.blocking for t in self.transfers]].sum())
 
 
 @dataclass(frozen=True)
@@ -203,17 +189,12 @@ class MovedFigures:
         """For the record of a run; `predicted`: the share by the schedule."""
         rows = zip(self.transfers, self.measured_s, self.bytes, strict=True)
         return {
-            "how": EMULATED if self.emulated else COPIED,
+            "how": "emulated" if self.emulated else "copied",
             "share_predicted": predicted,
             "share_measured": self.share,
             "moves": [
-                {
-                    "pass": t.number,
-                    "blocking": t.blocking,
-                    "bytes": size,
-                    "predicted_s": t.time_s,
-                    "measured_s": measured,
-                }
+                {"pass": t.number, "blocking": t.blocking, "bytes": size}
+                | {"predicted_s": t.time_s, "measured_s": measured}
                 for t, measured, size in rows
             ],
         }
@@ -231,7 +212,7 @@ def figures_of(moved: Moved, makespan_ns: float) -> MovedFigures:
     spent = np.median(moved.end_ns - moved.start_ns, axis=1) * 1e-9
     return MovedFigures(
         moved.transfers,
-        tuple(float(x) for x in spent),
+        tuple(spent.tolist()),
         moved.bytes,
         share_of(moved.transfers, float(moved.occupied_ns.sum()), makespan_ns),
         moved.emulated,
@@ -244,11 +225,8 @@ def median_figures(rounds: Sequence[MovedFigures | None]) -> MovedFigures | None
     if not real:
         return None
     spent = np.median([figures.measured_s for figures in real], axis=0)
-    return replace(
-        real[0],
-        measured_s=tuple(float(x) for x in spent),
-        share=float(np.median([figures.share for figures in real])),
-    )
+    share = float(np.median([figures.share for figures in real]))
+    return replace(real[0], measured_s=tuple(spent.tolist()), share=share)
 
 
 @dataclass(frozen=True)
@@ -299,11 +277,12 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
         return Timing(0, 0.0, 0.0, 0.0, (0.0,) * stages, (0.0,) * stages, 0.0)
     start, end = trace.start_ns[:, warmup:], trace.end_ns[:, warmup:]
     finished = trace.done_ns[warmup:]
+    began = trace.done_ns[warmup - 1] if warmup else start.min()
     busy = (end - start).sum(axis=1)
     window = trace.replicas * np.maximum(end.max(axis=1) - start.min(axis=1), 1)
     timing = timing_of(
         finished - start.min(axis=0),
-        _elapsed(trace, warmup),
+        float(max(finished[-1] - began, 1)) * 1e-9,
         np.median(end - start, axis=1) * 1e-9 / trace.replicas,
         1.0 - busy / window,
         float(1.0 - busy.sum() / window.sum()),
@@ -314,7 +293,7 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
     # Our own thread that watches the others may be what ran instead.
     if taken.sum() > 0:
         taken *= max(1.0 - trace.own_share / taken.sum(), 0.0)
-    return replace(timing, taken=tuple(float(x) for x in taken))
+    return replace(timing, taken=tuple(taken.tolist()))
 
 
 def summarize_schedule(trace: Trace, devices: int) -> Timing:
@@ -346,10 +325,10 @@ def summarize_schedule(trace: Trace, devices: int) -> Timing:
 
 
 def timing_of(
-    latency_ns: np.ndarray[Any, Any],
+    latency_ns: NDArray[Any],
     elapsed_s: float,
-    loads_s: np.ndarray[Any, Any],
-    bubbles: np.ndarray[Any, Any],
+    loads_s: NDArray[Any],
+    bubbles: NDArray[Any],
     bubble: float,
 ) -> Timing:
     """Put figures together; `latency_ns` has one entry a sample."""
@@ -360,42 +339,40 @@ def timing_of(
         elapsed_s=elapsed_s,
         latency_p50_s=float(p50),
         latency_p99_s=float(p99),
-        loads_s=tuple(float(x) for x in loads_s),
-        bubbles=tuple(float(x) for x in np.clip(bubbles, 0.0, 1.0)),
+        loads_s=tuple(loads_s.tolist()),
+        bubbles=tuple(np.clip(bubbles, 0.0, 1.0).tolist()),
         bubble=min(max(bubble, 0.0), 1.0),
     )
-
-
-def _elapsed(trace: Trace, warmup: int) -> float:
-    """Time of all samples after the warm-up, whose last completion starts the clock; seconds."""
-    began = trace.done_ns[warmup - 1] if warmup else trace.start_ns.min()
-    return float(max(trace.done_ns[-1] - began, 1)) * 1e-9
 
 
 def median_timing(rounds: Sequence[Timing]) -> Timing:
     """Median of each figure over several rounds; rounds without samples do not count."""
     real = [t for t in rounds if t.samples] or list(rounds[:1])
 
-    def median(values: Sequence[float]) -> float:
-        return float(np.median(values))
+    def median(name: str) -> Any:
+        """Median over rounds, of a tuple entry by entry."""
+        found = np.median([getattr(t, name) for t in real], axis=0).tolist()
+        return tuple(found) if isinstance(found, list) else found
 
-    samples, elapsed = sum(t.samples for t in real), median([t.elapsed_s for t in real])
+    samples, elapsed = sum(t.samples for t in real), median("elapsed_s")
+    names = (
+        "latency_p50_s",
+        "latency_p99_s",
+        "loads_s",
+        "bubbles",
+        "bubble",
+        "makespan_s",
+        "taken",
+    )
+    upper, lower = np.quantile([t.throughput_per_s for t in real], [0.75, 0.25])
     return Timing(
         samples=samples,
         throughput_per_s=samples / len(real) / elapsed if elapsed > 0 else 0.0,
         elapsed_s=elapsed,
         rounds=len(real),
-        spread_per_s=float(
-            np.subtract(*np.quantile([t.throughput_per_s for t in real], [0.75, 0.25]))
-        ),
-        latency_p50_s=median([t.latency_p50_s for t in real]),
-        latency_p99_s=median([t.latency_p99_s for t in real]),
-        loads_s=tuple(float(x) for x in np.median([t.loads_s for t in real], axis=0)),
-        bubbles=tuple(float(x) for x in np.median([t.bubbles for t in real], axis=0)),
-        bubble=median([t.bubble for t in real]),
-        makespan_s=median([t.makespan_s for t in real]),
-        taken=tuple(float(x) for x in np.median([t.taken for t in real], axis=0)),
+        spread_per_s=float(upper - lower),
         moved=median_figures([t.moved for t in real]),
+        **{name: median(name) for name in names},
     )
 
 
@@ -414,8 +391,6 @@ MOST_TAKEN = 0.1
 """Nothing is concluded from a measurement if others took more from a stage, or a copy of the model:
 a share of its time, the largest of all."""
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True)
 class Settled:
@@ -433,7 +408,7 @@ def settle(
     first: int,
     *,
     most: int | None = None,
-    clock: Clock = time.perf_counter,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Settled:
     """Send stretches of samples through until the rate is steady, or for `SETTLE_S`.
 

@@ -225,7 +225,7 @@ def queueing(trace: Trace, arrivals: Arrivals) -> Queueing | None:
         span_s=float(arrived[-1] - arrived[0]) * 1e-9,
         throughput_per_s=len(done) / (float(max(done[-1] - arrived[0], 1)) * 1e-9),
         mean_s=float(latency.mean()),
-        quantiles_s=tuple(float(x) for x in np.quantile(latency, list(QUANTILES.values()))),
+        quantiles_s=tuple(np.quantile(latency, list(QUANTILES.values())).tolist()),
         max_s=float(latency.max()),
         backlog=int((done > arrived[-1]).sum()),
         workers=int(trace.replicas.sum()),
