@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.load_formula import MARGIN, ROOM
-from dnnp.core.kernels.kernel import callee, kernel
+from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.model.parallel import HybridProblem
 from dnnp.core.parallel.problem import degrees_of, replicas_of, summed
-from dnnp.core.split.ideals.lattice import make_lattice
+from dnnp.core.split.ideals.lattice import make_lattice, packed
 
 PLAIN, AGAIN, FASTEST = range(3)
 """First axis of sums: forward passes are run once; again; or each part as it is fastest."""
@@ -122,30 +122,57 @@ class Rules(NamedTuple):
     """Time up to which loads are the same but for rounding."""
 
 
-@callee
-def gather(family, nets, small, large, sums):  # type: ignore[no-untyped-def]
-    """Add up what enters and leaves a stage, for all degrees.
+class Scratch(NamedTuple):
+    """What kernels work in."""
 
-    `sums` (f64[4, D]): time in, time out; of the third row the first element, bytes that are kept
-    of what enters; and bytes of weights that other items have.
+    sums: Floats
+    """f64[4, D], what enters and leaves the stage at hand (`gather`)."""
+    block: np.ndarray
+    """u64[W], bit set of its items."""
+    cost: Floats
+    save: Floats
+    """f64[s]."""
+    took: Ints
+    """i64[2 s + 1], swaps that were taken (`feasible`)."""
+
+
+class Covering(NamedTuple):
+    """All that a cover needs."""
+
+    family: Family
+    nets: Nets
+    swaps: Swaps
+    teams: Teams
+    rules: Rules
+    scratch: Scratch
+
+
+@callee
+def gather(a, small, large):  # type: ignore[no-untyped-def]
+    """Add up what enters and leaves a stage, for all degrees, and note its items.
+
+    Rows of `sums`: time in, time out; of the third row the first element, bytes that are kept of
+    what enters; and bytes of weights that other items have.
     """
+    family, nets, sums, block = a.family, a.nets, a.scratch.sums, a.scratch.block
     sums[:, :] = 0.0
     words = family.words
+    for w in range(len(block)):
+        block[w] = words[large, w] & ~words[small, w]
     for turn in range(2):
         at = small if turn == 0 else large
         for e in range(family.cross_ptr[at], family.cross_ptr[at + 1]):
             net = family.cross[e]
             inside, before = False, False
             for w in range(words.shape[1]):
-                if nets.bits[net, w] & words[large, w] & ~words[small, w]:
+                if nets.bits[net, w] & block[w]:
                     inside = True
                 if nets.bits[net, w] & words[small, w]:
                     before = True
             if not inside or (turn == 1 and before):
                 continue
             source = nets.source[net]
-            word, bit = source >> 6, np.uint64(1) << np.uint64(source & 63)
-            mine = (words[large, word] & ~words[small, word]) & bit
+            mine = block[source >> 6] & (np.uint64(1) << np.uint64(source & 63))
             for i in range(sums.shape[1]):
                 if mine:
                     sums[1, i] += nets.out_s[i, net]
@@ -173,13 +200,12 @@ def allowed(rules, limit, in_s, out_s, sync, replicas):  # type: ignore[no-untyp
 
 
 @callee
-def feasible(need, budget, i, y, block, swaps, cost, save, took):  # type: ignore[no-untyped-def]
+def feasible(swaps, scratch, i, y, need, budget):  # type: ignore[no-untyped-def]
     """Whether some swaps save `need` bytes and take `budget` seconds at most; 1, 0, -1: unknown.
 
-    `block` is the bit set of the stage's items; `cost`, `save` (f64[s]) and `took` (i64[2 s + 1])
-    are work space. If it returns 1, the first element of `took` is the number of swaps, which
-    follow.
+    If it returns 1, the first element of `took` is the number of swaps, which follow.
     """
+    block, cost, save, took = scratch.block, scratch.cost, scratch.save, scratch.took
     n, count = swaps.order.shape[2], 0
     for r in range(n):
         v = swaps.order[i, y - 1, r]
@@ -246,14 +272,15 @@ def kind_in(family, small, large, kind):  # type: ignore[no-untyped-def]
 
 
 @callee
-def most_in_flight(  # type: ignore[no-untyped-def]
-    family, swaps, rules, limit, small, large, i, replicas, most, sums, block, cost, save, took
-):
+def most_in_flight(a, limit, small, large, team):  # type: ignore[no-untyped-def]
     """Micro-batches that may be under way on a device of a stage; 0: it is too slow or too large.
 
-    `most`: more are not asked for. A negative answer -1 - y means y, and that of a larger number it
-    is not known.
+    No more than can be of use. A negative answer -1 - y means y, and that of a larger number it is
+    not known.
     """
+    family, rules, sums = a.family, a.rules, a.scratch.sums
+    i, replicas = a.teams.degree[team], a.teams.replicas[team]
+    most = (rules.most_replicas + replicas - 1) // replicas
     weight = family.weight[large, i] - family.weight[small, i] + sums[3, i]
     sync = rules.sync_s * weight * (replicas - 1) / replicas
     top = allowed(rules, limit, sums[0, i], sums[1, i], sync, replicas)
@@ -278,7 +305,7 @@ def most_in_flight(  # type: ignore[no-untyped-def]
             low, high, unknown = found, most, False
             while low < high:
                 y = (low + high + 1) // 2
-                answer = feasible(y * held - room, top - time, i, y, block, swaps, cost, save, took)
+                answer = feasible(a.swaps, a.scratch, i, y, y * held - room, top - time)
                 unknown = unknown or answer < 0
                 if answer == 1:
                     low = y
@@ -297,30 +324,25 @@ def holds(words, small, large):  # type: ignore[no-untyped-def]
     return outside == 0
 
 
-@kernel
-def cover(family, nets, swaps, teams, rules, limit):  # type: ignore[no-untyped-def]
-    """Least devices for every set and number of replicas, and whether all is known.
+@lean
+def cover(a, limit, least):  # type: ignore[no-untyped-def]
+    """Find the least devices for every set and number of replicas.
+
+    Parameters
+    ----------
+    a
+        A `Covering`.
+    limit
+        Load that no stage exceeds.
+    least
+        i32[I, S + 1], S replicas at most, in and out: 0 for no items, else rules.devices + 1.
 
     Returns
     -------
-    i32[I, S + 1], S replicas at most, rules.devices + 1 where there is no way; and whether the
-    search for parts to run again never gave up.
+    bool
+        Whether the search for parts to run again never gave up.
     """
-    sets, n = len(family.work), swaps.cost.shape[1]
-    none = rules.devices + 1
-    least = np.full((sets, rules.most_replicas + 1), none, np.int32)
-    least[0, 0] = 0
-    sums = np.zeros((4, family.weight.shape[1]))
-    block = np.zeros(family.words.shape[1], np.uint64)
-    cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
-    known = _cover(family, nets, swaps, teams, rules, limit, least, sums, block, cost, save, took)
-    return least, known
-
-
-@callee
-def _cover(  # type: ignore[no-untyped-def]
-    family, nets, swaps, teams, rules, limit, least, sums, block, cost, save, took
-):
+    family, teams, rules = a.family, a.teams, a.rules
     sets, known = len(family.work), True
     total, top = family.work[sets - 1], limit + rules.slack
     for small in range(sets - 1):
@@ -339,18 +361,11 @@ def _cover(  # type: ignore[no-untyped-def]
                 q += 1
                 if large <= small or not holds(family.words, small, large):
                     continue
-                gather(family, nets, small, large, sums)
-                if rules.partwise:
-                    for w in range(len(block)):
-                        block[w] = family.words[large, w] & ~family.words[small, w]
+                gather(a, small, large)
                 needed = (total - family.work[large] - rules.slack) / top
                 for c in range(teams.group[g], teams.group[g + 1]):
                     d = teams.replicas[c]
-                    most = (rules.most_replicas + d - 1) // d
-                    y = most_in_flight(
-                        family, swaps, rules, limit, small, large, teams.degree[c], d, most,
-                        sums, block, cost, save, took,
-                    )  # fmt: skip
+                    y = most_in_flight(a, limit, small, large, c)
                     if y < 0:
                         y, known = -1 - y, False
                     for s in range(min(y * d, rules.most_replicas) - d + 1):
@@ -360,30 +375,15 @@ def _cover(  # type: ignore[no-untyped-def]
     return known
 
 
-@kernel
-def last_stage(  # type: ignore[no-untyped-def]
-    family, nets, swaps, teams, rules, limit, least, large, replicas
-):
+@lean
+def last_stage(a, limit, least, large, replicas):  # type: ignore[no-untyped-def]
     """How a set was covered: the set before its first stage, and the team of that; -1: not at all.
 
     `replicas` are those of all its stages.
     """
-    n = swaps.cost.shape[1]
-    sums = np.zeros((4, family.weight.shape[1]))
-    block = np.zeros(family.words.shape[1], np.uint64)
-    cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
-    return _last_stage(
-        family, nets, swaps, teams, rules, limit, least, large, replicas,
-        sums, block, cost, save, took,
-    )  # fmt: skip
-
-
-@callee
-def _last_stage(  # type: ignore[no-untyped-def]
-    family, nets, swaps, teams, rules, limit, least, large, replicas, sums, block, cost, save, took
-):
+    teams = a.teams
     for small in range(large):
-        if not holds(family.words, small, large):
+        if not holds(a.family.words, small, large):
             continue
         gathered = False
         for c in range(len(teams.degree)):
@@ -394,30 +394,18 @@ def _last_stage(  # type: ignore[no-untyped-def]
             if used != least[large, replicas]:
                 continue
             if not gathered:
-                gather(family, nets, small, large, sums)
-                for w in range(len(block)):
-                    block[w] = family.words[large, w] & ~family.words[small, w]
+                gather(a, small, large)
                 gathered = True
-            most = (rules.most_replicas + d - 1) // d
-            y = most_in_flight(
-                family, swaps, rules, limit, small, large, teams.degree[c], d, most,
-                sums, block, cost, save, took,
-            )  # fmt: skip
+            y = most_in_flight(a, limit, small, large, c)
             if (y if y >= 0 else -1 - y) * d >= replicas:
                 return small, c
     return -1, -1
 
 
-@kernel
-def fewest_swaps(block, swaps, i, y, need, budget):  # type: ignore[no-untyped-def]
-    """Swaps in a stage so that `need` bytes are saved in `budget` seconds.
-
-    Returns 1, 0 or -1 as `feasible`, and the swaps.
-    """
-    n = swaps.cost.shape[1]
-    cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
-    answer = feasible(need, budget, i, y, block, swaps, cost, save, took)
-    return answer, took[1 : took[0] + 1] if answer == 1 else took[:0]
+@lean
+def fewest_swaps(swaps, scratch, i, y, need, budget):  # type: ignore[no-untyped-def]
+    """Call `feasible` for the stage of the items `scratch.block`."""
+    return feasible(swaps, scratch, i, y, need, budget)
 
 
 AT_ONCE = 2_000_000
@@ -471,10 +459,6 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
     `member`: bool[I, n], by size, each set once, the empty one and that of all items among them.
     """
     sets, n = member.shape
-    words = n // 64 + 1
-    bits = np.zeros((sets, words * 64), dtype=np.bool_)
-    bits[:, :n] = member
-    packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
     values = [_kinds(problem, which) for which in (problem.time, problem.held, problem.fixed)]
     finite = np.isfinite(values[0])
     by_part = [*(np.where(np.isfinite(v), v, 0.0) for v in values), ~finite]
@@ -492,7 +476,7 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
     by_work = np.argsort(work[:, 0], kind="stable")
     cross_ptr, cross = _crossing(problem, member)
     return Family(
-        words=np.ascontiguousarray(packed),
+        words=packed(member),
         work=np.ascontiguousarray(work[:, 0]),
         by_work=by_work,
         sorted_work=np.ascontiguousarray(work[by_work, 0]),
@@ -504,6 +488,18 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
         ahead=np.rint(ahead[:, 0]).astype(np.int64),
         cross_ptr=cross_ptr,
         cross=cross,
+    )
+
+
+def new_scratch(family: Family, swaps: Swaps) -> Scratch:
+    """Room to work in."""
+    n = swaps.cost.shape[1]
+    return Scratch(
+        np.zeros((4, family.weight.shape[1])),
+        np.zeros(family.words.shape[1], dtype=np.uint64),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(2 * n + 1, dtype=np.int64),
     )
 
 
@@ -543,12 +539,11 @@ def _crossing(problem: HybridProblem, member: Bools) -> tuple[Ints, Ints]:
 
 def nets_for(problem: HybridProblem) -> Nets:
     """The nets of a problem for a cover."""
-    p, words = len(problem.source), problem.n // 64 + 1
-    bits = np.zeros((p, words * 64), dtype=np.bool_)
-    bits[np.repeat(np.arange(p), np.diff(problem.pin_ptr)), problem.pins] = True
-    packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    p = len(problem.source)
+    pins = np.zeros((p, problem.n), dtype=np.bool_)
+    pins[np.repeat(np.arange(p), np.diff(problem.pin_ptr)), problem.pins] = True
     return Nets(
-        np.ascontiguousarray(packed.reshape(p, words)),
+        packed(pins),
         problem.source.astype(np.int64),
         np.ascontiguousarray(problem.in_s),
         np.ascontiguousarray(problem.out_s),

@@ -22,11 +22,7 @@ from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
 from dnnp.core.model.search_context import Run
 from dnnp.core.parallel.cover import (
-    Family,
-    Nets,
-    Rules,
-    Swaps,
-    Teams,
+    Covering,
     all_ends,
     cover,
     ends_of_orders,
@@ -36,11 +32,13 @@ from dnnp.core.parallel.cover import (
     last_stage,
     least_work,
     nets_for,
+    new_scratch,
     rules_of,
     swaps_of,
     teams_of,
 )
 from dnnp.core.parallel.problem import METHOD, block_cost, costs_of, in_flight
+from dnnp.core.split.ideals.lattice import words_of
 
 MOST_SETS = 40_000
 """Sets of items up to which all are taken; the same as in Piper's program."""
@@ -79,11 +77,7 @@ class Space:
     problem: HybridProblem
     member: Bools
     """bool[I, n], items of each set."""
-    family: Family
-    nets: Nets
-    swaps: Swaps
-    teams: Teams
-    rules: Rules
+    arrays: Covering
     top: float
     """No load of a stage exceeds it."""
     complete: bool
@@ -176,17 +170,10 @@ def space_of(problem: HybridProblem, member: Bools, *, complete: bool) -> Space:
         + problem.sync_s * problem.read.max(axis=0, initial=0.0).sum()
     )
     rules = rules_of(problem, top)
-    return Space(
-        problem,
-        member,
-        family_of(problem, member),
-        nets_for(problem),
-        swaps_of(problem, rules.most_replicas),
-        teams_of(problem),
-        rules,
-        top,
-        complete,
-    )
+    family, swaps = family_of(problem, member), swaps_of(problem, rules.most_replicas)
+    scratch = new_scratch(family, swaps)
+    arrays = Covering(family, nets_for(problem), swaps, teams_of(problem), rules, scratch)
+    return Space(problem, member, arrays, top, complete)
 
 
 def _descend(
@@ -247,35 +234,34 @@ def _descend(
 
 def _within(space: Space, limit: float) -> tuple[list[HybridBlock] | None, bool]:
     """Stages below a limit, in the order of the pipeline; and whether there are none for sure."""
-    arrays = space.family, space.nets, space.swaps, space.teams, space.rules
-    least, known = cover(*arrays, limit)
-    at, problem = len(space.family.work) - 1, space.problem
+    arrays, problem, at = space.arrays, space.problem, len(space.member) - 1
+    least = np.full((at + 1, arrays.rules.most_replicas + 1), problem.devices + 1, dtype=np.int32)
+    least[0, 0] = 0
+    known = cover(arrays, limit, least)
     if least[at].min() > problem.devices:
         return None, bool(known)
     replicas = int(np.argmin(least[at]))
     blocks: list[HybridBlock] = []
     while at:
-        before, team = last_stage(*arrays, limit, least, at, replicas)
-        items, bits = items_between(space, before, at)
-        degree, d = int(space.teams.degree[team]), int(space.teams.replicas[team])
+        before, team = last_stage(arrays, limit, least, at, replicas)
+        items = items_between(space, before, at)
+        degree, d = int(arrays.teams.degree[team]), int(arrays.teams.replicas[team])
         later = replicas - d
         block = HybridBlock(items, degree, d, items[:0])
-        blocks.append(fastest(space, items, bits, block, later, problem.memory * ROOM))
+        blocks.append(fastest(space, block, later, problem.memory * ROOM))
         at, replicas = before, later
     return blocks, True
 
 
-def items_between(space: Space, small: int, large: int) -> tuple[Ints, np.ndarray]:
-    """Items of a set that a smaller one does not have, and the same as a bit set."""
-    bits = space.family.words[large] & ~space.family.words[small]
-    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")), bits
+def items_between(space: Space, small: int, large: int) -> Ints:
+    """Items of a set that a smaller one does not have."""
+    return np.flatnonzero(space.member[large] & ~space.member[small])
 
 
-def fastest(
-    space: Space, items: Ints, bits: np.ndarray, block: HybridBlock, later: int, room: float
-) -> HybridBlock:
+def fastest(space: Space, block: HybridBlock, later: int, room: float) -> HybridBlock:
     """The stage with those forward passes run again that leave it fastest in `room` bytes."""
-    problem, rules = space.problem, space.rules
+    problem, rules, swaps = space.problem, space.arrays.rules, space.arrays.swaps
+    items, scratch = block.items, space.arrays.scratch
     every = problem.parts(items)
     if not rules.partwise:
         last = every if problem.ahead[items].any() else every[:0]
@@ -292,17 +278,15 @@ def fastest(
     if need <= 0:
         return start
     budget, chosen = np.inf, None
-    while True:
-        answer, taken = fewest_swaps(bits, space.swaps, i, y, need, budget)
-        if answer != 1:
-            break
-        chosen = np.array(taken)
-        spent = float(space.swaps.cost[i, chosen].sum())
+    scratch.block[:] = np.bitwise_or.reduce(words_of(items, problem.n))
+    while fewest_swaps(swaps, scratch, i, y, need, budget) == 1:
+        chosen = scratch.took[1 : scratch.took[0] + 1].copy()
+        spent = float(swaps.cost[i, chosen].sum())
         if spent <= 0:
             break
         budget = spent * (1 - MARGIN)
     if chosen is None:  # it was found before
         return start
     again = fastest.copy()
-    again[space.swaps.part[chosen]] ^= True
+    again[swaps.part[chosen]] ^= True
     return block._replace(recomputed=every[again[every]])

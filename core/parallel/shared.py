@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_formula import MARGIN, ROOM
-from dnnp.core.kernels.kernel import callee, kernel
+from dnnp.core.cost.load_formula import MARGIN, ROOM, load_of
+from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.parallel import HybridBlock, HybridProblem
@@ -119,16 +119,6 @@ class Board(NamedTuple):
     """i64[5], of a label to be added: stages, replicas, devices, team, label before."""
 
 
-class Work(NamedTuple):
-    """Work space, as `gather` and `most_in_flight` need it."""
-
-    sums: Floats
-    block: np.ndarray
-    cost: Floats
-    save: Floats
-    took: Ints
-
-
 @callee
 def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
     """Keep a label of a set unless another one is no worse; drop those that it is no worse than.
@@ -184,11 +174,10 @@ def _hopeless(rules, share, limit, rest, devices, load):  # type: ignore[no-unty
 
 
 @callee
-def _add_shared(  # type: ignore[no-untyped-def]
-    family, rules, share, limit, small, large, board, work
-):
-    """Labels of a set whose first stage is shared; False: there is no room."""
-    labels, new, sums = board.labels, board.new, work.sums
+def _add_shared(a, share, limit, small, large, board):  # type: ignore[no-untyped-def]
+    """Add labels of a set whose first stage is shared; False: there is no room."""
+    family, rules, sums = a.family, a.rules, a.scratch.sums
+    labels, new = board.labels, board.new
     i, rest = share.degree, family.work[len(family.work) - 1] - family.work[large]
     room = True
     for asked in range(share.first, share.last + 1):
@@ -196,12 +185,7 @@ def _add_shared(  # type: ignore[no-untyped-def]
         if family.unfit[large, kind, i] > family.unfit[small, kind, i]:
             continue
         compute = family.time[large, kind, i] - family.time[small, kind, i]
-        if rules.comm == 0:
-            load = sums[0, i] + compute + sums[1, i]
-        elif rules.comm == 1:
-            load = max(compute, sums[0, i] + sums[1, i])
-        else:
-            load = max(compute, sums[0, i], sums[1, i])
+        load = load_of(rules.comm, sums[0, i], compute, 0.0, sums[1, i])
         fixed = family.fixed[large, kind, i] - family.fixed[small, kind, i]
         each = family.held[large, kind, i] - family.held[small, kind, i]
         if kind == 1:
@@ -227,10 +211,10 @@ def _add_shared(  # type: ignore[no-untyped-def]
 
 
 @callee
-def _add_own(  # type: ignore[no-untyped-def]
-    family, swaps, teams, rules, share, limit, small, large, board, work
-):
-    """Labels of a set whose first stage is one of some devices; 1: known, 0: not, -1: no room."""
+def _add_own(a, share, limit, small, large, board):  # type: ignore[no-untyped-def]
+    """Add labels of a set whose first stage is one of some devices; 1: known, 0: not, -1: no
+    room."""
+    family, teams, rules = a.family, a.teams, a.rules
     labels, new, known = board.labels, board.new, 1
     rest = family.work[len(family.work) - 1] - family.work[large]
     mine = family.work[large] - family.work[small]
@@ -238,11 +222,7 @@ def _add_own(  # type: ignore[no-untyped-def]
         d, devices = teams.replicas[c], teams.devices[c]
         if mine > devices * (limit + rules.slack):
             continue
-        y = most_in_flight(
-            family, swaps, rules, limit, small, large, teams.degree[c], d,
-            (rules.most_replicas + d - 1) // d,
-            work.sums, work.block, work.cost, work.save, work.took,
-        )  # fmt: skip
+        y = most_in_flight(a, limit, small, large, c)
         if y < 0:
             y, known = -1 - y, 0
         if y == 0:
@@ -264,13 +244,19 @@ def _add_own(  # type: ignore[no-untyped-def]
     return known
 
 
-@callee
-def _share(  # type: ignore[no-untyped-def]
-    family, nets, swaps, teams, rules, share, limit, board, work
-):
-    """Labels of all sets; 1: known, 0: not, -1: no room."""
+@lean
+def share_cover(a, share, limit, board):  # type: ignore[no-untyped-def]
+    """Find labels of all sets, with own stages below `limit`, from that of no items on.
+
+    Returns
+    -------
+    int
+        1: they are known; 0: the search for parts to run again gave up; -1: there is no room.
+    """
+    family, rules = a.family, a.rules
     sets, known = len(family.work), 1
     widest = rules.devices * (max(limit, share.budget) + rules.slack)
+    _add(board, 0, 0.0, 0.0)
     for small in range(sets - 1):
         if board.head[small] < 0:
             continue
@@ -280,62 +266,24 @@ def _share(  # type: ignore[no-untyped-def]
             q += 1
             if large <= small or not holds(family.words, small, large):
                 continue
-            gather(family, nets, small, large, work.sums)
-            if share.most > 0 and not _add_shared(
-                family, rules, share, limit, small, large, board, work
-            ):
+            gather(a, small, large)
+            if share.most > 0 and not _add_shared(a, share, limit, small, large, board):
                 return -1
             if share.only[large] > share.only[small]:
                 continue
-            if rules.partwise:
-                for w in range(len(work.block)):
-                    work.block[w] = family.words[large, w] & ~family.words[small, w]
-            answer = _add_own(family, swaps, teams, rules, share, limit, small, large, board, work)
+            answer = _add_own(a, share, limit, small, large, board)
             if answer < 0:
                 return -1
             known = min(known, answer)
     return known
 
 
-@kernel
-def share_cover(family, nets, swaps, teams, rules, share, limit, most):  # type: ignore[no-untyped-def]
-    """Labels of all sets, `most` of them, with own stages below `limit`.
-
-    Returns
-    -------
-    The arrays of `Labels`; how many there are; the first label of the set of all items, -1: none;
-    whether there was room for all; and whether the search for parts to run again never gave up.
-    """
-    n = swaps.cost.shape[1]
-    labels = Labels(
-        np.empty(most),
-        np.empty(most),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-    )
-    head, count = np.full(len(family.work), -1, np.int64), np.zeros(1, np.int64)
-    new = np.zeros(5, np.int64)
-    new[3], new[4] = -1, -1
-    board = Board(labels, head, count, new)
-    work = Work(
-        np.zeros((4, family.weight.shape[1])),
-        np.zeros(family.words.shape[1], np.uint64),
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(2 * n + 1, np.int64),
-    )
-    _add(board, 0, 0.0, 0.0)
-    answer = _share(family, nets, swaps, teams, rules, share, limit, board, work)
-    return (
-        labels.load, labels.memory, labels.stages, labels.replicas, labels.devices, labels.team,
-        labels.before, labels.held, labels.following,
-        count[0], head[len(head) - 1], answer >= 0, answer == 1,
-    )  # fmt: skip
+def new_board(sets: int, most: int) -> Board:
+    """Room for so many labels, of which there are none."""
+    whole = [np.empty(most, dtype=np.int64) for _ in Labels._fields[2:]]
+    labels = Labels(np.empty(most), np.empty(most), *whole)
+    new = np.array([0, 0, 0, -1, -1])
+    return Board(labels, np.full(sets, -1), np.zeros(1, dtype=np.int64), new)
 
 
 def way_to(labels: Labels, label: int) -> list[tuple[int, int, int]]:
@@ -459,7 +407,7 @@ def _without_shared(
 
 def _search(space: Space, low: float, state: _State, most: int, run: Run) -> None:
     """Look at boxes until none is left, or as many as `most` times the effort."""
-    state.add(low, -1.0, space.top, 0.0, space.rules.room)
+    state.add(low, -1.0, space.top, 0.0, space.arrays.rules.room)
     for _ in range(max(int(most * run.effort), 1)):
         if not state.boxes or run.stop():
             break
@@ -499,7 +447,9 @@ def _look_into(space: Space, box: _Box, floor: float, state: _State, run: Run) -
             run.keep(blocks, value, METHOD)
             run.stands(value=value)
     costs = costs_of(space.problem, first)
-    shared = float(labels.load[ends[0]]) - space.rules.slack * space.problem.options.shared_stages
+    shared = (
+        float(labels.load[ends[0]]) - space.arrays.rules.slack * space.problem.options.shared_stages
+    )
     bound = max(box.bound, floor, max(box.low, 0.0) + shared)
     if memory_of(first, costs) <= space.problem.memory * ROOM:
         _halve(box, bound, value_of(first, costs) - shared_time(first, costs), shared, state)
@@ -530,7 +480,7 @@ def _halve(box: _Box, bound: float, own: float, shared: float, state: _State) ->
 
 def _labels(space: Space, box: _Box, budget: float) -> tuple[Labels, Ints, bool] | None:
     """Labels of all items below the limits of a box, least shared time first; None: too many."""
-    problem, rules = space.problem, space.rules
+    problem, rules = space.problem, space.arrays.rules
     first, last = (PLAIN, AGAIN) if rules.partwise else (rules.first, rules.last)
     weighed = bool(np.isfinite(rules.room))
     holds = bool((problem.held > 0).any() or (problem.kept > 0).any())
@@ -552,17 +502,14 @@ def _labels(space: Space, box: _Box, budget: float) -> tuple[Labels, Ints, bool]
     own = rules._replace(room=rules.room - box.least_memory)
     size = FEW_LABELS
     while True:
-        found = share_cover(
-            space.family, space.nets, space.swaps, space.teams, own, share, box.high, size
-        )
-        *arrays, _, first_end, enough, known = found
-        if enough:
+        board = new_board(len(only), size)
+        known = share_cover(space.arrays._replace(rules=own), share, box.high, board)
+        if known >= 0:
             break
         if size >= MOST_LABELS:
             return None
         size *= 8
-    labels = Labels(*(np.asarray(values) for values in arrays))
-    ends, end = [], int(first_end)
+    labels, ends, end = board.labels, list[int](), int(board.head[-1])
     while end >= 0:
         ends.append(end)
         end = int(labels.following[end])
@@ -576,16 +523,19 @@ def _blocks(space: Space, labels: Labels, end: int, box: _Box) -> list[HybridBlo
     later = [0] * len(ways)
     for w in range(len(ways) - 2, -1, -1):
         team = ways[w + 1][2]
-        later[w] = later[w + 1] + (1 if team < 0 else int(space.teams.replicas[team]))
+        later[w] = later[w + 1] + (1 if team < 0 else int(space.arrays.teams.replicas[team]))
     room = space.problem.memory * ROOM - box.least_memory
     blocks = []
     for (small, large, team), after in zip(ways, later, strict=True):
-        items, bits = items_between(space, small, large)
+        items = items_between(space, small, large)
         if team < 0:
             again = space.problem.parts(items if -1 - team == AGAIN else items[:0])
             blocks.append(HybridBlock(items, space.problem.whole, 1, again, shared=True))
             continue
-        degree, replicas = int(space.teams.degree[team]), int(space.teams.replicas[team])
+        degree, replicas = (
+            int(space.arrays.teams.degree[team]),
+            int(space.arrays.teams.replicas[team]),
+        )
         block = HybridBlock(items, degree, replicas, items[:0])
-        blocks.append(fastest(space, items, bits, block, after, room))
+        blocks.append(fastest(space, block, after, room))
     return blocks

@@ -74,6 +74,13 @@ def words_of(items: Ints, n: int) -> np.ndarray:
     return found
 
 
+def packed(sets: Bools) -> np.ndarray:
+    """Sets of items (bool[sets, n]) as bit sets, u64[sets, n // 64 + 1]."""
+    bits = np.zeros((len(sets), (sets.shape[1] // 64 + 1) * 64), dtype=np.bool_)
+    bits[:, : sets.shape[1]] = sets
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+
+
 def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     """Enumerate the ideals of items 0..n-1 with precedence pairs tail < head.
 
