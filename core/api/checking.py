@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dnnp.callbacks import Bar
+from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
+from dnnp.core.check.plan import INFEASIBLE, PlanReport, check_choices, check_plan
+from dnnp.core.check.schedule import ScheduleReport, check_schedule
+from dnnp.core.check.stream import check_stream as check_records
+from dnnp.core.check.violation import Violation
+from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.errors import (
     FormatError,
     GateError,
@@ -13,23 +20,22 @@ from dnnp.core.model.errors import (
     UncheckableError,
     VerificationError,
 )
+from dnnp.core.model.graph import Graph as NodeGraph
+from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
+from dnnp.formats.graph import clustering_of, digest_of, graph_of
+from dnnp.formats.plan import plan_digest, plan_of
+from dnnp.formats.spread import unknown_words
+from dnnp.formats.stream import Stream
 from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
 from dnnp.options.run import CheckOptions
 from dnnp.step import function
 
 if TYPE_CHECKING:
-    from dnnp.callbacks import Bar
     from dnnp.core.certificates.certificate import CertificateReport
-    from dnnp.core.check.plan import PlanReport
-    from dnnp.core.check.schedule import ScheduleReport
-    from dnnp.core.check.violation import Violation
-    from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.graph import Graph as NodeGraph
-    from dnnp.core.model.plan import Plan
-    from dnnp.formats.stream import Stream
+
 
 COUNTED = ("node", "tensor", "group", "stage")
 """Kinds of record that a summary counts."""
@@ -71,8 +77,6 @@ class Findings:
     def status(self) -> int:
         """Of dnnp-check: 0 if all holds, 9 if all that can be checked; else 4 if but memory is
         wrong, 6 if only a proof is missing, 3."""
-        from dnnp.core.check.plan import INFEASIBLE
-
         kinds = {violation.kind for violation in self.violations} - {"unchecked"}
         if not kinds:
             return UncheckableError.exit_status if self.violations else 0
@@ -98,8 +102,6 @@ class Findings:
     @property
     def gap(self) -> float | None:
         """The gap to that bound; 0 where a plan counts as optimal."""
-        from dnnp.core.model.plan import CLOSED
-
         if self.plan is None or self.bound is None:
             return None
         gap = replace(self.plan, bound=self.bound).gap
@@ -144,8 +146,6 @@ class Findings:
 
     def _shown(self, plan: Plan, value: float) -> str:
         """The value of a plan, and how many samples a second that is."""
-        from dnnp.core.model.plan import OBJECTIVES
-
         rated = self.in_seconds and value > 0 and plan.objective != "latency"
         rate = f", {1 / value:.4g} samples/s" if rated else ""
         return f"{OBJECTIVES[plan.objective]} {shown_time(value, self.in_seconds)}{rate}"
@@ -211,22 +211,12 @@ def check_stream(stream: Stream, options: CheckOptions) -> Findings:
 
 
 def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
-    from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
-    from dnnp.core.check.plan import check_choices, check_plan
-    from dnnp.core.check.schedule import check_schedule
-    from dnnp.core.check.stream import check_stream as check_records
-    from dnnp.core.model.cluster import singletons
-    from dnnp.formats.graph import digest_of
-    from dnnp.formats.plan import plan_digest
-
     graph, clustering, plan = _content(stream)
     require(stream, options)
     bounds = stream.get("bound") if options.certificate else []
     if options.certificate and (plan is None or not bounds):
         missing = "plan" if plan is None else "bound"
         raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)
-    from dnnp.formats.spread import unknown_words
-
     violations, digest, report = [], None, None
     if graph is not None:
         violations += check_graph(graph)
@@ -274,9 +264,6 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
 
 def _content(stream: Stream) -> tuple[NodeGraph | None, Clustering | None, Plan | None]:
     """Graph, groups and plan; no graph where there is a schedule and nothing to have it from."""
-    from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.formats.plan import plan_of
-
     if stream.get("schedule") and not any(map(stream.get, GRAPH)):
         return None, None, None
     graph = graph_of(stream)

@@ -8,19 +8,22 @@ import os
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dnnp.callbacks import Caller, open_source
+from dnnp.core.coarsen.coarsen import Coarsening
+from dnnp.core.coarsen.coarsen import coarsen as group_nodes
+from dnnp.core.coarsen.layers import Given, paths_of
+from dnnp.core.coarsen.mirror import mirrored, twins_of
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.rules import RuleSet
 from dnnp.core.model.text import counted
+from dnnp.formats.fields import MAX_NUMBER
+from dnnp.formats.graph import graph_of
+from dnnp.formats.stream import Record, Stream, forward_pass
 from dnnp.options.graph import CoarsenOptions
 from dnnp.step import step
-
-if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.core.coarsen.coarsen import Coarsening
-    from dnnp.core.coarsen.layers import Given
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.model.rules import RuleSet
-    from dnnp.formats.stream import Record, Stream
 
 
 def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
@@ -52,12 +55,6 @@ coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
 
 
 def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
-    from dnnp.core.coarsen.coarsen import coarsen as group_nodes
-    from dnnp.core.coarsen.layers import paths_of
-    from dnnp.core.coarsen.mirror import mirrored, twins_of
-    from dnnp.formats.graph import graph_of
-    from dnnp.formats.stream import forward_pass
-
     caller, share, chains = options.caller, options.max_share, options.chain_share
     whole = graph_of(stream)
     twins = twins_of(stream.get("node"))
@@ -138,8 +135,6 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     FormatError
         The file is not the model that was imported, or its nodes are not the stream's.
     """
-    from dnnp.callbacks import open_source
-    from dnnp.core.coarsen.layers import Given
     from dnnp.core.runtime.model.fusions import fused_groups, title
     from dnnp.formats.onnx.value_types import types_of
 
@@ -166,8 +161,6 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
 
 def _report_cuts(given: Given, result: Coarsening, others: bool, caller: Caller) -> None:
     """Say which fused groups had to be cut, and which filled, where that can still be told."""
-    import numpy as np
-
     label, sizes = result.clustering.label, np.diff(result.clustering.member_ptr)
     cut = [
         rule
@@ -210,8 +203,6 @@ def _why_not(options: CoarsenOptions, n: int, result: Coarsening) -> str:
 
 def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:
     """Group records; costs are sums over the members."""
-    from dnnp.formats.fields import MAX_NUMBER
-
     clustering = result.clustering
     ids = graph.node_ids.tolist()
     times = {c: t.tolist() for c, t in clustering.times.items()}

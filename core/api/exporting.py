@@ -107,12 +107,13 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     """Write the models of a stream to a folder; raises what `export` does."""
     from dnnp.callbacks import open_source
     from dnnp.deployment.parts import parts_of
-    from dnnp.deployment.shards import has_shards, parts_of_shards, sharded_of
+    from dnnp.deployment.shards import parts_of_shards, sharded_of
     from dnnp.formats.export.manifest import about, manifest_of, planned_sizes
     from dnnp.formats.export.stage_folder import write_export
     from dnnp.formats.onnx.stages import split_model
     from dnnp.formats.onnx.value_types import types_of
     from dnnp.formats.plan import refuse_training
+    from dnnp.plans.read import has_shards
 
     caller = options.caller
     graph, plan = _planned(stream)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from dnnp.core.check.plan import PlanReport
+from dnnp.core.check.schedule import ScheduleReport
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.plan import Plan
 from dnnp.core.model.text import shown_bytes, shown_seconds
+from dnnp.formats.stream import Record, Stream
 from dnnp.options.run import CheckOptions
-
-if TYPE_CHECKING:
-    from dnnp.core.check.plan import PlanReport
-    from dnnp.core.check.schedule import ScheduleReport
-    from dnnp.core.model.plan import Plan
-    from dnnp.formats.stream import Record, Stream
 
 MEASURES = ("throughput_per_s", "latency_p99_s")
 """Fields of a run that gates judge."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from dnnp.callbacks import Caller
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import shown_seconds
+from dnnp.formats.inputs.devices import DeviceSpec, device_names, load_device
+from dnnp.formats.stream import Record, Stream, read_bytes
 from dnnp.options.choices import MEASURED
 from dnnp.options.graph import ProfileOptions
-from dnnp.pricing.costs import check_units, note_unfitted, write_costs
+from dnnp.pricing.costs import (
+    analytic_times,
+    check_units,
+    describe_costs,
+    note_unfitted,
+    write_costs,
+)
 from dnnp.step import step
-
-if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.core.model.graph import Floats
-    from dnnp.formats.inputs.devices import DeviceSpec
-    from dnnp.formats.stream import Record, Stream
 
 
 def profile_stream(stream: Stream, options: ProfileOptions) -> None:
@@ -34,8 +37,6 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
-    from dnnp.pricing.costs import describe_costs
-
     if options.costs:
         from dnnp.pricing.given import price_given
 
@@ -58,7 +59,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
 
         price_by_runs(stream, options.from_run, options.caller)
     if options.tensor_parallel is not None:
-        from dnnp.pricing.shards import price_shards
+        from dnnp.core.extras.shards import price_shards
 
         price_shards(stream, options.devices, options.tensor_parallel)
     describe_costs(stream, options.caller)
@@ -93,7 +94,6 @@ def price_scaled(
     check_units(stream)
     from dnnp.core.profile.work import scaled_times, work_of
     from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.pricing.rooflines import analytic_times
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph)
@@ -132,8 +132,6 @@ def _lists(times: dict[str, Floats]) -> dict[str, list[float]]:
 
 def _source(stream: Stream, start: str) -> DeviceSpec:
     """The device that was measured."""
-    from dnnp.formats.inputs.devices import device_names, load_device
-
     if start != MEASURED:
         return load_device(start)
     priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
@@ -157,7 +155,6 @@ def _report_errors(
 ) -> None:
     """Compare with a stream of the same model that was measured on the target."""
     from dnnp.core.profile.work import scaling_error
-    from dnnp.formats.stream import read_bytes
 
     other = read_bytes(caller.read_input(path), path)
     kind = "group" if stream.get("group") else "node"

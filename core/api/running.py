@@ -4,37 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dnnp.callbacks import Caller, open_source
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
+from dnnp.core.model.graph import Graph as NodeGraph
+from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted
+from dnnp.core.runtime.execute import execute
+from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
+from dnnp.core.runtime.model.device_mapping import may_use_tf32, parse_options, parse_places
+from dnnp.core.runtime.model.providers import provider_name, require_provider, short_name
+from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.weights import Weights, random_weights, shard_weights
+from dnnp.core.runtime.pipeline.prepare import Pipeline, count_sessions, open_pool, prepare
+from dnnp.core.runtime.pipeline.schedule_orders import Program
+from dnnp.core.runtime.pipeline.sources import RunCallbacks, widest
+from dnnp.core.runtime.report.choice import Offer
+from dnnp.core.runtime.report.outcome import NO_FORECAST, Checks, Forecast, Outcome
+from dnnp.core.runtime.report.verify import tolerance_for
+from dnnp.core.runtime.workers.pool import Rules
 from dnnp.deployment.load import load_of, sweep_of
 from dnnp.deployment.parts import one_by_one, program_of_stream
+from dnnp.formats.files import whole_file
+from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.header import stamped
+from dnnp.formats.onnx.value_types import types_of
+from dnnp.formats.plan import check_runnable, plan_digest, plan_of
+from dnnp.formats.spread import unknown_words
+from dnnp.formats.stream import Stream
+from dnnp.formats.tensors import write_outputs
 from dnnp.graph import Graph
 from dnnp.options.run import SWEEP, RunOptions
+from dnnp.plans.compare_methods import offer_of
+from dnnp.plans.read import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
 from dnnp.search_run import Shown
 from dnnp.step import function
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from onnx import ModelProto
 
-    from dnnp.callbacks import Caller
-    from dnnp.core.model.graph import Graph as NodeGraph
-    from dnnp.core.model.plan import Plan, Stage
-    from dnnp.core.runtime.model.session import SessionConfig
-    from dnnp.core.runtime.model.weights import Weights
-    from dnnp.core.runtime.pipeline.prepare import Pipeline
-    from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.core.runtime.pipeline.sources import RunCallbacks
-    from dnnp.core.runtime.report.choice import Offer
-    from dnnp.core.runtime.report.outcome import Checks, Forecast, Outcome
-    from dnnp.core.runtime.workers.pool import Rules
     from dnnp.formats.onnx.shards import ShardedModel
-    from dnnp.formats.stream import Stream
+
 
 MEASURED = 0.1
 """Share of the whole work that measuring is taken for, where ways to run the model are compared."""
@@ -45,8 +58,6 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
 
     Whether outputs are right is in the outcome's verdict.
     """
-    from dnnp.formats.plan import plan_digest
-
     if options.calibrate:
         from dnnp.fits.runs import refuse_several_classes, save_calibration
 
@@ -123,8 +134,6 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
     InputFileError
         One of them cannot be written.
     """
-    from dnnp.formats.files import whole_file
-    from dnnp.formats.tensors import write_outputs
     from dnnp.formats.trace_events import write_trace
 
     if options.save_outputs and not outcome.interrupted:
@@ -139,18 +148,6 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
-    from dnnp.callbacks import open_source
-    from dnnp.core.runtime.execute import execute
-    from dnnp.core.runtime.pipeline.prepare import count_sessions, open_pool, prepare
-    from dnnp.core.runtime.pipeline.sources import widest
-    from dnnp.deployment.shards import has_shards
-    from dnnp.formats.graph import graph_of, units_of
-    from dnnp.formats.onnx.value_types import types_of
-    from dnnp.formats.plan import check_runnable, plan_of
-    from dnnp.formats.spread import unknown_words
-    from dnnp.plans.compare_methods import offer_of
-    from dnnp.plans.read import refuse_contradictions, refuse_infeasible, refuse_shards
-
     caller = options.caller
     graph = graph_of(stream)
     plan = plan_of(stream, graph)
@@ -225,8 +222,6 @@ class _Course:
 
 def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -> _Course:
     """By the schedule of the stream, one sample at a time for latency, or stage by stage."""
-    from dnnp.core.runtime.report.outcome import NO_FORECAST, Forecast
-
     program = program_of_stream(stream, plan, options.samples)
     if program is not None:
         share = program.transfer_share if program.unit_orders.transfers else None
@@ -244,7 +239,6 @@ def _shard_course(
     stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions, model: ModelProto
 ) -> _Course:
     """Stages that several devices hold together: the parts of each device."""
-    from dnnp.core.runtime.report.outcome import NO_FORECAST
     from dnnp.deployment.shards import sharded_of
 
     found = sharded_of(options.caller, stream, graph, plan, model)
@@ -264,8 +258,6 @@ def _weights(
     options: RunOptions, model: ModelProto, folder: Path, made: ShardedModel | None
 ) -> Weights:
     """Weights that are drawn, if that was asked for, and parts that no file has as they are."""
-    from dnnp.core.runtime.model.weights import random_weights, shard_weights
-
     weights: Weights = {}
     if options.random_weights is not None:
         weights = random_weights(model, options.random_weights, folder)
@@ -279,10 +271,6 @@ def _checks(
     options: RunOptions, pipeline: Pipeline, course: _Course, offer: Offer | None
 ) -> Checks:
     """What to do besides measuring."""
-    from dnnp.core.runtime.model.device_mapping import may_use_tf32
-    from dnnp.core.runtime.report.outcome import Checks
-    from dnnp.core.runtime.report.verify import tolerance_for
-
     tolerance = None
     if options.verify:
         tf32 = may_use_tf32(pipeline.homes, pipeline.config)
@@ -321,10 +309,6 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
     UnavailableError
         This build has not got a provider.
     """
-    from dnnp.core.runtime.model.device_mapping import parse_options, parse_places
-    from dnnp.core.runtime.model.providers import provider_name, require_provider, short_name
-    from dnnp.core.runtime.model.session import SessionConfig
-
     provider, targets = short_name(provider_name(options.provider)), parse_places(options.place)
     providers = dict.fromkeys([*(t.provider for t in targets.values()), provider])
     for name in providers:
@@ -343,9 +327,6 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
 
 def _rules(options: RunOptions) -> Rules:
     """What holds for workers that are no threads."""
-    from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
-    from dnnp.core.runtime.workers.pool import Rules
-
     caller = options.caller
     return Rules(
         options.retries, allowed_seconds(), allowed_bytes(), caller.note, lambda: caller.interrupted
@@ -354,8 +335,6 @@ def _rules(options: RunOptions) -> Rules:
 
 def _watch(caller: Caller, shown: Shown, *, compare: bool) -> RunCallbacks:
     """How a run talks to whoever asked for it."""
-    from dnnp.core.runtime.pipeline.sources import RunCallbacks
-
     # The same samples go through several times more where ways to run the model are compared.
     measured = MEASURED if compare else 1.0
 

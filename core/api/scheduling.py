@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.schedule import Placement, Point, Schedule, check_placement
+from dnnp.core.schedule.auto import solve, trade_off
+from dnnp.core.schedule.problem import Wanted, peak_memory, problem_of, with_limit
+from dnnp.core.schedule.transfers import global_order, split_backward, with_transfers
+from dnnp.formats.schedule import schedule_line, schedule_records
+from dnnp.formats.spread import unknown_words
+from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
 from dnnp.options.split import ScheduleOptions
 from dnnp.search_run import run_of, with_bar
 from dnnp.step import changed, function
-
-if TYPE_CHECKING:
-    from dnnp.core.model.schedule import Placement, Point, Schedule
-    from dnnp.formats.stream import Stream
 
 MOST_BLOCKS = 1_000_000
 """Blocks of a schedule."""
@@ -42,9 +43,6 @@ def schedule(graph: Graph | None, options: ScheduleOptions) -> Graph:
 
 def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     """Find the schedule of a stream; see `schedule`."""
-    from dnnp.core.schedule.auto import solve, trade_off
-    from dnnp.core.schedule.problem import Wanted
-
     caller = options.caller
     with caller.interruptible():
         run = run_of(
@@ -111,10 +109,6 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
 
 def limited_placement(placement: Placement, options: ScheduleOptions, mode: str) -> Placement:
     """The placement with the limits and the transfers that are asked for."""
-    from dnnp.core.model.schedule import check_placement
-    from dnnp.core.schedule.problem import with_limit
-    from dnnp.core.schedule.transfers import split_backward, with_transfers
-
     if options.memory is not None:
         placement = with_limit(placement, options.memory)
         check_placement(placement)
@@ -151,11 +145,6 @@ def _put(
     options: ScheduleOptions,
 ) -> None:
     """Put the schedule into the stream, and say what it is."""
-    from dnnp.core.schedule.problem import peak_memory, problem_of
-    from dnnp.core.schedule.transfers import global_order
-    from dnnp.formats.schedule import schedule_line, schedule_records
-    from dnnp.formats.spread import unknown_words
-
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()
     peak, order = peak_memory(problem, start), global_order(problem, start)

@@ -15,7 +15,7 @@ from dnnp.formats.stream import read_bytes
 from dnnp.formats.workloads.costgraph import read_costgraph
 from dnnp.formats.workloads.msr import read_split, read_workload
 from dnnp.formats.workloads.piper import read_piper
-from dnnp.own_graphs import read_own
+from dnnp.loading import read_own
 from support.run import dnnp
 
 

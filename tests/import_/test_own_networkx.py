@@ -13,7 +13,7 @@ from import_.own import Own, networkx_of, own_graphs
 
 import dnnp
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.own_graphs import read_networkx
+from dnnp.loading import read_networkx
 
 
 def small() -> networkx.DiGraph:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 
+from dnnp.core.extras.shards import layout_record, operators_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.tensor_parallel.rules import Operator, Rule, rules
@@ -16,7 +17,6 @@ from dnnp.formats.onnx.import_model import import_onnx
 from dnnp.formats.onnx.stages import StageModel, split_model
 from dnnp.formats.onnx.value_types import types_of
 from dnnp.formats.stream import Stream
-from dnnp.pricing.shards import layout_record, operators_of
 
 Choice = Callable[[int, Operator, tuple[Rule, ...]], Rule]
 """Of a node by its position the rule among those that there are."""

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.text import counted
+from dnnp.core.runtime.model.inputs import Sample, bind_names, input_specs, random_inputs
+from dnnp.core.runtime.pipeline.schedule_orders import Program
+from dnnp.core.runtime.pipeline.sources import Arrivals, FileRun, Item, Traffic
+from dnnp.core.runtime.report.sweep import Sweep
+from dnnp.formats.onnx.value_types import known_shapes
+from dnnp.formats.stream import Stream
+from dnnp.formats.tensors import read_inputs
 from dnnp.options.run import SWEEP, RunOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.core.runtime.model.inputs import Sample
-    from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.core.runtime.pipeline.sources import Arrivals, FileRun, Item, Traffic
-    from dnnp.core.runtime.report.sweep import Sweep
-    from dnnp.formats.stream import Stream
 
 SAMPLES = 32
 """Samples that are measured at least where nothing says how many."""
@@ -63,8 +65,6 @@ def load_of(
     FormatError, InputFileError
         Inputs that do not fit the model, or cannot be read.
     """
-    from dnnp.core.runtime.pipeline.sources import Traffic
-
     read = _reader(options, stream, model)
     warmup = WARMUP if options.warmup is None else options.warmup
     load = Traffic([], 0, warmup, options.queue, program=program)
@@ -102,8 +102,6 @@ def sweep_of(options: RunOptions) -> Sweep | None:
     """The rates to try after the measurement, if that was asked for."""
     if options.rate != SWEEP:
         return None
-    from dnnp.core.runtime.report.sweep import Sweep
-
     return Sweep(
         options.arrivals,
         options.seed,
@@ -127,8 +125,6 @@ def _measured(options: RunOptions, program: Program | None, arrivals: Arrivals |
 
 
 def _arrivals(options: RunOptions) -> Arrivals | None:
-    from dnnp.core.runtime.pipeline.sources import Arrivals
-
     if options.rate is None or isinstance(options.rate, str):
         return None
     return Arrivals(options.arrivals, float(options.rate), options.seed)
@@ -146,10 +142,6 @@ def _refuse_with_schedule(options: RunOptions, count: int) -> None:
 
 def _reader(options: RunOptions, stream: Stream, model: ModelProto) -> Read:
     """Reads one sample, checks it, and says once where sizes are not those that were predicted."""
-    from dnnp.core.runtime.model.inputs import bind_names, input_specs
-    from dnnp.formats.onnx.value_types import known_shapes
-    from dnnp.formats.tensors import read_inputs
-
     specs, shapes = input_specs(model), known_shapes(stream)
     told: set[str] = set()
 
@@ -173,9 +165,6 @@ def _samples(
     options: RunOptions, stream: Stream, model: ModelProto, read: Read, total: int
 ) -> list[Sample]:
     """The given inputs, or up to `total` random ones of the shapes that were imported."""
-    from dnnp.core.runtime.model.inputs import random_inputs
-    from dnnp.formats.onnx.value_types import known_shapes
-
     if options.inputs:
         return [read(path) for path in options.inputs]
     shapes = known_shapes(stream)
@@ -185,8 +174,6 @@ def _samples(
 
 def _files(options: RunOptions, read: Read) -> FileRun | None:
     """The files that go through once each; None: the inputs are repeated, or random."""
-    from dnnp.core.runtime.pipeline.sources import FileRun
-
     paths = [os.fspath(path) for path in options.inputs]
     many = [path for path in paths if path == "-" or _holds_many(path)]
     if options.outputs is None and not many:
@@ -271,8 +258,6 @@ def _target(path: str, outputs: str | None) -> str | None:
 
 
 def _items(paths: Iterator[str], outputs: str | None) -> Iterator[Item]:
-    from dnnp.core.runtime.pipeline.sources import Item
-
     return (Item(path, _target(path, outputs)) for path in paths)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dnnp.callbacks import Caller
+from dnnp.core.check.passes import check_passes
+from dnnp.core.check.schedule import check_schedule
+from dnnp.core.cost.runnable import runnable_parts
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.graph import Graph as NodeGraph
+from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import counted
-
-if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.core.model.graph import Graph as NodeGraph
-    from dnnp.core.model.plan import Plan, Stage
-    from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.formats.export.manifest import Role
-    from dnnp.formats.stream import Stream
+from dnnp.core.runtime.pipeline.schedule_orders import Program, program_of
+from dnnp.formats.export.manifest import Role
+from dnnp.formats.graph import units_of
+from dnnp.formats.plan import plan_digest
+from dnnp.formats.stream import Stream
 
 MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
 """Kinds of violation with which a schedule cannot be followed."""
@@ -31,11 +34,6 @@ def program_of_stream(stream: Stream, plan: Plan, samples: int | None) -> Progra
     UsageError
         It is for another number of samples, or holds what cannot run.
     """
-    from dnnp.core.check.passes import check_passes
-    from dnnp.core.check.schedule import check_schedule
-    from dnnp.core.runtime.pipeline.schedule_orders import program_of
-    from dnnp.formats.plan import plan_digest
-
     if not stream.get("schedule"):
         return None
     (schedule, *others), blocks = stream.get("schedule"), stream.get("block")
@@ -61,9 +59,6 @@ def one_by_one(
     caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan
 ) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
     """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
-    from dnnp.core.cost.runnable import runnable_parts
-    from dnnp.formats.graph import units_of
-
     parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
     if len(parts) > len(plan.stages):
         caller.note(
@@ -91,8 +86,6 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
     FormatError, UsageError
         See `program_of_stream`.
     """
-    from dnnp.formats.export.manifest import Role
-
     stages: Sequence[Stage]
     owners: Sequence[int]
     program = program_of_stream(stream, plan, None)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dnnp.callbacks import Caller
+from dnnp.core.cost.collectives import collective_time
+from dnnp.core.cost.runnable import cut_tasks
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.shards import Share
 from dnnp.core.model.text import counted
+from dnnp.deployment.parts import Parts, in_turn
+from dnnp.formats.export.manifest import Role
+from dnnp.formats.onnx.scope import reads, writes
+from dnnp.formats.onnx.shard_ops import Layout
+from dnnp.formats.onnx.shards import ShardedModel, StageLayout, Task, shard_model
+from dnnp.formats.onnx.value_types import types_of
+from dnnp.formats.plan import refuse_training
+from dnnp.formats.stream import Stream
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-    from dnnp.callbacks import Caller
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import Plan, Stage
-    from dnnp.core.model.shards import Share
-    from dnnp.deployment.parts import Parts
-    from dnnp.formats.onnx.shard_ops import Layout
-    from dnnp.formats.onnx.shards import ShardedModel, Task
-    from dnnp.formats.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +44,6 @@ class Sharded:
     """Which shard of that stage each of them belongs to, from 0."""
 
 
-def has_shards(plan: Plan) -> bool:
-    """Whether a plan has stages that several devices hold together."""
-    return any(stage.shards > 1 for stage in plan.stages)
-
-
 def sharded_of(
     caller: Caller, stream: Stream, graph: Graph, plan: Plan, model: ModelProto
 ) -> Sharded:
@@ -54,10 +56,6 @@ def sharded_of(
     FormatError
         The plan is for training; see `shard_model`, too.
     """
-    from dnnp.formats.onnx.shards import StageLayout, shard_model
-    from dnnp.formats.onnx.value_types import types_of
-    from dnnp.formats.plan import refuse_training
-
     refuse_training(graph)
     if any(stage.shared for stage in plan.stages):
         raise UsageError(
@@ -97,9 +95,6 @@ def sharded_of(
 
 def parts_of_shards(sharded: Sharded, plan: Plan) -> Parts:
     """The same for an export."""
-    from dnnp.deployment.parts import Parts
-    from dnnp.formats.export.manifest import Role
-
     homes = [*zip(sharded.owners, sharded.shards, strict=True)]
     roles = [
         Role(part, home[0], homes.count(home) == 1, home[1])
@@ -117,8 +112,6 @@ def _shares(graph: Graph, devices: int) -> dict[int, Share]:
 
 
 def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
-    from dnnp.formats.onnx.shard_ops import Layout
-
     v = share.node
     reads = graph.in_idx[graph.in_ptr[v] : graph.in_ptr[v + 1]].tolist()
     writes = graph.out_idx[graph.out_ptr[v] : graph.out_ptr[v + 1]].tolist()
@@ -131,11 +124,6 @@ def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
 
 def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
     """Cut what each device runs into parts that run in one go, and order them."""
-    import numpy as np
-
-    from dnnp.core.cost.runnable import cut_tasks
-    from dnnp.deployment.parts import in_turn
-
     rows = list(made.tasks)
     homes = sorted({(task.stage, task.device) for task in made.tasks.values()})
     number = {place: h for h, place in enumerate(homes)}
@@ -176,8 +164,6 @@ def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tupl
     What depends on weights alone runs with its first reader, so that no tensor is handed on that
     ONNX Runtime computes once and for all when it loads the model.
     """
-    from dnnp.formats.onnx.scope import reads, writes
-
     nodes = [made.model.graph.node[at] for at in made.tasks]
     inputs = {value.name for value in made.model.graph.input}
     inputs -= {tensor.name for tensor in made.model.graph.initializer}
@@ -201,8 +187,6 @@ def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tupl
 
 def _part(stage: Stage, nodes: tuple[int, ...], shard: int, share: float, *, alone: bool) -> Stage:
     """A part of a stage on one of the devices of each replica; `share` of the compute there."""
-    from dataclasses import replace
-
     kind, _, first = stage.device.rpartition("/")
     device = f"{kind}/{int(first) + shard}"
     apart, compute = stage.shards, stage.compute_s * share
@@ -216,8 +200,6 @@ def _part(stage: Stage, nodes: tuple[int, ...], shard: int, share: float, *, alo
 
 def _times(graph: Graph, plan: Plan, made: ShardedModel) -> list[float]:
     """Time of each node that was made, to share the compute of a stage by."""
-    from dnnp.core.cost.collectives import collective_time
-
     device = plan.devices[0]
     place = {node: v for v, node in enumerate(graph.node_ids.tolist())}
     shards = graph.shards

@@ -7,14 +7,24 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from dnnp.core.extras.fit import Block, Fit, Machine
-    from dnnp.core.extras.operator_grid import Case
-    from dnnp.core.profile.kernels import Kernels
+from dnnp.core.extras import operator_times
+from dnnp.core.extras.fit import Block, Fit, Machine, fit
+from dnnp.core.extras.operator_grid import Case, grid
+from dnnp.core.extras.operator_times import cache_sizes, channel_block, copy_rate, memory_size
+from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.profile.kernels import Kernels, subset
+from dnnp.core.profile.work import work_of
+from dnnp.core.runtime.model.providers import ort_version
+from dnnp.formats.files import read_file, scratch_folder, whole_file
+from dnnp.formats.graph import clustering_of, graph_of
+from dnnp.formats.inputs.cost_cache import cpu_model
+from dnnp.formats.stream import read_bytes
+from dnnp.loading import load_onnx
+from dnnp.pricing.costs import fused, kernels_by, kernels_in
 
 Record = dict[str, Any]
 Tell = Callable[[int, int, str], None]
@@ -75,9 +85,6 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
     UsageError
         A stream was not measured on a CPU with as many threads.
     """
-    from dnnp.core.extras.fit import fit
-    from dnnp.core.extras.operator_grid import grid
-
     groups = [group_blocks(path, options.threads) for path in options.streams]
     cases = grid(options.threads, quick=options.quick)
     chains = measured(cases, options.seconds, options.beside, tell)
@@ -99,8 +106,6 @@ def write_device(record: Record, path: str) -> None:
     InputFileError
         It cannot be written.
     """
-    from dnnp.formats.files import whole_file
-
     data = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     with whole_file(path) as file:
         file.write(data.encode())
@@ -119,15 +124,6 @@ def group_blocks(path: str, threads: int) -> Measured:
     UsageError
         It has no groups of one class, or was not measured on a CPU with as many threads.
     """
-    from dnnp.core.extras.fit import Block
-    from dnnp.core.model.errors import UsageError
-    from dnnp.core.profile.kernels import subset
-    from dnnp.core.profile.work import work_of
-    from dnnp.formats.files import read_file
-    from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.formats.stream import read_bytes
-    from dnnp.pricing.rooflines import fused, kernels_in
-
     stream = read_bytes(read_file(path), path)
     how = stream.header.get("measured", {})
     if how.get("provider") != "cpu" or how.get("threads") != threads:
@@ -153,10 +149,6 @@ def group_blocks(path: str, threads: int) -> Measured:
 
 def measured(cases: Sequence[Case], seconds: float, beside: int, tell: Tell) -> Measured:
     """Time cases; the titles of those that fail are kept."""
-    from dnnp.core.extras import operator_times
-    from dnnp.core.extras.fit import Block
-    from dnnp.core.model.errors import InputFileError
-
     kinds: list[str] = []
     blocks: list[Block] = []
     failed: list[str] = []
@@ -184,12 +176,6 @@ def measured(cases: Sequence[Case], seconds: float, beside: int, tell: Tell) -> 
 
 def chain_kernels(case: Case, length: int) -> Kernels:
     """Kernels of a chain; its weights lie where those of the chains that were measured do."""
-    from dnnp.core.profile.work import work_of
-    from dnnp.formats.files import scratch_folder
-    from dnnp.formats.graph import graph_of
-    from dnnp.loading import load_onnx
-    from dnnp.pricing.rooflines import fused, kernels_by
-
     with scratch_folder() as folder:
         path = Path(folder) / "operators.onnx"
         path.write_bytes(case.chain(length).SerializeToString())
@@ -204,19 +190,12 @@ def chain_kernels(case: Case, length: int) -> Kernels:
 
 def start_of_machine() -> Machine:
     """What the system tells of this machine, and rates to start a fit from."""
-    from dnnp.core.extras.fit import Machine
-    from dnnp.core.extras.operator_times import cache_sizes, channel_block
-
     caches = [(float(size), _CACHE_BANDWIDTH) for size in cache_sizes()]
     peak = {"float32": _START_PEAK}
     return Machine(peak, _START_BANDWIDTH, _START_LAUNCH, caches, channel_block())
 
 
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
-    from dnnp.core.extras.operator_times import cache_sizes, copy_rate, memory_size
-    from dnnp.core.runtime.model.providers import ort_version
-    from dnnp.formats.inputs.cost_cache import cpu_model
-
     machine = found.machine
     caches = cache_sizes()
     cores = f"{options.threads} cores" if options.threads > 1 else "one core"

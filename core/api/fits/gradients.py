@@ -6,21 +6,29 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnp.callbacks import Caller, open_source
+from dnnp.core.extras.gradients import Forward, Term, gradient_time, loss, pieces, step_times, sums
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted
+from dnnp.core.profile.work import work_of
+from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
+from dnnp.core.training.backward import is_trainable
+from dnnp.formats.graph import graph_of
+from dnnp.formats.inputs.cost_cache import MeasuredCosts
+from dnnp.formats.inputs.devices import DeviceSpec
+from dnnp.formats.onnx.value_types import dtype_name, known_shapes
+from dnnp.formats.stream import Stream, forward_pass
+from dnnp.options.graph import ProfileOptions
+from dnnp.pricing.costs import analytic_times
+from dnnp.pricing.measuring import checked, measured_costs, say_disturbed, write_measured
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.callbacks import Caller
-    from dnnp.core.extras.gradients import Term
-    from dnnp.formats.inputs.cost_cache import MeasuredCosts
-    from dnnp.formats.inputs.devices import DeviceSpec
-    from dnnp.formats.stream import Stream
-    from dnnp.options.graph import ProfileOptions
 
 Record = dict[str, Any]
 _NAMED = 12
@@ -38,8 +46,6 @@ class _Gradients:
 
 def price_training(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> None:
     """Price a graph of training by timing its model and what its gradients are made of."""
-    from dnnp.pricing.measuring import checked, write_measured
-
     options = checked(stream, options)
     write_measured(stream, device, training_costs(stream, device, options), options.caller)
 
@@ -53,11 +59,6 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
     pass: both are to each other as they are alone, the passes as a whole. Group by group a fused
     kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
     """
-    from dnnp.callbacks import open_source
-    from dnnp.formats.inputs.cost_cache import MeasuredCosts
-    from dnnp.formats.stream import forward_pass
-    from dnnp.pricing.measuring import measured_costs
-
     nodes, groups = stream.get("node"), stream.get("group")
     late = {record["id"] for record in nodes if record.get("backward")}
     for i, record in enumerate(groups):
@@ -95,8 +96,6 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
 
 def _check_precision(stream: Stream, model: ModelProto) -> None:
     """Refuse a graph of another precision than its model, which alone can be timed."""
-    from dnnp.formats.onnx.value_types import dtype_name
-
     stated = {r["name"]: r.get("dtype") for r in stream.get("tensor")}
     for tensor in model.graph.initializer:
         has = dtype_name(tensor.data_type)
@@ -116,13 +115,6 @@ def _time_gradients(
     options: ProfileOptions,
 ) -> tuple[dict[int, float], _Gradients]:
     """Seconds of the nodes of the forward pass alone, and of gradients alone."""
-    from pathlib import Path
-
-    from dnnp.core.extras.gradients import gradient_time, step_times
-    from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
-    from dnnp.formats.onnx.value_types import known_shapes
-    from dnnp.pricing.measuring import say_disturbed
-
     taken: list[float] = []
     how = Measurement(
         options.threads,
@@ -175,10 +167,6 @@ class _Ratios:
 
 def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
     """What formulas say of every node on a device."""
-    from dnnp.core.profile.work import work_of
-    from dnnp.formats.graph import graph_of
-    from dnnp.pricing.rooflines import analytic_times
-
     graph = graph_of(stream)
     nodes = stream.get("node")
     work = work_of(graph, nodes, stream.get("tensor"))
@@ -190,8 +178,6 @@ def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
 def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
     """What the gradients are made of, by id; those that are made of nothing known are left out."""
     from onnx import helper
-
-    from dnnp.core.extras.gradients import Forward, loss, pieces, sums
 
     tensor = {record["id"]: record for record in stream.get("tensor")}
     shapes = {t: tuple(r["shape"]) for t, r in tensor.items() if "shape" in r}
@@ -231,8 +217,6 @@ def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
 
 
 def _is_trained(tensor: Record) -> bool:
-    from dnnp.core.training.backward import is_trainable
-
     return is_trainable(tensor)
 
 

@@ -11,15 +11,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dnnp.callbacks import CALLER, Caller
+from dnnp.core.extras.fit import LinkFit, fit_link
 from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.processes import available_cores
 from dnnp.core.model.search_context import Standing
-
-if TYPE_CHECKING:
-    from dnnp.core.extras.fit import LinkFit
-    from dnnp.core.runtime.measure_links import Transfer
+from dnnp.core.model.text import instead, shown_bytes, shown_seconds
+from dnnp.core.runtime import measure_links
+from dnnp.core.runtime.measure_links import SIZES, Sweep, Transfer
+from dnnp.formats.files import whole_file
+from dnnp.formats.inputs.device_list import listed_records
 
 Record = dict[str, Any]
 
@@ -63,9 +66,6 @@ def measured_link(
     seconds
         Time to measure for; up to three times as long where the points are off the line.
     """
-    from dnnp.core.extras.fit import fit_link
-    from dnnp.core.runtime.measure_links import SIZES, Sweep
-
     sweep = Sweep(transfer, sizes or SIZES, trips)
     sweep.add(limit_s=seconds)
     fit = fit_link(*sweep.points())
@@ -111,8 +111,6 @@ def measured_links(
     UnavailableError
         There are not so many GPUs, or ONNX Runtime cannot use them.
     """
-    from dnnp.formats.inputs.device_list import listed_records
-
     if by not in WAYS:
         raise UsageError(f"--by {by}: must be one of {', '.join(WAYS)}")
     records = listed_records(devices, {})
@@ -137,8 +135,6 @@ def write_devices(records: Sequence[Record], path: str) -> None:
     """
     import orjson
 
-    from dnnp.formats.files import whole_file
-
     data = b"".join(orjson.dumps(record) + b"\n" for record in records)
     if path != "-":
         with whole_file(path) as file:
@@ -153,10 +149,6 @@ def write_devices(records: Sequence[Record], path: str) -> None:
 
 def _spots(records: Sequence[Record], gpus: Sequence[str]) -> list[Spot]:
     """All devices, in order, with their cores and GPUs."""
-    from dnnp.core.model.processes import available_cores
-    from dnnp.core.model.text import instead
-    from dnnp.core.runtime.measure_links import require_gpus
-
     classes = [record["class"] for record in records]
     for name in gpus:
         if name not in classes:
@@ -175,7 +167,7 @@ def _spots(records: Sequence[Record], gpus: Sequence[str]) -> list[Spot]:
             else:
                 spots.append(Spot(name, next(free)))
     if number:
-        require_gpus(number)
+        measure_links.require_gpus(number)
     return spots
 
 
@@ -205,9 +197,6 @@ Way = Callable[[], "AbstractContextManager[Transfer]"]
 
 def _ways(a: Spot, b: Spot, by: str) -> list[tuple[Way, int]]:
     """How to get from one device to another, and back if that is another way; messages of each."""
-    from dnnp.core.runtime import measure_links
-    from dnnp.core.runtime.measure_links import SIZES
-
     if a.gpu is not None and b.gpu is not None:
         one, other = a.gpu, b.gpu
         return [
@@ -234,8 +223,6 @@ def _fitted(way: Way, trips: int, seconds: float) -> LinkFit:
 
 
 def _in_words(fit: LinkFit) -> str:
-    from dnnp.core.model.text import shown_bytes, shown_seconds
-
     least = "" if fit.bounded else "at least "
     return (
         f"{shown_seconds(fit.latency_s)}, {least}{shown_bytes(fit.bandwidth_bytes_per_s)}/s; "

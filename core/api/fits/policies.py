@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dnnp.callbacks import Caller
+from dnnp.core.baselines.placeto.policy import count_of
+from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.request import Learned, Policy, Training
+from dnnp.formats.files import whole_file
+from dnnp.formats.inputs.policy import parse_policy, policy_bytes
+from dnnp.formats.stream import Stream, read_bytes
+from dnnp.options.split import SplitOptions
 
 if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.core.cost.latency import LatencyProblem
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.formats.stream import Stream
-    from dnnp.options.split import SplitOptions
-
     LayOut = Callable[[Stream, SplitOptions], SplitProblem]
 
 
@@ -37,9 +39,6 @@ def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -
 
 
 def _policy(path: str | os.PathLike[str], caller: Caller) -> Policy:
-    from dnnp.core.baselines.placeto.policy import count_of
-    from dnnp.formats.inputs.policy import parse_policy
-
     name = os.fspath(path)
     policy = parse_policy(caller.read_input(name), name)
     wanted, found = count_of(policy.devices, policy.width), len(policy.weights)
@@ -52,9 +51,6 @@ def _other(
     path: str | os.PathLike[str], options: SplitOptions, problem: SplitProblem, lay_out: LayOut
 ) -> LatencyProblem:
     """Another graph, laid out by the same options."""
-    from dnnp.core.cost.latency import latency_problem
-    from dnnp.formats.stream import read_bytes
-
     name = os.fspath(path)
     stream = read_bytes(options.caller.read_input(name), name)
     try:
@@ -80,9 +76,6 @@ def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: C
     InputFileError
         The file cannot be written.
     """
-    from dnnp.formats.files import whole_file
-    from dnnp.formats.inputs.policy import policy_bytes
-
     name = os.fspath(path)
     if learned is None:
         caller.warn(f"{name} is not written: no policy made the plan")

@@ -6,21 +6,20 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from dnnp.callbacks import Caller
+from dnnp.core.extras.calibrate import DEPTHWISE, FOLDED, calibrate, corrected, factor_of
+from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.text import counted, operator_name
-
-if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.core.model.calibration import (
-        Calibration,
-        CalibrationFile,
-        RunSeen,
-        Setting,
-        StageSeen,
-    )
-    from dnnp.formats.stream import Record, Stream
+from dnnp.core.runtime.report.statistics import tells_nothing
+from dnnp.core.runtime.waits import DISTURBED
+from dnnp.formats.edited_costs import basis_of
+from dnnp.formats.files import KINDS, whole_file
+from dnnp.formats.graph import graph_of
+from dnnp.formats.inputs.calibration import calibration_bytes, parse_calibration
+from dnnp.formats.plan import plan_digest, plan_of
+from dnnp.formats.stream import Record, Stream, read_bytes
 
 GIVEN = "given"
 """Costs from files of other programs."""
@@ -41,8 +40,6 @@ def calibration_of(stream: Stream) -> CalibrationFile:
     FormatError
         The plan, or the run, does not fit the stream.
     """
-    from dnnp.core.model.calibration import CalibrationFile
-
     setting, run = _seen(stream)
     _refuse_disturbed([run], stream.name)
     return CalibrationFile(setting, _calibrated([run], stream.name), (run,))
@@ -61,8 +58,6 @@ def refuse_several_classes(stream: Stream) -> None:
 
 def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
     """Raise a LimitError if other processes took too much from a stage."""
-    from dnnp.core.runtime.report.statistics import tells_nothing
-
     taken = max((stage.taken for run in runs for stage in run.stages), default=0.0)
     if reason := tells_nothing(taken):
         raise LimitError(f"{source}: nothing is learned: {reason}")
@@ -70,10 +65,6 @@ def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
 
 def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
-    from dnnp.core.runtime.waits import DISTURBED
-    from dnnp.formats.files import whole_file
-    from dnnp.formats.inputs.calibration import calibration_bytes
-
     found = calibration_of(stream)
     run = next(record for record in stream.get("run") if record["mode"] == "pipeline")
     if not any("taken" in stage for stage in run.get("stages", ())):
@@ -103,11 +94,6 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
     UsageError
         They are for different settings, or hold no run.
     """
-    from dnnp.core.model.calibration import CalibrationFile
-    from dnnp.formats.files import KINDS
-    from dnnp.formats.inputs.calibration import parse_calibration
-    from dnnp.formats.stream import read_bytes
-
     files = []
     for path in paths:
         data = caller.read_input(path)
@@ -133,8 +119,6 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
 
 
 def _calibrated(runs: Sequence[RunSeen], source: str) -> Calibration:
-    from dnnp.core.extras.calibrate import calibrate
-
     try:
         return calibrate(runs)
     except ValueError as error:
@@ -149,9 +133,6 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
     UsageError
         The factors are for another class, or for costs that were found in another way.
     """
-    from dnnp.core.extras.calibrate import corrected, factor_of
-    from dnnp.formats.edited_costs import basis_of
-
     found = read_calibrations(paths, caller)
     setting, factors = found.setting, found.factors
     name, costs = setting.device, _costs_of(stream)
@@ -242,8 +223,6 @@ def _costs_of(stream: Stream) -> str:
 
 def operators_of(stream: Stream) -> dict[int, str]:
     """Operator type of each node, as factors know it; `domain:type` outside the default domain."""
-    from dnnp.core.extras.calibrate import DEPTHWISE, FOLDED
-
     shape = {record["id"]: record.get("shape", []) for record in stream.get("tensor")}
     convolved: dict[int, str] = {}
     """Tensors that a convolution makes, with what is part of it."""
@@ -279,10 +258,6 @@ def _shares(group: Record, node: Mapping[int, Record], name: str) -> Iterable[tu
 
 def _seen(stream: Stream) -> tuple[Setting, RunSeen]:
     """What the run of a stream tells of its stages."""
-    from dnnp.core.model.calibration import RunSeen, Setting
-    from dnnp.formats.graph import graph_of
-    from dnnp.formats.plan import plan_digest, plan_of
-
     runs = [record for record in stream.get("run") if record["mode"] == "pipeline"]
     if not runs:
         raise UsageError(f"{stream.name}: no run of a plan to learn from; dnnp-run makes one")
@@ -319,8 +294,6 @@ def _stage(
     stream: Stream, stage: Record, rows: Sequence[Record], operators: Mapping[int, str]
 ) -> StageSeen:
     """What a run tells of one stage, which may have run in several parts."""
-    from dnnp.core.model.calibration import StageSeen
-
     name, members = stage["class"], set(stage["nodes"])
     parts: dict[str, float] = dict.fromkeys(operators.values(), 0.0)
     node = {record["id"]: record for record in stream.get("node")}

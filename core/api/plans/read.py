@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dnnp.core.check.claims import check_claims
+from dnnp.core.check.stream import check_gap, check_made
 from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Plan
 from dnnp.core.model.text import shown_bytes
-
-if TYPE_CHECKING:
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import Plan
-    from dnnp.formats.stream import Stream
+from dnnp.formats.plan import plan_of
+from dnnp.formats.stream import Stream
 
 FIELDS = ("value", "bound", "gap", "status")
 """Kinds of violation that are named after the field of the plan that they are about."""
@@ -24,8 +23,6 @@ def read_plan(stream: Stream, graph: Graph) -> Plan | None:
     FormatError
         It was made from something else, or its numbers do not fit each other.
     """
-    from dnnp.formats.plan import plan_of
-
     plan = plan_of(stream, graph)
     if plan is not None:
         refuse_contradictions(stream, plan)
@@ -41,9 +38,14 @@ def refuse_infeasible(stream: Stream, plan: Plan) -> None:
         )
 
 
+def has_shards(plan: Plan) -> bool:
+    """Tell whether a plan has stages that several devices hold together."""
+    return any(stage.shards > 1 for stage in plan.stages)
+
+
 def refuse_shards(stream: Stream, plan: Plan, reason: str) -> None:
     """Raise a UsageError if a plan has stages that several devices hold together."""
-    if any(stage.shards > 1 for stage in plan.stages):
+    if has_shards(plan):
         raise UsageError(
             f"{stream.name}: stages of the plan are held by several devices together, {reason}"
         )
@@ -51,9 +53,6 @@ def refuse_shards(stream: Stream, plan: Plan, reason: str) -> None:
 
 def refuse_contradictions(stream: Stream, plan: Plan) -> None:
     """Raise a FormatError if the numbers of the plan of a stream do not fit each other."""
-    from dnnp.core.check.claims import check_claims
-    from dnnp.core.check.stream import check_gap, check_made
-
     record = stream.get("plan")[0]
     found = [*check_claims(plan), *check_gap(record)]
     found += check_made(stream.header, record, stream.get("device"))

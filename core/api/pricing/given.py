@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dnnp.callbacks import Caller, open_source
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
-from dnnp.core.model.text import called, counted
+from dnnp.core.model.text import called, counted, instead
+from dnnp.core.runtime.model.fusions import optimised_model, regions_by_name
+from dnnp.formats.edited_costs import forget_old_costs, summed_times
+from dnnp.formats.graph import clustering_of, graph_of
+from dnnp.formats.inputs.cost_files import CostFile, GivenCost, read_costs, told_apart
+from dnnp.formats.inputs.devices import DeviceSpec, class_record, device_names, load_device
+from dnnp.formats.stream import Stream
 from dnnp.options.choices import DEFAULT_DEVICE
 from dnnp.pricing.costs import check_units
-
-if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.formats.inputs.cost_files import CostFile, GivenCost
-    from dnnp.formats.inputs.devices import DeviceSpec
-    from dnnp.formats.stream import Stream
-
 
 ENOUGH = 0.95
 """Share of the time of a profile whose nodes must be known to say that others did not run."""
@@ -59,9 +59,6 @@ def price_given(
         A file cannot be read.
     """
     check_units(stream)
-    from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.formats.inputs.cost_files import read_costs, told_apart
-
     clustering_of(stream, graph_of(stream), priced=False)
     nodes = stream.get("node")
     before = {name for record in nodes for name in record.get("time_s", {})}
@@ -81,8 +78,6 @@ class _Classes:
     """The device classes that costs may be for."""
 
     def __init__(self, stream: Stream, devices: Sequence[str]) -> None:
-        from dnnp.formats.inputs.devices import load_device
-
         self.records = {record["class"]: record for record in stream.get("device")}
         self._priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
         self.specs: dict[str, DeviceSpec] = {}
@@ -97,9 +92,6 @@ class _Classes:
 
     def of(self, cost: GivenCost, file: CostFile) -> str:
         """The class that a cost is for."""
-        from dnnp.core.model.text import instead
-        from dnnp.formats.inputs.devices import device_names, load_device
-
         name = cost.device
         if name is None:
             choice = self._named or self._priced or [DEFAULT_DEVICE]
@@ -240,9 +232,6 @@ def _write(
     caller: Caller,
 ) -> None:
     """Put what is given into the stream, and what follows from it."""
-    from dnnp.formats.edited_costs import forget_old_costs, summed_times
-    from dnnp.formats.inputs.devices import class_record
-
     nodes = stream.get("node")
     forget_old_costs(stream, given, keep=("costs",))
     for name, times in given.items():
@@ -356,9 +345,6 @@ def matched(
 
 def _regions(stream: Stream, file: CostFile, model: str | None, caller: Caller) -> Regions:
     """What the nodes of the optimised graph stand for that knows most names of a profile."""
-    from dnnp.callbacks import open_source
-    from dnnp.core.runtime.model.fusions import optimised_model, regions_by_name
-
     position = {record["id"]: i for i, record in enumerate(stream.get("node"))}
     best: Regions = {}
     most = 0

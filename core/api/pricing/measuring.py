@@ -1,29 +1,61 @@
-"""Price a stream by options its model on this machine, or by what an earlier options found."""
+"""Price a stream by timing its model on this machine, or by what an earlier timing found."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnp.core.model.errors import FormatError
+import numpy as np
+
+from dnnp.callbacks import Caller, open_source
+from dnnp.core.model.errors import FormatError, UnavailableError
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.processes import available_cores
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import called, counted, shown_seconds
+from dnnp.core.runtime.measure_in_situ import (
+    SURE,
+    InSitu,
+    Rounds,
+    measure_parts,
+    order_of,
+    parts_of,
+)
+from dnnp.core.runtime.measure_operators import (
+    Measurement,
+    measure_groups,
+    measure_nodes,
+    with_unique_names,
+)
+from dnnp.core.runtime.model.providers import (
+    CPU,
+    MEMORIES,
+    PROVIDERS,
+    Left,
+    gpu_name,
+    ort_version,
+    provider_name,
+    require_provider,
+    shape_nodes,
+    short_name,
+)
+from dnnp.core.runtime.model.session import places
+from dnnp.core.runtime.waits import DISTURBED
+from dnnp.formats.graph import clustering_of, graph_of
+from dnnp.formats.inputs import cost_cache
+from dnnp.formats.inputs.cost_cache import MeasuredCosts, cpu_model, groups_digest
+from dnnp.formats.inputs.cost_files import where_it_ran
+from dnnp.formats.inputs.devices import DeviceSpec
+from dnnp.formats.onnx.value_types import known_shapes, types_of
+from dnnp.formats.stream import Stream
+from dnnp.options.graph import ProfileOptions
 from dnnp.pricing.costs import check_units, write_costs
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from onnx import ModelProto
 
-    from dnnp.callbacks import Caller
-    from dnnp.core.model.graph import Floats
-    from dnnp.core.runtime.measure_in_situ import InSitu
-    from dnnp.core.runtime.measure_operators import Measurement
-    from dnnp.formats.inputs.cost_cache import MeasuredCosts
-    from dnnp.formats.inputs.devices import DeviceSpec
-    from dnnp.formats.stream import Stream
-    from dnnp.options.graph import ProfileOptions
 
 EVEN_S = 1e-4
 """What everything counts as where no time of single nodes is known, to cut parts by, seconds."""
@@ -38,9 +70,6 @@ def price_measured(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
 def checked(stream: Stream, options: ProfileOptions) -> ProfileOptions:
     """Refuse what cannot be timed; give the provider its usual name."""
     check_units(stream)
-    from dnnp.core.runtime.model.providers import require_provider, short_name
-    from dnnp.formats.graph import clustering_of, graph_of
-
     require_provider(options.provider)
     clustering_of(stream, graph_of(stream), priced=False)
     return options.replaced(provider=short_name(options.provider))
@@ -48,12 +77,6 @@ def checked(stream: Stream, options: ProfileOptions) -> ProfileOptions:
 
 def measured_costs(stream: Stream, options: ProfileOptions) -> MeasuredCosts:
     """Find what the model of a stream takes, measured now or before."""
-    from pathlib import Path
-
-    from dnnp.callbacks import open_source
-    from dnnp.formats.inputs import cost_cache
-    from dnnp.formats.onnx.value_types import known_shapes
-
     caller = options.caller
     model, path, digest = open_source(caller, stream, options.model)
     groups = [record["nodes"] for record in stream.get("group")]
@@ -114,8 +137,6 @@ def _beside(stream: Stream, options: ProfileOptions) -> int:
 
     No more than there are cores for, unless somebody says how many.
     """
-    from dnnp.core.model.processes import available_cores
-
     if options.beside is not None:
         return options.beside
     known = sum(record.get("count", 0) for record in stream.get("device"))
@@ -131,10 +152,6 @@ def _facts(
     beside: int,
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
-    from dnnp.core.model.processes import available_cores
-    from dnnp.core.runtime.model.providers import MEMORIES, gpu_name, ort_version
-    from dnnp.formats.inputs.cost_cache import cpu_model, groups_digest
-
     others: dict[str, Any] = {}
     if options.provider in MEMORIES:
         others["gpu"] = gpu_name()
@@ -176,14 +193,6 @@ def _time_model(
     beside: int,
 ) -> MeasuredCosts:
     """Time nodes and groups alone, then parts of the model as they will run."""
-    import numpy as np
-
-    from dnnp.core.runtime.measure_operators import Measurement, measure_groups, measure_nodes
-    from dnnp.core.runtime.model.providers import PROVIDERS, provider_name
-    from dnnp.formats.inputs.cost_cache import MeasuredCosts
-    from dnnp.formats.inputs.cost_files import where_it_ran
-    from dnnp.formats.onnx.value_types import known_shapes, types_of
-
     caller = options.caller
     taken: list[float] = []
     ran: list[tuple[dict[str, set[str]], str]] = []
@@ -283,10 +292,6 @@ def _left_to_cpu(
     UnavailableError
         There are some, and nobody allowed that.
     """
-    from dnnp.core.model.errors import UnavailableError
-    from dnnp.core.runtime.measure_operators import with_unique_names
-    from dnnp.core.runtime.model.providers import CPU, Left, shape_nodes
-
     named = with_unique_names(model)
     shapes = shape_nodes(named)
     left = tuple(
@@ -317,10 +322,6 @@ def _time_parts(
 
     A plan balances what its stages take: so parts are cut about where it will cut.
     """
-    from dnnp.core.runtime.measure_in_situ import SURE, Rounds, measure_parts, order_of, parts_of
-    from dnnp.core.runtime.model.session import places
-    from dnnp.formats.onnx.value_types import types_of
-
     with caller.progress("measuring parts") as bar:
 
         def tell(done: int, spread: float | None) -> None:
@@ -358,8 +359,6 @@ def _say_caveats(profiles: Sequence[tuple[dict[str, set[str]], str]], caller: Ca
 
 def say_disturbed(taken: list[float], caller: Caller) -> bool:
     """Whether other processes took enough of the time of a measurement to matter; say so."""
-    from dnnp.core.runtime.waits import DISTURBED
-
     disturbed = [share for share in taken if share > DISTURBED]
     if disturbed:
         caller.warn(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
+from dnnp.core.extras.shard_times import ShardTimes, ends_of, weighted
+from dnnp.core.extras.training_shards import paired, state_training
 from dnnp.core.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.tensor_parallel.layout import Layout
-    from dnnp.core.tensor_parallel.rules import Operator, Rule
-    from dnnp.formats.inputs.devices import DeviceSpec
-    from dnnp.formats.stream import Stream
-    from dnnp.pricing.rooflines import ShardTimes
-
+from dnnp.core.model.graph import PARAMETER, Graph
+from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
+from dnnp.core.profile.work import work_of
+from dnnp.core.tensor_parallel.layout import Layout, choose
+from dnnp.core.tensor_parallel.rules import Operator, Rule, all_rules, part, with_blocks
+from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.inputs.devices import DeviceSpec
+from dnnp.formats.stream import Stream
 
 MEETING_S = 20e-6
 """What an exchange counts besides the time of its bytes when a layout is chosen, seconds: devices
@@ -33,11 +35,6 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
     UsageError
         Nodes without times for a device, or a backward pass that tells not what its nodes are.
     """
-    from dnnp.core.profile.work import work_of
-    from dnnp.formats.graph import graph_of, units_of
-    from dnnp.pricing.rooflines import ShardTimes
-    from dnnp.pricing.training_shards import paired, state_training
-
     nodes, tensors = stream.get("node"), stream.get("tensor")
     for device in devices:
         if any(device.name not in record.get("time_s", {}) for record in nodes):
@@ -61,10 +58,6 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
 
 def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     """The nodes as rules see them."""
-    from dnnp.core.model.graph import PARAMETER
-    from dnnp.core.tensor_parallel.rules import Operator, with_blocks
-    from dnnp.pricing.rooflines import ends_of
-
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
     stored = (graph.tensor_kind >= PARAMETER).tolist()
     reads, writes = ends_of(graph)
@@ -86,13 +79,6 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
 
 def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardTimes) -> None:
     """Add the entries for `clock.t` devices to the records."""
-    from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
-    from dnnp.core.model.graph import PARAMETER
-    from dnnp.core.model.shards import WHOLE
-    from dnnp.core.tensor_parallel.layout import choose
-    from dnnp.core.tensor_parallel.rules import all_rules, part
-    from dnnp.pricing.rooflines import ends_of, weighted
-
     nodes, tensors = stream.get("node"), stream.get("tensor")
     shapes = [tuple(record["shape"]) if "shape" in record else None for record in tensors]
     size, leaves = graph.tensor_bytes.tolist(), graph.is_output.tolist()
@@ -172,8 +158,6 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
 
 def layout_record(rule: Rule) -> dict[str, Any]:
     """How a node runs, as its record states it."""
-    from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
-
     made: dict[str, Any] = {}
     for name, states in (("input", rule.inputs), ("output", rule.outputs)):
         made[f"{name}s"] = [WHOLE if state == WHOLE else axis_of(state) for state in states]

@@ -15,16 +15,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective_time
+from dnnp.core.extras.shard_times import ShardTimes, ends_of, moved_share
 from dnnp.core.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.tensor_parallel.layout import Layout
-    from dnnp.core.tensor_parallel.rules import Operator, Rule
-    from dnnp.formats.stream import Record, Stream
-    from dnnp.pricing.rooflines import ShardTimes
+from dnnp.core.model.graph import PARAMETER, Graph
+from dnnp.core.model.shards import WHOLE
+from dnnp.core.tensor_parallel.layout import ADDENDS, Backward, Layout, choose
+from dnnp.core.tensor_parallel.rules import (
+    ADDED,
+    ON_ALL,
+    OWNED,
+    Mixtures,
+    Operator,
+    Rule,
+    all_rules,
+    more_rules,
+    share_of,
+)
+from dnnp.core.training.backward import LOSS, gradients_of, is_trainable
+from dnnp.core.training.gradients import rule_of
+from dnnp.formats.stream import Record, Stream
 
 NUMBERS_A_ROW = 3
 """What a loss over split scores exchanges for each row of them."""
@@ -57,8 +68,6 @@ def paired(stream: Stream, graph: Graph) -> Passes:
     UsageError
         The backward pass was not made by `dnnp-import --training`.
     """
-    from dnnp.core.training.backward import LOSS, gradients_of, is_trainable
-
     nodes, tensors = stream.get("node"), stream.get("tensor")
     node_at = {record["id"]: v for v, record in enumerate(nodes)}
     tensor_at = {record["id"]: x for x, record in enumerate(tensors)}
@@ -95,9 +104,6 @@ def state_training(
     stream: Stream, graph: Graph, passes: Passes, seen: Sequence[Operator], clock: ShardTimes
 ) -> None:
     """Add the entries for `clock.t` devices to the records of a graph of training."""
-    from dnnp.core.tensor_parallel.layout import Backward, choose
-    from dnnp.core.tensor_parallel.rules import Mixtures, all_rules, more_rules
-
     sharded = _Sharded(stream, graph, passes, clock)
     order, t = passes.order, clock.t
     reads = [sharded.reads[v] for v in order]
@@ -137,9 +143,6 @@ def state_training(
 
 def gradient_collective(lacking: int, *, whole: bool) -> str:
     """Name what completes a gradient (`tensor_parallel.layout`); `whole`: on every device."""
-    from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-    from dnnp.core.tensor_parallel.layout import ADDENDS
-
     if lacking == ADDENDS:
         return ALL_REDUCE if whole else REDUCE_SCATTER
     return ALL_GATHER
@@ -149,8 +152,6 @@ class _Sharded:
     """Times of nodes by their rules."""
 
     def __init__(self, stream: Stream, graph: Graph, passes: Passes, clock: ShardTimes) -> None:
-        from dnnp.pricing.rooflines import ends_of
-
         self.nodes: list[Record] = stream.get("node")
         self.tensors: list[Record] = stream.get("tensor")
         self.graph, self.passes, self.clock, self.t = graph, passes, clock, clock.t
@@ -160,20 +161,14 @@ class _Sharded:
 
     def exchange_s(self, kind: str, x: int) -> float:
         """Seconds of a collective with a tensor."""
-        from dnnp.core.cost.collectives import collective_time
-
         return collective_time(kind, self.size[x], self.t, self._band)
 
     def gather_s(self, x: int) -> float:
         """Seconds to gather a tensor."""
-        from dnnp.core.cost.collectives import ALL_GATHER
-
         return self.exchange_s(ALL_GATHER, x)
 
     def price(self, v: int, rule: Rule) -> float:
         """Seconds of both passes of a node, without what other nodes have a part in."""
-        from dnnp.core.cost.collectives import ALL_REDUCE, collective_time
-
         own = self.times(v, rule)[0] * self.clock.factor[v]
         if v in self.passes.losses:
             sizes = self.loss_exchange(v, rule)
@@ -185,9 +180,6 @@ class _Sharded:
 
     def sums(self, v: int, rule: Rule) -> Iterator[tuple[int, str, int]]:
         """What a rule that ends with a sum exchanges: node, kind and tensor."""
-        from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-        from dnnp.core.model.shards import WHOLE
-
         for x, state in zip(self.writes[v], rule.outputs, strict=True) if rule.reduced else ():
             yield v, (ALL_REDUCE if state == WHOLE else REDUCE_SCATTER), x
             if state != WHOLE and v in self.passes.twin:
@@ -195,8 +187,6 @@ class _Sharded:
 
     def times(self, v: int, rule: Rule) -> list[float]:
         """Seconds of a node, by class of device."""
-        from dnnp.pricing.rooflines import moved_share
-
         if not rule.divided:
             return self.clock.whole(v)
         if self._is_expert(rule):
@@ -214,10 +204,6 @@ class _Sharded:
         What that reads of the forward pass it has as that had it. A gradient is split as what it is
         one of; that of a parameter is read and written.
         """
-        from dnnp.core.model.shards import WHOLE
-        from dnnp.core.training.gradients import rule_of
-        from dnnp.pricing.rooflines import moved_share
-
         w = self.passes.twin[v]
         if not rule.divided:
             return self.clock.whole(w)
@@ -236,15 +222,11 @@ class _Sharded:
     @staticmethod
     def _is_expert(rule: Rule) -> bool:
         """Whether a node is on one device, while others have nodes of other experts."""
-        from dnnp.core.tensor_parallel.rules import ADDED, OWNED
-
         return any(state in (ADDED, OWNED) for state in rule.outputs)
 
     @staticmethod
     def _computed(rule: Rule) -> tuple[int, ...]:
         """States of what a node writes, before it is summed."""
-        from dnnp.core.model.shards import WHOLE
-
         return (WHOLE,) * len(rule.outputs) if rule.reduced else rule.outputs
 
     def loss_exchange(self, v: int, rule: Rule) -> list[float]:
@@ -259,8 +241,6 @@ class _Entries:
     """What a layout means for the records of nodes and tensors."""
 
     def __init__(self, sharded: _Sharded, layout: Layout) -> None:
-        from dnnp.core.model.graph import PARAMETER
-
         self.all, self.passes, self.t = sharded, sharded.passes, sharded.t
         self.layout = layout
         self.rule = dict(zip(self.passes.order, layout.rules, strict=True))
@@ -271,8 +251,6 @@ class _Entries:
 
     def write(self) -> None:
         """Add them."""
-        from dnnp.core.tensor_parallel.rules import ADDED
-
         entries: dict[int, Record] = {}
         for v, rule in self.rule.items():
             entries[v] = self._entry(self.all.times(v, rule))
@@ -299,8 +277,6 @@ class _Entries:
 
         The search says so of trained parameters.
         """
-        from dnnp.core.model.shards import WHOLE
-
         found: dict[int, int] = {}
         for v, rule in self.rule.items():
             for x, need in zip(self.all.reads[v], rule.inputs, strict=True):
@@ -309,8 +285,6 @@ class _Entries:
 
     def _share(self, tensors: Sequence[int]) -> float:
         """Part of the bytes of tensors that each device has."""
-        from dnnp.core.tensor_parallel.rules import share_of
-
         size, state = self.all.size, self.stored | self.layout.state
         whole = sum(size[x] for x in tensors)
         own = sum(
@@ -351,9 +325,6 @@ class _Entries:
 
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
         """What nodes exchange: node, kind and bytes of the whole tensor."""
-        from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE
-        from dnnp.core.tensor_parallel.rules import ADDED, ON_ALL
-
         size, order = self.all.size, self.passes.order
         for (v, rule), gathered in zip(self.rule.items(), self.layout.gathered, strict=True):
             if v in self.passes.losses:
@@ -370,9 +341,6 @@ class _Entries:
 
     def _split_at_borders(self) -> list[int]:
         """Tensors that are put together when they leave a stage."""
-        from dnnp.core.model.shards import WHOLE
-        from dnnp.core.tensor_parallel.rules import ON_ALL
-
         state = self.layout.state
         found = [x for x, s in state.items() if s != WHOLE and x not in self.gathered]
         found = [x for x in found if self.all.graph.producer[x] >= 0]
