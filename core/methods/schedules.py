@@ -33,7 +33,7 @@ SEARCHES = by_name(
     Method(
         "tessel",
         "Tessel's search (Algorithm 1), for comparison",
-        "dnnp.core.schedule.tessel.solve:tessel_schedule",
+        "dnnp.core.schedule.tessel:tessel_schedule",
         heeds=("max-micro-batches", "eager"),
         source="Tessel, Alg. 1",
         more="All ways to take the blocks of a repetend from 1, 2, and more micro-batches; for "
@@ -43,7 +43,7 @@ SEARCHES = by_name(
     Method(
         "tessel-fast",
         "the reduced search of Tessel's authors: one repetend, made at once",
-        "dnnp.core.schedule.tessel_fast:tessel_fast_schedule",
+        "dnnp.core.schedule.tessel:tessel_fast_schedule",
         source="Lin et al. 2024, TPDS",
         more="Packs the blocks of a micro-batch as if none waited for another, then lets blocks of "
         "earlier micro-batches take their places. Memory is whatever that needs: a limit below it "

@@ -116,8 +116,7 @@ def complete(
         run.keep(best, span_of(problem, best), method)
         run.stands(value=span_of(problem, best), bound=bound, what="makespan")
         part = run.begin("warm-up and cool-down", AT_ONCE, ENDED)
-        made = _with_ends(placement, repetend, micro_batches, bound + slack, part)
-        other = _valid(problem, made)
+        other = around(placement, repetend, micro_batches, bound + slack, part)
         if other is not None and span_of(problem, other) < span_of(problem, best):
             best, method = other, "auto"
         if not few and problem.b <= MOST_PROVEN * run.effort:
@@ -131,6 +130,18 @@ def complete(
     elif run.stop():
         status = "interrupted"
     return Completed(best.reshape(micro_batches, count), bound, status, method)
+
+
+def around(
+    placement: Placement, repetend: Repetend, micro_batches: int, enough: float, run: Run
+) -> Floats | None:
+    """The repetend with the best warm-up and cool-down found; f64[b], None if none is valid.
+
+    Looking for them ends with a schedule no longer than `enough`.
+    """
+    problem = problem_of(placement, micro_batches)
+    made = _valid(problem, _with_ends(placement, repetend, micro_batches, enough, run))
+    return _valid(problem, unrolled(repetend, micro_batches)) if made is None else made
 
 
 def _valid(problem: ScheduleProblem, made: Floats) -> Floats | None:
@@ -346,6 +357,8 @@ def _end(
     """Schedule the blocks that start before `cut` anew; the others keep their places."""
     flat = start.ravel()
     fixed = flat >= cut
+    if fixed.all():
+        return None
     by = _deadlines(problem, flat, fixed)
     latest = float(by[~fixed].max())
     shop = shop_of(problem, (~fixed).astype(np.int64), np.where(fixed, 0.0, latest - by))

@@ -135,8 +135,7 @@ def search_orders(
     limits = limits_of(field, asked.period, asked.cap)
     if limits is None:
         return None, True
-    room = 8 * (field.problem.b**2 + len(field.board.first))
-    state = _new_state(field, asked, room)
+    state = _new_state(field, asked)
     if weight is not None:
         state = state._replace(weight=weight)
     count = state.counts
@@ -160,10 +159,10 @@ def search_orders(
         if meter.over:
             return None, False
         if status == GROW:
-            grown = _grown(state)
-            if grown is None:
+            more_room = grown(state)
+            if more_room is None:
                 return None, False
-            state = grown
+            state = more_room
         if status == RESTART:
             more = more * MORE_NODES
             count[LIMIT] = count[NODES] + more
@@ -172,11 +171,17 @@ def search_orders(
             count[LEVEL] += 1
 
 
-def _new_state(field: OrderField, asked: Demand, room: int) -> OrderState:
-    """What is known before any search, with room for as many saved entries."""
+def _new_state(field: OrderField, asked: Demand) -> OrderState:
+    """What is known before any search."""
+    return empty_state(field)._replace(gap=start_matrix(field, asked.period, asked.span))
+
+
+def empty_state(field: OrderField) -> OrderState:
+    """The arrays of a search, with room for some saved entries."""
     n, pairs = field.problem.b, len(field.board.first)
+    room = 8 * (n**2 + pairs)
     return OrderState(
-        gap=start_matrix(field, asked.period, asked.span),
+        gap=np.zeros((n, n)),
         stamp=np.zeros((n, n), dtype=np.int64),
         trail_at=np.zeros(room, dtype=np.int64),
         trail_old=np.zeros(room),
@@ -191,7 +196,7 @@ def _new_state(field: OrderField, asked: Demand, room: int) -> OrderState:
     )
 
 
-def _grown(state: OrderState) -> OrderState | None:
+def grown(state: OrderState) -> OrderState | None:
     """The same with more room; None: there is no more."""
     size = 2 * len(state.trail_at)
     if size > MOST_TRAIL:
@@ -226,7 +231,7 @@ def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
     limits = limits_of(field, asked.period, asked.cap)
     if limits is None:
         return None
-    state = _new_state(field, asked, 0)
+    state = _new_state(field, asked)
     if not is_open(field.board, limits, state):
         return None
     units = range(field.problem.units)

@@ -1,1 +1,0 @@
-"""The published search for schedules of that name, for comparison; see `solve`."""
