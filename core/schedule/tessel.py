@@ -214,8 +214,8 @@ class _TesselSearch:
         """Try all index sets whose largest index is `top`; `ENDED` or `PAUSED`."""
         state = self.sets.state
         state[STAGE], state[DEPTH], state[ALONE], state[TRIED] = NEXT, 0, 0, 0
-        self.sets.index[:] = 0
-        self.sets.index[self.sets.topo[0]] = top + 1
+        self.sets.micro[:] = 0
+        self.sets.micro[self.sets.topo[0]] = top + 1
         self.tried.append(0)
         found: TesselResult | None = None
         while True:
@@ -265,7 +265,7 @@ class _TesselSearch:
             return None
         self.sets.state[STAGE], self.sets.state[ALONE] = BEGIN, 1
         self._aim(period - self.slack)
-        return _made(self.problem, "tessel", period, start, self.sets.index.copy(), self.low)
+        return _made(self.problem, "tessel", period, start, self.sets.micro.copy(), self.low)
 
     def _take(self, found: TesselResult) -> None:
         """Keep a better repetend if warm-up and cool-down exist."""
@@ -365,7 +365,7 @@ class IndexSets(NamedTuple):
     """f64[D], most that the blocks may hold, a tolerance included."""
     path: Floats
     """f64[b, b], longest path of waits between two blocks."""
-    index: Ints
+    micro: Ints
     """i64[b], the current index set."""
     most: Ints
     """i64[b], scratch: largest index of each block."""
@@ -392,7 +392,7 @@ def _sets_of(problem: ScheduleProblem, path: Floats) -> IndexSets:
         part=part,
         room=problem.capacity + little,
         path=path,
-        index=np.zeros(problem.b, dtype=np.int64),
+        micro=np.zeros(problem.b, dtype=np.int64),
         most=np.zeros(problem.b, dtype=np.int64),
         least=np.zeros(int(part.max()) + 1, dtype=np.int64),
         held=np.zeros(problem.units),
@@ -417,7 +417,7 @@ def _possible(sets, p, top):  # type: ignore[no-untyped-def]
     for q in range(len(most)):
         v = sets.topo[q]
         if q <= p:
-            most[v] = sets.index[v]
+            most[v] = sets.micro[v]
             least[sets.part[v]] = min(least[sets.part[v]], most[v])
         else:
             most[v] = top
@@ -442,7 +442,7 @@ def _next_set(sets, top):  # type: ignore[no-untyped-def]
 
     Depth first along the topological order, large indices first.
     """
-    state, index = sets.state, sets.index
+    state, index = sets.state, sets.micro
     b, p = len(index), state[DEPTH]
     while p >= 0 and state[LEFT] > 0:
         v = sets.topo[p]
@@ -469,7 +469,7 @@ def _next_set(sets, top):  # type: ignore[no-untyped-def]
 @callee
 def _begin(sets, board, limits, orders):  # type: ignore[no-untyped-def]
     """Set what is known of the starts of an index set before any order."""
-    gap, index, counts = orders.gap, sets.index, orders.counts
+    gap, index, counts = orders.gap, sets.micro, orders.counts
     for i in range(len(gap)):
         for j in range(len(gap)):
             gap[i, j] = sets.path[i, j]
@@ -493,11 +493,11 @@ def _begin(sets, board, limits, orders):  # type: ignore[no-untyped-def]
 def scan(sets, board, limits, orders, top):  # type: ignore[no-untyped-def]
     """Look for an order of an index set whose largest index is `top`, at the period of `limits`.
 
-    Continues at the stage of the state; `IS_FOUND` leaves the set in `sets.index` and what its
+    Continues at the stage of the state; `IS_FOUND` leaves the set in `sets.micro` and what its
     starts keep in `orders.gap`.
     """
     state, counts = sets.state, orders.counts
-    b = len(sets.index)
+    b = len(sets.micro)
     while state[LEFT] > 0:
         if state[STAGE] == NEXT:
             if state[ALONE]:
