@@ -6,11 +6,11 @@ Cheap, so that whoever builds on a plan can ask first; `core.check.plan` recompu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dnnp.core.check.devices import check_devices, number_of, split_name
 from dnnp.core.check.load import combined
-from dnnp.core.check.violation import Violation, above, fits, same
+from dnnp.core.check.violation import Violation, above, differs, fits, same
 from dnnp.core.model.plan import Plan, Stage
 
 
@@ -39,25 +39,24 @@ def check_offer(plan: Plan) -> list[Violation]:
     if plan.k > offered:
         message = f"k is {plan.k}, but its devices are {offered}"
         found.append(Violation("stages", "plan", message, offered, plan.k))
-    return found + _links(plan)
+    return [*found, *_links(plan)]
 
 
-def _links(plan: Plan) -> list[Violation]:
+def _links(plan: Plan) -> Iterator[Violation]:
     """Links join devices of the plan, two at a time, and each pair once a direction."""
     counts = {device.name: device.count for device in plan.devices}
-    found, seen = [], set()
+    seen = set()
     for link in plan.links:
         for end in (link.source, link.target):
             owner, number = split_name(end)
             if number is None or number >= counts.get(owner, 0):
                 message = f"a link names '{end}', which is not among its devices"
-                found.append(Violation("device", "plan", message, None, end))
+                yield Violation("device", "plan", message, None, end)
         pair = link.source, link.target
         if link.source == link.target or pair in seen:
             message = f"a link from '{link.source}' to '{link.target}' is stated twice, or is none"
-            found.append(Violation("device", "plan", message, None, link.target))
+            yield Violation("device", "plan", message, None, link.target)
         seen.add(pair)
-    return found
 
 
 def check_tried(plan: Plan) -> list[Violation]:
@@ -83,10 +82,9 @@ def check_tried(plan: Plan) -> list[Violation]:
 
 def check_objective(plan: Plan, value: float | None) -> list[Violation]:
     """Value, bound and status; `value` is the recomputed objective, if there is one."""
-    found = []
-    if value is not None and not same(plan.value, value):
-        message = f"the value is {plan.value!r}, recomputed {value!r}"
-        found.append(Violation("value", "plan", message, value, plan.value))
+    found: list[Violation] = []
+    if value is not None:
+        found += differs("value", "plan", "the value", plan.value, value)
     least = plan.value if value is None else min(plan.value, value)
     if above(plan.bound, least):
         message = f"the bound {plan.bound!r} exceeds the value {least!r}"
@@ -126,7 +124,7 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
     return found
 
 
-def _load(plan: Plan, stage: Stage, subject: str) -> list[Violation]:
+def _load(plan: Plan, stage: Stage, subject: str) -> Iterator[Violation]:
     """The load of a stage is what its parts make."""
     parts = (stage.in_s, stage.compute_s, stage.overflow_s, stage.out_s)
     alone = combined(plan.options.comm, *parts) / max(stage.replicas, 1)
@@ -135,9 +133,9 @@ def _load(plan: Plan, stage: Stage, subject: str) -> list[Violation]:
         added = not plan.hybrid.overlap_sync
     load = alone + stage.sync_s if added else max(alone, stage.sync_s)
     if same(stage.load_s, load):
-        return []
+        return
     message = f"load_s is {stage.load_s!r}, but its parts make {load!r}"
-    return [Violation("load", subject, message, load, stage.load_s)]
+    yield Violation("load", subject, message, load, stage.load_s)
 
 
 def _value(plan: Plan) -> float | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -89,7 +89,7 @@ def split_name(device: str) -> tuple[str, int | None]:
     return owner, int(index) if index == str(int(index)) else None
 
 
-def _overlaps(plan: Plan) -> list[Violation]:
+def _overlaps(plan: Plan) -> Iterator[Violation]:
     """No device in two stages."""
     intervals = []
     for stage_number, stage in enumerate(plan.stages):
@@ -97,17 +97,15 @@ def _overlaps(plan: Plan) -> list[Violation]:
         if first is not None and not stage.shared:
             end = first + _width(stage)
             intervals.append((stage.device_class, first, stage_number, end))
-    found = []
     reach: dict[str, tuple[int, int]] = {}
     for owner, first, stage_number, end in sorted(intervals):
         furthest, other = reach.get(owner, (0, -1))
         if first < furthest:
             earlier, later = sorted((stage_number, other))
             message = f"device {owner}/{first} is already used by stage {earlier}"
-            found.append(Violation("device", f"stage {later}", message))
+            yield Violation("device", f"stage {later}", message)
         if end > furthest:
             reach[owner] = (end, stage_number)
-    return found
 
 
 Home = tuple[str, int, int]

@@ -9,9 +9,11 @@ dnnp-export do, by the attributes of the model.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from dnnp.core.check.violation import Fact, Violation, above, same
@@ -121,8 +123,11 @@ def shown(items: Sequence[object], limit: int = 8) -> str:
 def check_graph(graph: Graph) -> list[Violation]:
     """Return what is wrong with `graph`: ids, producers, sizes, times, cycles."""
     tables = tables_of(graph)
-    found = _ids("node", graph.node_ids.tolist()) + _ids("tensor", graph.tensor_ids.tolist())
-    found += _tensors(graph, tables)
+    found = [
+        *_ids("node", tables.ids),
+        *_ids("tensor", graph.tensor_ids.tolist()),
+        *_tensors(graph, tables),
+    ]
     for name, times in graph.times.items():
         for node, time in enumerate(times.tolist()):
             if not time >= 0:
@@ -142,44 +147,32 @@ def check_graph(graph: Graph) -> list[Violation]:
     return found
 
 
-def _ids(what: str, ids: list[int]) -> list[Violation]:
+def _ids(what: str, ids: list[int]) -> Iterator[Violation]:
     """Ids must be non-negative and distinct."""
-    found = [
+    yield from (
         Violation("graph", f"{what} {i}", "the id is negative", ">= 0", i) for i in ids if i < 0
-    ]
-    if len(set(ids)) < len(ids):
-        times: dict[int, int] = {}
-        for i in ids:
-            times[i] = times.get(i, 0) + 1
-        found += [
-            Violation("graph", f"{what} {i}", f"the id occurs {count} times", 1, count)
-            for i, count in times.items()
-            if count > 1
-        ]
-    return found
+    )
+    for i, count in Counter(ids).items():
+        if count > 1:
+            yield Violation("graph", f"{what} {i}", f"the id occurs {count} times", 1, count)
 
 
-def _tensors(graph: Graph, tables: Tables) -> list[Violation]:
+def _tensors(graph: Graph, tables: Tables) -> Iterator[Violation]:
     """Activations have one producer, everything else none; sizes are numbers >= 0."""
-    found = []
-    written: dict[int, int] = {}
-    for row in tables.writes:
-        for tensor in row:
-            written[tensor] = written.get(tensor, 0) + 1
+    written = Counter(chain.from_iterable(tables.writes))
     for tensor, tensor_id in enumerate(graph.tensor_ids.tolist()):
         expected = 1 if tables.kind[tensor] == ACTIVATION else 0
-        got = written.get(tensor, 0)
+        got = written[tensor]
         subject = f"tensor {tensor_id}"
         if got != expected:
             message = f"{got} nodes write it, expected {expected}"
-            found.append(Violation("graph", subject, message, expected, got))
+            yield Violation("graph", subject, message, expected, got)
         size, transfer = tables.size[tensor], tables.transfer[tensor]
         if not 0 <= size < float("inf"):
-            found.append(Violation("graph", subject, f"size {size} is not >= 0", ">= 0", size))
+            yield Violation("graph", subject, f"size {size} is not >= 0", ">= 0", size)
         if transfer < 0:
             message = f"transfer time {transfer} is not >= 0"
-            found.append(Violation("graph", subject, message, ">= 0", transfer))
-    return found
+            yield Violation("graph", subject, message, ">= 0", transfer)
 
 
 def check_clustering(graph: Graph, clustering: Clustering) -> list[Violation]:

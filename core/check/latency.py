@@ -13,14 +13,14 @@ stand after the first start (`early`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from dnnp.core.check.devices import Mesh, number_of
 from dnnp.core.check.graph import Tables, shown
-from dnnp.core.check.load import Cost, Units, node_memory
+from dnnp.core.check.load import Cost, Units, check_parts, node_memory
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early, fits, same
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Graph
@@ -97,47 +97,44 @@ def make_case(
 
 def check_span(
     case: PlanCase, number: int, begin: float, end: float, whole: float, first: float = 0.0
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Whether a stage states its begin and end, which count from `first`.
 
     `whole` is the scale of such times.
     """
-    stage, found = case.plan.stages[number], []
+    stage = case.plan.stages[number]
     for name, stated, expected in (("begin_s", stage.begin_s, begin), ("end_s", stage.end_s, end)):
         if stated is None or not same(stated - first, expected, whole):
             message = f"{name} is {stated!r}, recomputed {first + expected!r}"
-            found.append(Violation("load", f"stage {number}", message, first + expected, stated))
-    return found
+            yield Violation("load", f"stage {number}", message, first + expected, stated)
 
 
 def check_latency(case: PlanCase, graph: Graph) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check a plan; return what is wrong, the recomputed latency (None: it has none), and costs."""
-    found = _devices(case) + _capacities(case) + _colors(case, graph)
+    found = [*_devices(case), *_capacities(case), *_colors(case, graph)]
     check = check_blocks if case.plan.options.execution == "blocks" else check_operators
     wrong, value, costs = check(case)
     for number, cost in enumerate(costs):
-        wrong += _parts(case, number, cost)
+        wrong += check_parts(case.plan.stages[number], cost, f"stage {number}")
     return found + wrong, value, costs
 
 
-def _devices(case: PlanCase) -> list[Violation]:
+def _devices(case: PlanCase) -> Iterator[Violation]:
     """Stages sit on devices that exist, and have no replicas."""
-    found = []
     for number, stage in enumerate(case.plan.stages):
         subject = f"stage {number}"
         device, first = case.devices.get(stage.device_class), number_of(stage)
         if device is None or first is None or first >= device.count:
             message = f"there is no device '{stage.device}'"
-            found.append(Violation("device", subject, message))
+            yield Violation("device", subject, message)
         if stage.replicas != 1:
             message = f"has {stage.replicas} replicas, but one sample runs once"
-            found.append(Violation("replicas", subject, message, 1, stage.replicas))
+            yield Violation("replicas", subject, message, 1, stage.replicas)
     used = {s.device for s in case.plan.stages}
     used -= {s.device for s in case.plan.stages if _is_cpu(case, s.device_class)}
     if len(used) > case.plan.k:
         message = f"{len(used)} accelerators are in use, but k is {case.plan.k}"
-        found.append(Violation("stages", "plan", message, case.plan.k, len(used)))
-    return found
+        yield Violation("stages", "plan", message, case.plan.k, len(used))
 
 
 def _is_cpu(case: PlanCase, name: str) -> bool:
@@ -145,14 +142,13 @@ def _is_cpu(case: PlanCase, name: str) -> bool:
     return device is not None and device.is_cpu
 
 
-def _capacities(case: PlanCase) -> list[Violation]:
+def _capacities(case: PlanCase) -> Iterator[Violation]:
     """Everything on a device fits into its memory, unless capacities are ignored."""
     if case.plan.options.memory_mode == "ignore":
-        return []
+        return
     total: dict[str, float] = {}
     for number, stage in enumerate(case.plan.stages):
         total[stage.device] = total.get(stage.device, 0.0) + case.memory(number)
-    found = []
     for number, stage in enumerate(case.plan.stages):
         device = case.devices.get(stage.device_class)
         if device is None or device.is_cpu or stage.device not in total:
@@ -162,11 +158,10 @@ def _capacities(case: PlanCase) -> list[Violation]:
             there = shown_bytes(device.memory_bytes, 6)
             message = f"{stage.device} needs {shown_bytes(needed, 6)}, it has {there}"
             subject = f"stage {number}"
-            found.append(Violation("capacity", subject, message, device.memory_bytes, needed))
-    return found
+            yield Violation("capacity", subject, message, device.memory_bytes, needed)
 
 
-def _colors(case: PlanCase, graph: Graph) -> list[Violation]:
+def _colors(case: PlanCase, graph: Graph) -> Iterator[Violation]:
     """Nodes of one colour are on one device; the CPUs of a pool are one."""
     blocks = case.plan.options.execution == "blocks"
     classes: dict[int, dict[str, list[int]]] = {}
@@ -178,29 +173,16 @@ def _colors(case: PlanCase, graph: Graph) -> list[Violation]:
         if blocks and _is_cpu(case, case.plan.stages[stage].device_class):
             name = "cpu"
         classes.setdefault(color, {}).setdefault(name, []).append(case.tables.ids[node])
-    found = []
     for color, homes in sorted(classes.items()):
         if len(homes) > 1:
             message = f"its nodes are on {shown(sorted(homes))}, not on one device"
-            found.append(Violation("color", f"color {color}", message, 1, len(homes)))
-    return found
-
-
-def _parts(case: PlanCase, number: int, cost: Cost) -> list[Violation]:
-    """The numbers that a stage states."""
-    stage, found = case.plan.stages[number], []
-    for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s", "sync_s"):
-        stated, expected = getattr(stage, name), getattr(cost, name)
-        if not same(stated, expected):
-            message = f"{name} is {stated!r}, recomputed {expected!r}"
-            found.append(Violation("load", f"stage {number}", message, expected, stated))
-    return found
+            yield Violation("color", f"color {color}", message, 1, len(homes))
 
 
 def check_blocks(case: PlanCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Recompute all times; see `check_latency`."""
     plan = case.plan
-    found = _invocations(case)
+    found = list(_invocations(case))
     on_cpu = [
         case.devices[s.device_class].is_cpu if s.device_class in case.devices else False
         for s in plan.stages
@@ -267,9 +249,8 @@ def _starts(waits: dict[int, set[int]], length: dict[int, float]) -> dict[int, f
     return start if len(ready) == len(waits) else None
 
 
-def _invocations(case: PlanCase) -> list[Violation]:
+def _invocations(case: PlanCase) -> Iterator[Violation]:
     """No block of two passes, no device invoked too often in a pass."""
-    found = []
     used: dict[tuple[str, bool], int] = {}
     for number, stage in enumerate(case.plan.stages):
         device = case.devices.get(stage.device_class)
@@ -278,15 +259,14 @@ def _invocations(case: PlanCase) -> list[Violation]:
         passes = {case.units.backward[u] for u in case.held(number)}
         if len(passes) > 1:
             message = "its block has units of both passes"
-            found.append(Violation("order", f"stage {number}", message))
+            yield Violation("order", f"stage {number}", message)
         for late in passes:
             used[stage.device, late] = used.get((stage.device, late), 0) + 1
     most = case.plan.options.invocations
     for (name, _), times in sorted(used.items()):
         if times > most:
             message = f"{name} is invoked {times} times in a pass, above the {most} allowed"
-            found.append(Violation("stages", "plan", message, most, times))
-    return found
+            yield Violation("stages", "plan", message, most, times)
 
 
 def _cost(case: PlanCase, number: int, cpu: bool) -> Cost:
@@ -370,7 +350,7 @@ class _Wanted(NamedTuple):
 
 def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check all times; see `check_latency`."""
-    found = _once(case)
+    found = list(_once(case))
     for number, stage in enumerate(case.plan.stages):
         held = case.held(number)
         if stage.starts_s is None or len(stage.starts_s) != len(held):
@@ -384,7 +364,7 @@ def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list
         found += _exclusive(case, number, times)
     value = max(map(times.end, times.start), default=0.0)
     wrong, arrivals = _transfers(case, times)
-    found += wrong + _needs(case, times, arrivals) + _congestion(case, times)
+    found += [*wrong, *_needs(case, times, arrivals), *_congestion(case, times)]
     sent: dict[str, list[Transfer]] = {}
     for row in times.receives:
         for move in row:
@@ -396,7 +376,7 @@ def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list
         compute = math.fsum(case.time(unit, stage.device_class) for unit in held)
         moved_in = math.fsum(m.end_s - m.start_s for m in coming)
         moved_out = math.fsum(m.end_s - m.start_s for m in going)
-        costs.append(Cost(moved_in, compute, 0.0, moved_out, case.memory(number), compute, value))
+        costs.append(Cost(moved_in, compute, 0.0, moved_out, case.memory(number), compute, 0.0))
         begin = min([times.start[u] for u in held] + [m.start_s for m in coming], default=0.0)
         done = max([times.end(u) for u in held] + [m.end_s for m in going], default=0.0)
         found += check_span(case, number, begin, done, value, times.first)
@@ -422,37 +402,33 @@ def _times(case: PlanCase) -> _Times:
     return times
 
 
-def _once(case: PlanCase) -> list[Violation]:
+def _once(case: PlanCase) -> Iterator[Violation]:
     """One stage a device."""
     seen: dict[str, int] = {}
-    found = []
     for number, stage in enumerate(case.plan.stages):
         if stage.device in seen:
             message = f"device {stage.device} is already used by stage {seen[stage.device]}"
-            found.append(Violation("device", f"stage {number}", message))
+            yield Violation("device", f"stage {number}", message)
         seen.setdefault(stage.device, number)
-    return found
 
 
-def _together(case: PlanCase, number: int) -> list[Violation]:
+def _together(case: PlanCase, number: int) -> Iterator[Violation]:
     """The nodes of a unit stand side by side."""
     labels = [case.units.of_node[v] for v in case.blocks[number]]
     changes = 1 + sum(a != b for a, b in pairwise(labels))
     if not labels or changes == len(set(labels)):
-        return []
-    return [Violation("order", f"stage {number}", "the nodes of a group do not stand together")]
+        return
+    yield Violation("order", f"stage {number}", "the nodes of a group do not stand together")
 
 
-def _exclusive(case: PlanCase, number: int, times: _Times) -> list[Violation]:
+def _exclusive(case: PlanCase, number: int, times: _Times) -> Iterator[Violation]:
     """A device runs one unit at a time, in the order stated."""
-    found = []
     for one, other in pairwise(case.held(number)):
         if early(times.start[other], times.end(one), times.length[one]):
             start, end = times.first + times.start[other], times.first + times.end(one)
             message = f"{case.units.what} {case.units.ids[other]} starts at {start!r}, "
             message += f"before {case.units.ids[one]} ends at {end!r}"
-            found.append(Violation("order", f"stage {number}", message, end, start))
-    return found
+            yield Violation("order", f"stage {number}", message, end, start)
 
 
 def _transfers(case: PlanCase, times: _Times) -> tuple[list[Violation], Arrivals]:
@@ -528,20 +504,21 @@ def _one(
     ends: tuple[int, int],
     move: Transfer,
     tensors: list[int],
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Sender, start and length of one transfer; `ends` are the stage and the unit it is from."""
     number, maker = ends
-    found, subject = [], f"stage {number}"
+    subject = f"stage {number}"
     stage = case.plan.stages[number]
     source = case.plan.stages[case.stage_of[maker]].device if maker in case.stage_of else ""
     what = f"the transfer of tensors {list(move.tensors)}"
     if move.source != source or source == stage.device:
         message = f"{what} comes from '{move.source}', but they are made on '{source}'"
-        return [Violation("order", subject, message, source, move.source)]
+        yield Violation("order", subject, message, source, move.source)
+        return
     if maker in times.start and early(move.start_s, times.end(maker), times.length[maker]):
         begin, made = times.first + move.start_s, times.first + times.end(maker)
         message = f"{what} starts at {begin!r}, before they are made at {made!r}"
-        found.append(Violation("order", subject, message, made, begin))
+        yield Violation("order", subject, message, made, begin)
     lengths = [
         mesh.time(source, stage.device, case.tables.size[t], case.tables.transfer[t])
         for t in tensors
@@ -550,19 +527,19 @@ def _one(
     known = [length for length in lengths if length is not None]
     if path is None or len(known) < len(lengths):
         message = f"there is no path from {source} to {stage.device}"
-        return [*found, Violation("device", subject, message)]
+        yield Violation("device", subject, message)
+        return
     # One transfer pays the latency of its path once, whatever it carries.
     length = math.fsum(known) - (len(known) - 1) * path.latency
     took = move.end_s - move.start_s
     if not abs(took - length) <= TOLERANCE * length + ROUNDING * move.end_s:
         message = f"{what} takes {took!r}, recomputed {length!r}"
-        found.append(Violation("load", subject, message, length, took))
-    return found
+        yield Violation("load", subject, message, length, took)
 
 
-def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> list[Violation]:
+def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> Iterator[Violation]:
     """No unit starts before what it reads is on its device."""
-    tables, found = case.tables, []
+    tables = case.tables
     of_node, ids = case.units.of_node, case.units.ids
     for node in range(tables.n):
         unit = of_node[node]
@@ -579,7 +556,7 @@ def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> list[Violation]
                 if key not in arrivals:
                     message = f"{case.units.what} {ids[unit]} reads tensor "
                     message += f"{case.tensor_ids[tensor]}, which is not sent to its device"
-                    found.append(Violation("order", f"stage {number}", message))
+                    yield Violation("order", f"stage {number}", message)
                     continue
                 there = arrivals[key].end_s
                 length = there - arrivals[key].start_s
@@ -587,11 +564,10 @@ def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> list[Violation]
                 begin, there = times.first + times.start[unit], times.first + there
                 message = f"{case.units.what} {ids[unit]} starts at {begin!r}, before "
                 message += f"tensor {case.tensor_ids[tensor]} is there at {there!r}"
-                found.append(Violation("order", f"stage {number}", message, there, begin))
-    return found
+                yield Violation("order", f"stage {number}", message, there, begin)
 
 
-def _congestion(case: PlanCase, times: _Times) -> list[Violation]:
+def _congestion(case: PlanCase, times: _Times) -> Iterator[Violation]:
     """Transfers that share a lane do not overlap."""
     rule = case.plan.options.congestion
     lanes: dict[tuple[str, ...], list[Transfer]] = {}
@@ -602,7 +578,6 @@ def _congestion(case: PlanCase, times: _Times) -> list[Violation]:
                 lanes.setdefault(("received by", stage.device), []).append(move)
             elif rule == "channel":
                 lanes.setdefault(("from", move.source, "to", stage.device), []).append(move)
-    found = []
     for lane, moves in sorted(lanes.items()):
         moves.sort(key=lambda m: (m.start_s, m.end_s))
         for one, other in pairwise(moves):
@@ -610,5 +585,4 @@ def _congestion(case: PlanCase, times: _Times) -> list[Violation]:
                 end, start = times.first + one.end_s, times.first + other.start_s
                 message = f"transfers {' '.join(lane)} overlap: one ends at {end!r}, "
                 message += f"the next starts at {start!r}"
-                found.append(Violation("order", "plan", message, end, start))
-    return found
+                yield Violation("order", "plan", message, end, start)

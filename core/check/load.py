@@ -24,11 +24,12 @@ synchronisation (Section 5.3). Overflow is in neither.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dnnp.core.check.devices import Alone, StageWires
 from dnnp.core.check.graph import Tables
+from dnnp.core.check.violation import Violation, differs
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Graph
@@ -61,7 +62,7 @@ def units_of(graph: Graph, clustering: Clustering | None, tables: Tables) -> Uni
 
 
 def compute_of(
-    units: Units, stage: Stage, block: list[int]
+    units: Units, stage: Stage, block: Sequence[int]
 ) -> tuple[tuple[float, float], list[str]]:
     """Compute time of a stage, forward and backward, and why it is infinite, if it is.
 
@@ -225,6 +226,13 @@ def price(
         backward_s,
         footprint.peak_bytes,
     )
+
+
+def check_parts(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
+    """The parts of the load that a stage states."""
+    for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s", "sync_s"):
+        scale = cost.overflow_scale_s if name in ("overflow_s", "load_s") else 0.0
+        yield from differs("load", subject, name, getattr(stage, name), getattr(cost, name), scale)
 
 
 def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:

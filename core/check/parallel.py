@@ -6,12 +6,13 @@ The cost is that of `dnnp(7)`, "Parallel plans", written down a second time.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dnnp.core.check.devices import number_of
 from dnnp.core.check.graph import Tables
 from dnnp.core.check.load import Cost, Units, combined, footprint_of, node_memory
-from dnnp.core.check.violation import Violation, same
+from dnnp.core.check.violation import Violation, differs
 from dnnp.core.model.device import DeviceClass, Level
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
@@ -135,8 +136,11 @@ def hybrid_costs(
     The cost of each stage, and what does not hold besides what follows from that.
     """
     stated = graph.shards is not None and graph.shards.again is not None
-    found = _unknown(plan, stated or tables.training) + _batch(plan)
-    found += _listed(tables, blocks)
+    found = [
+        *_unknown(plan, stated or tables.training),
+        *_batch(plan),
+        *_listed(tables, blocks),
+    ]
     costs = []
     later = sum(max(stage.replicas, 1) for stage in plan.stages)
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
@@ -159,36 +163,33 @@ def hybrid_costs(
         if not math.isfinite(cost.compute_s):
             message = f"a node cannot run on {stage.shards} devices of '{stage.device_class}'"
             found.append(Violation("support", subject, message))
-        if not same(stage.collective_s, collective):
-            message = f"collective_s is {stage.collective_s!r}, recomputed {collective!r}"
-            found.append(Violation("load", subject, message, collective, stage.collective_s))
+        found += differs("load", subject, "collective_s", stage.collective_s, collective)
         if stage.in_flight != in_flight:
             message = f"in_flight is {stage.in_flight}, recomputed {in_flight}"
             found.append(Violation("load", subject, message, in_flight, stage.in_flight))
     return costs, found
 
 
-def _batch(plan: Plan) -> list[Violation]:
+def _batch(plan: Plan) -> Iterator[Violation]:
     """Replicas share a batch equally; there are not more of them than micro-batches."""
     if plan.hybrid is None:
-        return []
-    found, count = [], plan.hybrid.micro_batches
+        return
+    count = plan.hybrid.micro_batches
     for number, stage in enumerate(plan.stages):
         if stage.replicas < 1 or count % stage.replicas:
             message = f"{stage.replicas} replicas cannot share {count} micro-batches equally"
-            found.append(Violation("replicas", f"stage {number}", message))
+            yield Violation("replicas", f"stage {number}", message)
         if not stage.shared and not 1 <= stage.shards <= plan.hybrid.tensor_parallel:
             most = plan.hybrid.tensor_parallel
             message = f"has {stage.shards} shards, the plan allows {most}"
-            found.append(Violation("replicas", f"stage {number}", message, most, stage.shards))
+            yield Violation("replicas", f"stage {number}", message, most, stage.shards)
     total = sum(stage.replicas for stage in plan.stages)
     if total > count:
         message = f"{total} replicas for {count} micro-batches"
-        found.append(Violation("replicas", "plan", message, count, total))
-    return found
+        yield Violation("replicas", "plan", message, count, total)
 
 
-def _unknown(plan: Plan, again: bool) -> list[Violation]:
+def _unknown(plan: Plan, again: bool) -> Iterator[Violation]:
     """What a parallel plan states that such plans do not know; `again`: there is a pass to repeat.
 
     `dnnp-partition` refuses the same.
@@ -213,18 +214,18 @@ def _unknown(plan: Plan, again: bool) -> list[Violation]:
         "planned_by": (bool(plan.planned_by), "they know the links of their class only"),
         "parallel.recompute": (repeats and not again, "the graph has no backward pass"),
     }
-    return [
+    yield from (
         Violation("parallel", "plan", f"{name} is not for parallel plans: {why}")
         for name, (is_there, why) in wrong.items()
         if is_there
-    ]
+    )
 
 
 def _clusters(plan: Plan) -> list[tuple[DeviceClass, Level]]:
     return [(device, level) for device in plan.devices for level in device.levels]
 
 
-def _listed(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
+def _listed(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
     """Stages are listed in the order of the pipeline, which says how much is under way in each.
 
     Forward edges go onward; backward edges go back, or all of them onward.
@@ -238,10 +239,9 @@ def _listed(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
     wrong = [(a, b) for a, b in steps[False] if a > b]
     back, onward = ([e for e in steps[True] if (e[0] < e[1]) == up] for up in (False, True))
     wrong += onward if len(onward) < len(back) else back
-    message = (
-        "stages are not listed in the order of the pipeline, where stage {} comes before stage {}"
-    )
-    return [Violation("order", "plan", message.format(*wrong[0]))] if wrong else []
+    for a, b in wrong[:1]:
+        message = "stages are not listed in the order of the pipeline, where stage "
+        yield Violation("order", "plan", f"{message}{a} comes before stage {b}")
 
 
 def _again(
@@ -252,7 +252,7 @@ def _again(
     subject: str,
     *,
     stated: bool,
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Which forward passes run again: some of the stage's, as the plan allows."""
     forward = {tables.ids[v] for v in block if stated or not tables.backward[v]}
     again = set(stage.recomputed)
@@ -267,7 +267,8 @@ def _again(
     elif again not in (set(), forward) and not (stated and not stage.shared):
         what = "a shared stage" if stage.shared else "this graph"
         wrong = f"runs a part of its forward pass again; it is all or nothing for {what}"
-    return [Violation("load", subject, wrong)] if wrong else []
+    if wrong:
+        yield Violation("load", subject, wrong)
 
 
 def _cost(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -68,7 +68,7 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
         if all(plan["objective"] != "latency" for plan in records["plan"]):
             found += _times(stage, [row for _, row in mine], backward, training=training)
     found += _memory(schedule, records["plan"][0], list(stages.values()))
-    return found + _reads(schedule, records.get("node", ()), makers)
+    return [*found, *_reads(schedule, records.get("node", ()), makers)]
 
 
 def _nodes(row: Record, stage: Record) -> Sequence[int]:
@@ -80,7 +80,9 @@ def _nodes(row: Record, stage: Record) -> Sequence[int]:
     return nodes
 
 
-def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -> list[Violation]:
+def _places(
+    units: Sequence[Record], row: Record, stage: Record, subject: str
+) -> Iterator[Violation]:
     """A pass runs on devices of its stage, a transfer on links that are named after one of them."""
     owner, first = split_name(stage["device"])
     last = -1 if first is None else first + _width(stage) - 1
@@ -100,11 +102,11 @@ def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -
             if not any(is_own(device) for device in ends):
                 wrong[name] = True
     if not wrong:
-        return []
+        return
     message = f"runs on {shown(list(wrong))}, but stage {stage['id']} is on {stage['device']}"
     if _width(stage) > 1:
         message += f" and the {_width(stage) - 1} devices after it"
-    return [Violation("device", subject, message, stage["device"], next(iter(wrong)))]
+    yield Violation("device", subject, message, stage["device"], next(iter(wrong)))
 
 
 def _width(stage: Record) -> int:
@@ -115,39 +117,37 @@ def _width(stage: Record) -> int:
 
 def _covered(
     stage: Record, mine: Sequence[tuple[int, Record]], backward: set[int], *, training: bool
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """The passes of a stage hold its nodes; in training its backward nodes too."""
     subject = f"stage {stage['id']}"
     held = set(stage["nodes"])
-    found = []
     count: dict[str, Counter[int]] = {kind: Counter() for kind in KINDS}
     for _, row in mine:
         strange = [node for node in row.get("nodes", ()) if node not in held]
         if strange:
             message = f"runs nodes {shown(strange)}, which are not in {subject}"
-            found.append(Violation("node", f"pass {row['name']}", message))
+            yield Violation("node", f"pass {row['name']}", message)
         count[row["kind"]].update(_nodes(row, stage))
     for late in (False, True) if training else (False,):
         kinds = ("backward", "weight") if late else ("forward",)
         wanted = [node for node in stage["nodes"] if (node in backward) == late]
         if wanted and not count[kinds[0]]:
-            found.append(Violation("stages", subject, f"has no {kinds[0]} pass"))
+            yield Violation("stages", subject, f"has no {kinds[0]} pass")
             continue
         missing = [node for node in wanted if not any(count[kind][node] for kind in kinds)]
         twice = [node for node in wanted if any(count[kind][node] > 1 for kind in kinds)]
         for nodes, text, number in ((missing, "no", 0), (twice, "several", 2)):
             if nodes:
                 message = f"nodes {shown(nodes)} are in {text} {kinds[0]} passes"
-                found.append(Violation("node", subject, message, 1, number))
-    return found
+                yield Violation("node", subject, message, 1, number)
 
 
 def _times(
     stage: Record, mine: Sequence[Record], backward: set[int], *, training: bool
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """All passes of a stage together take at least as long as its nodes."""
     if not training and not backward.isdisjoint(stage["nodes"]):
-        return []
+        return
     # A pass on several devices at once has a part of its nodes' work on each of them, save where
     # the stage has shards, whose compute_s is that of one of them.
     several = 1 / stage.get("shards", 1)
@@ -159,16 +159,16 @@ def _times(
     most += stage.get("sync_s", 0.0) * stage.get("replicas", 1)
     if mine and above(least, total):
         message = f"its passes take {total!r}, less than its compute_s {least!r}"
-        return [Violation("load", f"stage {stage['id']}", message, least, total)]
+        yield Violation("load", f"stage {stage['id']}", message, least, total)
+        return
     if mine and above(total, most):
         message = f"its passes take {total!r}, more than all parts of its load, {most!r}"
-        return [Violation("load", f"stage {stage['id']}", message, most, total)]
-    return []
+        yield Violation("load", f"stage {stage['id']}", message, most, total)
+        return
 
 
-def _memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> list[Violation]:
+def _memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> Iterator[Violation]:
     """Devices hold what their stages need, and passes release all that they take."""
-    found = []
     taken: dict[int, list[float]] = {stage["id"]: [] for stage in stages}
     for row in schedule["passes"]:
         if row["kind"] != "transfer" and row.get("stage") in taken:
@@ -178,7 +178,7 @@ def _memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> list[Vi
         moved = taken[stage["id"]]
         if abs(math.fsum(moved)) > TOLERANCE * math.fsum(map(abs, moved)):
             message = f"its passes leave {math.fsum(moved)!r} bytes behind"
-            found.append(Violation("load", f"stage {stage['id']}", message, 0.0, math.fsum(moved)))
+            yield Violation("load", f"stage {stage['id']}", message, 0.0, math.fsum(moved))
         # What lies between its passes is a part of what the plan says that it needs: of one
         # micro-batch, or of all that a parallel plan has under way.
         between = math.fsum(m for m in moved if m > 0) * stage.get("in_flight", 1)
@@ -198,16 +198,15 @@ def _memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> list[Vi
         expected, size = needed[unit["name"]], sizes.get(split_name(unit["name"])[0], math.inf)
         if not same(stated, expected):
             message = f"fixed_bytes is {stated!r}, its stages always hold {expected!r}"
-            found.append(Violation("load", subject, message, expected, stated))
+            yield Violation("load", subject, message, expected, stated)
         if above(float(unit["peak_bytes"]), size):
             message = f"holds {unit['peak_bytes']!r} bytes, the device has {size!r}"
-            found.append(Violation("capacity", subject, message, size, unit["peak_bytes"]))
-    return found
+            yield Violation("capacity", subject, message, size, unit["peak_bytes"])
 
 
 def _reads(
     schedule: Record, nodes: Sequence[Record], makers: Mapping[int, Sequence[int]]
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """A pass comes after those that make what it reads, if need be by way of others.
 
     Nodes that several passes may run, such as the two halves of a backward pass, prove nothing.
@@ -229,7 +228,7 @@ def _reads(
     try:
         order = list(TopologicalSorter(waits).static_order())
     except CycleError:
-        return []
+        return
     missing = [pair for pair in sorted(needed) if pair[0] not in waits[pair[1]]]
     tails = list(dict.fromkeys(tail for tail, _ in missing))
     after: set[tuple[int, int]] = set()
@@ -242,11 +241,9 @@ def _reads(
             for p in waits[q]:
                 before[q] |= before[p] | bit.get(p, 0)
         after.update(pair for pair in missing if before[pair[1]] & bit.get(pair[0], 0))
-    found = []
     for tail, head in missing:
         if (tail, head) not in after:
             maker, reader = needed[tail, head]
             message = f"does not wait for pass {passes[tail]['name']}, but its node {reader} reads"
             message += f" what node {maker} makes"
-            found.append(Violation("wait", f"pass {passes[head]['name']}", message))
-    return found
+            yield Violation("wait", f"pass {passes[head]['name']}", message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,13 +24,14 @@ from dnnp.core.check.load import (
     Cost,
     Footprint,
     Units,
+    check_parts,
     compute_of,
     cost_of,
     footprint_of,
     price,
     units_of,
 )
-from dnnp.core.check.violation import Violation, above, fits, same
+from dnnp.core.check.violation import Violation, above, differs, fits, same
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -69,10 +70,13 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     position = {node_id: v for v, node_id in enumerate(tables.ids)}
     blocks = [[position[i] for i in stage.nodes if i in position] for stage in plan.stages]
     devices = {device.name: device for device in plan.devices}
-    found = _assignment(tables, plan, position)
-    found += _orders(tables, blocks)
-    found += _groups(tables, clustering, blocks)
-    found += check_offer(plan) + check_tried(plan)
+    found = [
+        *_assignment(tables, plan, position),
+        *_orders(tables, blocks),
+        *_groups(tables, clustering, blocks),
+        *check_offer(plan),
+        *check_tried(plan),
+    ]
     validity, weaker = check_validity(tables, blocks, plan.validity)
     found += weaker
     units = units_of(graph, clustering, tables)
@@ -81,67 +85,74 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
             reasons = compute_of(units, stage, block)[1]
             found += [Violation("support", f"stage {number}", reason) for reason in reasons]
         case = make_case(graph, plan, tables, units, blocks, devices)
-        wrong, latency, times = check_latency(case, graph)
-        found += wrong + check_objective(plan, latency)
+        wrong, value, costs = check_latency(case, graph)
+        found += wrong + check_objective(plan, value)
         found += check_excess(plan, [case.memory(number) for number in range(len(blocks))])
-        return PlanReport(tuple(found), latency, validity, tuple(times))
+        return PlanReport(tuple(found), value, validity, tuple(costs))
     found += check_colors(graph, tables, units, plan, blocks)
     found += check_devices(plan) + check_shared(plan)
     if plan.hybrid is not None:
         from dnnp.core.check.parallel import hybrid_costs
 
-        stages, wrong = hybrid_costs(graph, tables, units, plan, blocks)
-        return _report(plan, found + wrong, stages, validity)
+        costs, wrong = hybrid_costs(graph, tables, units, plan, blocks)
+    else:
+        costs, wrong = _costs(tables, units, plan, blocks, devices)
+    found += wrong
+    shared = math.fsum(c.memory_bytes for s, c in zip(plan.stages, costs, strict=True) if s.shared)
+    for number, (stage, cost) in enumerate(zip(plan.stages, costs, strict=True)):
+        device, subject = devices.get(stage.device_class, NO_DEVICE), f"stage {number}"
+        found += [*_load(stage, cost, subject), *_peak(stage, cost, subject)]
+        needed = shared + (0.0 if stage.shared else cost.memory_bytes)
+        if plan.options.memory_mode == "hard" and not device.is_cpu:
+            found += _capacity(needed, device, subject)
+    value, undefined = _value(plan, costs, training=tables.training)
+    found += undefined + check_objective(plan, value)
+    found += check_excess(plan, [cost.memory_bytes for cost in costs])
+    if plan.ways and plan.hybrid is None and not _is_cyclic(tables):
+        found += _ways(plan, tables, units, graph.order.tolist())
+    return PlanReport(tuple(found), value, validity, tuple(costs))
+
+
+NO_DEVICE = DeviceClass("")
+"""Stands for a class that is not among the devices of a plan."""
+
+
+def _costs(
+    tables: Tables,
+    units: Units,
+    plan: Plan,
+    blocks: Sequence[Sequence[int]],
+    devices: Mapping[str, DeviceClass],
+) -> tuple[list[Cost], list[Violation]]:
+    """Recompute the stages of a plan on devices of their own; and what they do not support."""
     wires = Wires(plan, tables, blocks) if plan.links else None
     homes = clusters_of(plan, devices)
     members: dict[Home, set[int]] = {}
     for mine, block in zip(homes, blocks, strict=True):
         for home, _ in mine:
             members.setdefault(home, set()).update(block)
-    costs = []
+    costs, found = [], []
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
-        device = devices.get(stage.device_class, DeviceClass(stage.device_class))
-        subject = f"stage {number}"
         compute, unsupported = compute_of(units, stage, block)
-        found += [Violation("support", subject, reason) for reason in unsupported]
+        found += [Violation("support", f"stage {number}", reason) for reason in unsupported]
         near = [(members[home], bandwidth) for home, bandwidth in homes[number]]
-        cost = cost_of(
-            tables,
-            block,
-            compute,
-            device,
-            plan.options,
-            max(stage.replicas, 1),
-            () if wires else near,
-            None if wires is None else wires.of(number),
+        costs.append(
+            cost_of(
+                tables,
+                block,
+                compute,
+                devices.get(stage.device_class, NO_DEVICE),
+                plan.options,
+                max(stage.replicas, 1),
+                () if wires else near,
+                None if wires is None else wires.of(number),
+            )
         )
-        costs.append(cost)
-        found += _load(stage, cost, subject)
-        found += _peak(stage, cost, subject)
-        found += _capacity(plan, cost, device, subject)
-    value, undefined = _value(plan, costs, training=tables.training)
-    found += undefined + check_objective(plan, value)
-    found += check_excess(plan, [cost.memory_bytes for cost in costs])
-    if plan.ways and not on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
-        found += check_ways(plan, tables, units, graph.order.tolist())
-    return PlanReport(tuple(found), value, validity, tuple(costs))
+    return costs, found
 
 
-def _report(plan: Plan, found: list[Violation], costs: list[Cost], validity: str) -> PlanReport:
-    """What is wrong with a parallel plan, whose stages cost so much."""
-    devices = {device.name: device for device in plan.devices}
-    pairs = list(zip(plan.stages, costs, strict=True))
-    shared = math.fsum(cost.memory_bytes for stage, cost in pairs if stage.shared)
-    for number, (stage, cost) in enumerate(pairs):
-        device = devices.get(stage.device_class, DeviceClass(stage.device_class))
-        found += _load(stage, cost, f"stage {number}") + _peak(stage, cost, f"stage {number}")
-        together_bytes = shared + (0.0 if stage.shared else cost.memory_bytes)
-        all_of_it = replace(cost, memory_bytes=together_bytes)
-        found += _capacity(plan, all_of_it, device, f"stage {number}")
-    value = fullest(plan, [cost.load_s for cost in costs])
-    found += check_objective(plan, value)
-    found += check_excess(plan, [cost.memory_bytes for cost in costs])
-    return PlanReport(tuple(found), value, validity, tuple(costs))
+def _is_cyclic(tables: Tables) -> bool:
+    return bool(on_a_cycle({v: tables.producers(v) for v in range(tables.n)}))
 
 
 def check_choices(
@@ -151,36 +162,33 @@ def check_choices(
     if plan.objective == "latency" or not any("choice" in run for run in runs):
         return []
     tables = tables_of(graph)
-    if on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
+    if _is_cyclic(tables):
         return []
     units = units_of(graph, clustering, tables)
-    return check_predicted(plan, tables, units, graph.order.tolist(), runs)
+    return list(_predicted(plan, tables, units, graph.order.tolist(), runs))
 
 
-def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> list[Violation]:
+def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> Iterator[Violation]:
     """Every node of the graph is in exactly one stage."""
-    found = []
     where: dict[int, list[int]] = {}
     for number, stage in enumerate(plan.stages):
         if not stage.nodes:
-            found.append(Violation("stages", f"stage {number}", "the stage has no nodes"))
+            yield Violation("stages", f"stage {number}", "the stage has no nodes")
         for node in stage.nodes:
             if node not in position:
                 message = f"node {node} is not in the graph"
-                found.append(Violation("node", f"stage {number}", message))
+                yield Violation("node", f"stage {number}", message)
             where.setdefault(node, []).append(number)
     for node in tables.ids:
         stages = where.get(node, [])
         if len(stages) != 1:
             place = f"stages {shown(stages)}" if stages else "no stage"
             message = f"the node is in {place}, not in one"
-            found.append(Violation("node", f"node {node}", message, 1, len(stages)))
-    return found
+            yield Violation("node", f"node {node}", message, 1, len(stages))
 
 
-def _orders(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
+def _orders(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
     """Inside a stage, producers run before their consumers."""
-    found = []
     for number, block in enumerate(blocks):
         inside, done = set(block), set()
         for node in block:
@@ -188,29 +196,26 @@ def _orders(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
                 if producer in inside and producer not in done:
                     message = f"node {tables.ids[node]} runs before node {tables.ids[producer]}"
                     message += ", whose output it reads"
-                    found.append(Violation("order", f"stage {number}", message))
+                    yield Violation("order", f"stage {number}", message)
             done.add(node)
-    return found
 
 
 def _groups(
     tables: Tables, clustering: Clustering | None, blocks: list[list[int]]
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Every group lies wholly in one stage."""
     if clustering is None:
-        return []
+        return
     homes: dict[int, set[int]] = {}
     label = clustering.label.tolist()
     for number, block in enumerate(blocks):
         for node in block:
             homes.setdefault(label[node], set()).add(number)
-    found = []
     for group, stages in sorted(homes.items()):
         if len(stages) > 1:
             message = f"the group is cut over stages {shown(sorted(stages))}"
             subject = f"group {int(clustering.group_ids[group])}"
-            found.append(Violation("group", subject, message, 1, len(stages)))
-    return found
+            yield Violation("group", subject, message, 1, len(stages))
 
 
 def check_colors(
@@ -276,15 +281,9 @@ def _may_part(
     return bool((met[0] & met[1]) - mine)
 
 
-def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
+def _load(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
     """The parts of the load that the stage states."""
-    found = []
-    for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s", "sync_s"):
-        stated, expected = getattr(stage, name), getattr(cost, name)
-        scale = cost.overflow_scale_s if name in ("overflow_s", "load_s") else 0.0
-        if not same(stated, expected, scale):
-            message = f"{name} is {stated!r}, recomputed {expected!r}"
-            found.append(Violation("load", subject, message, expected, stated))
+    yield from check_parts(stage, cost, subject)
     for name in ("forward_s", "backward_s"):
         stated, expected = getattr(stage, name), getattr(cost, name)
         if stated is None and expected is None:
@@ -293,50 +292,42 @@ def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
             message = f"{name} is missing, recomputed {expected!r}"
         elif expected is None:
             message = f"{name} is {stated!r}, but the graph has no backward pass"
-        elif not same(stated, expected):
-            message = f"{name} is {stated!r}, recomputed {expected!r}"
         else:
+            yield from differs("load", subject, name, stated, expected)
             continue
-        found.append(Violation("load", subject, message, expected, stated))
-    return found
+        yield Violation("load", subject, message, expected, stated)
 
 
-def _peak(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
+def _peak(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
     """The peak of live activations, and its bound; a stage need not state them."""
-    found = []
     peak, bound = stage.peak_bytes, stage.peak_bound_bytes
     if cost.peak_bytes is None:
         for name, stated in (("peak_bytes", peak), ("peak_bound_bytes", bound)):
             if stated is not None:
                 message = f"{name} is {stated!r}, but memory is summed"
-                found.append(Violation("load", subject, message, None, stated))
-        return found
-    if peak is not None and not same(peak, cost.peak_bytes):
-        message = f"peak_bytes is {peak!r}, recomputed {cost.peak_bytes!r}"
-        found.append(Violation("load", subject, message, cost.peak_bytes, peak))
+                yield Violation("load", subject, message, None, stated)
+        return
+    if peak is not None:
+        yield from differs("load", subject, "peak_bytes", peak, cost.peak_bytes)
     if bound is not None and above(bound, cost.peak_bytes):
         message = f"the bound of the peak {bound!r} exceeds the peak {cost.peak_bytes!r}"
-        found.append(Violation("bound", subject, message, cost.peak_bytes, bound))
-    return found
+        yield Violation("bound", subject, message, cost.peak_bytes, bound)
 
 
-def _capacity(plan: Plan, cost: Cost, device: DeviceClass, subject: str) -> list[Violation]:
+def _capacity(memory: float, device: DeviceClass, subject: str) -> Iterator[Violation]:
     """Memory against the device's capacity, where nothing may overflow."""
-    if device.is_cpu or plan.options.memory_mode != "hard":
-        return []
-    if fits(cost.memory_bytes, device.memory_bytes):
-        return []
-    needed, there = shown_bytes(cost.memory_bytes, 6), shown_bytes(device.memory_bytes, 6)
-    message = f"needs {needed}, '{device.name}' has {there}"
-    return [Violation("capacity", subject, message, device.memory_bytes, cost.memory_bytes)]
+    if not fits(memory, device.memory_bytes):
+        needed, there = shown_bytes(memory, 6), shown_bytes(device.memory_bytes, 6)
+        message = f"needs {needed}, '{device.name}' has {there}"
+        yield Violation("capacity", subject, message, device.memory_bytes, memory)
 
 
 def _value(
     plan: Plan, costs: Sequence[Cost], *, training: bool
 ) -> tuple[float | None, list[Violation]]:
     """Recompute the objective; None, and why, if it is not defined."""
-    if plan.objective == "throughput":
-        return max((cost.load_s for cost in costs), default=0.0), []
+    if plan.objective == "throughput" or plan.hybrid is not None:
+        return fullest(plan, [cost.load_s for cost in costs]), []
     if plan.objective != "gpipe":
         return None, []
     if not training:
@@ -347,8 +338,8 @@ def _value(
     return ahead + back, []
 
 
-def check_ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -> list[Violation]:
-    """Return what does not hold about the ways of a plan.
+def _ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -> Iterator[Violation]:
+    """Check the ways that a plan was compared with.
 
     The whole model on one device, and replicas of it, are priced again: they have no choice but
     that of the class and the number of devices. What searches found of the others cannot be
@@ -359,36 +350,36 @@ def check_ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -
     order
         All nodes (positions) in an order in which one device may run them.
     """
-    found, whole = _chosen(plan), _Whole(plan, tables, units, order)
+    yield from _chosen(plan)
+    whole = _Whole(plan, tables, units, order)
     offered = sum(device.count for device in plan.devices)
     for way in plan.ways:
         if not way.stages <= way.devices <= offered or way.stages > len(units.ids):
             message = f"has {way.stages} stages on {way.devices} devices, of {offered} devices and "
-            found.append(_wrong(way, f"{message}{len(units.ids)} {units.what}s"))
+            yield _wrong(way, f"{message}{len(units.ids)} {units.what}s")
         if way.value is None and not way.reason:
-            found.append(_wrong(way, "has neither a value nor a reason"))
+            yield _wrong(way, "has neither a value nor a reason")
         if way.value is not None and above(plan.value, way.value):
             message = f"has the value {way.value!r}, better than the plan's {plan.value!r}"
-            found.append(_wrong(way, message, plan.value, way.value))
+            yield _wrong(way, message, plan.value, way.value)
         if way.name in ("whole", "replicas"):
-            found += whole.check(way)
-    return found
+            yield from whole.check(way)
 
 
-def check_predicted(
+def _predicted(
     plan: Plan,
     tables: Tables,
     units: Units,
     order: Sequence[int],
     runs: Sequence[Mapping[str, Any]],
-) -> list[Violation]:
-    """Return where runs state another rate of what is to be deployed than the cost model predicts.
+) -> Iterator[Violation]:
+    """Find runs that state another rate of what is to be deployed than the cost model predicts.
 
     Replicas of the whole model run on as many devices of the plan as they say, in its order, and
-    share nothing; the rate is over that of the plan. `order` is as in `check_ways`.
+    share nothing; the rate is over that of the plan. `order` is as in `_ways`.
     """
     whole = _Whole(plan, tables, units, order)
-    sessions, found = {run["mode"]: run.get("k") for run in runs}, []
+    sessions = {run["mode"]: run.get("k") for run in runs}
     for number, run in enumerate(runs):
         choice = run.get("choice", {})
         stated, mode = choice.get("predicted_ratio"), choice.get("mode")
@@ -397,8 +388,7 @@ def check_predicted(
         low, high = (1.0, 1.0) if mode == "pipeline" else whole.ratios(sessions[mode] or 1)
         if above(low, stated) or above(stated, high):
             message = f"predicted_ratio of the choice is {stated!r}, recomputed {low!r}"
-            found.append(Violation("value", f"run {number}", message, low, stated))
-    return found
+            yield Violation("value", f"run {number}", message, low, stated)
 
 
 def _wrong(
@@ -407,31 +397,31 @@ def _wrong(
     return Violation("value", f"way {way.name}", message, expected, got)
 
 
-def _chosen(plan: Plan) -> list[Violation]:
+def _chosen(plan: Plan) -> Iterator[Violation]:
     """Each way stands there once, what it uses fits its name, and the plan is one of them."""
     names = [way.name for way in plan.ways]
     if len(set(names)) < len(names):
-        return [Violation("value", "plan", "a way is listed twice")]
-    found = []
+        yield Violation("value", "plan", "a way is listed twice")
+        return
     for way in plan.ways:
         if way.value is not None and way.name != _name(way.stages, way.devices):
             message = f"is one of {way.stages} stages on {way.devices} devices"
-            found.append(_wrong(way, message))
+            yield _wrong(way, message)
     devices = sum(stage.replicas for stage in plan.stages)
     name = _name(len(plan.stages), devices)
     mine = [way for way in plan.ways if way.name == name and way.value is not None]
     if not mine:
         message = f"the plan is a {name}, which is not among the ways that were compared"
-        return [*found, Violation("value", "plan", message)]
+        yield Violation("value", "plan", message)
+        return
     (way,) = mine
     if not same(way.value or 0.0, plan.value):
         message = f"has the value {way.value!r}, but it is the plan, of {plan.value!r}"
-        found.append(_wrong(way, message, plan.value, way.value))
+        yield _wrong(way, message, plan.value, way.value)
     if (way.stages, way.devices) != (len(plan.stages), devices):
         message = f"has {way.stages} stages on {way.devices} devices, but it is the plan, with "
         message += f"{len(plan.stages)} on {devices}"
-        found.append(_wrong(way, message))
-    return found
+        yield _wrong(way, message)
 
 
 def _name(stages: int, devices: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.check.graph import on_a_cycle
-from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, same
+from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, differs, same
 
 DUST = 2.0**-38
 """Times this short, relative to all of a schedule, are lost beside it."""
@@ -295,7 +295,7 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     blocks
         Its block records, each after those that it waits for.
     """
-    found = _form(schedule)
+    found = list(_form(schedule))
     if found:
         return ScheduleReport(tuple(found), None, None, ())
     case = case_of(schedule)
@@ -320,38 +320,36 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     return ScheduleReport(violations, makespan, bubble, tuple(peaks.tolist()), longest)
 
 
-def _form(schedule: Record) -> list[Violation]:
+def _form(schedule: Record) -> Iterator[Violation]:
     """Names are unique, numbers name something, and passes do not wait in a circle."""
-    found = []
     units, passes = schedule["units"], schedule["passes"]
     for what, rows in (("units", units), ("passes", passes)):
         twice = next((name for name, n in Counter(r["name"] for r in rows).items() if n > 1), None)
         if twice is not None:
-            found.append(Violation("block", "schedule", f"has two {what} named '{twice}'"))
+            yield Violation("block", "schedule", f"has two {what} named '{twice}'")
     if not passes:
-        found.append(Violation("block", "schedule", "has no passes"))
+        yield Violation("block", "schedule", "has no passes")
     waits: dict[int, list[int]] = {}
     for number, row in enumerate(passes):
         subject = f"pass {row['name']}"
         if not row["homes"] or not all(row["homes"]):
-            found.append(Violation("block", subject, "has no unit"))
+            yield Violation("block", subject, "has no unit")
         for home in row["homes"]:
             if len(set(home)) < len(home) or not all(0 <= d < len(units) for d in home):
                 message = f"its units {home} are not distinct positions below {len(units)}"
-                found.append(Violation("block", subject, message))
+                yield Violation("block", subject, message)
             elif row["kind"] != "transfer" and any(units[d].get("link", False) for d in home):
-                found.append(Violation("block", subject, "is no transfer, but runs on a link"))
+                yield Violation("block", subject, "is no transfer, but runs on a link")
         waits[number] = [wait["pass"] for wait in row["after"]]
         unknown = [p for p in waits[number] if not 0 <= p < len(passes)]
         if unknown:
             message = f"waits for pass {unknown[0]}; there are {len(passes)}"
-            found.append(Violation("wait", subject, message))
+            yield Violation("wait", subject, message)
             waits[number] = []
     circle = on_a_cycle(waits)
     if circle:
         shown = " -> ".join(passes[p]["name"] for p in reversed(circle))
-        found.append(Violation("wait", "schedule", f"passes wait for each other: {shown}"))
-    return found
+        yield Violation("wait", "schedule", f"passes wait for each other: {shown}")
 
 
 def _grid(
@@ -401,16 +399,13 @@ def _grid(
     return start_s, found
 
 
-def _memory(case: PassCase, schedule: Record, peaks: Floats) -> list[Violation]:
+def _memory(case: PassCase, schedule: Record, peaks: Floats) -> Iterator[Violation]:
     """Peaks are as stated, and within the limits."""
-    found = _capacity(case, peaks, "")
+    yield from _capacity(case, peaks, "")
     scales = _scales(case).tolist()
     for unit, peak, scale in zip(schedule["units"], peaks.tolist(), scales, strict=True):
-        stated = float(unit["peak_bytes"])
-        if not same(stated, peak, scale):
-            message = f"peak_bytes is {stated!r}, recomputed {peak!r}"
-            found.append(Violation("load", f"unit {unit['name']}", message, peak, stated))
-    return found
+        stated, subject = float(unit["peak_bytes"]), f"unit {unit['name']}"
+        yield from differs("load", subject, "peak_bytes", stated, peak, scale)
 
 
 def _scales(case: PassCase) -> Floats:
@@ -422,17 +417,15 @@ def _scales(case: PassCase) -> Floats:
     return np.array(scale)
 
 
-def _capacity(case: PassCase, peaks: Floats, where: str) -> list[Violation]:
+def _capacity(case: PassCase, peaks: Floats, where: str) -> Iterator[Violation]:
     """Peaks are within the limits."""
-    found = []
     scales = _scales(case)
     for unit in np.flatnonzero(peaks > case.limit).tolist():
         peak, limit = float(peaks[unit]), float(case.limit[unit])
         if not same(peak, limit, float(scales[unit])):
             message = f"holds {peak!r} bytes, more than {limit!r}"
             subject = f"{where}unit {case.units[unit]}"
-            found.append(Violation("capacity", subject, message, limit, peak))
-    return found
+            yield Violation("capacity", subject, message, limit, peak)
 
 
 def _totals(
@@ -445,36 +438,26 @@ def _totals(
     devices = [d for d, unit in enumerate(units) if d in used and not unit.get("link", False)]
     whole = makespan * len(devices)
     bubble = 1.0 - math.fsum(busy[d] for d in devices) / whole if whole > 0 else 0.0
-    found = []
+    found: list[Violation] = []
     for unit, time in zip(units, busy, strict=True):
-        if not same(unit["busy_s"], time):
-            message = f"busy_s is {unit['busy_s']!r}, recomputed {time!r}"
-            found.append(Violation("load", f"unit {unit['name']}", message, time, unit["busy_s"]))
-    stated = schedule["makespan_s"]
-    if not same(stated, makespan):
-        message = f"makespan_s is {stated!r}, recomputed {makespan!r}"
-        found.append(Violation("value", "schedule", message, makespan, stated))
-    if not same(schedule["bubble"], bubble, 1.0):
-        message = f"the bubble is {schedule['bubble']!r}, recomputed {bubble!r}"
-        found.append(Violation("value", "schedule", message, bubble, schedule["bubble"]))
-    found += _bounds(schedule["status"], "schedule", [("bound_s", schedule["bound_s"], makespan)])
+        found += differs("load", f"unit {unit['name']}", "busy_s", unit["busy_s"], time)
+    found += differs("value", "schedule", "makespan_s", schedule["makespan_s"], makespan)
+    found += differs("value", "schedule", "the bubble", schedule["bubble"], bubble, 1.0)
+    found += _bound(schedule["status"], "schedule", "bound_s", schedule["bound_s"], makespan)
     return bubble, found
 
 
-def _bounds(status: str, subject: str, rows: Sequence[tuple[str, float, float]]) -> list[Violation]:
-    """No bound (name, bound, value) exceeds its value; `optimal` means that they are equal."""
-    found = []
-    for name, bound, value in rows:
-        if above(bound, value):
-            message = f"{name} is {bound!r}, above the value {value!r}"
-            found.append(Violation("bound", subject, message, value, bound))
-        elif status == "optimal" and not same(bound, value):
-            message = f"says that it is optimal, but {name} is {bound!r} and the value {value!r}"
-            found.append(Violation("status", subject, message, value, bound))
-    return found
+def _bound(status: str, subject: str, name: str, bound: float, value: float) -> Iterator[Violation]:
+    """No bound exceeds its value; `optimal` means that they are equal."""
+    if above(bound, value):
+        message = f"{name} is {bound!r}, above the value {value!r}"
+        yield Violation("bound", subject, message, value, bound)
+    elif status == "optimal" and not same(bound, value):
+        message = f"says that it is optimal, but {name} is {bound!r} and the value {value!r}"
+        yield Violation("status", subject, message, value, bound)
 
 
-def _rate(case: PassCase, schedule: Record, makespan: float) -> list[Violation]:
+def _rate(case: PassCase, schedule: Record, makespan: float) -> Iterator[Violation]:
     """The bound of the rate is none if the whole schedule, or its repetend, repeats faster."""
     bound = float(schedule["rate_bound_s"])
     count = schedule["micro_batches"]
@@ -488,18 +471,18 @@ def _rate(case: PassCase, schedule: Record, makespan: float) -> list[Violation]:
         reached.append(makespan / count)
     if "repetend" in schedule:
         reached.append(schedule["repetend"]["period_s"] / schedule["repetend"]["unroll"])
-    found = []
     if "rate_s" in schedule:
         stated = float(schedule["rate_s"])
         if "repetend" in schedule and not same(stated, reached[-1]):
             message = f"rate_s is {stated!r}, its repetend takes {reached[-1]!r}"
-            found.append(Violation("value", "schedule", message, reached[-1], stated))
+            yield Violation("value", "schedule", message, reached[-1], stated)
         least = float(_load(case).max(initial=0.0))
         if above(least, stated):
             message = f"rate_s is {stated!r}, but a unit is busy for {least!r}"
-            found.append(Violation("value", "schedule", message, least, stated))
+            yield Violation("value", "schedule", message, least, stated)
         reached.append(stated)
-    return found + _bounds("", "schedule", [("rate_bound_s", bound, value) for value in reached])
+    for value in reached:
+        yield from _bound("", "schedule", "rate_bound_s", bound, value)
 
 
 def _repeated(
@@ -541,32 +524,34 @@ def _repetend(case: PassCase, schedule: Record) -> list[Violation]:
     found, span, memory = _repeated(case, unroll, period, repetend["starts_s"], "repetend")
     if span is None or memory is None:
         return found
-    for name, expected in (("memory_bytes", memory), ("span_s", span)):
-        scale = float(_scales(case).max()) if name == "memory_bytes" else 0.0
-        if not same(repetend[name], expected, scale):
-            message = f"{name} is {repetend[name]!r}, recomputed {expected!r}"
-            found.append(Violation("value", "repetend", message, expected, repetend[name]))
-    names = (("period_bound_s", period), ("memory_bound_bytes", memory), ("span_bound_s", span))
-    bounds = [(name, float(repetend[name]), value) for name, value in names]
-    return found + _bounds(repetend["status"], "repetend", bounds)
+    for name, expected, scale in (
+        ("memory_bytes", memory, float(_scales(case).max())),
+        ("span_s", span, 0.0),
+    ):
+        found += differs("value", "repetend", name, repetend[name], expected, scale)
+    for name, value in (
+        ("period_bound_s", period),
+        ("memory_bound_bytes", memory),
+        ("span_bound_s", span),
+    ):
+        found += _bound(repetend["status"], "repetend", name, float(repetend[name]), value)
+    return found
 
 
-def _points(case: PassCase, schedule: Record) -> list[Violation]:
+def _points(case: PassCase, schedule: Record) -> Iterator[Violation]:
     """Points of the trade-off repeat as they say and hold what they say."""
-    found = []
     least, scale = float(_load(case).max(initial=0.0)), float(_scales(case).max())
     for number, point in enumerate(schedule.get("pareto", ())):
         subject, period, unroll = f"pareto {number}", float(point["period_s"]), point["unroll"]
         if above(least, period):
             message = f"the period is {period!r}, but a unit is busy for {least!r}"
-            found.append(Violation("value", subject, message, least, period))
+            yield Violation("value", subject, message, least, period)
         if "starts_s" in point:
             wrong, _, memory = _repeated(case, unroll, period * unroll, point["starts_s"], subject)
-            found += wrong
-            if memory is not None and not same(point["memory_bytes"], memory, scale):
-                message = f"memory_bytes is {point['memory_bytes']!r}, recomputed {memory!r}"
-                found.append(Violation("value", subject, message, memory, point["memory_bytes"]))
-    return found
+            yield from wrong
+            if memory is not None:
+                stated = point["memory_bytes"]
+                yield from differs("value", subject, "memory_bytes", stated, memory, scale)
 
 
 def _load(case: PassCase) -> Floats:
@@ -578,20 +563,17 @@ def _load(case: PassCase) -> Floats:
     return np.array(load)
 
 
-def _pareto(schedule: Record) -> list[Violation]:
+def _pareto(schedule: Record) -> Iterator[Violation]:
     """More memory does not mean a longer period, and no bound exceeds its period."""
-    found = []
     points = schedule.get("pareto", ())
     for number, point in enumerate(points):
         subject, period = f"pareto {number}", float(point["period_s"])
-        rows = [("period_bound_s", float(point["period_bound_s"]), period)]
-        found += _bounds("", subject, rows)
+        yield from _bound("", subject, "period_bound_s", float(point["period_bound_s"]), period)
         if number:
             before = points[number - 1]
             if above(before["memory_bytes"], point["memory_bytes"]):
                 message = f"memory falls from {before['memory_bytes']!r}"
-                found.append(Violation("value", subject, message, None, point["memory_bytes"]))
+                yield Violation("value", subject, message, None, point["memory_bytes"])
             if above(period, before["period_s"]):
                 message = f"the period rises from {before['period_s']!r}"
-                found.append(Violation("value", subject, message, before["period_s"], period))
-    return found
+                yield Violation("value", subject, message, before["period_s"], period)

@@ -15,7 +15,7 @@ from typing import Any
 from dnnp.core.check.declared import check_declared
 from dnnp.core.check.graph import STRENGTH, shown
 from dnnp.core.check.passes import check_passes
-from dnnp.core.check.violation import Violation, above, printable, same, wrong
+from dnnp.core.check.violation import Violation, above, differs, printable, same
 
 Record = Mapping[str, Any]
 
@@ -55,10 +55,13 @@ def check_stream(
     plan_digest
         Digest of the plan as it stands, or None if there is none.
     """
-    found = check_declared(records) + _present(records)
-    found += _digests(records, graph_digest, plan_digest)
-    found += _numbers(records)
-    found += _work(records)
+    found = [
+        *check_declared(records),
+        *_present(records),
+        *_digests(records, graph_digest, plan_digest),
+        *_numbers(records),
+        *_work(records),
+    ]
     for plan in records.get("plan", ()):
         found += check_made(header, plan, records.get("device", ()))
         found += _unknown(header, records, plan)
@@ -66,37 +69,35 @@ def check_stream(
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
         found += check_runs(records)
-    return found + _provenance(header, records)
+    return [*found, *_provenance(header, records)]
 
 
-def _present(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def _present(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """No kind without the kinds it was computed from."""
-    found = []
     for kind, needed in NEEDS.items():
         if records.get(kind) and not records.get(needed):
             message = f"there are {kind} records but no {needed} record"
-            found.append(Violation("records", kind, message, needed))
+            yield Violation("records", kind, message, needed)
     schedules = records.get("schedule", ())
     if len(schedules) > 1:
         message = f"there are {len(schedules)} schedule records, a stream holds one"
-        found.append(Violation("records", "schedule", message, 1, len(schedules)))
+        yield Violation("records", "schedule", message, 1, len(schedules))
     if any("digest" in schedule for schedule in schedules) and not records.get("plan"):
         message = "there are schedule records but no plan record"
-        found.append(Violation("records", "schedule", message, "plan"))
+        yield Violation("records", "schedule", message, "plan")
     if records.get("plan") and not any("time_s" in r for r in records.get("node", ())):
         grouped = records.get("group", ())
         if not grouped or not all("time_s" in r for r in grouped):
-            found.append(Violation("records", "plan", "there is a plan but nothing is priced"))
+            yield Violation("records", "plan", "there is a plan but nothing is priced")
     ids = sorted(r["id"] for r in records.get("stage", ()))
     if ids != list(range(len(ids))):
         message = f"stage ids are {shown(ids)}, expected 0 to {len(ids) - 1}"
-        found.append(Violation("stages", "plan", message))
-    return found
+        yield Violation("stages", "plan", message)
 
 
 def _unknown(
     header: Record, records: Mapping[str, Sequence[Record]], plan: Record
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """What the costs of a plan leave out is said, and a plan over unknown sizes not optimal."""
     sizeless = {r["id"] for r in records.get("tensor", ()) if r.get("size_unknown")}
     home = {v: r["class"] for r in records.get("stage", ()) for v in r["nodes"]}
@@ -107,44 +108,40 @@ def _unknown(
         vague = sizeless.intersection([*node["inputs"], *node["outputs"]])
         if "work" in header and ("flop" not in node or node.get("partial") or vague):
             rough += time
-    found = []
     share = rough / whole if whole > 0 else 0.0
     said = plan.get("unknown", {"time": 0.0, "sizes": 0})
     for name, real in (("sizes", len(sizeless)), ("time", share)):
+        what = f"the {name} that are unknown are {said[name]!r}, recomputed {real!r}"
         if not same(said[name], real, 1.0):
-            message = f"the {name} that are unknown are {said[name]!r}, recomputed {real!r}"
-            found.append(Violation("unknown", "plan", message, real, said[name]))
+            yield Violation("unknown", "plan", what, real, said[name])
     if sizeless and plan["status"] == "optimal":
         message = "says that the plan is optimal, but sizes are unknown"
-        found.append(Violation("status", "plan", message, "feasible", "optimal"))
-    return found
+        yield Violation("status", "plan", message, "feasible", "optimal")
 
 
 def _digests(
     records: Mapping[str, Sequence[Record]], graph_digest: str | None, plan_digest: str | None
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Plan against graph; bounds, schedules and runs against the plan."""
-    found = []
     for plan in records.get("plan", ()):
         if plan["digest"] != graph_digest:
             message = "was made from another graph, costs or groups"
-            found.append(Violation("digest", "plan", message, graph_digest, plan["digest"]))
+            yield Violation("digest", "plan", message, graph_digest, plan["digest"])
     for number, run in enumerate(records.get("run", ())):
         if plan_digest is not None and run["digest"] != plan_digest:
             message = "was made with another plan"
-            found.append(Violation("digest", f"run {number}", message, plan_digest, run["digest"]))
+            yield Violation("digest", f"run {number}", message, plan_digest, run["digest"])
     for schedule in records.get("schedule", ()) if plan_digest is not None else ():
         digest = schedule.get("digest")
         if digest != plan_digest:
             message = "was made for another plan" if digest else "does not say for which plan it is"
-            found.append(Violation("digest", "schedule", message, plan_digest, digest))
+            yield Violation("digest", "schedule", message, plan_digest, digest)
     if records.get("plan") and plan_digest is not None:
         expected = _bound_digest(records["plan"][0], plan_digest)
         for bound in records.get("bound", ()):
             if bound["digest"] != expected:
                 message = "was proven for another plan, other devices or another cost model"
-                found.append(Violation("digest", "bound", message, expected, bound["digest"]))
-    return found
+                yield Violation("digest", "bound", message, expected, bound["digest"])
 
 
 PARALLEL = (
@@ -189,87 +186,75 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
-def _numbers(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def _numbers(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """The gap follows from value and bound, of the plan and of a bound record."""
-    found = []
     for plan in records.get("plan", ()):
-        found += check_gap(plan)
+        yield from check_gap(plan)
         for record in records.get("bound", ()):
-            found += _bound(plan, record)
-    return found
+            yield from _bound(plan, record)
 
 
-def _work(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def _work(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """A group computes what its nodes compute together."""
     flop = {r["id"]: r["flop"] for r in records.get("node", ()) if "flop" in r}
-    found = []
     for group in records.get("group", ()):
         if "flop" in group and all(node in flop for node in group["nodes"]):
             total = math.fsum(flop[node] for node in group["nodes"])
             if not same(group["flop"], min(total, MAX_NUMBER)):
                 message = f"flop is {group['flop']!r}, its nodes have {total!r}"
                 subject = f"group {group['id']}"
-                found.append(Violation("group", subject, message, total, group["flop"]))
-    return found
+                yield Violation("group", subject, message, total, group["flop"])
 
 
 def check_gap(plan: Record) -> list[Violation]:
     """The gap that a plan states follows from its value and its bound."""
     value, bound = float(plan["value"]), float(plan["bound"])
     gap = (value - bound) / value if value > 0 else 0.0
-    if same(gap, plan["gap"], 1.0):
-        return []
-    message = f"the gap is {plan['gap']!r}, recomputed {gap!r}"
-    return [Violation("gap", "plan", message, gap, plan["gap"])]
+    return list(differs("gap", "plan", "the gap", plan["gap"], gap, 1.0))
 
 
-def _bound(plan: Record, record: Record) -> list[Violation]:
+def _bound(plan: Record, record: Record) -> Iterator[Violation]:
     """What a bound says about its plan; that it is a bound is the certificate's business."""
-    found = []
     value, bound = float(plan["value"]), float(record["value"])
     gap = (value - bound) / value if value > 0 else 0.0
     if above(bound, value):
         message = f"the bound {bound!r} exceeds the value {value!r} of the plan"
-        found.append(Violation("bound", "bound", message, value, bound))
-    elif not same(gap, record["gap"], 1.0):
-        message = f"the gap is {record['gap']!r}, recomputed {gap!r}"
-        found.append(Violation("gap", "bound", message, gap, record["gap"]))
+        yield Violation("bound", "bound", message, value, bound)
+    else:
+        yield from differs("gap", "bound", "the gap", record["gap"], gap, 1.0)
     if record["status"] == "optimal" and not same(bound, value):
         message = f"says that the plan is optimal, but its value {value!r} is above {bound!r}"
-        found.append(Violation("status", "bound", message, value, bound))
+        yield Violation("status", "bound", message, value, bound)
     if above(bound, float(plan["bound"])):
         message = f"is {bound!r}, but the plan states only {plan['bound']!r}"
-        found.append(Violation("bound", "bound", message, bound, plan["bound"]))
+        yield Violation("bound", "bound", message, bound, plan["bound"])
     if STRENGTH[record["validity"]] > STRENGTH[plan["validity"]]:
         message = f"holds for {record['validity']} splits, but the plan is {plan['validity']}"
-        found.append(Violation("validity", "bound", message, plan["validity"], record["validity"]))
-    return found + _tried(record, bound)
+        yield Violation("validity", "bound", message, plan["validity"], record["validity"])
+    yield from _tried(record, bound)
 
 
-def _tried(record: Record, bound: float) -> list[Violation]:
+def _tried(record: Record, bound: float) -> Iterator[Violation]:
     """The bound is the best of what was tried, by the method that it names."""
-    found = []
     for entry in record["tried"]:
         if "value" in entry and above(float(entry["value"]), bound):
             message = f"{entry['method']} proves {entry['value']!r}, which is more than {bound!r}"
-            found.append(Violation("bound", "bound", message, bound, entry["value"]))
+            yield Violation("bound", "bound", message, bound, entry["value"])
     method = record["method"]
     best = [float(e["value"]) for e in record["tried"] if e["method"] == method and "value" in e]
     if record["tried"] and not best:
         message = f"the method {printable(method, 40)!r} is not among those tried"
-        found.append(Violation("bound", "bound", message))
+        yield Violation("bound", "bound", message)
     elif best and above(bound, max(best)):
         message = f"is {bound!r}, but {method} proves {max(best)!r}"
-        found.append(Violation("bound", "bound", message, max(best), bound))
-    return found
+        yield Violation("bound", "bound", message, max(best), bound)
 
 
-def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """A plan is younger than costs and groups; bounds, schedules and runs follow it in turn."""
     last: dict[str, int] = {}
     for position, entry in enumerate(header["provenance"]):
         last[entry["tool"]] = position
-    found = []
     for kind, makers, earlier in (
         ("plan", ("dnnp-partition", "dnnp-bound"), PRICING),
         ("bound", ("dnnp-bound",), (*PRICING, "dnnp-partition")),
@@ -283,8 +268,7 @@ def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> list
         for tool in earlier:
             if last.get(tool, -1) > last[maker]:
                 message = f"{tool} ran after {maker}, yet the {kind} records are still there"
-                found.append(Violation("provenance", "header", message, maker, tool))
-    return found
+                yield Violation("provenance", "header", message, maker, tool)
 
 
 OPTIONS = {
@@ -381,7 +365,7 @@ def _ranges(run: Record, subject: str) -> Iterator[Violation]:
         if run.get(name, 1) < 1:
             yield Violation("value", subject, f"{name} is {run[name]}", 1, run[name])
     if run["mode"] == "whole" and run.get("k", 1) != 1:
-        yield wrong(subject, "k", run["k"], 1)
+        yield from differs("value", subject, "k", run["k"], 1)
 
 
 def _names(

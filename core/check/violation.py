@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 TOLERANCE = 1e-9
@@ -97,10 +98,13 @@ def early(start: float, ready: float, length: float) -> bool:
     return ready - start > TOLERANCE * length + ROUNDING * ready
 
 
-def wrong(subject: str, name: str, stated: Fact, expected: Fact) -> Violation:
-    """A figure that is not what was recomputed."""
-    message = f"{name} is {stated!r}, recomputed {expected!r}"
-    return Violation("value", subject, message, expected, stated)
+def differs(
+    kind: str, subject: str, name: str, stated: float, expected: float, scale: float = 0.0
+) -> Iterator[Violation]:
+    """Compare a stated figure with the recomputed one; `scale` as in `same`."""
+    if not same(stated, expected, scale):
+        message = f"{name} is {stated!r}, recomputed {expected!r}"
+        yield Violation(kind, subject, message, expected, stated)
 
 
 def printable(text: str, limit: int) -> str:
