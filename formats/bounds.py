@@ -64,7 +64,7 @@ def _number(device: Record, name: str) -> float | None:
 
 
 def is_closed(value: float, bound: float) -> bool:
-    """Whether a bound meets a value.
+    """Test whether a bound meets a value.
 
     >>> is_closed(5.0, 5.0), is_closed(5.0, 4.9)
     (True, False)

@@ -104,7 +104,7 @@ def _stale(stream: Stream) -> Iterator[tuple[int, list[Record], str, str]]:
 
 
 def _unlike(stated: dict[str, float], summed: dict[str, float]) -> str:
-    """How the stated times differ from the sums; empty if they do not."""
+    """Difference of the stated times from the sums; empty if there is none."""
     for name in sorted({*stated, *summed}):
         if name not in summed:
             return f"is priced for {shown(name)}, but not all of its nodes are"

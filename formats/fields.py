@@ -44,7 +44,7 @@ class Field:
     """Objects: what is not among the fields belongs to it, too."""
 
     def admits(self, values: Iterable[Any]) -> bool:
-        """Whether every one of `values` fits; whole columns are cheap to ask about."""
+        """Test whether every one of `values` fits; whole columns are cheap to ask about."""
         return _CHECKS[self.type](self, values if isinstance(values, list) else list(values))
 
     @property
@@ -60,7 +60,7 @@ class Field:
         return MAX_NUMBER if self.type == "number" else MAX_ID
 
     def refusal(self, value: Any) -> str:
-        """Why a value does not fit, for messages."""
+        """The reason why a value does not fit, for messages."""
         numbers = {"int": (int,), "number": (int, float)}
         if type(value) in numbers.get(self.type, ()) and self.const is None:
             if value > self.most:
@@ -70,7 +70,7 @@ class Field:
         return f"{shown(value)} is not {self.expected()}"
 
     def expected(self) -> str:
-        """What a value must be, for messages."""
+        """Description of a value that fits, for messages."""
         if self.const is not None:
             return repr(self.const)
         if self.type == "place":
@@ -301,7 +301,7 @@ def integer(doc: str, *, optional: bool = False, positive: bool = False) -> Fiel
 
 
 def boolean(doc: str, *, optional: bool = False) -> Field:
-    """Whether something is so."""
+    """Test whether something is so."""
     return Field("bool", doc, not optional)
 
 

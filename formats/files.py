@@ -217,7 +217,7 @@ def remove_unfinished() -> None:
 
 
 def any_unfinished() -> bool:
-    """Whether this process is writing something that it would have to remove."""
+    """Test whether this process is writing something that it would have to remove."""
     return os.getpid() in _owners.values()
 
 

@@ -1,4 +1,4 @@
-"""What records of a graph hold: devices, links, tensors, nodes and groups."""
+"""Fields of the records of a graph: devices, links, tensors, nodes and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file may expand to: in many formats a few characters can stand for very many.
+"""Limits of what a file may expand to: in many formats a few characters can stand for very many.
 
 Limits that real files do not meet, however large they are, in one place.
 """
@@ -32,7 +32,7 @@ _BRACKETS = rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}\n]'
 
 
 class Room:
-    """What is left for a file to expand to.
+    """Room that is left for a file to expand to.
 
     Readers take from it what the file would be longer by, if each default, each edge of a pair of
     sets and each name made of others stood there in full.
@@ -66,7 +66,7 @@ def length(values: Mapping[str, str]) -> int:
 
 
 def said(reason: str) -> str:
-    """Why something is not JSON, as orjson says; of depth with the limit.
+    """The reason why something is not JSON, as orjson says; of depth with the limit.
 
     >>> said("depth limit exceeded"), said("unexpected character")
     ('more than 100 lists and objects inside each other', 'unexpected character')

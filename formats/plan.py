@@ -169,7 +169,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
 
 
 def _hybrid(record: Record) -> HybridOptions:
-    """What a parallel plan could use; fields that are not known say nothing."""
+    """Options of a parallel plan; fields that are not known say nothing."""
     from dnnp.core.model.parallel import HybridOptions
 
     names = [field.name for field in fields(HybridOptions)]

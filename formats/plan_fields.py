@@ -1,4 +1,4 @@
-"""What records of a plan and its stages hold."""
+"""Fields of the records of a plan and its stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every record of the stream holds: one table for the reader, the schema and the manual.
+"""Fields of every record of the stream: one table for the reader, the schema and the manual.
 
 `formats.stream` enforces the table, `json_schema` renders it as JSON Schema, and
 dnnp-graph(5) prints it.

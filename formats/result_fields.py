@@ -1,4 +1,4 @@
-"""What records hold of what is known of a plan: a bound, a run."""
+"""Fields of the records of results: bounds, runs, schedules and their blocks."""
 
 from __future__ import annotations
 

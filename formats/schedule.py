@@ -215,7 +215,7 @@ def _shown(record: Record, name: str, in_seconds: bool) -> str:
 
 
 def _proof(repetend: Record, in_seconds: bool) -> str:
-    """What is proven about a repetend, in words."""
+    """The proof about a repetend, in words."""
     if repetend["status"] == "optimal":
         return "all proven"
     pairs = (

@@ -1,4 +1,4 @@
-"""How sure the value of a plan is: errors of measured costs, and what costs leave out."""
+"""Uncertainty of the value of a plan: errors of measured costs, and what costs leave out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def proven_status(plan: Record) -> str:
 
 
 def unknown_words(plan: Record) -> str:
-    """What the costs of a plan leave out, to follow its value; empty: nothing."""
+    """Words on what the costs of a plan leave out, to follow its value; empty: nothing."""
     found = plan.get("unknown", {"time": 0.0, "sizes": 0})
     words = f", costs unknown for {found['time']:.0%} of the time" if found["time"] > 0 else ""
     return words + (f", {counted(found['sizes'], 'size')} unknown" if found["sizes"] else "")

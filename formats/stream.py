@@ -60,7 +60,7 @@ class Stream:
 
     @property
     def in_seconds(self) -> bool:
-        """Whether times are in seconds; else their unit is not known."""
+        """Test whether times are in seconds; else their unit is not known."""
         return bool(self.header["units"]["time"] == "s")
 
     def get(self, kind: str) -> list[Record]:
@@ -184,7 +184,7 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
 
 
 def _json_reason(line: bytes, reason: str) -> str:
-    """Why a line is not JSON, with a hint for the usual causes."""
+    """The reason why a line is not JSON, with a hint for the usual causes."""
     text = line.strip()
     if not text:
         return "empty line"
@@ -311,7 +311,7 @@ def forward_pass(stream: Stream) -> Stream:
 
 
 def may_hold_unknown(fields: Mapping[str, Field], present: set[str]) -> bool:
-    """Whether records with the names `present` may hold anything that is not among `fields`."""
+    """Test whether records named `present` may hold anything that is not among `fields`."""
     return not present <= {"type", *fields} or any(map(_holds_objects, fields.values()))
 
 
@@ -336,7 +336,7 @@ def keep_numbers(
 
 
 def _holds_objects(spec: Field) -> bool:
-    """Whether objects of known fields are inside, which may hold further ones."""
+    """Test whether objects of known fields are inside, which may hold further ones."""
     return spec.type == "object" or (spec.items is not None and _holds_objects(spec.items))
 
 

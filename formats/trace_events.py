@@ -34,7 +34,7 @@ CHUNK = 4096
 
 
 class Work(NamedTuple):
-    """What a stage did."""
+    """Work of a stage."""
 
     name: str
     tracks: Times
@@ -51,7 +51,7 @@ class Edge(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What a transfer of a schedule did."""
+    """A transfer of a schedule."""
 
     name: str
     start_ns: Times
@@ -60,7 +60,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each stage had which sample."""
+    """Times of every sample in each stage."""
 
     tracks: Sequence[str]
     """Devices, or what runs beside others on one."""
@@ -143,7 +143,7 @@ def _names(timeline: Timeline) -> Iterator[str]:
 
 
 def _slices(timeline: Timeline, work: Work, samples: slice, begin: int) -> Iterator[str]:
-    """What a stage computed."""
+    """Slices of what a stage computed."""
     name = _text(work.name)
     rows = (work.tracks[samples], work.start_ns[samples] - begin, work.end_ns[samples] - begin)
     for i, (track, start, end) in enumerate(zip(*(row.tolist() for row in rows), strict=True)):
@@ -159,7 +159,7 @@ def _slices(timeline: Timeline, work: Work, samples: slice, begin: int) -> Itera
 def _hands(
     timeline: Timeline, number: int, edge: Edge, samples: slice, begin: int
 ) -> Iterator[str]:
-    """What was handed over: an arrow, and a slice of the link if devices differ."""
+    """Events of what was handed over: an arrow, and a slice of the link if devices differ."""
     tail, head = timeline.works[edge.tail], timeline.works[edge.head]
     rows = (
         tail.tracks[samples],
@@ -201,7 +201,7 @@ def _span(pid: int, name: str, number: str, sample: int, times: tuple[int, int])
 
 
 def _waiting(timeline: Timeline, edge: Edge, begin: int) -> Iterator[Iterable[str]]:
-    """How many samples wait between two stages, whenever that changes."""
+    """Number of samples that wait between two stages, whenever that changes."""
     tail, head = timeline.works[edge.tail], timeline.works[edge.head]
     name = _text(f"waiting from {tail.name} to {head.name}")
     times = np.concatenate([tail.end_ns, head.start_ns])

@@ -53,11 +53,11 @@ class Network:
             self.left.append(room)
 
     def carries(self, wanted: int, budget: Budget) -> bool:
-        """Whether so much flows from the source to the sink."""
+        """Test whether so much flows from the source to the sink."""
         return self.flow(wanted, budget) >= wanted
 
     def flow(self, wanted: int | None, budget: Budget) -> int:
-        """What flows from the source to the sink (Dinic); where it is as `wanted`, perhaps more."""
+        """Largest flow from source to sink (Dinic); where it is as `wanted`, perhaps more."""
         flow = 0
         while wanted is None or flow < wanted:
             level = self._levels(budget)
@@ -150,7 +150,7 @@ def halves_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> in
 
 
 def _cases(exact: Exact, tree: Sequence[object]) -> Iterator[tuple[int, int, int, int]]:
-    """Where the tree ends: items that are in, and out, as bit masks, and the two numbers there."""
+    """Leaves of the tree: items that are in, and out, as bit masks, and the two numbers there."""
     waiting = [(0, 0)]
     for row in tree:
         numbers = of_kind(row, list, "a row of the tree")
@@ -184,7 +184,7 @@ class _Case:
         self.network = Network()
 
     def exceeds(self, name: str, limit: int) -> bool:
-        """Whether every one of them pays more than the limit on a class."""
+        """Test whether every one of them pays more than the limit on a class."""
         exact = self.exact
         for item, work in enumerate(exact.work[name]):
             self._pay(item, work or 0)

@@ -42,7 +42,7 @@ VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
 
 @dataclass(frozen=True)
 class CertificateReport:
-    """What became of a certificate."""
+    """The verdict on a certificate."""
 
     verdict: str
     """`verified`, `refuted`, or `not checkable`: it does not claim to be a proof by itself, or is
@@ -104,7 +104,7 @@ def check_certificate(
 
 
 def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
-    """What a plan and its bound record claim beyond what the certificate proves."""
+    """Find claims of a plan and its bound record beyond what the certificate proves."""
     if proof.verdict == NOT_CHECKABLE:
         message = f"the bound is not verified: its certificate ({proof.argument}) is not checkable"
         return [Violation("unchecked", "bound", f"{message}; {proof.detail}")]
@@ -122,7 +122,7 @@ def _refuted(argument: str, reason: str) -> CertificateReport:
 
 
 def _vouched(certificate: Mapping[str, Any]) -> str:
-    """What a certificate that cannot be checked says of its origin."""
+    """Origin that a certificate states which cannot be checked."""
     said = (
         f"{name} {short(value) if isinstance(value, int) else value}"[:80]
         for name, value in certificate.items()
@@ -173,7 +173,7 @@ def _simple_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> i
 
 
 def _part_units(exact: Exact, part: Mapping[str, Any]) -> int:
-    """What one part proves: weighed work over weighed devices, or least work over replicas."""
+    """Quanta that a part proves: weighed work over weighed devices, or least over replicas."""
     chosen = [part["pass"] == "all" or late == (part["pass"] == "backward") for late in exact.late]
     replicas = exact.options.max_replicas
     if field(part, "kind", str) == "mean":

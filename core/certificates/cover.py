@@ -72,7 +72,7 @@ Net = tuple[int, int, bool]
 
 @dataclass
 class CoverState:
-    """Which items are in and open, as bit masks, and what that costs."""
+    """Items that are in and open, as bit masks, and their cost."""
 
     inside: int
     open: int
@@ -108,7 +108,7 @@ class Sets:
                     self.apart[v] |= 1 << u
 
     def _least(self, some: int) -> int:
-        """What a set with some items costs at least; every other one may save its net's cost."""
+        """Least cost of a set with some items; every other one may save its net's cost."""
         steps = len(self.nets) // 2
         load = sum(self.work[v] for v in bits(some))
         saved: dict[int, int] = {}
@@ -222,7 +222,7 @@ class Sets:
             state.open ^= gone
 
     def _knapsack(self, state: CoverState) -> tuple[int, list[int]]:
-        """How much load is left, and what each item adds at least."""
+        """Load that is left, and what each item adds at least."""
         inside, still = state.inside, state.open
         room, adds, nets = self.room - state.load, list(self.work), []
         steps = 2 * len(state.nets) + 10

@@ -46,7 +46,7 @@ argument may call what is more too much."""
 def cut_bound(
     exact: Exact, name: str, sources: set[int], flows: object, mix: tuple[int, int] = (1, 1)
 ) -> int:
-    """What every set with the sources costs at least on class `name`; quanta.
+    """Least cost of every set with the sources on class `name`; quanta.
 
     With `mix` (a, b) a set costs a times its work plus b times its nets.
     """
@@ -88,7 +88,7 @@ def cut_bound(
 
 
 def node_cut_units(exact: Exact, certificate: Mapping[str, Any]) -> int:
-    """What the device of one item pays at least, on any class that can run it."""
+    """Least load of the device of one item, on any class that can run it."""
     if exact.options.objective not in ("throughput", "gpipe"):
         raise UnprovenError("it is for throughput only")
     item = exact.named(field(certificate, "item", int))
@@ -116,7 +116,7 @@ def node_cut_units(exact: Exact, certificate: Mapping[str, Any]) -> int:
 
 
 def _is_mean(options: CostOptions, a: int, b: int, parts: int) -> bool:
-    """Whether (a * work + b * cut) / parts is at most the load of a stage.
+    """Test whether (a * work + b * cut) / parts is at most the load of a stage.
 
     The cut is what comes in plus what goes out; each of them may hide behind the work under
     `duplex`, only both together under `overlap`.
@@ -166,7 +166,7 @@ class Apart:
         self._known: dict[tuple[int, int], bool] = {}
 
     def _too_large(self, name: str, items: set[int]) -> bool:
-        """Whether some items exceed the memory of a device of class `name`."""
+        """Test whether some items exceed the memory of a device of class `name`."""
         options = self.exact.options
         if options.memory_mode != "hard" or options.memory_model != "sum":
             return False
@@ -174,7 +174,7 @@ class Apart:
         return room < float("inf") and self.exact.memory(items) > Fraction(room) * FITS
 
     def holds(self, u: int, v: int) -> bool:
-        """Whether items u and v are such a pair."""
+        """Test whether items u and v are such a pair."""
         pair = (u, v) if u <= v else (v, u)
         if pair not in self._known:
             held = self.exact.between(u, v)
@@ -344,7 +344,7 @@ class Sums:
                             self.pays[e, v] = self.pays.get((e, v), 0) - b * y * cost
 
     def least(self, apart: Apart) -> int:
-        """What all this says of T, times its weight and all that it is short of the scale."""
+        """Bound of T from all rows, times its weight and all that it is short of the scale."""
         found = self.number
         for (u, v), weight in self.together.items():
             if weight > 0 and not apart.holds(u, v):
@@ -407,7 +407,7 @@ class Sums:
                 self._share(p, q, y * twice)
 
     def between(self, about: list[int], y: int) -> None:
-        """What lies between two items is with them."""
+        """Row: what lies between two items is with them."""
         u, w, v = (self.exact.named(x) for x in _of_size(about, 3))
         if not self.exact.between(u, v) >> w & 1:
             raise UnprovenError(f"item {about[1]} is not between items {about[0]} and {about[2]}")

@@ -1,4 +1,4 @@
-"""What a certificate speaks of, made anew from graph, groups and devices in whole numbers.
+"""Items, nets and loads that certificates speak of, in whole numbers, from graph and devices.
 
 Times and transfers are divided by the quantum and rounded down, exactly; loads only shrink. Items
 are sets of units that every split of a validity keeps whole:
@@ -132,7 +132,7 @@ class Exact:
         return {(a, b) for a, b in ends if a != b}
 
     def _make_paths(self) -> None:
-        """What paths between items are made of: items in order, else nodes of one pass."""
+        """Make the steps of paths between items: items in order, else nodes of one pass."""
         if self.in_order:
             self.label, edges = list(range(self.n)), self.edges
         else:
@@ -316,11 +316,11 @@ def components(n: int, edges: set[tuple[int, int]]) -> list[int]:
 
 
 class UnprovenError(Exception):
-    """Why a certificate proves nothing, as one sentence without its subject."""
+    """A reason why a certificate proves nothing, as one sentence without its subject."""
 
 
 class UncheckedError(Exception):
-    """Why a certificate is not looked at to the end, as a sentence without its subject."""
+    """A reason why a certificate is not looked at to the end, as a sentence without its subject."""
 
 
 def field(row: object, name: str, kind: type) -> Any:
@@ -368,7 +368,7 @@ def number(value: object, what: str) -> Fraction:
 
 
 def quantum_of(certificate: Mapping[str, Any]) -> Fraction:
-    """What one unit of a certificate is worth."""
+    """The value of one unit of a certificate."""
     quantum = number(certificate.get("quantum"), "the quantum")
     if quantum <= 0:
         raise UnprovenError("the quantum is not above 0")

@@ -44,7 +44,7 @@ ENDLESS = math.inf
 
 @dataclass(frozen=True)
 class Class:
-    """What vertices and nets cost on a class of devices, in quanta."""
+    """Costs of vertices and nets on a class of devices, in quanta."""
 
     count: int
     is_cpu: bool
@@ -64,7 +64,7 @@ class Class:
         return sum(self.cost[e] for e in bits(nets)) if nets else 0
 
     def overflow(self, memory: int) -> int:
-        """What a stage of so much memory pays for its overflow."""
+        """Cost of the overflow of a stage of so much memory."""
         if memory <= self.capacity:
             return 0
         return int((memory - Fraction(self.capacity)) / self.memory_per_quantum)
@@ -283,7 +283,7 @@ class Draft:
                     break
 
     def is_free(self, x: int, y: int) -> bool:
-        """Whether x may follow y into any stage; see the module."""
+        """Test whether x may follow y into any stage; see the module."""
         for name, work in zip(self.names, self.work, strict=True):
             mine, theirs = work[x], work[y]
             if theirs is None:
@@ -326,7 +326,7 @@ class Draft:
             mine[y].discard(x)
 
     def lattice(self) -> Lattice:
-        """What has become of it, numbered in a topological order."""
+        """The lattice of what is left, numbered in a topological order."""
         order = self._sorted()
         place = {v: i for i, v in enumerate(order)}
         kept = sorted({e for v in order for e in self.nets[v]})
@@ -441,7 +441,7 @@ class _Stage(NamedTuple):
 
 @dataclass
 class _Ideal:
-    """What is known of an ideal."""
+    """An ideal, and the mixes of devices that get there."""
 
     least: int
     """Its least work."""
@@ -469,7 +469,7 @@ class _Walk:
         """Ideals by their number of vertices."""
 
     def reaches_end(self) -> bool:
-        """Whether the stages get to the ideal of all vertices."""
+        """Test whether the stages get to the ideal of all vertices."""
         n = self.lattice.n
         self.found[0][0] = _Ideal(0, [(0,) * len(self.counts)])
         for size in range(n):
@@ -500,7 +500,7 @@ class _Walk:
             found[ideal].offer(mix)
 
     def _carries(self, used: Mix, work: int) -> bool:
-        """Whether the devices that are left may carry so much."""
+        """Test whether the devices that are left may carry so much."""
         left = sum(self.counts) - sum(used)
         # r replicas carry less than r times the bound.
         whole = self.lattice.most_replicas == 1

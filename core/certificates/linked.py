@@ -103,7 +103,7 @@ class _Walk:
         }
 
     def reaches_end(self) -> bool:
-        """Whether stages that are charged no more than the target hold all items together."""
+        """Test whether stages that are charged no more than the target hold all items together."""
         full, kinds = self.ideals[-1], range(len(self.kinds))
         limit = [min(len(kind), self.exact.n) for kind in self.kinds]
         empty = (0,) * len(limit)
@@ -305,7 +305,7 @@ class _Walk:
 
 
 def _combined(comm: str, into: int, compute: int, overflow: int, out: int) -> int:
-    """How the parts of a load add up, in whole numbers; see `load.combined`."""
+    """Combine the parts of a load, in whole numbers; see `load.combined`."""
     if comm == "sum":
         return into + compute + overflow + out
     if comm == "overlap":

@@ -169,7 +169,7 @@ def _reaches_end(
     asked: tuple[int, int, int],
     budget: Budget,
 ) -> bool:
-    """Whether stages may get to the end: `asked` are their largest load, their number, all work."""
+    """Test whether stages may get to the end; `asked`: their largest load and number, all work."""
     target, stages, end = asked
     m = len(low) - 1
     place: dict[int, int] = {0: 0}
@@ -215,7 +215,7 @@ def _covers(
     most_replicas: int,
     end: int,
 ) -> bool:
-    """Whether the devices get to work `end`, each replica a step of its class further."""
+    """Test whether the devices get to work `end`, each replica a step of its class further."""
     furthest = {(0,) * len(counts): last[0]}
     for used in product(*(range(c + 1) for c in counts)):
         work = furthest.get(used)
@@ -292,7 +292,7 @@ def _joined(exact: Exact, certificate: Mapping[str, Any]) -> Draft:
 
 
 class _Zones:
-    """What the ideals of each zone of a path hold and cut."""
+    """Contents and cuts of the ideals of each zone of a path."""
 
     def __init__(self, exact: Exact, name: str, draft: Draft, path: Sequence[object]) -> None:
         self.budget, self.draft = exact.budget, draft
@@ -337,7 +337,7 @@ class _Zones:
         self.nets = nets
 
     def gets_through(self, target: int, stages: int, span: int, rates: Rates) -> bool:
-        """Whether so many stages of load `target` may get to the end."""
+        """Test whether so many stages of load `target` may get to the end."""
         m, least, most = self.m, self.least, self.most
         beyond = [bisect_right(least, work + target) for work in most]
         width = max(end - b for b, end in enumerate(beyond))

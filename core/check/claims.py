@@ -1,4 +1,4 @@
-"""Whether a plan contradicts itself: what its numbers say of each other, without the graph.
+"""Self-consistency of a plan: what its numbers say of each other, without the graph.
 
 Cheap, so that whoever builds on a plan can ask first; `core.check.plan` recomputes all of it.
 """
@@ -185,6 +185,6 @@ def check_shared(plan: Plan) -> list[Violation]:
 
 
 def together(plan: Plan, stages: Sequence[int]) -> bool:
-    """Whether what is in these stages is on the same devices."""
+    """Test whether what is in these stages is on the same devices."""
     there = {plan.stages[s].device for s in stages}
     return len(stages) < 2 or (len(there) == 1 and all(plan.stages[s].shared for s in stages))

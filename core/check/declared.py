@@ -1,4 +1,4 @@
-"""What checks cover: fields of results, values of their modes, and what goes together.
+"""The scope of the checks: fields of results, values of their modes, and what goes together.
 
 Whatever a plan, stage, bound, schedule or block record says beyond this no check looks at, so it is
 *not checkable*, never agreed to. Free are fields that begin with `x_`.
@@ -72,7 +72,7 @@ LINKS: dict[str, Any] = {
 
 
 class Case(NamedTuple):
-    """What a part that prices plans covers together."""
+    """Fields and values that one part of the checks covers together."""
 
     what: str
     plan: Tree
@@ -259,7 +259,7 @@ def check_declared(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
 
 
 def cases_of(plan: Record) -> Sequence[Case]:
-    """What is covered by the part that prices a plan."""
+    """Cases covered by the part that prices a plan."""
     if "parallel" in plan:
         return PARALLEL
     if plan["objective"] != "latency":
@@ -297,7 +297,7 @@ def beyond_certificate(
 
 
 class _Found:
-    """What nothing covers."""
+    """Fields that nothing covers."""
 
     def __init__(self) -> None:
         self.places: dict[tuple[str, str, str], tuple[str, int]] = {}
@@ -321,7 +321,7 @@ class _Found:
 
 
 def _beyond(case: Case, plan: Record, stages: Sequence[Record], training: bool) -> _Found:
-    """What a case does not cover of a plan and its stages."""
+    """Collect what a case does not cover of a plan and its stages."""
     found = _Found()
     found.add("plan", "plan", beyond(case.plan, plan), case.what)
     facts = {

@@ -1,4 +1,4 @@
-"""Where the stages of a plan sit, and what moves between them, recomputed pair by pair.
+"""Devices of the stages of a plan, and link transfers between them, recomputed pair by pair.
 
 A stage on `class/i` with r replicas occupies the devices i to i + r - 1 of the class. Stages that
 all devices share (`dnnp.core.check.claims`) leave them to others.
@@ -135,7 +135,7 @@ MOST_STEPS = 3_000_000
 
 
 class Path(NamedTuple):
-    """What lies between two devices."""
+    """A path between two devices."""
 
     bandwidth: float
     latency: float
@@ -256,13 +256,11 @@ class Wires:
         """Time of a tensor between two stages; inf: there is no path, or no stage."""
         if min(source, target) < 0:
             return math.inf
-        size, stated = self._tables.size[tensor], self._tables.transfer[tensor]
         found = 0.0
         for path in self.paths(source, target):
             if path is None:
                 return math.inf
-            moving = size / path.bandwidth if math.isnan(stated) else stated
-            found = max(found, path.latency + moving)
+            found = max(found, path.latency + self._tables.moving(tensor, path.bandwidth))
         return found
 
     def narrowest(self, stage: int) -> float:
@@ -277,7 +275,7 @@ class Wires:
 
 
 class StageWires:
-    """What one stage moves over links."""
+    """Link transfers of one stage."""
 
     def __init__(self, wires: Wires, stage: int) -> None:
         self._wires, self._stage = wires, stage
@@ -298,7 +296,7 @@ class StageWires:
 
 
 class Alone:
-    """What a stage that holds the whole model moves over links: nothing but its weights."""
+    """Link transfers of a stage that holds the whole model: nothing but its weights."""
 
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth = bandwidth

@@ -9,6 +9,7 @@ dnnp-export do, by the attributes of the model.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,8 +55,13 @@ class Tables:
 
     @cached_property
     def training(self) -> bool:
-        """Whether the graph has a backward pass."""
+        """Test whether the graph has a backward pass."""
         return any(self.backward)
+
+    def moving(self, tensor: int, bandwidth: float) -> float:
+        """Time of a tensor over a link: what is stated, else its size over the bandwidth."""
+        stated = self.transfer[tensor]
+        return self.size[tensor] / bandwidth if math.isnan(stated) else stated
 
     def producers(self, node: int) -> list[int]:
         """Nodes whose outputs `node` reads, without repeats, itself excluded."""
@@ -228,7 +234,7 @@ def check_layouts(nodes: Sequence[Record], tensors: Sequence[Record]) -> list[Vi
 
 
 def _at(record: Record, t: int) -> Record:
-    """What a record states of so many devices."""
+    """The entry of a record for so many devices."""
     entries: Sequence[Record] = record.get("shards", ())
     return next((one for one in entries if one["devices"] == t), {})
 
@@ -288,7 +294,7 @@ class _Degree:
                 yield self._wrong(f"tensor {x}", "out_bytes", got, expected)
 
     def _standing(self) -> tuple[dict[int, State], set[int]]:
-        """How each tensor is cut that a node makes, and those that are gathered."""
+        """States of the tensors that nodes make, and those that are gathered."""
         made: dict[int, State] = {}
         for node, one in zip(self.nodes, self.stated, strict=True):
             made.update(zip(node["outputs"], _states(one["layout"], "output"), strict=True))

@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
 from dnnp.core.check.devices import Mesh, number_of
 from dnnp.core.check.graph import Tables, shown
-from dnnp.core.check.load import Cost, Units, check_parts, node_memory
+from dnnp.core.check.load import Cost, Units, check_parts, crossing, node_memory
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early, fits, same
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Graph
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph
 from dnnp.core.model.plan import Plan, Transfer
 from dnnp.core.model.text import shown_bytes
 
@@ -47,7 +48,7 @@ class PlanCase:
 
     @property
     def edge(self) -> bool:
-        """Whether all that goes from one unit to one other moves by itself."""
+        """Test whether all that goes from one unit to one other moves by itself."""
         return self.plan.options.transfers == "edge"
 
     def held(self, stage: int) -> list[int]:
@@ -98,7 +99,7 @@ def make_case(
 def check_span(
     case: PlanCase, number: int, begin: float, end: float, whole: float, first: float = 0.0
 ) -> Iterator[Violation]:
-    """Whether a stage states its begin and end, which count from `first`.
+    """Test whether a stage states its begin and end, which count from `first`.
 
     `whole` is the scale of such times.
     """
@@ -233,20 +234,13 @@ def check_blocks(case: PlanCase) -> tuple[list[Violation], float | None, list[Co
 
 def _starts(waits: dict[int, set[int]], length: dict[int, float]) -> dict[int, float] | None:
     """Earliest start of every vertex; None if some wait for each other."""
-    after: dict[int, list[int]] = {v: [] for v in waits}
-    missing = {v: len(before) for v, before in waits.items()}
-    for v, before in waits.items():
-        for u in before:
-            after[u].append(v)
-    start = dict.fromkeys(waits, 0.0)
-    ready = [v for v in waits if not missing[v]]
-    for v in ready:
-        for w in after[v]:
-            start[w] = max(start[w], start[v] + length[v])
-            missing[w] -= 1
-            if not missing[w]:
-                ready.append(w)
-    return start if len(ready) == len(waits) else None
+    start: dict[int, float] = {}
+    try:
+        for v in TopologicalSorter(waits).static_order():
+            start[v] = max((start[u] + length[u] for u in waits[v]), default=0.0)
+    except CycleError:
+        return None
+    return start
 
 
 def _invocations(case: PlanCase) -> Iterator[Violation]:
@@ -273,48 +267,19 @@ def _cost(case: PlanCase, number: int, cpu: bool) -> Cost:
     """Transfers and compute of one stage."""
     stage = case.plan.stages[number]
     compute = math.fsum(case.time(unit, stage.device_class) for unit in case.held(number))
-    moved_in = moved_out = 0.0
+    moved = [0.0, 0.0]
     device = case.devices.get(stage.device_class)
     if not cpu and device is not None:
-        for times, tensor in _arriving(case, number):
-            moved_in += times * _move(case, tensor, device.bandwidth_bytes_per_s)
-        for times, tensor in _leaving(case, number):
-            moved_out += times * _move(case, tensor, device.bandwidth_bytes_per_s)
-    load = moved_in + compute + moved_out
-    return Cost(moved_in, compute, 0.0, moved_out, case.memory(number), load, 0.0)
-
-
-def _move(case: PlanCase, tensor: int, bandwidth: float) -> float:
-    stated = case.tables.transfer[tensor]
-    return case.tables.size[tensor] / bandwidth if math.isnan(stated) else stated
-
-
-def _arriving(case: PlanCase, number: int) -> list[tuple[int, int]]:
-    """(times it is moved, tensor) of all that a block reads."""
-    tables, of_node = case.tables, case.units.of_node
-    inside = set(case.blocks[number])
-    readers: dict[int, set[int]] = {}
-    for node in case.blocks[number]:
-        for tensor in tables.reads[node]:
-            made = tables.kind[tensor] == ACTIVATION and tables.writer[tensor] not in inside
-            if made or (tables.kind[tensor] == INPUT and case.plan.options.charge_io):
-                readers.setdefault(tensor, set()).add(of_node[node])
-    return [(len(units) if case.edge else 1, t) for t, units in sorted(readers.items())]
-
-
-def _leaving(case: PlanCase, number: int) -> list[tuple[int, int]]:
-    """(times it is moved, tensor) of all that a block writes and others read."""
-    tables, of_node = case.tables, case.units.of_node
-    inside = set(case.blocks[number])
-    found = []
-    for node in case.blocks[number]:
-        for tensor in tables.writes[node]:
-            others = {of_node[v] for v in tables.users.get(tensor, ()) if v not in inside}
-            if others:
-                found.append((len(others) if case.edge else 1, tensor))
-            elif tables.output[tensor] and case.plan.options.charge_io:
-                found.append((1, tensor))
-    return found
+        tables, nodes = case.tables, set(case.blocks[number])
+        ways = crossing(tables, case.blocks[number], case.plan.options.charge_io)
+        for way, tensors in enumerate(ways):
+            for t in sorted(tensors):
+                readers = [v for v in tables.users.get(t, ()) if (v in nodes) == (way == 0)]
+                units = {case.units.of_node[v] for v in readers}
+                times = max(len(units), 1) if case.edge else 1
+                moved[way] += times * tables.moving(t, device.bandwidth_bytes_per_s)
+    load = moved[0] + compute + moved[1]
+    return Cost(moved[0], compute, 0.0, moved[1], case.memory(number), load, 0.0)
 
 
 Arrivals = dict[tuple[int, int, int], Transfer]
@@ -323,7 +288,7 @@ Arrivals = dict[tuple[int, int, int], Transfer]
 
 @dataclass(frozen=True)
 class _Times:
-    """When units run and transfers happen, since the first of them starts."""
+    """Times of units and transfers, since the first of them starts."""
 
     first: float
     """That start as it is stated."""
@@ -334,12 +299,12 @@ class _Times:
     """What each stage receives."""
 
     def end(self, unit: int) -> float:
-        """When a unit is done."""
+        """End of a unit."""
         return self.start[unit] + self.length[unit]
 
 
 class _Wanted(NamedTuple):
-    """What the units of each stage read."""
+    """Tensors that the units of each stage read."""
 
     read: set[tuple[int, int]]
     """Tensor, and a stage with a unit that reads it."""
@@ -483,7 +448,7 @@ def _wanted_of(case: PlanCase, times: _Times) -> _Wanted:
 def _keys(
     case: PlanCase, number: int, tensors: list[int], maker: int, wanted: _Wanted
 ) -> list[tuple[int, int, int]]:
-    """What a transfer provides; with `edge`, for the one unit that reads just these tensors.
+    """Needs that a transfer meets; with `edge`, of the one unit that reads just these tensors.
 
     If several do, the first to start gets the first to come: transfers are sorted, and of equal
     length.

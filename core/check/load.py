@@ -1,4 +1,4 @@
-"""What a stage costs, recomputed slowly and plainly.
+"""The load of a stage, recomputed slowly and plainly.
 
 An accelerator stage S costs (MTPP, Eq. 3; `acc(S)` of the 2020 paper)
 
@@ -110,7 +110,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a set of nodes moves and holds, whatever the device."""
+    """Transfers and memory of a set of nodes, whatever the device."""
 
     arriving: tuple[int, ...]
     leaving: tuple[int, ...]
@@ -124,7 +124,7 @@ class Footprint:
 
 def footprint_of(tables: Tables, nodes: Sequence[int], options: CostOptions) -> Footprint:
     """Tensors and memory of the stage that runs `nodes` (positions, in execution order)."""
-    arriving, leaving = _crossing(tables, nodes, options.charge_io)
+    arriving, leaving = crossing(tables, nodes, options.charge_io)
     peak = None
     if options.memory_model == "peak":
         used, peak = peak_memory(tables, nodes)
@@ -182,7 +182,7 @@ def price(
     if not device.is_cpu:
         for way, tensors in enumerate((footprint.arriving, footprint.leaving)):
             for t in tensors:
-                time = _transfer(tables, t, device)
+                time = tables.moving(t, device.bandwidth_bytes_per_s)
                 for nodes, bandwidth in near:
                     if _stays_near(tables, t, nodes, options.charge_io, way == 1):
                         time = _inner(tables, t, device, bandwidth)
@@ -236,7 +236,7 @@ def check_parts(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
 
 
 def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
-    """How transfers and compute add up."""
+    """Combine transfers and compute into a load."""
     if comm == "sum":
         return math.fsum([in_s, compute_s, overflow_s, out_s])
     if comm == "overlap":
@@ -266,12 +266,6 @@ def weight_bytes(tables: Tables, nodes: Sequence[int]) -> float:
     return math.fsum(tables.size[t] for t in parameters)
 
 
-def _transfer(tables: Tables, tensor: int, device: DeviceClass) -> float:
-    """Time to move one tensor over the device's link."""
-    given = tables.transfer[tensor]
-    return tables.size[tensor] / device.bandwidth_bytes_per_s if math.isnan(given) else given
-
-
 def _inner(tables: Tables, tensor: int, device: DeviceClass, bandwidth: float) -> float:
     """Time to move one tensor inside a cluster of the device that has links of that bandwidth."""
     given = tables.transfer[tensor]
@@ -299,7 +293,7 @@ def _over(
 def _stays_near(
     tables: Tables, tensor: int, near: Collection[int], charge_io: bool, leaving: bool
 ) -> bool:
-    """Whether one crossing of a tensor takes the link of a cluster, which holds the nodes `near`.
+    """Test whether a crossing of a tensor takes the link of a cluster, which holds `near`.
 
     Arriving it depends on the writer, leaving on all readers; the outside world is far away.
     """
@@ -310,7 +304,7 @@ def _stays_near(
     return all(user in near for user in tables.users.get(tensor, ()))
 
 
-def _crossing(tables: Tables, nodes: Sequence[int], charge_io: bool) -> tuple[set[int], set[int]]:
+def crossing(tables: Tables, nodes: Sequence[int], charge_io: bool) -> tuple[set[int], set[int]]:
     """Tensors that arrive at and leave a stage, each once."""
     inside = set(nodes)
     arriving, leaving = set(), set()

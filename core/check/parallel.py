@@ -33,7 +33,7 @@ class _Node:
 
 
 class _Sharded:
-    """What the graph states of its nodes and tensors at a degree, on a class of devices."""
+    """Costs that the graph states of nodes and tensors at a degree, on a class of devices."""
 
     def __init__(self, graph: Graph, tables: Tables, units: Units, device: DeviceClass) -> None:
         self.graph, self.tables, self.device = graph, tables, device
@@ -69,7 +69,7 @@ class _Sharded:
         )
 
     def weighed(self, degree: int) -> bool:
-        """Whether every node states its weights at a degree."""
+        """Test whether every node states its weights at a degree."""
         if self.graph.shards is None:
             return False
         stated = self.graph.shards.weight[self.degrees.index(degree)].tolist()
@@ -78,8 +78,7 @@ class _Sharded:
     def moved(self, tensor: int, degree: int, *, enters: bool) -> float:
         """Time that a tensor takes to enter or leave a stage."""
         band, tables = self.device.bandwidth_bytes_per_s, self.tables
-        stated = tables.transfer[tensor]
-        time = tables.size[tensor] / band if math.isnan(stated) else stated
+        time = tables.moving(tensor, band)
         shards = self.graph.shards
         if shards is not None:
             extra = shards.in_bytes if enters else shards.out_bytes
@@ -98,7 +97,7 @@ class _Sharded:
         return share / degree if kind == "all-to-all" else share
 
     def torn(self, stage: Stage) -> bool:
-        """Whether the shards of a replica are not in one cluster, but should be."""
+        """Test whether the shards of a replica are not in one cluster, but should be."""
         t, first, level = stage.shards, number_of(stage) or 0, self._cluster(stage.shards)
         starts = (first + j * t for j in range(max(stage.replicas, 1)))
         return level is not None and any(
@@ -113,7 +112,7 @@ class _Sharded:
 
 
 def _factors(units: Units, whole: list[float], name: str) -> list[float]:
-    """What a group takes over what its nodes take, for each node; 1 where that says nothing."""
+    """Time of a group over that of its nodes, for each node; 1 where that says nothing."""
     stated, summed = units.times.get(name), [0.0] * len(units.ids)
     for v, time in enumerate(whole):
         summed[units.of_node[v]] += time
@@ -190,7 +189,7 @@ def _batch(plan: Plan) -> Iterator[Violation]:
 
 
 def _unknown(plan: Plan, again: bool) -> Iterator[Violation]:
-    """What a parallel plan states that such plans do not know; `again`: there is a pass to repeat.
+    """Find what is not for parallel plans; `again`: there is a pass to repeat.
 
     `dnnp-partition` refuses the same.
     """
@@ -253,7 +252,7 @@ def _again(
     *,
     stated: bool,
 ) -> Iterator[Violation]:
-    """Which forward passes run again: some of the stage's, as the plan allows."""
+    """Check the forward passes that run again: some of the stage's, as the plan allows."""
     forward = {tables.ids[v] for v in block if stated or not tables.backward[v]}
     again = set(stage.recomputed)
     allowed = plan.hybrid.recompute if plan.hybrid is not None else "none"

@@ -44,7 +44,7 @@ INFEASIBLE = ("capacity",)
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What a plan is, recomputed, and what is wrong with it."""
+    """A plan recomputed, and what is wrong with it."""
 
     violations: tuple[Violation, ...]
     value: float | None
@@ -252,7 +252,7 @@ def _may_part(
     nodes: Sequence[int],
     stage_of: Mapping[int, int],
 ) -> bool:
-    """Whether nodes of a colour may be in several shared stages.
+    """Test whether nodes of a colour may be in several shared stages.
 
     On a path of the forward pass between their units there is another one, and each backward node
     is in the stage of the one that it is `of`.
@@ -507,7 +507,7 @@ class _Whole:
         return 1 / value if value else 0.0
 
     def least(self, device: DeviceClass, way: Way) -> float:
-        """What the value is at least, in any order of the nodes: that without overflow."""
+        """Lower bound of the value in any order of the nodes: that without overflow."""
         return self.value(replace(device, memory_bytes=math.inf), way.devices)[0]
 
     def cost(self, device: DeviceClass, replicas: int) -> Cost:
@@ -524,7 +524,7 @@ class _Whole:
 
     @property
     def joined(self) -> bool:
-        """Whether it matters which devices replicas run on: weights go over links."""
+        """Test whether it matters which devices replicas run on: weights go over links."""
         return bool(self.plan.links) and self.footprint.weight_bytes > 0
 
     def widest(self, device: DeviceClass) -> list[float]:
@@ -550,15 +550,15 @@ class _Whole:
 
     @cached_property
     def footprint(self) -> Footprint:
-        """What all nodes move and hold."""
+        """Transfers and memory of all nodes."""
         return footprint_of(self.tables, self.order, self.plan.options)
 
     def fits(self, device: DeviceClass) -> bool:
-        """Whether a device surely holds and runs the whole model."""
+        """Test whether a device surely holds and runs the whole model."""
         value, memory = self.value(device, 1)
         return math.isfinite(value) and self.holds(device, memory)
 
     def holds(self, device: DeviceClass, memory: float) -> bool:
-        """Whether a device has so much memory, or may stream what is above it."""
+        """Test whether a device has so much memory, or may stream what is above it."""
         free = device.is_cpu or self.plan.options.memory_mode == "overflow"
         return free or fits(memory, device.memory_bytes)

@@ -60,7 +60,7 @@ class PassCase(NamedTuple):
 
 
 class Times(NamedTuple):
-    """When passes start, and how exact that is."""
+    """Starts of passes, and how exact they are."""
 
     start: Floats
     """f64[micro-batches, P], since the first start."""
@@ -80,12 +80,12 @@ class Times(NamedTuple):
 
     @property
     def dust(self) -> float:
-        """What starts may be early by."""
+        """Time by which starts may be early."""
         return min(DUST * max(self.span, self.room), TOLERANCE * self.room)
 
     @property
     def tick(self) -> float:
-        """How far apart starts of what repeats may be that are the same time."""
+        """Largest difference of starts of what repeats that are the same time."""
         return min(ROUNDING * max(self.span, self.room), self.dust)
 
 
@@ -271,7 +271,7 @@ FURTHEST = 2.0**22
 
 @dataclass(frozen=True)
 class ScheduleReport:
-    """What a schedule is, recomputed, and what is wrong with it."""
+    """A schedule recomputed, and what is wrong with it."""
 
     violations: tuple[Violation, ...]
     makespan: float | None
@@ -488,7 +488,7 @@ def _rate(case: PassCase, schedule: Record, makespan: float) -> Iterator[Violati
 def _repeated(
     case: PassCase, unroll: int, period: float, rows: Sequence[Sequence[float]], subject: str
 ) -> tuple[list[Violation], float | None, float | None]:
-    """What does not hold while micro-batches repeat; their span, and most that a unit holds.
+    """Check micro-batches that repeat; also their span, and most that a unit holds.
 
     None for both where starts are missing.
     """
@@ -518,7 +518,7 @@ def _repeated(
 
 
 def _repetend(case: PassCase, schedule: Record) -> list[Violation]:
-    """What repeats: units, waits and memory for as long as it does, and its figures."""
+    """Check the repetend: units, waits and memory for as long as it repeats, and its figures."""
     repetend = schedule["repetend"]
     unroll, period = repetend["unroll"], float(repetend["period_s"])
     found, span, memory = _repeated(case, unroll, period, repetend["starts_s"], "repetend")

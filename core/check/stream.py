@@ -98,7 +98,7 @@ def _present(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
 def _unknown(
     header: Record, records: Mapping[str, Sequence[Record]], plan: Record
 ) -> Iterator[Violation]:
-    """What the costs of a plan leave out is said, and a plan over unknown sizes not optimal."""
+    """Check what the costs of a plan leave out; over unknown sizes no plan is optimal."""
     sizeless = {r["id"] for r in records.get("tensor", ()) if r.get("size_unknown")}
     home = {v: r["class"] for r in records.get("stage", ()) for v in r["nodes"]}
     whole = rough = 0.0
@@ -214,7 +214,7 @@ def check_gap(plan: Record) -> list[Violation]:
 
 
 def _bound(plan: Record, record: Record) -> Iterator[Violation]:
-    """What a bound says about its plan; that it is a bound is the certificate's business."""
+    """Check a bound against its plan; that it is a bound is the certificate's business."""
     value, bound = float(plan["value"]), float(record["value"])
     gap = (value - bound) / value if value > 0 else 0.0
     if above(bound, value):
@@ -327,7 +327,7 @@ def _double(value: object) -> object:
 
 
 def _makes_plans(entry: Record) -> bool:
-    """Whether a command surely made a plan; without -k dnnp-bound may have found one, as it was."""
+    """Test whether a command surely made a plan; without -k dnnp-bound may have found it."""
     asked = any(word.startswith("-k") for word in entry["arguments"])
     return entry["tool"] == "dnnp-partition" or (entry["tool"] == "dnnp-bound" and asked)
 

@@ -1,4 +1,4 @@
-"""What a validator reports, and how it compares numbers."""
+"""Violations that validators report, and comparison of numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ KINDS = {
 
 
 def same(a: float, b: float, scale: float = 0.0) -> bool:
-    """Whether `a` and `b` agree to `TOLERANCE` of the larger of both and `scale`.
+    """Test whether `a` and `b` agree to `TOLERANCE` of the larger of both and `scale`.
 
     `scale` is the size of the terms that were subtracted to get them, if any.
     """
@@ -80,17 +80,17 @@ def same(a: float, b: float, scale: float = 0.0) -> bool:
 
 
 def above(a: float, b: float) -> bool:
-    """Whether `a` exceeds `b` by more than `TOLERANCE`."""
+    """Test whether `a` exceeds `b` by more than `TOLERANCE`."""
     return a > b and not same(a, b)
 
 
 def fits(memory: float, capacity: float) -> bool:
-    """Whether so many bytes fit into a device's memory."""
+    """Test whether so many bytes fit into a device's memory."""
     return memory <= capacity * (1 + MEMORY)
 
 
 def early(start: float, ready: float, length: float) -> bool:
-    """Whether `start` comes before `ready`, by more than rounding and `TOLERANCE` of `length`.
+    """Test whether `start` comes before `ready`, by more than rounding and `TOLERANCE` of `length`.
 
     `length` is how long that takes which ends at `ready`. Both times count from the first start:
     where a plan begins says nothing about how exact it is.

@@ -274,7 +274,7 @@ def contract_chains(units: Units, share: Floats, max_share: float = 1.0) -> None
 
 
 def _waits_only_for(units: Units, consumer: int, unit: int) -> bool:
-    """Whether everything `consumer` reads is known in advance, an input, or made by `unit`."""
+    """Test whether everything `consumer` reads is known in advance, an input, or made by `unit`."""
     allowed = (NONE, unit, consumer)
     return all(units.constant[t] or units.maker(t) in allowed for t in units.reads[consumer])
 
@@ -441,7 +441,7 @@ def _top_levels(level: _Level) -> tuple[Ints, Ints]:
 
 
 def _fits(level: _Level, u: Ints, v: Ints, cap: float, max_share: float) -> Bools:
-    """Whether units u and v may be one; bool, elementwise."""
+    """Test whether units u and v may be one; bool, elementwise."""
     total = level.share[u] + level.share[v]
     besides = total - np.maximum(level.heaviest[u], level.heaviest[v])
     cu, cv = level.color[u], level.color[v]

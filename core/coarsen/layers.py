@@ -327,7 +327,7 @@ def _mid(levels: list[int]) -> int:
 
 
 def _follows(before: list[int], after: list[int]) -> bool:
-    """Whether one instance lies behind another: further than half of their middle halves."""
+    """Test whether one instance lies behind another: further than half of their middle halves."""
     spread = sum(x[3 * len(x) // 4] - x[len(x) // 4] for x in (before, after))
     return 4 * (_mid(after) - _mid(before)) > spread
 

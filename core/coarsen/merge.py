@@ -112,7 +112,7 @@ class Units:
         return found
 
     def read_only_in(self, unit: int, inside: set[int]) -> bool:
-        """Whether something reads `unit`, and all that does lies in the units `inside`."""
+        """Test whether something reads `unit`, and all that does lies in the units `inside`."""
         if self._kept[unit]:
             return False
         used = False
@@ -124,7 +124,7 @@ class Units:
         return used
 
     def compatible(self, units: Sequence[int]) -> bool:
-        """Whether units run on the same classes, in the same pass, and no two colours meet."""
+        """Test whether units run on the same classes, in the same pass, and no two colours meet."""
         kinds = {self._kind[u] for u in units}
         colors = {self._color[u] for u in units} - {NONE}
         return len(kinds) == 1 and len(colors) <= 1

@@ -84,7 +84,7 @@ MAX_STEPS = 10_000
 
 @dataclass
 class _Match:
-    """What a pattern's lines and names stand for in one place."""
+    """Units that the lines and names of a pattern stand for in one place."""
 
     bound: dict[int, int] = field(default_factory=dict)
     """Line -> unit."""
@@ -130,7 +130,7 @@ def _closed(units: Units, rule: Pattern, match: _Match) -> list[int] | None:
 
 
 def _operands(units: Units, rule: Pattern, match: _Match, members: list[int]) -> list[int]:
-    """What the fused unit reads: named tensors, then others but for the `@` constants."""
+    """Tensors that the fused unit reads: named ones, then others but for the `@` constants."""
     named: list[int] = []
     others: list[int] = []
     for number, line in enumerate(rule.lines):
@@ -177,7 +177,7 @@ class _Matcher:
         return units.order if ANY in last else units.having(last)
 
     def is_plausible(self, exit_: int) -> bool:
-        """Whether the operators around `exit_` are those of the rule; quick to ask."""
+        """Test whether the operators around `exit_` are those of the rule; quick to ask."""
         units = self._units
         if not self._fits(len(self._ops) - 1, exit_):
             return False
@@ -187,7 +187,7 @@ class _Matcher:
         return all(self._has_rank(exit_, ops, rank) for ops, rank in self._ranks)
 
     def _has_rank(self, exit_: int, ops: frozenset[str], rank: int) -> bool:
-        """Whether `exit_` reads from one of the operators, with so many dimensions."""
+        """Test whether `exit_` reads from one of the operators, with so many dimensions."""
         units = self._units
         for tensor in units.reads[exit_]:
             maker = units.maker(tensor)
@@ -257,7 +257,7 @@ class _Matcher:
         return True
 
     def _is_constant(self, argument: Argument, tensor: int) -> bool:
-        """Whether a tensor is known in advance and of the wanted size."""
+        """Test whether a tensor is known in advance and of the wanted size."""
         if not self._units.constant[tensor]:
             return False
         if argument.kind == "weight":
@@ -269,7 +269,7 @@ class _Matcher:
         return above == (0 if argument.kind == "scalar" else 1)
 
     def _holds(self, match: _Match) -> bool:
-        """Whether all conditions of the rule hold."""
+        """Test whether all conditions of the rule hold."""
         names = {line.name: number for number, line in enumerate(self._rule.lines)}
 
         def shape_of(name: str) -> Shape:

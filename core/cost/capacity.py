@@ -1,4 +1,4 @@
-"""What follows from sums alone, before any search: memory that no split can have, and work spread.
+"""Bounds from sums alone, before any search: memory that no split can have, and work spread.
 
 Every unit is in some stage, and a replica of a stage holds all of it. So the stages of a split hold
 each node's memory (`sum`), or each distinct parameter and constant (`peak`), at least once between
@@ -62,7 +62,7 @@ def spread(times: Floats, counts: Floats) -> tuple[float, Floats]:
 
 
 def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
-    """Why no split of units over devices fits; None: sums do not tell. Takes O(n + m)."""
+    """The reason why no split of units over devices fits; None: sums do not tell. O(n + m)."""
     graph, units = problem.graph, problem.units
     devices = [d for d in problem.devices if d.count > 0]
     if problem.options.memory_mode != "hard" or not graph.n or not devices:
@@ -102,7 +102,7 @@ def _own_activations(graph: Graph) -> Floats:
 
 
 def shortage(need: float, what: str, devices: Sequence[DeviceClass]) -> InfeasibleError | None:
-    """Why devices cannot hold so many bytes between them; None: they can."""
+    """The reason why devices cannot hold so many bytes between them; None: they can."""
     limited = [d for d in devices if not d.is_cpu and np.isfinite(d.memory_bytes)]
     there = sum(d.count * d.memory_bytes for d in limited)
     if not limited or need <= there * (1 + MARGIN):

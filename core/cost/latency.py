@@ -207,7 +207,7 @@ POOL = -1
 
 @dataclass(frozen=True, eq=False)
 class Invocations:
-    """Who runs what, in blocks."""
+    """A split into blocks: the invocation of each task."""
 
     device: Ints
     """i64[b], device (number in the machine) of each invocation. Those of one device run in
@@ -218,7 +218,7 @@ class Invocations:
 
 @dataclass(frozen=True, eq=False)
 class BlockTimes:
-    """When everything happens."""
+    """Times of all invocations and tasks."""
 
     value: float
     """Latency: when the last task is done and what it made is in the memory of the host."""
@@ -401,7 +401,7 @@ TASK = -1
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Who runs what, and who goes first."""
+    """A placement of tasks: the device of each, and the sequence of events."""
 
     device: Ints
     """i64[n], device (number in the machine) of each task."""
@@ -412,7 +412,7 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """When everything happens."""
+    """Times of all tasks and transfers."""
 
     value: float
     """Latency: the end of the last task."""

@@ -22,7 +22,7 @@ MOST_KEPT = 20_000
 
 
 class Home(NamedTuple):
-    """What runs a stage."""
+    """The devices that run a stage."""
 
     device: int
     """Position of its class among the devices of the problem."""

@@ -49,7 +49,7 @@ from dnnp.core.model.plan import Block, CostOptions
 
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """What joins one stage of a split to the others."""
+    """Links that join one stage of a split to the others."""
 
     machine: Machine
     homes: Sequence[Ints]
@@ -97,7 +97,7 @@ class Linked:
 
 
 def linked_stages(nodes: int, machine: Machine, blocks: Sequence[Block]) -> list[Linked]:
-    """What joins each of the (numbered) blocks of a split of so many nodes to the others."""
+    """Links that join each of the (numbered) blocks of a split of so many nodes to the others."""
     stage = np.full(nodes, -1, dtype=np.int64)
     homes = []
     for b, block in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""How the parts of a load combine, and what rounding of such sums is forgiven.
+"""The load from its parts, and the rounding of such sums that is forgiven.
 
 With transfers in and out counted once a tensor, the load of a stage S on a device is
 

@@ -83,7 +83,7 @@ class SplitProblem:
 
     @property
     def clustered(self) -> bool:
-        """Whether some devices form clusters, and no links say more."""
+        """Test whether some devices form clusters, and no links say more."""
         return not self.links and any(d.cluster_size for d in self.devices)
 
     @cached_property
@@ -99,7 +99,7 @@ class SplitProblem:
 
     @cached_property
     def searched(self) -> SplitProblem:
-        """What methods and bounds work on: devices without a limit where capacities are ignored."""
+        """The problem that methods and bounds work on: no limits where capacities are ignored."""
         if self.options.memory_mode != "ignore":
             return self
         devices = tuple(replace(d, memory_bytes=math.inf) for d in self.devices)
@@ -175,7 +175,7 @@ class _Laid(NamedTuple):
 
 
 class _Derived:
-    """What follows from a graph and its units, for all devices and options."""
+    """Items and lines of a graph and its units, for all devices and options."""
 
     def __init__(self, graph: Graph, units: Clustering) -> None:
         self.graph, self.units = graph, units

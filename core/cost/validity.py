@@ -1,4 +1,4 @@
-"""What a split promises: ordered, convex or free."""
+"""The validity of a split: ordered, convex or free."""
 
 from __future__ import annotations
 

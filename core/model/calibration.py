@@ -1,4 +1,4 @@
-"""What runs tell of stages, and the factors that are learned from that."""
+"""Measurements of stages in runs, and the factors that are learned from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Setting(NamedTuple):
-    """What a run was run on; factors hold for the same setting only."""
+    """Device, provider and threads of a run; factors hold for the same setting only."""
 
     device: str
     """Device class."""
@@ -21,7 +21,7 @@ class Setting(NamedTuple):
 
 
 class StageSeen(NamedTuple):
-    """What a run tells of one stage."""
+    """Measurements of one stage in a run."""
 
     operators: Mapping[str, float]
     """Operator type -> base costs of such operators, seconds."""
@@ -37,7 +37,7 @@ class StageSeen(NamedTuple):
 
 @dataclass(frozen=True)
 class RunSeen:
-    """What one run tells of the stages of a model."""
+    """Measurements of the stages of a model in one run."""
 
     model: str
     stages: tuple[StageSeen, ...]

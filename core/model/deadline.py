@@ -44,7 +44,7 @@ def wait_always() -> None:
 
 
 def is_left_alone() -> bool:
-    """Whether the calling thread is one that nobody waits for: what it has to say came too late."""
+    """Test whether nobody waits for the calling thread: what it has to say came too late."""
     return get_ident() in _left_alone
 
 
@@ -115,14 +115,14 @@ class Kept(Generic[S]):
         return min(self.bound, self.value, value)
 
     def beats(self, value: float) -> bool:
-        """Whether what is kept is better than an answer of this value, not by rounding alone."""
+        """Test whether what is kept is better than an answer of this value, beyond rounding."""
         from dnnp.core.model.plan import CLOSED
 
         return self.split is not None and self.value < value * (1 - CLOSED)
 
 
 class _Life:
-    """What a thread holds as long as it lives."""
+    """An object that a thread holds as long as it lives."""
 
 
 class _Running(Generic[T]):
@@ -156,7 +156,7 @@ class _Running(Generic[T]):
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Whether the work is over, after some seconds at the latest."""
+        """Test whether the work is over, after some seconds at the latest."""
         dead = self._life() is None  # and whoever is dead has said before that it is over
         self._over = self._over or self._under_way.acquire(timeout=seconds)
         if dead and not self._over:

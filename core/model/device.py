@@ -21,7 +21,7 @@ class Level(NamedTuple):
 
 
 def unnested(sizes: Sequence[int]) -> str:
-    """Why clusters of these sizes, smallest first, do not hold one another; empty: they do."""
+    """The reason why clusters of these sizes, smallest first, are not nested; empty: they are."""
     for small, large in pairwise(sizes):
         if small < 1 or large <= small or large % small:
             return f"clusters of {large} are not made of several of {small} devices"
@@ -52,7 +52,7 @@ class DeviceClass:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether stages here cost compute only."""
+        """Test whether stages here cost compute only."""
         return self.kind == "cpu"
 
     @property

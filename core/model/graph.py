@@ -146,7 +146,7 @@ class Graph:
 
 
 def offsets(sizes: Ints | Sequence[int]) -> Ints:
-    """Where rows of these sizes begin, one after another, and the last ends; i64[rows + 1]."""
+    """Offsets of rows of these sizes, one after another, and the last end; i64[rows + 1]."""
     ptr = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(np.asarray(sizes, dtype=np.int64), out=ptr[1:])
     return ptr
@@ -183,7 +183,7 @@ def totals(rows: Ints, weights: Floats | Bools, n_rows: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeColumns:
-    """What `make_graph` takes of `n` nodes; fields as in `Graph`."""
+    """Columns of `n` nodes for `make_graph`; fields as in `Graph`."""
 
     ids: Ints
     names: Sequence[str]
@@ -202,7 +202,7 @@ class NodeColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorColumns:
-    """What `make_graph` takes of `m` tensors; fields as in `Graph`."""
+    """Columns of `m` tensors for `make_graph`; fields as in `Graph`."""
 
     ids: Ints
     names: Sequence[str]

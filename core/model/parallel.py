@@ -30,7 +30,7 @@ WEIGHT_SYNC = {"ring": 2.0, "server": 4.0}
 
 @dataclass(frozen=True)
 class HybridOptions:
-    """What a parallel plan may use, and how it is priced."""
+    """Limits of a parallel plan, and how it is priced."""
 
     tensor_parallel: int = 1
     """Devices that may hold a replica of a stage together, at most."""
@@ -132,7 +132,7 @@ class HybridBlock(NamedTuple):
 
 
 class HybridCost(NamedTuple):
-    """What a stage costs on each of its devices, for a micro-batch."""
+    """Costs of a stage on each of its devices, for a micro-batch."""
 
     load_s: float
     compute_s: float

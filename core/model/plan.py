@@ -184,7 +184,7 @@ class Tried(NamedTuple):
 
 
 class PolicyUsed(NamedTuple):
-    """What a plan tells of the policy that made it."""
+    """The policy that made a plan, as the plan tells of it."""
 
     digest: str
     """Of its weights."""
@@ -245,7 +245,7 @@ class Plan:
 
     @property
     def objective(self) -> str:
-        """What `value` is."""
+        """The quantity that `value` is."""
         return self.options.objective
 
     @property

@@ -1,4 +1,4 @@
-"""What a method is asked for besides the problem, its answer, and policies that are learned."""
+"""Options of a method besides the problem, its answer, and policies that are learned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Training:
-    """What is asked of a method that learns."""
+    """Options of a method that learns."""
 
     policy: Policy | None = None
     """Where to start from; None: weights are drawn."""
@@ -52,7 +52,7 @@ class Training:
 
 
 class Learned(NamedTuple):
-    """How a policy came to be that made a split, and how it was applied."""
+    """Origin of the policy that made a split, and how it was applied."""
 
     policy: Policy
     episodes: int
@@ -69,7 +69,7 @@ class Learned(NamedTuple):
     """In each of which all groups were visited by the policy that was then learned."""
 
     def told(self) -> PolicyUsed:
-        """What a plan tells of it."""
+        """The part of it that a plan tells."""
         policy = self.policy
         return PolicyUsed(
             policy.digest,
@@ -86,7 +86,7 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class Evolution:
-    """How a population evolves (Goncalves and Resende, 2011)."""
+    """Options of a population that evolves (Goncalves and Resende, 2011)."""
 
     population: int = 100
     generations: int = 100

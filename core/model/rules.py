@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Condition:
-    """What shapes must meet. A shape that is not known meets nothing.
+    """A condition on shapes. A shape that is not known meets nothing.
 
     `rank`: the tensor has `rank` dimensions. `shape`: two tensors have one shape.
     `swaps`: the operator exchanges the last two dimensions of its input.

@@ -1,4 +1,4 @@
-"""How a search goes about its work: from which seed, how hard, how long, and whom it tells.
+"""The context of a search: its seed, effort and time, and whom it tells.
 
 A run travels beside the problem. Whoever asks makes it; a step that may use a part of the time or
 of the effort gets a part of the run.
@@ -16,7 +16,7 @@ from dnnp.core.model.text import shown_time
 
 
 class Standing(NamedTuple):
-    """Where long work stands, as far as that is known.
+    """Progress of long work, as far as that is known.
 
     It is `doing` something, the best answer has a `value` and none can be below the `bound` (of
     `what`, if that is not the objective), and a `share` of the work is done.
@@ -45,7 +45,7 @@ class Standing(NamedTuple):
         return max(self.value - self.bound, 0.0) / self.value
 
     def after(self, before: Standing) -> Standing:
-        """What is known with what was known before: nothing gets worse.
+        """Progress with what was known before: nothing gets worse.
 
         >>> Standing("annealing", value=3.0, share=0.2).after(Standing(value=2.0, share=0.5))
         Standing(doing='annealing', value=2.0, bound=0.0, share=0.5, what='', in_seconds=False)
@@ -71,7 +71,7 @@ def _unheard(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a search is told besides the problem, and whom it tells what it finds."""
+    """Context of a search: what it is told besides the problem, and whom it tells what it finds."""
 
     seed: int = 0
     """Of random choices."""
@@ -100,7 +100,7 @@ class Run:
         return shown_time(value, self.in_seconds, digits)
 
     def stop(self) -> bool:
-        """Whether to end now, with the best answer so far. Asked often."""
+        """Test whether to end now, with the best answer so far. Asked often."""
         return self.interrupted() or monotonic() >= self.end
 
     def left(self) -> float | None:

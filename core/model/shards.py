@@ -1,4 +1,4 @@
-"""What operators take on several devices at once: tensor parallelism, as a graph states it.
+"""Costs of operators on several devices at once: tensor parallelism, as a graph states it.
 
 A tensor is whole, each device has all of it; or it is cut along an axis into one part a device.
 """
@@ -53,7 +53,7 @@ def cut(size: int, devices: int) -> list[tuple[int, int]]:
 
 
 def ranges(size: int, devices: int, state: int, device: int) -> list[tuple[int, int]]:
-    """What a device has of an axis of a tensor that is cut: one range a block.
+    """The part of an axis of a cut tensor that a device has: one range a block.
 
     >>> ranges(12, 2, block_state(0, 3), 1)
     [(2, 4), (6, 8), (10, 12)]
@@ -64,7 +64,7 @@ def ranges(size: int, devices: int, state: int, device: int) -> list[tuple[int, 
 
 
 class Share(NamedTuple):
-    """How a node runs on some devices at once."""
+    """The layout of a node that runs on some devices at once."""
 
     degree: int
     """Position of the degree in `Shards.degrees`."""
@@ -78,7 +78,7 @@ class Share(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What the devices that run a node together exchange."""
+    """A collective among the devices that run a node together."""
 
     degree: int
     """Position of the degree in `Shards.degrees`."""

@@ -1,1 +1,1 @@
-"""What operators cost: work by formula, and time by a roofline over a device's figures."""
+"""Costs of operators: work by formula, and time by a roofline over a device's figures."""

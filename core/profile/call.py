@@ -12,7 +12,7 @@ BytesOf = Callable[[str], float]
 
 
 class Cost(NamedTuple):
-    """What one execution of an operator takes."""
+    """Work and traffic of one execution of an operator."""
 
     flop: float
     """Floating-point (or integer) operations; a multiply-add counts as two."""
@@ -58,7 +58,7 @@ class Call:
         self.constant_of = constant_of
 
     def has_input(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Test whether input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] != ""
 
     def shape(self, index: int) -> Shape:

@@ -178,7 +178,7 @@ def kernel_of(inputs: Sequence[Shape], known: Sequence[bool]) -> Shape:
 
 
 def _broadcasts(inputs: Sequence[Shape], output: Shape) -> bool:
-    """Whether rows of an operand are repeated; elements that are count as scalars."""
+    """Test whether rows of an operand are repeated; elements that are count as scalars."""
     if not output or output[-1] == 1:
         return False
     rows = [shape for shape in inputs if shape and shape[-1] == output[-1]]
@@ -186,5 +186,5 @@ def _broadcasts(inputs: Sequence[Shape], output: Shape) -> bool:
 
 
 def _keeps_rows(source: Shape, target: Shape) -> bool:
-    """Whether the last dimension of a transpose seems to stay last."""
+    """Test whether the last dimension of a transpose seems to stay last."""
     return source is not None and target is not None and list(source[-1:]) == list(target[-1:])

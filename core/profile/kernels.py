@@ -55,7 +55,7 @@ _TRANSPOSE = _CODE["transpose"]
 
 
 class OperatorRate(Protocol):
-    """How fast a family is on a device; `OperatorSpec` of `dnnp.formats` has it."""
+    """Speed of a family on a device; `OperatorSpec` of `dnnp.formats` has it."""
 
     @property
     def compute(self) -> float:
@@ -75,7 +75,7 @@ class OperatorRate(Protocol):
 
 
 class OperatorRates(Rates, Protocol):
-    """What kernels need to know of a device; `DeviceSpec` of `dnnp.formats` has it."""
+    """Figures of a device for kernels; `DeviceSpec` of `dnnp.formats` has them."""
 
     @property
     def operators(self) -> Mapping[str, Mapping[str, OperatorRate]]:
@@ -92,7 +92,7 @@ class OperatorRates(Rates, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What runs, without any rates: nodes of length n, kernels of length q."""
+    """Kernels that run, without any rates: nodes of length n, kernels of length q."""
 
     flop: Floats
     """f64[n], arithmetic that counts."""
@@ -359,7 +359,7 @@ def times_by_table(kernels: Kernels, device: OperatorRates, table: Floats) -> Fl
 
 
 def _padding(channels: Floats, block: int) -> Floats:
-    """How much more arithmetic whole blocks of channels take; f64[n]."""
+    """Factor of arithmetic for whole blocks of channels; f64[n]."""
     if block <= 1:
         return np.ones(len(channels))
     wide = np.ceil(channels / block) * block

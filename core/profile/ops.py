@@ -23,7 +23,7 @@ _GUESS = {4.0: _FLOAT, 8.0: _INT64, 2.0: 10, 1.0: 9, 0.5: 22, 16.0: 8}
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a node cannot tell about the model around it."""
+    """Facts about the model around a node."""
 
     functions: Mapping[tuple[str, str, str], Any] = field(default_factory=dict)
     """(domain, name, overload) -> `FunctionProto`."""

@@ -87,7 +87,7 @@ def written(call: Call) -> float:
 
 
 def copied(call: Call) -> float:
-    """What comes out is read once and written once: slices of larger tensors."""
+    """Outputs read once and written once: slices of larger tensors."""
     return 2.0 * call.bytes_out()
 
 
@@ -110,7 +110,7 @@ def looked_up(call: Call) -> float:
 
 
 class Rule(NamedTuple):
-    """How one operator is priced."""
+    """The price of one operator."""
 
     flop: Formula
     bytes: Formula

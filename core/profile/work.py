@@ -1,4 +1,4 @@
-"""What the nodes of a stream have to do, and the roofline: the time that a device takes for it.
+"""Work of the nodes of a stream, and the roofline: the time that a device takes for it.
 
     time = launch overhead + max(flop / peak, bytes / memory bandwidth)
 
@@ -39,7 +39,7 @@ _INTEGER_PRODUCTS = (
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What each node does; arrays of length n, by node position."""
+    """Work of each node; arrays of length n, by node position."""
 
     flop: Floats
     """Operations; 0 where no formula knew."""
@@ -174,7 +174,7 @@ def boundary_traffic(graph: Graph, label: Ints, n_groups: int) -> Floats:
 
 
 class Rates(Protocol):
-    """What the roofline needs to know of a device; `DeviceSpec` of `dnnp.formats` has it."""
+    """Figures of a device for the roofline; `DeviceSpec` of `dnnp.formats` has them."""
 
     @property
     def peak_flop_per_s(self) -> Mapping[str, float]:
@@ -256,7 +256,7 @@ def scaled_times(measured: Floats, source: Floats, target: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ScalingError:
-    """How far predicted times are from measured ones."""
+    """Distance of predicted times from measured ones."""
 
     count: int
     """Operators that both have."""

@@ -41,7 +41,7 @@ def add_layers(model: onnx.ModelProto, stages: Sequence[Iterable[int]]) -> None:
 
 
 def layer_settings(manifest: Record) -> tuple[Record, list[int]]:
-    """How a session is made that heeds the layers, and the GPUs that it would need.
+    """Settings of a session that heeds the layers, and the GPUs that it would need.
 
     A session of ONNX Runtime takes one GPU only: with several the rules name their numbers, and
     those of others than the session's do nothing.

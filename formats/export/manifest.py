@@ -249,7 +249,7 @@ WHOLE = ("ort-layers", "onnx-devices")
 
 @dataclass(frozen=True)
 class Role:
-    """What a plan says of something that runs in one go."""
+    """The part of a plan about something that runs in one go."""
 
     stage: Stage
     """As it runs: the stage of the plan, or a part of it."""
@@ -272,14 +272,14 @@ class Role:
 
 @dataclass(frozen=True)
 class Planned:
-    """What a stream says of a tensor: the sizes that costs were made for."""
+    """The sizes of a tensor that costs were made for."""
 
     shape: tuple[int, ...] | None
     size_bytes: float
 
 
 def about(stream: Stream, plan: Plan, path: str, digest: str) -> Record:
-    """What a manifest says of model and plan; `path` and `digest` are those of the model's file."""
+    """The manifest's part on model and plan; `path` and `digest` are those of the model's file."""
     record, _ = plan_records(plan)
     found: Record = {
         "model": stream.header["model"],
@@ -364,7 +364,7 @@ def manifest_of(
 
 
 def weights_entry(file: WeightFile) -> Record:
-    """What a manifest says of a weight file."""
+    """The manifest's entry of a weight file."""
     entry: Record = {
         "stage": file.stage,
         "file": file.file,

@@ -28,7 +28,7 @@ from dnnp.formats.stream import Record
 
 
 class Cell(NamedTuple):
-    """What a rank does."""
+    """The actions of a rank."""
 
     stage: int
     what: str
@@ -204,7 +204,7 @@ def with_transfers(cells: Cells) -> Cells:
 
 
 def _may_run(cell: Cell, done: set[Cell], last: int) -> bool:
-    """Whether what a computation takes from another stage is there."""
+    """Test whether what a computation takes from another stage is there."""
     if cell.what == "F":
         return not cell.stage or cell._replace(stage=cell.stage - 1) in done
     if cell.what in _REVERSE and cell.stage < last:

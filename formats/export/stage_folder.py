@@ -44,7 +44,7 @@ RESERVED = (MANIFEST, _MARK, _EARLIER)
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an export finds in its folder."""
+    """An earlier export that is in the folder."""
 
     files: tuple[str, ...] = ()
     """Files to remove, relative to the folder."""
@@ -109,7 +109,7 @@ def _held(folder: Path) -> Iterator[bool]:
 
 
 def _earlier(target: Path, alone: bool) -> Earlier:
-    """What is in a folder that may be removed; refuses any other file."""
+    """Find files in a folder that may be removed; refuse any other file."""
     leftovers = [path for path in sorted(target.iterdir()) if alone and _is_leftover(path)]
     lists = [_listed(target / MANIFEST)]
     lists += [_listed(path / name) for path in leftovers for name in (MANIFEST, _EARLIER)]
@@ -131,7 +131,7 @@ def _earlier(target: Path, alone: bool) -> Earlier:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether a path is the folder inside of an export that was killed."""
+    """Test whether a path is the folder inside of an export that was killed."""
     if not re.fullmatch(re.escape(_INSIDE) + "[0-9a-f]{16}", path.name) or path.is_symlink():
         return False
     return path.is_dir() and (not any(path.iterdir()) or (path / _MARK).is_file())
@@ -147,7 +147,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
-    """What a manifest says about each file, itself included; empty if it is not one of ours."""
+    """Entries of a manifest by file, itself included; empty if it is not one of ours."""
     try:
         file, size = open_regular(manifest)
         with file:
@@ -162,13 +162,13 @@ def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """What all names of a file have in common."""
+    """The identity that all names of a file share."""
     found = path.lstat()
     return found.st_dev, found.st_ino
 
 
 def _is_as_listed(path: Path, entry: dict[str, Any], names: int) -> bool:
-    """Whether a file is what its manifest says, or can be removed without losing its bytes.
+    """Test whether a file is what its manifest says, or can be removed without losing its bytes.
 
     `names` is how many names it has in the folder.
     """
@@ -204,7 +204,7 @@ def _replace(target: Path, earlier: Earlier, folder: Path) -> None:
 
 
 def _tops(folder: Path) -> list[str]:
-    """What is to be moved besides the manifest."""
+    """Names to be moved besides the manifest."""
     return sorted({path.name for path in folder.iterdir()} - set(RESERVED))
 
 
@@ -228,7 +228,7 @@ def _remove_empty(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Weights:
-    """What became of the external weights of a model."""
+    """The external weights of a model in an export."""
 
     files: tuple[WeightFile, ...]
     repeated_bytes: int
@@ -254,7 +254,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Extras:
-    """What else is in the folder of an export."""
+    """Further files in the folder of an export."""
 
     layout: str = "stages"
     files: Mapping[str, bytes] = field(default_factory=dict)

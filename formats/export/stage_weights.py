@@ -108,7 +108,7 @@ def find_originals(models: Iterable[onnx.ModelProto], model: Path) -> Originals:
 
 
 def _found(source: Path, needed: int, homes: Collection[Path]) -> Path | None:
-    """Where a file with at least so many bytes really is; None if there is none."""
+    """The real path of a file with at least so many bytes; None if there is none."""
     original = Path(os.path.realpath(source))
     if not any(original.is_relative_to(home) for home in homes):
         raise FormatError("a link out of the model's folder", str(source))
@@ -236,7 +236,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _packed(spans: Iterable[Span]) -> list[_ByteRun]:
-    """Where each byte of the spans goes in a file that holds nothing else but padding.
+    """Place of each byte of the spans in a file that holds nothing else but padding.
 
     They stay in the order of the original files, which are then read from front to back.
     """
@@ -268,7 +268,7 @@ def _write(
 
 
 def _contents(runs: Sequence[_ByteRun], originals: Mapping[str, Path]) -> Iterator[bytes]:
-    """What a file with the runs holds, in chunks."""
+    """Contents of a file with the runs, in chunks."""
     at = 0
     for location, group in groupby(runs, lambda run: run.span.location):
         original = originals[location]

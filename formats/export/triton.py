@@ -36,7 +36,7 @@ Message = Sequence[tuple[str, object]]
 
 @dataclass(frozen=True)
 class Repository:
-    """What is in a repository besides the models."""
+    """Further files of a repository besides the models."""
 
     fields: Record
     """`triton` of the manifest."""
@@ -139,7 +139,7 @@ def text(message: Message, indent: str = "") -> str:
 
 
 def _escaped(value: str) -> str:
-    """What stands between quotes: ASCII alone."""
+    """Text between quotes: ASCII alone."""
     return "".join(
         chr(b) if 0x20 <= b < 0x7F and b not in b'"\\' else f"\\{b:03o}" for b in value.encode()
     )
@@ -233,7 +233,7 @@ def _batch(manifest: Record) -> str:
 
 
 def _instances(stage: Record, devices: Sequence[Record]) -> Message:
-    """Where a stage runs: as often as it has replicas, on a GPU each or on the CPU."""
+    """Instances of a stage: as many as it has replicas, on a GPU each or on the CPU."""
     if is_cpu(stage["class"], devices):
         return [("count", stage["replicas"]), ("kind", Word("KIND_CPU"))]
     return [
@@ -244,7 +244,7 @@ def _instances(stage: Record, devices: Sequence[Record]) -> Message:
 
 
 def is_cpu(name: str, devices: Iterable[Record]) -> bool:
-    """Whether a device class runs on the host's processors: by its kind, or by its name."""
+    """Test whether a device class runs on the host's processors: by its kind, or by its name."""
     kinds = {device["class"]: device["kind"] for device in devices}
     return kinds.get(name) == "cpu" or name.startswith("cpu")
 

@@ -50,7 +50,7 @@ class Fields:
         return FormatError(reason, self.file, None, printable(self.place(name)))
 
     def place(self, name: str) -> str:
-        """Where a field is: `nodes[3].size`."""
+        """The place of a field: `nodes[3].size`."""
         return f"{self._place}.{name}" if self._place else name
 
     def __contains__(self, name: str) -> bool:

@@ -103,7 +103,7 @@ def _document(data: bytes, path: str) -> Any:
 
 
 def _is_trtexec(rows: Sequence[Any]) -> bool:
-    """Whether these are what trtexec writes: the number of runs, then layers."""
+    """Test whether these are what trtexec writes: the number of runs, then layers."""
     layers = [row for row in rows if isinstance(row, dict) and "name" in row]
     times = ("timeMs", "averageMs", "medianMs")
     return any(name in row for row in layers for name in times) and not any(
@@ -113,7 +113,7 @@ def _is_trtexec(rows: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True)
 class GivenCost:
-    """What took some time, as a file calls it."""
+    """Something that took time, as a file calls it."""
 
     name: str
     """As it stands in the file."""
@@ -426,7 +426,7 @@ def where_it_ran(rows: Sequence[Record], path: str) -> tuple[dict[str, set[str]]
 
 
 def _caveat(events: Sequence[_Event]) -> str:
-    """What is wrong with times that the host took for another device."""
+    """The caveat about times that the host took for another device."""
     others = sorted({e.provider for e in events if e.provider != _CPU and e.kernels is None})
     if not others:
         return ""

@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 def is_list(text: str) -> bool:
-    """Whether `--devices` names classes with counts, and no file.
+    """Test whether `--devices` names classes with counts, and no file.
 
     >>> is_list("a100:4,t4:4"), is_list("a100"), is_list("cluster.json")
     (True, False, False)

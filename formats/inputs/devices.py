@@ -64,7 +64,7 @@ class DeviceSpec:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether times follow from what was measured there."""
+        """Test whether times follow from what was measured there."""
         return bool(self.operators) or self.efficiency_fitted
 
 
@@ -293,7 +293,7 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """How fast a family of operators is, for one class of element type."""
+    """Speed of a family of operators, for one class of element type."""
 
     compute: float = 1.0
     """Share of the peak of arithmetic."""

@@ -106,7 +106,7 @@ def _folded(
     opsets: Mapping[str, int],
     graph: onnx.GraphProto,
 ) -> bool:
-    """Whether a node follows from fixed inputs; then its outputs are initializers from here on."""
+    """Test whether a node follows from fixed inputs; its outputs are initializers then."""
     inputs = [name for name in node.input if name]
     if known.keys().isdisjoint(inputs) or domain_of(node.domain) or any(subgraphs(node)):
         return False

@@ -104,7 +104,7 @@ def _limit_memory(more_bytes: int, hard: int | None = None) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """What the worker does: answer until the other end is closed, or a call fails."""
+    """Serve as the worker: answer until the other end is closed, or a call fails."""
     try:
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -41,7 +41,7 @@ from dnnp.formats.stream import Record, Stream
 
 
 class Work(NamedTuple):
-    """What one execution of an operator takes, as the stream holds it."""
+    """Work of one execution of an operator, as the stream holds it."""
 
     flop: float | None
     """None: unknown."""
@@ -51,7 +51,7 @@ class Work(NamedTuple):
 
 
 class NodeCost(Protocol):
-    """What pricing a node tells."""
+    """The price of a node."""
 
     @property
     def flop(self) -> float:
@@ -63,7 +63,7 @@ class NodeCost(Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether `flop` means anything."""
+        """Test whether `flop` means anything."""
 
 
 ShapeOf = Callable[[str], "tuple[int, ...] | None"]
@@ -171,7 +171,7 @@ and why it did not run."""
 
 
 class Helpers(NamedTuple):
-    """What lies outside this package: pricing, steps of the shape chain, inputs for a run."""
+    """Functions from outside this package: pricing, steps of the shape chain, inputs for a run."""
 
     pricer: Pricer | None = None
     symbolic: SearchStep | None = None
@@ -511,7 +511,7 @@ _SAME_ELEMENTS = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze
 
 
 def misfit(graph: OnnxGraph, types: Found, declared: Found) -> str | None:
-    """Which operator cannot take the shapes that it is given, and why; None if none is known.
+    """The operator that cannot take the shapes that it is given, and why; None if none is known.
 
     `declared` has what the model says of values where inference finds otherwise.
     """

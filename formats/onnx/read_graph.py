@@ -42,7 +42,7 @@ class Operator:
 
 @dataclass
 class OnnxGraph:
-    """What a main graph consists of."""
+    """The parts of a main graph."""
 
     inputs: list[str] = field(default_factory=list)
     """Graph inputs that are no initializers."""

@@ -1,4 +1,4 @@
-"""Who reads what in an ONNX graph: captures of subgraphs, functions called, tensors held."""
+"""Names in an ONNX graph: captures of subgraphs, functions called, tensors held."""
 
 from __future__ import annotations
 

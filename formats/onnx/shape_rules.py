@@ -36,7 +36,7 @@ class Site:
     types: Mapping[str, onnx.TypeProto]
 
     def has(self, i: int) -> bool:
-        """Whether input `i` is given."""
+        """Test whether input `i` is given."""
         return i < len(self.node.input) and bool(self.node.input[i])
 
     def shape(self, i: int) -> Shape | None:

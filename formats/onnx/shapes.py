@@ -73,7 +73,7 @@ def fold(light: onnx.ModelProto, types: Types) -> None:
 
 
 def is_fixed(proto: onnx.TypeProto | None) -> bool:
-    """Whether inference can add nothing to a type: no tensor, or one of fixed shape."""
+    """Test whether inference can add nothing to a type: no tensor, or one of fixed shape."""
     if proto is None or proto.WhichOneof("value") is None:
         return False
     if not proto.HasField("tensor_type"):
@@ -234,7 +234,7 @@ def join(types: Types, more: Types) -> None:
 
 
 def _explodes(node: onnx.NodeProto, feeds: dict[str, NDArray[Any]]) -> bool:
-    """Whether small inputs make a large output."""
+    """Test whether small inputs make a large output."""
     match node.op_type:
         case "ConstantOfShape":
             size = prod(int(n) for n in feeds[node.input[0]])
@@ -268,7 +268,7 @@ LARGEST_CHECKED = 20_000
 
 @dataclass
 class Shapes:
-    """What is known after the chain."""
+    """Shapes and types known after the chain."""
 
     types: dict[str, ValueType]
     missing: list[str]
@@ -369,7 +369,7 @@ def find_shapes(
 
 
 def _known(light: onnx.ModelProto, names: Sequence[str]) -> int:
-    """How much the types of values say: element types, ranks and sizes, counted."""
+    """Knowledge in the types of values: element types, ranks and sizes, counted."""
     wanted, total = set(names), 0
     for value in light.graph.value_info:
         if value.name in wanted:
@@ -414,7 +414,7 @@ def _contradicted(
 
 
 def _differ(inferred: onnx.TypeProto, declared: onnx.TypeProto, read: ValueType) -> bool:
-    """Whether a declared type has another element type, rank or size than is inferred."""
+    """Test whether a declared type has another element type, rank or size than is inferred."""
     a, b = inferred.tensor_type, declared.tensor_type
     if not (inferred.HasField("tensor_type") and declared.HasField("tensor_type")):
         return False

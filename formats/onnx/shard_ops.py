@@ -1,4 +1,4 @@
-"""What becomes of an ONNX node when each of several devices takes a part of its tensors.
+"""ONNX nodes of which each of several devices takes a part; weights and certain shapes.
 
 Records say along which axis each tensor is cut. Whether the operator computes the parts of its
 outputs from those parts of its inputs also depends on attributes, which records do not have: so
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 class UnfitError(Exception):
-    """Why a node cannot run as its layout says; it runs whole."""
+    """A reason why a node cannot run as its layout says; it runs whole."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Sight:
 
 
 class Change(NamedTuple):
-    """How the node of a device differs from the whole one."""
+    """Changes of the node of a device against the whole one."""
 
     attributes: Mapping[str, int | tuple[int, ...]] = {}
     vectors: Mapping[int, tuple[int, ...]] = {}
@@ -84,7 +84,7 @@ class Change(NamedTuple):
 
 
 def change_of(sight: Sight) -> Change:
-    """How a node differs on each device.
+    """The rule that changes a node on each device.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _conv(sight: Sight) -> Change:
 
 
 def _by_channel(sight: Sight) -> Change:
-    """What treats samples and channels apart; vectors go by channel."""
+    """Change operators that treat samples and channels apart; vectors go by channel."""
     trains = sight.attribute("training_mode", 0) or not sight.attribute("spatial", 1)
     if sight.axis > 1 or trains:
         raise UnfitError("it does not treat these parts apart")
@@ -183,7 +183,7 @@ def _by_channel(sight: Sight) -> Change:
 
 
 def _along_rows(sight: Sight) -> Change:
-    """What normalises an axis, or all from it on, along one before it."""
+    """Change what normalises an axis, or all from it on, along one before it."""
     rank = len(sight.out)
     flat = sight.node.op_type == "LayerNormalization" or sight.opset < 13
     default = 1 if sight.node.op_type == "Softmax" and sight.opset < 13 else -1
@@ -314,7 +314,7 @@ _SUMS = (_product, _gemm, _conv, _gathered)
 
 
 class Layout(NamedTuple):
-    """How a node runs on the devices of its stage."""
+    """The layout of a node on the devices of its stage."""
 
     inputs: Mapping[str, int]
     """Tensor -> its state: `WHOLE`, or the axis that it is cut along."""
@@ -323,7 +323,7 @@ class Layout(NamedTuple):
 
     @property
     def divided(self) -> bool:
-        """Whether devices do different parts of the work."""
+        """Test whether devices do different parts of the work."""
         states = (*self.inputs.values(), *self.outputs.values())
         return self.reduced or any(state != WHOLE for state in states)
 
@@ -375,7 +375,7 @@ class Facts:
         return describe(self._types[name]).dtype if name in self._types else None
 
     def is_alone(self, node: onnx.NodeProto) -> bool:
-        """Whether one device has to run a node for all: it may give each something else, has
+        """Test whether one device has to run a node for all: it may give each something else, has
         bodies, or is about sequences."""
         # The first device runs what may give each something else, for all.
         if node.op_type in UNREPEATABLE or any(True for _ in subgraphs(node)):
@@ -384,7 +384,7 @@ class Facts:
         return any(not describe(self._types[name]).is_tensor for name in there)
 
     def change(self, node: onnx.NodeProto, layout: Layout, devices: int) -> Change:
-        """How the node of each device differs by a layout; raises `UnfitError`."""
+        """Change the node of each device by a layout; raises `UnfitError`."""
         change = change_of(self._sight(node, layout, devices))
         for name, state in layout.inputs.items():
             if state != WHOLE and name in self.stored:
@@ -453,7 +453,7 @@ def _undeclared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _constant(node: onnx.NodeProto) -> dict[str, onnx.TensorProto]:
-    """What a node outside of all stages holds, by the name of its output."""
+    """The value of a node outside of all stages, by the name of its output."""
     if node.op_type != "Constant" or len(node.output) != 1:
         return {}
     for attribute in node.attribute:

@@ -222,7 +222,7 @@ class _Rewriting:
         self._out.add(node, Task(i, j, v))
 
     def _name(self, devices: int, name: str, state: int, j: int) -> str:
-        """What a tensor, or a part of it, is called on a device that makes it."""
+        """The name of a tensor, or a part of it, on a device that makes it."""
         key = name, state, j
         if key not in self._local:
             if state == WHOLE and j == 0:
@@ -233,7 +233,7 @@ class _Rewriting:
         return self._local[key]
 
     def _get(self, i: int, devices: int, name: str, need: int, j: int) -> str:
-        """What a tensor is called on a device in the state that is needed; makes it so."""
+        """The name of a tensor on a device in the state that is needed; makes it so."""
         if name not in self._state:  # of another stage, an input of the model, or a weight
             if need == WHOLE:
                 return name

@@ -82,7 +82,7 @@ def split_model(
 
 
 def boundary(stages: Sequence[StageModel]) -> dict[str, int]:
-    """Where each tensor that enters or leaves a stage comes from: a stage index, or MODEL.
+    """The origin of each tensor that enters or leaves a stage: a stage index, or MODEL.
 
     An output of the model that is missing here is one of the model's inputs, handed through.
     """
@@ -122,11 +122,11 @@ class _Source:
             raise FormatError("a tensor's name is not UTF-8")
 
     def is_stored(self, name: str) -> bool:
-        """Whether the tensor is an initializer."""
+        """Test whether the tensor is an initializer."""
         return name in self.initializers or name in self.sparse
 
     def is_computed(self, name: str, stage_of: Sequence[int]) -> bool:
-        """Whether the tensor depends on an input of the model or on a stage."""
+        """Test whether the tensor depends on an input of the model or on a stage."""
         u = self.producer.get(name, MODEL)
         return stage_of[u] != MODEL if u != MODEL else not self.is_stored(name)
 
@@ -182,7 +182,7 @@ def _check_order(source: _Source, parts: Sequence[Sequence[int]], stage_of: Sequ
 
 @dataclass
 class _StageContent:
-    """What one stage holds, gathered before its model is built; dictionaries as ordered sets."""
+    """Contents of one stage, gathered before its model is built; dictionaries as ordered sets."""
 
     index: int
     nodes: tuple[int, ...]

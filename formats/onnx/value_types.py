@@ -24,7 +24,7 @@ CONTAINERS = ("sequence", "optional", "map", "opaque")
 
 @dataclass(frozen=True)
 class TensorType:
-    """What is known of a tensor."""
+    """Element type and shape of a tensor, as far as they are known."""
 
     dtype: str | None
     """`float32`, ..., or `sequence`, `optional`, `map`, `sparse`; None: unknown."""
@@ -33,7 +33,7 @@ class TensorType:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether the value is an ordinary tensor, which can be bound."""
+        """Test whether the value is an ordinary tensor, which can be bound."""
         return self.dtype is not None and self.dtype not in (*CONTAINERS, "sparse")
 
 
@@ -59,7 +59,7 @@ def element_type(dtype: str | None) -> int:
 
 
 def describe(proto: onnx.TypeProto) -> TensorType:
-    """What a type says."""
+    """A type in words."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         tensor = proto.tensor_type
@@ -114,7 +114,7 @@ def find_types(
 
 
 def types_of(stream: Stream) -> dict[str, TensorType]:
-    """What a stream says about its tensors, by name."""
+    """Types of the tensors of a stream, by name."""
     return {
         r["name"]: TensorType(r.get("dtype"), tuple(r["shape"]) if "shape" in r else None)
         for r in stream.get("tensor")
@@ -151,7 +151,7 @@ def _untyped(proto: onnx.TypeProto | None) -> bool:
 
 
 def _complete(proto: onnx.TypeProto | None) -> bool:
-    """Whether inference can add nothing: element type and rank are there."""
+    """Test whether inference can add nothing: element type and rank are there."""
     if proto is None:
         return False
     kind = describe(proto)
@@ -169,7 +169,7 @@ def _declared(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 
 def _has_free_sizes(model: onnx.ModelProto) -> bool:
-    """Whether some input of the model has no fixed shape."""
+    """Test whether some input of the model has no fixed shape."""
     stored = {tensor.name for tensor in model.graph.initializer}
     kinds = [describe(value.type) for value in model.graph.input if value.name not in stored]
     return any(k.shape is None or not all(isinstance(d, int) for d in k.shape) for k in kinds)
@@ -254,7 +254,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """What ONNX inference finds; nothing if it gives up."""
+    """Types that ONNX inference finds; nothing if it gives up."""
     found: dict[str, onnx.TypeProto] = {}
     request = model.SerializeToString()
     for with_values in (False, True):
@@ -296,7 +296,7 @@ _OF_SHAPES = ("Shape", "Size")
 
 
 def depends_on_values(model: onnx.ModelProto) -> bool:
-    """Whether the shape of some tensor may depend on the values of the model's inputs.
+    """Test whether the shape of some tensor may depend on the values of the model's inputs.
 
     True as well where that is not looked into: in local functions, and for operators of other
     domains.
@@ -338,7 +338,7 @@ FAILURES = (
 
 
 def is_long_vector(proto: onnx.TypeProto) -> bool:
-    """Whether ONNX would follow the values of a tensor one by one, and too many of them."""
+    """Test whether ONNX would follow the values of a tensor one by one, and too many of them."""
     dims = proto.tensor_type.shape.dim
     return len(dims) == 1 and dims[0].dim_value > LONGEST_VECTOR
 
@@ -368,7 +368,7 @@ SUB_BYTE = frozenset(name for name, bits in _BITS.items() if bits < 8)
 
 
 class ValueType(NamedTuple):
-    """What is known of a value."""
+    """Type of a value, as far as it is known."""
 
     dtype: str | None
     """`float32`, ..., or `sequence`, `optional`, `map`, `opaque`; None: unknown."""
@@ -379,7 +379,7 @@ class ValueType(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether no inference could add anything."""
+        """Test whether no inference could add anything."""
         return self.size_bytes is not None or self.dtype in CONTAINERS
 
 
@@ -421,7 +421,7 @@ class TypeReader:
         self._memo: dict[bytes, ValueType] = {}
 
     def read(self, proto: onnx.TypeProto) -> ValueType:
-        """What a type says."""
+        """Read a type."""
         key = proto.SerializeToString()
         found = self._memo.get(key)
         if found is None:
@@ -433,7 +433,7 @@ class TypeReader:
         return {value.name: self.read_value(value.name, value.type) for value in values}
 
     def read_value(self, name: str, proto: onnx.TypeProto) -> ValueType:
-        """What the type of a named value says; errors name the value."""
+        """Read the type of a named value; errors name the value."""
         try:
             return self.read(proto)
         except FormatError as error:

@@ -20,7 +20,7 @@ from dnnp.formats.onnx.value_types import tensor_type
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Where the data of a tensor is."""
+    """The place of the data of a tensor."""
 
     location: str
     """Path of the file, relative to the folder of the model, in normal form."""
@@ -60,7 +60,7 @@ def external_fields(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def span_of(tensor: onnx.TensorProto) -> Span | None:
-    """Where the data of a tensor is; None if it is stored in the model.
+    """The place of the data of a tensor; None if it is stored in the model.
 
     A length that is absent or 0 is that of the tensor's type, as for ONNX Runtime.
 
@@ -89,7 +89,7 @@ _APART = ("dnnp.rows", "dnnp.stride")
 
 
 def spans_of(models: Iterable[onnx.ModelProto]) -> set[Span]:
-    """Where the external data of all tensors of some models are; raises as `span_of`."""
+    """Places of the external data of all tensors of some models; raises as `span_of`."""
     found = (span_of(tensor) for model in models for tensor in held_tensors(model))
     return {span for span in found if span is not None}
 

@@ -81,7 +81,7 @@ def read_costgraph(
 
 
 def _keys(nodes: list[Message]) -> list[_Key]:
-    """What identifies each node: ids are unique in the graph, or else on each device."""
+    """Keys of the nodes: ids are unique in the graph, or else on each device."""
     ids = [node.integer("id") for node in nodes]
     devices = [node.text("device") if len(set(ids)) < len(ids) else "" for node in nodes]
     keys = list(zip(devices, ids, strict=True))

@@ -23,7 +23,7 @@ _HINTED = 10_000
 
 
 class Item(NamedTuple):
-    """What is said about a node or an edge, and where."""
+    """Attributes of a node or an edge, and where they stand."""
 
     values: dict[str, Any]
     """Attributes; those without a value are left out."""
@@ -74,7 +74,7 @@ class Edge(NamedTuple):
 
 @dataclass
 class Drawn:
-    """What a reader found; `add` and `join` refuse what cannot be."""
+    """A graph that a reader found; `add` and `join` refuse what cannot be."""
 
     file: str
     """For messages."""
@@ -130,7 +130,7 @@ _LISTED, _COMPARED = 6, 100
 
 
 class _Names(NamedTuple):
-    """What a graph calls things; empty: it has none of them."""
+    """Attribute names that a graph uses; empty: it has none of them."""
 
     time: str
     memory: str
@@ -313,7 +313,7 @@ def _tensor(names: _Names, identity: int, name: str, edges: list[Edge]) -> Recor
 
 
 def _warnings(names: _Names, of_nodes: dict[str, None], of_edges: dict[str, None]) -> list[str]:
-    """What was not understood, and whether costs are still to come."""
+    """Warnings: attributes that were not understood, and costs that are still to come."""
     found = []
     if not names.time:
         found.append(

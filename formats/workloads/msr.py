@@ -179,7 +179,7 @@ def _tensors(nodes: list[Record], edges: list[_Edge], room: Room) -> list[Record
 
 
 class SplitPart(NamedTuple):
-    """What one device runs, or several that share its samples."""
+    """The part of a split on one device, or several that share its samples."""
 
     kind: str
     """`accelerator` or `cpu`."""

@@ -280,7 +280,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _html_end(text: str, start: int) -> int:
-    """Where what `<` begins ends; 0: nowhere."""
+    """End of what `<` begins; 0: nowhere."""
     depth = 0
     for bracket in _BRACKET.finditer(text, start):
         depth += 1 if bracket[0] == "<" else -1
@@ -290,7 +290,7 @@ def _html_end(text: str, start: int) -> int:
 
 
 def _why_not(text: str, at: int) -> str:
-    """What is wrong with text that is no token."""
+    """The reason why text is no token."""
     if text[at] == '"':
         return "a quoted name that does not end"
     if text.startswith("/*", at):

@@ -46,7 +46,7 @@ def read_graphml(data: bytes, file: str) -> Drawn:
 
 
 class _Reader:
-    """What the parser has told so far."""
+    """Handlers of what the parser tells."""
 
     def __init__(self, file: str, size: int) -> None:
         self._file = file
