@@ -115,7 +115,7 @@ def net_of(problem: LatencyProblem, *, tails: bool = False) -> TaskNet:
 
 @inlined
 def move_time(net, f, a, b):  # type: ignore[no-untyped-def]
-    """Time of a transfer, as `core.cost.timeline` adds it up."""
+    """Time of a transfer, as `core.cost.latency` adds it up."""
     return net.latency[a, b] + net.size[f] * net.rate[a, b] + net.fixed[f] * (net.charged[a, b])
 
 
