@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from dnnp.callbacks import Caller
+from dnnp.core.bounds.claim import Claim, Known
+from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.plan import Plan
+from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_time
+from dnnp.formats.bounds import bound_record, is_closed, raise_bound
+from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.plan import plan_records
+from dnnp.formats.spread import mark_unknown, unknown_words
+from dnnp.formats.stream import Stream
 from dnnp.options.split import BoundOptions
+from dnnp.plans.read import read_plan
 from dnnp.search_run import run_of, with_bar
 from dnnp.step import step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dnnp.callbacks import Caller
     from dnnp.core.bounds.auto import Proof
-    from dnnp.core.bounds.claim import Claim
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.plan import Plan
-    from dnnp.core.model.search_context import Run
-    from dnnp.formats.stream import Stream
+
 
 DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
 """Options for a graph without a plan."""
@@ -45,10 +50,6 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
     caller, started = options.caller, monotonic()
     with caller.interruptible():
         _ensure_plan(stream, options)
-        from dnnp.core.cost.problem import SplitProblem
-        from dnnp.formats.graph import graph_of, units_of
-        from dnnp.plans.read import read_plan
-
         graph = graph_of(stream)
         units = units_of(stream, graph)
         plan = read_plan(stream, graph)
@@ -80,7 +81,6 @@ def _bound_throughput(
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
     from dnnp.core.bounds.auto import bound
-    from dnnp.core.bounds.claim import Known
     from dnnp.core.split.given import given_plan
 
     try:
@@ -101,7 +101,6 @@ def _bound_latency(
     stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
 ) -> None:
     """Bound a plan of the objective latency."""
-    from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.latency_plan import make_latency_plan
     from dnnp.core.latency.proof import given_split, latency_bound
 
@@ -140,8 +139,6 @@ def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
             raise UsageError(f"{flag} is for streams without a plan; this one has a plan")
         return
     if not given and not any("count" in r for r in stream.get("device")):
-        from dnnp.formats.graph import graph_of
-
         graph_of(stream)
         raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
     from dnnp.options.split import SplitOptions
@@ -168,9 +165,6 @@ def _put(
     timings: bool,
 ) -> None:
     """Put the bound, and a better plan if there is one, into the stream; say what it is."""
-    from dnnp.formats.bounds import bound_record, is_closed, raise_bound
-    from dnnp.formats.spread import unknown_words
-
     stated = float(stream.get("plan")[0]["bound"])
     old = {"bound"} if better is None else {"bound", *_replace_plan(stream, caller, better)}
     validity = validity if better is None else better.validity
@@ -219,7 +213,6 @@ def _better_plan(
     if proof.blocks is None:
         return None
     from dnnp.core.bounds.auto import LINKED
-    from dnnp.core.cost.problem import make_plan
 
     by_classes = bool(problem.links) and proof.found_by != LINKED
     return make_plan(
@@ -235,10 +228,6 @@ def _better_plan(
 
 def _replace_plan(stream: Stream, caller: Caller, plan: Plan) -> list[str]:
     """Put a better plan into the stream; returns what that dropped."""
-    from dnnp.formats.bounds import raise_bound
-    from dnnp.formats.plan import plan_records
-    from dnnp.formats.spread import mark_unknown
-
     old = stream.get("plan")[0]
     shown = partial(shown_time, in_seconds=stream.in_seconds, digits=6)
     record, stages = plan_records(plan)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.callbacks import Caller
+from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.methods import LATENCY, SPLITS, Method
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.plan import OBJECTIVES, Plan
 from dnnp.core.model.request import Asked, Training
+from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_bytes, shown_time
+from dnnp.core.split.checks import method_asked, resolved
+from dnnp.formats.graph import digest_of
+from dnnp.formats.plan import plan_records
+from dnnp.formats.spread import mark_unknown, plan_spread, unknown_words
+from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import SplitOptions
 from dnnp.plans.compare_methods import (
     Found,
@@ -23,16 +31,6 @@ from dnnp.plans.problem import problem_of
 from dnnp.pricing.costs import unpriced
 from dnnp.search_run import is_heavy, little_effort, or_interrupted, run_of, with_bar
 from dnnp.step import json_in, step
-
-if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.methods import Method
-    from dnnp.core.model.graph import Floats, Ints
-    from dnnp.core.model.plan import Plan
-    from dnnp.core.model.search_context import Run
-    from dnnp.formats.stream import Record, Stream
-    from dnnp.options.split import SplitOptions
 
 
 def split_stream(stream: Stream, options: SplitOptions) -> None:
@@ -72,9 +70,6 @@ def add_plan(
     given: tuple[bytes, str] | None = None,
 ) -> None:
     """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name."""
-    from dnnp.formats.plan import plan_records
-    from dnnp.formats.spread import mark_unknown, plan_spread
-
     if options.parallel:
         plan, effort = _parallel(stream, problem, options), None
     elif given is None:
@@ -125,7 +120,6 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
     """Find a parallel plan: stages on several devices at once, and in several replicas."""
     from dnnp.core.model.parallel import HybridOptions
     from dnnp.core.parallel.plan import solve_hybrid
-    from dnnp.formats.graph import digest_of
 
     caller = options.caller
     asked = HybridOptions(
@@ -167,12 +161,7 @@ def _method(problem: SplitProblem, options: SplitOptions) -> tuple[Method, str]:
     """The method that is asked for, and of which kind."""
     (asked,) = options.methods
     if options.objective == "latency":
-        from dnnp.core.methods import LATENCY
-
         return LATENCY[asked], problem.options.execution
-    from dnnp.core.methods import SPLITS
-    from dnnp.core.split.checks import method_asked
-
     name, kind = method_asked(asked, options.validity, clustered=problem.clustered)
     return SPLITS[name], kind
 
@@ -198,8 +187,6 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
 
 def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
     """The fastest of the whole model, replicas of it, and pipelines with and without replicas."""
-    from dnnp.formats.graph import digest_of
-
     digest = digest_of(problem.graph, problem.units)
     with or_interrupted(caller), with_bar(caller, run) as shown:
         return fastest_plan(problem, asked, shown, digest, caller)
@@ -207,9 +194,7 @@ def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
 
 def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
-    from dnnp.core.cost.problem import make_plan
     from dnnp.core.split.auto import solve
-    from dnnp.formats.graph import digest_of
 
     caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
@@ -230,7 +215,6 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
     from dnnp.core.latency.solve import solve_latency
-    from dnnp.formats.graph import digest_of
 
     caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
@@ -301,8 +285,6 @@ def _order_files(
 
 def _report(caller: Caller, plan: Plan, problem: SplitProblem, record: Record) -> None:
     """One line about what was found; `record` of the plan, with what is known of its costs."""
-    from dnnp.formats.spread import unknown_words
-
     units, in_seconds = problem.units.g, problem.graph.in_seconds
     stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
     if used > len(plan.own):
@@ -367,8 +349,6 @@ def name_idle_options(options: SplitOptions) -> None:
 
 def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
     """What a method heeds, or a given split does."""
-    from dnnp.core.split.checks import resolved
-
     if options.objective == "latency":
         return () if options.eval is not None else LATENCY[method].heeds
     if options.eval is not None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from dnnp.callbacks import Caller
+from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import (
     DnnpError,
     InfeasibleError,
@@ -13,21 +17,16 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
+from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CLOSED, Plan, Tried
+from dnnp.core.model.request import Asked
+from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_time
+from dnnp.options.split import SplitOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from dnnp.callbacks import Caller
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import Plan
-    from dnnp.core.model.request import Asked
-    from dnnp.core.model.search_context import Run
     from dnnp.core.runtime.report.choice import Offer
-    from dnnp.options.split import SplitOptions
+
 
 WORTH_SAYING = 1.1
 """How many times as fast as the plan replicas must be predicted, at least, to be named."""
@@ -40,7 +39,6 @@ def fastest_plan(
 
     Raises what `solve` does.
     """
-    from dnnp.core.cost.problem import make_plan
     from dnnp.core.split.ways import compare_ways
 
     found = compare_ways(problem, asked, run)
@@ -105,8 +103,6 @@ def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
     UsageError
         The plan is for the latency of one sample.
     """
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.request import Asked
     from dnnp.core.runtime.report.choice import REPLICAS, WHOLE, Offer
     from dnnp.core.split.ways import whole_blocks
 

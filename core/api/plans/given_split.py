@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dnnp.callbacks import Caller
+from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.plan import Block
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.model.text import shown_time
+from dnnp.formats.graph import digest_of
+from dnnp.formats.workloads.msr import SplitPart, read_split
+from dnnp.options.split import SplitOptions
 from dnnp.search_run import run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dnnp.callbacks import Caller
     from dnnp.core.cost.latency import LatencyProblem, Split
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.device import DeviceClass
-    from dnnp.core.model.graph import Graph, Ints
-    from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.formats.workloads.msr import SplitPart
-    from dnnp.options.split import SplitOptions
 
 
 def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOptions) -> Plan:
@@ -43,8 +42,6 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
 def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
     """The plan of a split for the objectives throughput and gpipe."""
     from dnnp.core.bounds.simple import simple_bound
-    from dnnp.core.cost.problem import make_plan
-    from dnnp.formats.graph import digest_of
 
     caller = options.caller
     cost = _with_replicas(problem.options, blocks, options.max_replicas)
@@ -74,7 +71,6 @@ def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptio
     """The plan of a split for the objective latency."""
     from dnnp.core.cost.latency_plan import make_latency_plan
     from dnnp.core.latency.quick import quick, simple_bound
-    from dnnp.formats.graph import digest_of
 
     caller = options.caller
     caller.release()
@@ -138,8 +134,6 @@ def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Caller) -> 
     UsageError
         It uses a device that is not offered.
     """
-    from dnnp.formats.workloads.msr import read_split
-
     graph = problem.graph
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     parts = read_split(data, name)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
-from dnnp.core.model.device import DeviceClass, Level
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.device import DeviceClass, Level, Link
+from dnnp.core.model.errors import DnnpError, FormatError, UsageError
+from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.device import Link
-    from dnnp.core.model.errors import DnnpError
-    from dnnp.core.model.graph import Graph
-    from dnnp.formats.stream import Record, Stream
-    from dnnp.options.split import DeviceOptions, SplitOptions
+from dnnp.core.split.checks import check_links, check_options, method_asked
+from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.inputs.links import expand_links, unnamed_cpus
+from dnnp.formats.plan import device_of
+from dnnp.formats.stream import Record, Stream
+from dnnp.options.split import DeviceOptions, SplitOptions
+from dnnp.pricing.costs import ensure_costs
 
 LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")
 """Options that the objective latency alone has."""
@@ -31,11 +30,6 @@ LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")
 
 def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
     """Collect what is split: the graph, priced if it is not, the devices and the cost model."""
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.split.checks import check_links, check_options
-    from dnnp.formats.graph import graph_of, units_of
-    from dnnp.pricing.costs import ensure_costs
-
     caller = options.caller
     with caller.held():
         ensure_costs(stream, caller, reprice=options.reprice)
@@ -69,8 +63,6 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
         for method in options.methods:
             check_method(method, problem.options.execution)
     else:
-        from dnnp.core.split.checks import method_asked
-
         for method in options.methods:
             method_asked(method, options.validity, clustered=problem.clustered)
 
@@ -115,9 +107,6 @@ def devices_of(
     FormatError
         A link does not fit the devices.
     """
-    from dnnp.core.model.errors import FormatError
-    from dnnp.formats.inputs.links import expand_links, unnamed_cpus
-
     records = stream.get("device")
     lines = stream.lines.get("link", [])
     links: list[tuple[Record, int | None]] = [
@@ -163,8 +152,6 @@ def _chosen(
     stream: Stream, records: list[Record], options: DeviceOptions
 ) -> tuple[DeviceClass, ...]:
     """The device classes of `records`, with what options override; see `devices_of`."""
-    from dnnp.formats.plan import device_of
-
     priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
     counted = [r for r in records if "count" in r]
     devices = [device_of(r) for r in (counted or records)]

@@ -61,7 +61,6 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
 
     from dnnp.core.profile.work import group_traffic, work_of
     from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.pricing.costs import analytic_times
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)
