@@ -10,7 +10,7 @@ from dnnp.core.methods import LATENCY, SPLITS, Method
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import OBJECTIVES, Plan
-from dnnp.core.model.request import Asked, Training
+from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.core.split.checks import method_asked, resolved
@@ -185,14 +185,14 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
     return find(problem, asked, run, options)
 
 
-def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
+def _fastest_way(problem: SplitProblem, asked: Request, run: Run, caller: Caller) -> Plan:
     """The fastest of the whole model, replicas of it, and pipelines with and without replicas."""
     digest = digest_of(problem.graph, problem.units)
     with or_interrupted(caller), with_bar(caller, run) as shown:
         return fastest_plan(problem, asked, shown, digest, caller)
 
 
-def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
+def _for_throughput(problem: SplitProblem, asked: Request, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
     from dnnp.core.split.auto import solve
 
@@ -210,7 +210,7 @@ def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: Spli
     )
 
 
-def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
+def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the latency of one sample; save the policy that made it, if asked to."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
@@ -236,7 +236,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
     )
 
 
-def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
+def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
     """What is asked of the method."""
     (method,) = options.methods
     sequence, priorities = _order_files(options, problem, method)
@@ -245,14 +245,14 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
         from dnnp.fits.policies import training_of
 
         training = training_of(options, problem, problem_of)
-    return Asked(
+    return Request(
         method=method,
         validity=options.validity,
         order=options.order or "best",
         sequence=sequence,
         ties=options.ties,
         priorities=priorities,
-        samples=options.samples or Asked.samples,
+        samples=options.samples or Request.samples,
         evolution=options.evolution,
         training=training,
         solver=options.solver or "cbc",

@@ -17,7 +17,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 
 
@@ -242,7 +242,7 @@ CHUNK = 300_000
 
 
 def local_search(
-    problem: SplitProblem, asked: Asked, run: Run = PLAIN, *, restarts: int = RESTARTS
+    problem: SplitProblem, asked: Request, run: Run = PLAIN, *, restarts: int = RESTARTS
 ) -> Solution:
     """Start from random splits, make the best single reassignment until none helps; keep the best.
 

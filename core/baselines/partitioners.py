@@ -25,7 +25,7 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, Una
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import die_with_parent
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.workloads.scotch import read_mapping, write_graph
@@ -153,7 +153,7 @@ POLL_S = 0.05
 
 
 def scotch(
-    problem: SplitProblem, asked: Asked, run: Run = PLAIN, *, time_limit_s: float = TIME_LIMIT_S
+    problem: SplitProblem, asked: Request, run: Run = PLAIN, *, time_limit_s: float = TIME_LIMIT_S
 ) -> Solution:
     """Split with Scotch's gpart, run in a private temporary directory.
 
@@ -247,7 +247,7 @@ def _ending(status: int) -> str:
     return f"failed with status {status}" if status > 0 else f"ended by signal {-status}"
 
 
-def metis(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def metis(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Split with METIS; the parts need not be contiguous.
 
     Raises

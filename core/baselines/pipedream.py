@@ -20,7 +20,7 @@ from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools, Ints, connected, csr, distinct, strong
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slicing.orders import ORDERS
 
@@ -148,7 +148,7 @@ MAX_STEPS = 500_000_000
 """Stages times ways to run them that the programs may try; a second or two."""
 
 
-def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def pipedream(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Split the chain that is left of the graph when its branchings are contracted.
 
     Side branches that remain, such as inputs read here and there, are laid out by the

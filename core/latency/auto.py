@@ -21,7 +21,7 @@ from dnnp.core.latency.quick import EFFORT, anneal_split, quick, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 
 BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
@@ -69,7 +69,7 @@ class _Known(NamedTuple):
         return self.value <= self.bound * (1 + CLOSED)
 
 
-def auto_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def auto_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Search over ideals if they are few, anneal, and search again below what that found.
 
     For the errors see `anneal_blocks`.
@@ -87,7 +87,7 @@ def auto_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolut
     return _refined(problem, known, run.begin("annealing", SEARCHED, 1.0))
 
 
-def anneal_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def anneal_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Anneal splits into blocks: a little, as asked, and as long as there is time.
 
     Raises
@@ -102,13 +102,13 @@ def anneal_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     return _refined(problem, known, run.begin("annealing", WARM, 1.0))
 
 
-def auto_operators(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def auto_operators(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Anneal placements, from the best list schedule; for the errors see `anneal_blocks`."""
     start = _listed(problem, asked, run.begin("list schedules", 0.0, LISTED))
     return _placed(problem, _Known(start), run.begin("annealing", LISTED, 1.0))
 
 
-def anneal_operators(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def anneal_operators(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Anneal placements; for the errors see `anneal_blocks`."""
     return _placed(problem, _Known(), run)
 
@@ -132,7 +132,7 @@ def _placed(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution
     return _answer(known)
 
 
-def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Split | None:
+def _listed(problem: LatencyProblem, asked: Request, run: Run) -> Split | None:
     """The best of the list schedules that `auto` starts from, if any fits."""
     best: Split | None = None
     least = np.inf

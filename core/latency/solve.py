@@ -15,13 +15,13 @@ from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED
 
-LatencyMethod = Callable[[LatencyProblem, Asked, Run], LatencySolution]
+LatencyMethod = Callable[[LatencyProblem, Request, Run], LatencySolution]
 """Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
 
 
@@ -47,7 +47,7 @@ def method_of(name: str, execution: str) -> LatencyMethod:
     return LATENCY[name].function(execution)
 
 
-def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> LatencySolution:
+def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> LatencySolution:
     """Find a split for the latency of one sample.
 
     Raises
@@ -82,7 +82,7 @@ def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Late
 
 
 def _found(
-    method: LatencyMethod, problem: LatencyProblem, asked: Asked, run: Run
+    method: LatencyMethod, problem: LatencyProblem, asked: Request, run: Run
 ) -> LatencySolution:
     """What a method finds, with its name and a bound."""
     found = method(problem, asked, run)
@@ -92,7 +92,7 @@ def _found(
     return replace(found, method=found.method or asked.method)
 
 
-def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """The split of the least largest load; for the errors see `solve`.
 
     In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
@@ -105,7 +105,7 @@ def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution
     return by_throughput(problem, replace(asked, method="auto"), run)
 
 
-def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def by_throughput(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """The split of a method for throughput; for the errors see `solve`."""
     whole = problem.whole
     if whole is None:

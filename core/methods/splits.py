@@ -1,6 +1,6 @@
 """Methods of dnnp-partition: for the objectives throughput and gpipe, and for latency.
 
-Each is a function of the problem (`SplitProblem`, `LatencyProblem`), of what is asked (`Asked`)
+Each is a function of the problem (`SplitProblem`, `LatencyProblem`), of what is asked (`Request`)
 and of the run (`Run`), and returns a `Solution`, for latency a `LatencySolution`.
 """
 

@@ -133,7 +133,7 @@ class Evolution:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """Options of methods; each heeds what concerns it."""
 
     method: str = "auto"

@@ -36,7 +36,7 @@ from dnnp.core.methods import SPLITS
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.checks import check_options, method_asked, unplaceable_part
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
@@ -77,7 +77,7 @@ START_EFFORT = 0.1
 """Effort of the search for a split to start from, of the effort asked for."""
 
 
-def auto(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Find an ordered split by one search after the other, until value and bound meet.
 
     Raises
@@ -94,7 +94,7 @@ def auto(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     return replace(_ordered(problem, asked, simple_bound(problem), run), method="")
 
 
-def start(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, str]:
+def start(problem: SplitProblem, asked: Request, run: Run) -> tuple[list[Block] | None, str]:
     """Find an ordered split to start from with little effort, and what made it."""
     if problem.clustered:
         return None, ""
@@ -134,7 +134,7 @@ class _Best:
             run.keep(blocks, value, method)
 
 
-def _ordered(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> Solution:
+def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
     blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
     best = _Best(problem, blocks or [], value, floor)
@@ -234,7 +234,7 @@ LINKS = "links"
 """Name of these searches, in records."""
 
 
-def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
+def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
     """Split a graph over devices that links join.
 
     What is proven with the best link of each class is a bound: no load is smaller over the links. A
@@ -266,7 +266,7 @@ def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
 
 
 def _heeding(
-    problem: SplitProblem, blocks: list[Block], bound: float, asked: Asked, run: Run
+    problem: SplitProblem, blocks: list[Block], bound: float, asked: Request, run: Run
 ) -> tuple[list[Block], float]:
     """A split that heeds links, no worse than the one given, and the larger bound."""
     from dnnp.core.split.annealing.linked import heed_links
@@ -298,7 +298,7 @@ def _heeding(
     return blocks, bound
 
 
-def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def solve(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Split a graph by the method that is asked for.
 
     Raises
@@ -359,7 +359,7 @@ SLICING_S = 10.0
 """How long the slicing may take that stands in for a method which found nothing in its time."""
 
 
-def _rather(problem: SplitProblem, asked: Asked, run: Run) -> Solution | None:
+def _rather(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
     """Stand in for a method that was stopped before it found anything: by `slice` for one that
     was asked for by name; None: nothing that is found at once fits."""
     from dnnp.core.split.first import FIRST_FIT, first_split
@@ -372,7 +372,7 @@ def _rather(problem: SplitProblem, asked: Asked, run: Run) -> Solution | None:
         return first()
     patient = replace(PLAIN.within(SLICING_S), in_seconds=run.in_seconds)
     try:
-        found = beside(lambda: slice_order(problem, Asked(), patient), patient.stop, first)
+        found = beside(lambda: slice_order(problem, Request(), patient), patient.stop, first)
     except InfeasibleError:
         return first()
     if found is not None:
@@ -380,7 +380,7 @@ def _rather(problem: SplitProblem, asked: Asked, run: Run) -> Solution | None:
     return found
 
 
-def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Solution:
+def _found(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
     """What a method finds, or else what fits in another order of the nodes within the stages."""
     try:
         found: Solution = SPLITS[method].function()(problem, asked, run)
@@ -398,7 +398,7 @@ def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Soluti
 
 
 def with_small_peak(
-    problem: SplitProblem, asked: Asked, blocks: list[Block], run: Run
+    problem: SplitProblem, asked: Request, blocks: list[Block], run: Run
 ) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
     from dnnp.core.split.peak.order import with_least_peak
@@ -415,7 +415,7 @@ def with_small_peak(
     return with_least_peak(problem.graph, blocks, run=run)
 
 
-def _softly(problem: SplitProblem, asked: Asked, run: Run) -> list[Block] | None:
+def _softly(problem: SplitProblem, asked: Request, run: Run) -> list[Block] | None:
     """A split that fits once its stages run in an order of small peak, if one is found.
 
     Every method judges peak memory in the order that it has at hand, so this looks for splits

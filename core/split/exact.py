@@ -17,7 +17,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.slices import SLICED, best_slicing, incumbent, slice_order
@@ -29,7 +29,7 @@ SUMS = 4 * ROUNDING
 """What a bound may be above loads that are added up in another order, relatively."""
 
 
-def exact(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Slice for an incumbent, then search all order ideals; for clusters, contiguous clusters.
 
     Raises
@@ -55,7 +55,7 @@ def exact(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
 
 
 def search_ideals(
-    problem: SplitProblem, asked: Asked, value: float, floor: float, run: Run
+    problem: SplitProblem, asked: Request, value: float, floor: float, run: Run
 ) -> IdealResult:
     """Search the order ideals for a split below `value`; `floor` is a bound that is known.
 
@@ -85,7 +85,7 @@ def _tell(found: IdealResult, bound: float, run: Run) -> None:
     )
 
 
-def _why(problem: SplitProblem, asked: Asked, run: Run) -> InfeasibleError:
+def _why(problem: SplitProblem, asked: Request, run: Run) -> InfeasibleError:
     """Why no split fits, as slicing says it; the exact search has proven it."""
     try:
         slice_order(problem, asked, run)

@@ -6,7 +6,7 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.auto import quick_bound, start
@@ -18,7 +18,7 @@ STARTED = 0.2
 """Share of the whole work that `anneal` takes for the search for a split to start from."""
 
 
-def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def heuristic(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """All heuristics, and a bound that costs little.
 
     Raises
@@ -45,7 +45,7 @@ def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
     return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
 
 
-def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """The better of the best ordered split and what annealing makes of it.
 
     Raises
@@ -76,7 +76,7 @@ def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     return Solution(blocks, method="anneal")
 
 
-def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def ip(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """The best split by an integer program, and its bound.
 
     Raises

@@ -12,7 +12,7 @@ from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.request import Asked, Evolution, Solution
+from dnnp.core.model.request import Evolution, Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.brkga import brkga
@@ -159,7 +159,7 @@ def _batch(space: OrderSpace) -> int:
     return min(max(items // max(space.n, 1), 1), MOST_BATCH)
 
 
-def search_orders(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def search_orders(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """The best slicing of many orders: drawn at random, or evolved for what the method minimises.
 
     Raises

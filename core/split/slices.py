@@ -9,7 +9,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slicing.orders import ORDERS, order_named
 
@@ -17,7 +17,7 @@ SLICED = 0.05
 """Share of the whole work that slicing is taken for, where another search follows."""
 
 
-def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def slice_order(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """The best slicing of some orders, or of the one that is given.
 
     Raises
@@ -39,7 +39,7 @@ def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Soluti
     return Solution(best_slicing(problem, order, run), method="slice")
 
 
-def dpl(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+def dpl(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """The linearisation heuristic of the 2020 paper: slice a depth-first order (section 5.1.2).
 
     Raises
@@ -50,7 +50,7 @@ def dpl(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     return Solution(best_slicing(problem, "dfs", run))
 
 
-def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, float]:
+def incumbent(problem: SplitProblem, asked: Request, run: Run) -> tuple[list[Block] | None, float]:
     """The best slicing and its value, if there is one; and why not, otherwise."""
     try:
         blocks = slice_order(problem, asked, run).blocks

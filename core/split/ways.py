@@ -21,7 +21,7 @@ from dnnp.core.methods import SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.auto import LINKS, solve, with_small_peak
 from dnnp.core.split.checks import resolved, validity_asked
@@ -65,7 +65,7 @@ def all_replicas(devices: Iterable[DeviceClass]) -> int:
 
 
 def whole_blocks(
-    problem: SplitProblem, asked: Asked, run: Run = PLAIN
+    problem: SplitProblem, asked: Request, run: Run = PLAIN
 ) -> tuple[list[Block], list[str]]:
     """The whole model on one device, for each class that can hold and run it; why others cannot.
 
@@ -132,7 +132,7 @@ def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | 
     if min(least, default=np.inf) >= below:
         return None
     found = None
-    for block in whole_blocks(problem, Asked(), PLAIN.scaled(0.0))[0]:
+    for block in whole_blocks(problem, Request(), PLAIN.scaled(0.0))[0]:
         if block.device.count > 1:
             block = with_best_replicas(problem, block)
             value = problem.value([block])
@@ -141,7 +141,7 @@ def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | 
     return found
 
 
-def compare_ways(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Compared:
+def compare_ways(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Compared:
     """The fastest of all ways, at ties the simplest, with a bound that holds for all of them.
 
     `problem` allows as many replicas as there are devices of a class (`all_replicas`).
@@ -166,7 +166,7 @@ def compare_ways(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Compa
 class _Search:
     """What is known of each way so far."""
 
-    def __init__(self, problem: SplitProblem, asked: Asked, run: Run) -> None:
+    def __init__(self, problem: SplitProblem, asked: Request, run: Run) -> None:
         self.problem, self.asked, self.run = problem, asked, run
         self.found: dict[str, _Found] = {}
         self.reasons: dict[str, str] = {}

@@ -12,7 +12,7 @@ from dnnp.core.methods import SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.workloads.msr import read_split
 from support.cases import random_case
@@ -23,7 +23,7 @@ CORE = ("greedy", "local-search", "pipedream", "uniform", "params", "single")
 
 
 def split(problem: SplitProblem, name: str, run: Run = PLAIN) -> list[Block]:
-    return SPLITS[name].function()(problem, Asked(method=name), run).blocks
+    return SPLITS[name].function()(problem, Request(method=name), run).blocks
 
 
 @pytest.mark.parametrize("name", CORE)

@@ -17,7 +17,7 @@ from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.request import Asked, Policy, Training
+from dnnp.core.model.request import Policy, Request, Training
 from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_cases import random_problem
 from support.placeto import chances, worth
@@ -136,7 +136,7 @@ def test_many_operators_are_merged(most: int, monkeypatch: pytest.MonkeyPatch) -
     work = np.bincount(where.groups.label, problem.tasks.time.mean(axis=0))
     assert work.max() <= problem.tasks.time.mean(axis=0).max() + work.sum() / most * 1.0001
     warned: list[str] = []
-    found = placeto(problem, Asked("placeto"), Run(effort=0.001, warn=warned.append))
+    found = placeto(problem, Request("placeto"), Run(effort=0.001, warn=warned.append))
     assert found.learned is not None
     assert (found.learned.groups, found.learned.colors) == (where.q, 200)
     assert warned == [f"placeto: 200 operators were merged to {where.q} groups"]
@@ -157,7 +157,7 @@ def test_merged_groups_have_a_device() -> None:
     )
     where = ground(problem)
     assert where.groups.able.any(axis=1).all()
-    solution = placeto(problem, Asked("placeto"), Run(effort=0.01))
+    solution = placeto(problem, Request("placeto"), Run(effort=0.01))
     assert np.isfinite(problem.value(solution.split))
 
 
@@ -203,7 +203,7 @@ def test_training_beats_chance_and_transfers() -> None:
 
 
 def solve(problem: LatencyProblem, asked: Training = Training(), **run: object) -> LatencySolution:  # noqa: B008
-    found = placeto(problem, replace(Asked("placeto"), training=asked), replace(PLAIN, **run))
+    found = placeto(problem, replace(Request("placeto"), training=asked), replace(PLAIN, **run))
     assert np.isfinite(problem.value(found.split))
     return found
 

@@ -14,7 +14,7 @@ from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.ask import ask, ask_sparse
 from dnnp.core.solver.program import Outcome, Program
@@ -148,7 +148,7 @@ def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, and the warnings."""
     said: list[str] = []
     run = Run(warn=said.append)
-    found = method_of(method, "operators")(problem, Asked(method), run)
+    found = method_of(method, "operators")(problem, Request(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.auto import solve
 from dnnp.formats.graph import graph_of, units_of
@@ -56,7 +56,7 @@ def rows(model: Path, *, coarsen: bool) -> list[tuple[object, ...]]:
         start = time.monotonic()
         end = start + LIMIT_S
         run = Run(interrupted=lambda end=end: time.monotonic() >= end, tell=said.append)
-        solution = solve(problem, Asked(), run)
+        solution = solve(problem, Request(), run)
         seconds = time.monotonic() - start
         plan = make_plan(
             SplitProblem(graph, units, (device,), CostOptions()),

@@ -21,7 +21,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Asked, Evolution
+from dnnp.core.model.request import Evolution, Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.auto import solve
 from dnnp.core.split.orders import OrderSpace
@@ -48,11 +48,11 @@ GAINS = {2: 1.0, 4: 3.0, 8: 5.0, 16: 3.5}
 LIMIT_S = 5.0
 OURS, RIVAL = "heuristic", "brkga-10000"
 TEN_THOUSAND = Evolution(population=100, generations=100)
-ORDERED: dict[str, Asked] = {
-    **{name: Asked(method="slice", order=name) for name in ORDERS},
-    "random-10000": Asked(method="random", samples=10_000),
+ORDERED: dict[str, Request] = {
+    **{name: Request(method="slice", order=name) for name in ORDERS},
+    "random-10000": Request(method="random", samples=10_000),
     **{
-        name: Asked(method=name.removesuffix("-10000"), evolution=TEN_THOUSAND)
+        name: Request(method=name.removesuffix("-10000"), evolution=TEN_THOUSAND)
         for name in (RIVAL, "mla", "mla-weighted")
     },
 }
@@ -114,7 +114,7 @@ def race(seed: int, k: int) -> Race:
     values = {name: problem.value(solve(problem, how).blocks) for name, how in ORDERED.items()}
     start = time.monotonic()
     run = Run().within(LIMIT_S)
-    values[OURS] = problem.value(solve(problem, Asked(method=OURS), run).blocks)
+    values[OURS] = problem.value(solve(problem, Request(method=OURS), run).blocks)
     return Race(f"{seed:02d}", k, values, time.monotonic() - start)
 
 
@@ -200,7 +200,7 @@ def main() -> None:
             speeds(),
         )
     )
-    solve(regal_problem(None, 20, 0, 2), Asked(method=OURS))  # compiles
+    solve(regal_problem(None, 20, 0, 2), Request(method=OURS))  # compiles
     races = [race(seed, k) for seed in range(GRAPHS) for k in GAINS]
     rows, lost = qualities(races)
     names = ", ".join(dict.fromkeys(r.name for r in races))

@@ -22,7 +22,7 @@ from dnnp.core.methods import BOUNDS
 from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case
 
@@ -40,10 +40,10 @@ def test_no_bound_is_above_the_optimum():
         problem = linked_case(seed)
         least = least_over_links(problem)
         try:
-            plan = make_plan(problem, solve(problem, Asked("slice")).blocks)
+            plan = make_plan(problem, solve(problem, Request("slice")).blocks)
         except InfeasibleError:
             continue
-        blocks = problem.own(solve(problem, Asked("slice")).blocks)
+        blocks = problem.own(solve(problem, Request("slice")).blocks)
         for method in ["auto", *CHEAP] if seed < 8 else CHEAP:
             try:
                 proof = bound(problem, Known("ordered", blocks, plan.value), method)
@@ -79,7 +79,7 @@ def linked_claims(seeds: range) -> Iterator[tuple[SplitProblem, Plan, dict]]:
     for seed in seeds:
         problem = linked_case(seed, 6, training=False, objective="throughput")
         try:
-            blocks = solve(problem, Asked("slice")).blocks
+            blocks = solve(problem, Request("slice")).blocks
         except InfeasibleError:
             continue
         plan = make_plan(problem, blocks)

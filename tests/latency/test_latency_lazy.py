@@ -20,7 +20,7 @@ from dnnp.core.latency.ip.loop import (
 from dnnp.core.latency.ip.placement_model import PlacementProgram
 from dnnp.core.latency.ip.solve import formulation_of, ip
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver import search
 from dnnp.core.solver.program import Outcome
@@ -137,20 +137,20 @@ def test_a_program_that_is_refused_is_said_to_be(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
     monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
     said: list[str] = []
-    found = ip(crowd(), Asked("ip"), Run(warn=said.append))
+    found = ip(crowd(), Request("ip"), Run(warn=said.append))
     assert found.method == "anneal"
     assert 0 < found.bound <= crowd().value(found.split)
     assert len(said) == 1
     assert "the solver ended early: an integer program with about" in said[0]
     monkeypatch.setattr(loop, "MOST_ENTRIES", 10**6)
-    assert ip(crowd(), Asked("ip"), Run(warn=said.append)).method == ""
+    assert ip(crowd(), Request("ip"), Run(warn=said.append)).method == ""
     assert len(said) == 1
 
 
 def test_the_start_is_kept_where_the_program_comes_too_late() -> None:
     kept: list[tuple[float, str]] = []
     run = Run(keep=lambda split, value, method: kept.append((value, method)))
-    found = ip(crowd(), Asked("ip"), run)
+    found = ip(crowd(), Request("ip"), run)
     assert kept[0][1] == "anneal"
     assert crowd().value(found.split) <= min(value for value, _ in kept)
 

@@ -20,7 +20,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.auto import solve
 from dnnp.core.split.clusters.hierarchy import least
@@ -100,10 +100,10 @@ def test_methods_and_arguments(scale: float) -> None:
             if method in LONG:
                 continue
             try:
-                solve(problem, Asked(method=method), Run(effort=0.1))
+                solve(problem, Request(method=method), Run(effort=0.1))
             except (InfeasibleError, LimitError, UnavailableError, UsageError):
                 continue
-        blocks = solve(problem, Asked(method="slice")).blocks
+        blocks = solve(problem, Request(method="slice")).blocks
         known = Known("ordered", blocks, problem.value(blocks))
         for name in ("simple", "chain", "zone-cut", "node-cut", "ideal", "halves", "pairs"):
             assert name in BOUNDS
@@ -124,6 +124,6 @@ def test_a_cover_of_few_quanta() -> None:
     """The largest load of a cover may be the target itself."""
     problem = scaled(1, 1e-308, training=False, clusters=False)
     problem = problem.with_devices(replace(problem.devices[0], count=3))
-    blocks = solve(problem, Asked(method="slice")).blocks
+    blocks = solve(problem, Request(method="slice")).blocks
     known = Known("ordered", blocks, problem.value(blocks))
     bound(problem, known, "cover", Run(effort=0.1))

@@ -24,7 +24,7 @@ from dnnp.core.model.deadline import NOTHING, beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Wanted, faults
@@ -69,7 +69,7 @@ def test_every_method(
 ) -> None:
     monkeypatch.setattr("dnnp.core.split.auto._found", endless)
     problem, said = small(), list[str]()
-    found = solve(problem, Asked(method=method), replace(STOPPED, warn=said.append))
+    found = solve(problem, Request(method=method), replace(STOPPED, warn=said.append))
     assert 0 < found.bound <= problem.value(found.blocks)
     if method in ("auto", "slice"):
         assert (found.method, said) == (FIRST_FIT, [])
@@ -88,7 +88,7 @@ def test_every_method_of_latency(
     for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)
-        found = solve_latency(problem, Asked(method=method), STOPPED)
+        found = solve_latency(problem, Request(method=method), STOPPED)
         assert found.method == FIRST_FIT
         assert found.bound > 0
         assert found.bound_method.startswith("critical path")
@@ -108,14 +108,14 @@ def test_what_was_found_comes_before_the_first_answer(
     endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = small()
-    better = solve(problem, Asked(method="slice")).blocks
+    better = solve(problem, Request(method="slice")).blocks
 
-    def search(problem: SplitProblem, asked: Asked, method: str, run: Run) -> None:
+    def search(problem: SplitProblem, asked: Request, method: str, run: Run) -> None:
         run.keep(better, problem.value(better), "slice")
         endless()
 
     monkeypatch.setattr("dnnp.core.split.auto._found", search)
-    found = solve(problem, Asked(), STOPPED)
+    found = solve(problem, Request(), STOPPED)
     assert (found.method, problem.value(found.blocks)) == ("slice", problem.value(better))
 
 
@@ -210,7 +210,7 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("dnnp.core.split.auto._found", search)
     with pytest.raises(LimitError, match="nothing was found"):
-        solve(small(), Asked(), STOPPED)
+        solve(small(), Request(), STOPPED)
 
 
 def test_a_search_that_is_left_alone_says_nothing_more() -> None:

@@ -14,7 +14,7 @@ from dnnp.core.model.cluster import contract, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run, Standing
 from dnnp.core.split import improve as levels
 from dnnp.core.split.annealing.anneal import anneal
@@ -242,7 +242,7 @@ def test_never_worse_than_slices_and_orders(family, short_annealing):
 
         def value(method: str, order: str = "best") -> float:
             run = Run(seed=seed, effort=0.1)  # noqa: B023
-            found = solve(problem, Asked(method=method, order=order), run)  # noqa: B023
+            found = solve(problem, Request(method=method, order=order), run)  # noqa: B023
             return priced(problem, found.blocks).value  # noqa: B023
 
         found = value("heuristic")
@@ -260,7 +260,7 @@ def test_heuristic_on_any_problem(short_annealing):
         problem = case.problem
         expected, _ = brute_force(case.problem)
         try:
-            found = solve(problem, Asked(method="heuristic"), Run(effort=0.1))
+            found = solve(problem, Request(method="heuristic"), Run(effort=0.1))
         except InfeasibleError:
             # It starts from slices: a heuristic may find nothing.
             continue

@@ -18,7 +18,7 @@ from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.request import Asked, Solution
+from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import Run, Standing
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Answer, Wanted, span_of
@@ -58,7 +58,7 @@ def test_no_split_beats_a_bound_that_is_told(method: str) -> None:
             told = list[Standing]()
             run = Run(effort=0.03, watch=told.append)
             try:
-                found = solve(problem, Asked(method=method, validity=validity), run)
+                found = solve(problem, Request(method=method, validity=validity), run)
             except (InfeasibleError, LimitError, UsageError, UnavailableError):
                 continue
             least, _ = brute_force(problem, validity)
@@ -98,7 +98,7 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
             told = list[Standing]()
             run = Run(effort=0.05, watch=told.append)
             try:
-                found = solve_latency(latency.whole, Asked(method=method), run)
+                found = solve_latency(latency.whole, Request(method=method), run)
             except (InfeasibleError, LimitError, UsageError, UnavailableError):
                 continue
             brute = brute_blocks if execution == "blocks" else brute_operators
@@ -133,14 +133,14 @@ def test_a_split(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     poor, good = first_split(problem.with_devices(DeviceClass("dev"))), best_slicing(problem)
     assert poor is not None
 
-    def search(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Solution:
+    def search(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
         run.keep(good, problem.value(good), "slice")
         run.stands(bound=4.5)
         ended()
         return Solution(poor, 4.1)
 
     monkeypatch.setattr("dnnp.core.split.auto._found", search)
-    found = solve(problem, Asked(method="brkga"), stopped_after_a_while())
+    found = solve(problem, Request(method="brkga"), stopped_after_a_while())
     assert (problem.value(found.blocks), found.bound, found.method) == (7.0, 4.5, "slice")
 
 
@@ -151,14 +151,14 @@ def test_a_sample(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     assert split is not None
     value = latency.value(split)
 
-    def search(method: object, problem: object, asked: Asked, run: Run) -> LatencySolution:
+    def search(method: object, problem: object, asked: Request, run: Run) -> LatencySolution:
         run.keep(split, value, "ideal")
         run.stands(bound=0.9 * value, by="ideals of blocks")
         ended()
         return LatencySolution(split, 0.1 * value, "critical path", "anneal")
 
     monkeypatch.setattr("dnnp.core.latency.solve._found", search)
-    found = solve_latency(latency.whole, Asked(), stopped_after_a_while())
+    found = solve_latency(latency.whole, Request(), stopped_after_a_while())
     assert (found.bound, found.bound_method) == (0.9 * value, "ideals of blocks")
 
 

@@ -32,7 +32,7 @@ from support.graphs import random_stream
 DEGREES = (1, 2, 4)
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A graph, its devices and what a plan may use."""
 
     problem: SplitProblem
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     groups: Clustering | None
 
 
-def asked(seed: int, most: int, *, shared: bool) -> Asked:
+def asked(seed: int, most: int, *, shared: bool) -> Request:
     """A graph of up to `most` nodes; most of them are trained, and state what shards take."""
     rng = random.Random(f"hybrid {seed} {shared}")
     training = rng.random() < 0.7
@@ -89,7 +89,7 @@ def asked(seed: int, most: int, *, shared: bool) -> Asked:
     )
     groups = clustering_of(stream, graph)
     problem = SplitProblem(graph, groups or singletons(graph), (device,), cost)
-    return Asked(problem, options, groups)
+    return Request(problem, options, groups)
 
 
 def _groups(rng: random.Random, nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -128,7 +128,7 @@ def _shard(rng: random.Random, node: dict[str, Any], t: int, *, given: bool) -> 
 class _All:
     """All plans of what is asked."""
 
-    def __init__(self, what: Asked) -> None:
+    def __init__(self, what: Request) -> None:
         self.problem, self.options, groups = what
         self.graph, (self.device,) = self.problem.graph, self.problem.devices
         self.tables = tables_of(self.graph)

@@ -15,7 +15,7 @@ from dnnp.core.latency.solve import method_of
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 
 PLACERS = tuple(
@@ -30,7 +30,7 @@ PLACERS = tuple(
 
 def place(method: str, problem: LatencyProblem, run: Run = PLAIN, **how: Any) -> Placement:
     """What a method makes of a problem; `how`: fields of the run to be changed."""
-    split = method_of(method, "operators")(problem, Asked(method), replace(run, **how)).split
+    split = method_of(method, "operators")(problem, Request(method), replace(run, **how)).split
     assert isinstance(split, Placement)
     return split
 

@@ -44,7 +44,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
@@ -99,7 +99,7 @@ class Judge:
         """Objective that a method reaches; inf if it finds nothing."""
         validity = ("ordered", "convex", "free") if name == "anneal" else ("ordered",)
         try:
-            found = solve(self.problem, Asked(method=name, **asked), run)
+            found = solve(self.problem, Request(method=name, **asked), run)
         except InfeasibleError:
             return math.inf
         return self.value(name, found.blocks, validity)

@@ -32,7 +32,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.split.auto import solve
 from dnnp.formats.bounds import storable
@@ -169,7 +169,7 @@ def random_kind(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
     problem = SplitProblem(case.graph, case.units, case.devices, case.options)
     try:
-        blocks = solve(problem, Asked(), PLAIN.scaled(0.2)).blocks
+        blocks = solve(problem, Request(), PLAIN.scaled(0.2)).blocks
     except (InfeasibleError, LimitError):
         return []
     return kind_of_proof(problem, validity, blocks, counts)

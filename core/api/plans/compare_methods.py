@@ -19,7 +19,7 @@ from dnnp.core.model.errors import (
 )
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CLOSED, Plan, Tried
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_time
 from dnnp.options.split import SplitOptions
@@ -33,7 +33,7 @@ WORTH_SAYING = 1.1
 
 
 def fastest_plan(
-    problem: SplitProblem, asked: Asked, run: Run, digest: str, caller: Caller
+    problem: SplitProblem, asked: Request, run: Run, digest: str, caller: Caller
 ) -> Plan:
     """The plan of the fastest way to use the devices, with all ways that were compared.
 
@@ -109,7 +109,7 @@ def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
     if plan.objective == "latency":
         raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
     problem = SplitProblem(graph, units, plan.devices, plan.options)
-    blocks, reasons = whole_blocks(problem, Asked())
+    blocks, reasons = whole_blocks(problem, Request())
     value = {block.device.name: problem.value([block]) for block in blocks}
     used = [s.device_class for s in plan.stages for _ in range(s.replicas)]
     rates = [1 / value[name] if value[name] else 0.0 for name in used if name in value]

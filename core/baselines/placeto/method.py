@@ -38,7 +38,7 @@ from dnnp.core.latency.lists.room import repaired, room_of
 from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.request import Asked, Learned, Policy
+from dnnp.core.model.request import Learned, Policy, Request
 from dnnp.core.model.search_context import Run
 
 PENALTY = 2.0
@@ -197,7 +197,7 @@ def _slopes(ground: Ground, network: Network, batch: Sequence[Seen], spread: flo
     return slopes * min(1.0, STEEPEST / norm) if 0 < norm < inf else np.zeros(len(slopes))
 
 
-def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def placeto(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Place groups of operators by a policy, which is trained first unless one is given.
 
     The policy learns from the problem itself, or else from the family of others that is asked for.

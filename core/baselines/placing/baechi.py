@@ -23,7 +23,7 @@ from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of, upward_r
 from dnnp.core.latency.lists.room import by_first, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
 from dnnp.core.model.graph import Floats, Ints, totals
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.ask import ask_sparse
 from dnnp.core.solver.sparse import Sparse, SparseProgram
@@ -118,7 +118,7 @@ def greedy_children(problem: LatencyProblem) -> Ints:
     return child
 
 
-def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def m_topo(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Fill device after device in topological order, each up to a share of the memory.
 
     The share is the mean over the devices plus the largest task, and at most what
@@ -156,7 +156,7 @@ def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     return repaired_answer(problem, room, home, "m-topo", run, passed=passed)
 
 
-def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def m_etf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Earliest start time first, on devices that are not full.
 
     Of equal starts the task with the highest static level (longest path of work) goes first. A
@@ -172,7 +172,7 @@ def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     return answer(list_schedule(net, room_of(problem), level, run=run), "m-etf", run)
 
 
-def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def m_sct(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Small communication times: m-ETF that keeps favourite children near.
 
     A device waits for the favourite child of its last task, if that is ready and starts nowhere

@@ -31,7 +31,7 @@ from dnnp.core.latency.lists.room import Room, room_of
 from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.ask import ask_sparse
 from dnnp.core.solver.program import Outcome
@@ -53,7 +53,7 @@ ROUNDS = 200
 """Of `fluid_shares`, at effort 1."""
 
 
-def getf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def getf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Group assignment by the relaxed program, then earliest start first within the groups.
 
     Tasks leave their group only if all devices there are full. Where the program is too large, or
@@ -78,7 +78,7 @@ def getf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     return answer(found, "getf", run, instead="getf-fluid", why=why)
 
 
-def getf_milp(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def getf_milp(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Devices by the program with whole tasks, solved for at most 60 seconds times `effort`.
 
     The run is warned where that ended without a proof.

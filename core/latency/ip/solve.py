@@ -17,7 +17,7 @@ from dnnp.core.latency.ip.loop import ExactResult, ModelSearch, solve_model
 from dnnp.core.latency.quick import quick, quick_split, simple_bound
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.request import Asked
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
@@ -40,7 +40,7 @@ def formulation_of(problem: LatencyProblem) -> Formulation[Any]:
     return PlacementProgram(problem)
 
 
-def ip(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def ip(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Solve the integer program, with CBC or HiGHS.
 
     Raises
@@ -60,7 +60,7 @@ def ip(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     return _answer(problem, found, start, bound, run)
 
 
-def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+def cpsat(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Solve the same models as intervals, by CP-SAT; for the errors see `ip`."""
     run = run.without_shares()
     start, bound = _begun(problem, run)
