@@ -109,10 +109,10 @@ def _advise(stream: Stream, plan: Record, caller: Caller) -> None:
             f"{counted(unknown['sizes'], 'tensor')} of unknown size, counted as 0 bytes: nothing "
             "is optimal; dnnp-import --shapes run, --dim or --inputs make known what is missing"
         )
-    if unknown["time"] >= 0.1:
+    if unknown["time"] >= 0.1 and (names := unpriced(stream)):
         caller.warn(
             f"costs are unknown for {unknown['time']:.0%} of the time, as no formula covers "
-            f"{unpriced(stream)}: dnnp-profile --mode measure times the model"
+            f"{names}: dnnp-profile --mode measure times the model"
         )
 
 

@@ -37,9 +37,10 @@ SPLITS = by_name(
         "2020 paper, 5.1.1, 5.3, appendices B and C",
         "For any classes of devices, capacities, replicas and a backward pass. Instead of filling "
         "the paper's table of pairs of ideals it decides one load after the other, after "
-        "contractions that cannot change the optimum. Where there are too many ideals it ends "
-        "with the best slicing, or the best split that it met, and the bound that was proven; "
-        "`auto` goes on from there.",
+        "contractions that cannot change the optimum. Where there are too many ideals, groups "
+        "that may be exchanged come in one order; where they are too many still, it ends with the "
+        "best slicing, or the best split that it met, and the bound that was proven; `auto` goes "
+        "on from there.",
     ),
     Method(
         "heuristic",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from math import ceil, floor
+from shlex import quote
 from typing import Any
 
 import onnx
@@ -149,7 +150,7 @@ def bind_inputs(
         hint = instead(name, names) if names else "; the model has no named ones"
         raise UsageError(f"--dim {name}: no free dimension of that name{hint}")
     if missing:
-        options = " ".join(f"--dim {name}=N" for name in list(missing)[:MOST_LISTED])
+        options = " ".join(f"--dim {quote(name)}=N" for name in list(missing)[:MOST_LISTED])
         more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
         raise UsageError(f"the inputs have free dimensions; give them sizes: {options}{more}")
     return dimensions
@@ -207,6 +208,17 @@ def _names(text: str) -> set[str]:
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
 
 
+def _wanted(text: str, sizes: Mapping[str, int]) -> list[str]:
+    """Names whose sizes give that of a dimension: those in an expression, or its own name, if any.
+
+    >>> _wanted("past + length", {"past": 4}), _wanted("batch size", {}), _wanted("", {})
+    (['length'], ['batch size'], [])
+    """
+    names = sorted(_names(text) - sizes.keys())
+    follows = _evaluate(text, {**dict.fromkeys(names, 1), **sizes}) is not None
+    return names if follows else [text] * bool(text)
+
+
 def _inner_shape(proto: onnx.TypeProto) -> onnx.TensorShapeProto:
     """Shape of a type, or of the elements of a sequence or optional."""
     kind = proto.WhichOneof("value")
@@ -245,7 +257,7 @@ def _bind_input(
             at = addressed.pop(address)
             size = at if size is None else size
         if size is None:
-            missing[dim.dim_param or address] = None
+            missing.update(dict.fromkeys(_wanted(dim.dim_param, dimensions.sizes) or [address]))
         else:
             dim.dim_value = size
 

@@ -104,7 +104,7 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
 
 
 def _drop_repeats(graph: onnx.GraphProto) -> None:
-    """Take out each `Constant` node that has the name and the value of an earlier one.
+    """Take out each `Constant` node, and each initializer, with name and value of an earlier one.
 
     Exporters leave such, and ONNX Runtime takes them.
     """
@@ -117,3 +117,11 @@ def _drop_repeats(graph: onnx.GraphProto) -> None:
                 again.append(index)
     for index in reversed(again):
         del graph.node[index]
+    held: dict[str, onnx.TensorProto] = {}
+    again = [
+        index
+        for index, tensor in enumerate(graph.initializer)
+        if (known := held.setdefault(tensor.name, tensor)) is not tensor and known == tensor
+    ]
+    for index in reversed(again):
+        del graph.initializer[index]

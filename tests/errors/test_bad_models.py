@@ -152,6 +152,10 @@ FILES: dict[str, tuple[bytes | Callable[[], bytes], int, str]] = {
         lambda: _symbolic().SerializeToString(), 2,
         "the inputs have free dimensions; give them sizes: --dim batch=N --dim seq=N",
     ),
+    "dimensions that follow": (
+        _input(1, ["past length", "past + seq", "2*seq"]), 2,
+        "give them sizes: --dim 'past length'=N --dim past=N --dim seq=N",
+    ),
     "2,000 dimensions": (
         _input(1, [2] * 2000), 3, "value 'x': a tensor of more than 1e+100 bytes",
     ),

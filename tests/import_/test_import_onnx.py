@@ -269,6 +269,17 @@ def test_a_constant_that_is_there_again(load):
     assert got.ends("Mul") == (["a", "c"], ["y"])
 
 
+def test_an_initializer_that_is_there_again(load, refuse):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) '
+        "<float w = {1.0}> { a = Add(x, w) y = Mul(a, w) }"
+    )
+    model.graph.initializer.append(model.graph.initializer[0])
+    assert load(model).ends("Mul") == (["a", "w"], ["y"])
+    model.graph.initializer[1].float_data[:] = [2.0]
+    assert "initializer 'w' is defined twice" in refuse(3, model)
+
+
 def test_optional_inputs_and_outputs_left_out(load):
     got = load('g (float[1,3,8] x) => (float[1,3,8] y) { a, m = Dropout(x) y = Clip(a, "", "") }')
     assert got.ends("Clip") == (["a"], ["y"])

@@ -6,11 +6,12 @@ The models are those that the packages onnx and onnxruntime bring and those of s
 all in a folder, such as one that `tests/tools/zoo_models.py` fills; with --nodes the node tests of
 onnx. Inputs are those of `test_data_set_0` beside a model that is alone there, or random. What ONNX
 Runtime does not run in one piece is left out, and so is what does not give the outputs of the test
-data. Each model goes through import, coarsen, profile and partition (k = 2, and at most 5 stages by
-`uniform`), is checked, runs with --verify, and is exported; the exported stages run in plain
-sessions of ONNX Runtime. Models without test data whose weights are one constant run with random
-ones. A model whose weight files are absent is planned at k = 16 only. Prints faults by cause, and
-exits with 1 if more than 3 % of the models have one.
+data. Where an input chooses the branch of an If, each branch is checked as well. Each model goes
+through import, coarsen, profile and partition (k = 2, and at most 5 stages by `uniform`), is
+checked, runs with --verify, and is exported; the exported stages run in plain sessions of ONNX
+Runtime. Models without test data whose weights are one constant run with random ones. A model whose
+weight files are absent is planned at k = 16 only. Prints faults by cause, and exits with 1 if more
+than 3 % of the models have one.
 """
 
 from __future__ import annotations
@@ -208,9 +209,27 @@ def check_plan(priced: bytes, plan: list[str], data: list[str]) -> bytes:
     return stream
 
 
+def switch_of(model: onnx.ModelProto) -> str:
+    """The input that chooses the branch of an If, such as that of a merged decoder; or nothing."""
+    names = {spec.name for spec in input_specs(model)}
+    read = (node.input[0] for node in model.graph.node if node.op_type == "If")
+    return next((name for name in read if name in names), "")
+
+
 def check_model(path: Path, counts: list[int], folder: Path) -> str:
-    """What became of a model: empty if all is well, else the fault."""
+    """What became of a model, and of each branch that an input chooses: the worst fault, if any."""
     model, _ = load_with_hash(path)
+    switch, chosen = switch_of(model), [""]
+    if switch and not given_inputs(path, model)[0]:
+        chosen += [f"{switch}=true", f"{switch}=false"]
+    faults = [check_branch(path, model, counts, folder / c, c) for c in chosen]
+    return min(filter(None, faults), key=lambda f: f.startswith((WEAK, LEFT_OUT)), default="")
+
+
+def check_branch(
+    path: Path, model: onnx.ModelProto, counts: list[int], folder: Path, chosen: str
+) -> str:
+    """What became of a model, an input of it set if `chosen` says so: empty if all is well."""
     absent = is_weightless(model, path)
     constant = any(node.op_type == "ConstantOfShape" for node in model.graph.node)
     data, feeds = ([], {}) if absent else given_inputs(path, model)
@@ -221,12 +240,15 @@ def check_model(path: Path, counts: list[int], folder: Path) -> str:
                 dims, shapes = free_dimensions(model)
                 feeds = random_inputs(model, 0, dims, shapes)
                 data = [f"--dim={name}={size}" for name, size in dims.items()]
+            if chosen:
+                name, value = chosen.split("=")
+                feeds[name] = np.full_like(feeds[name], value == "true")
             whole = run_plain(path, feeds)
             if "--inputs" in data:
                 as_expected(path, whole)
         except Exception as error:
             return f"{LEFT_OUT}: {type(error).__name__} {error}"
-    imported, _ = step("import", path, *data)
+    imported, _ = step("import", path, *data, *(["--set-input", chosen] if chosen else []))
     priced, _ = step("profile", data=step("coarsen", data=imported)[0])
     narrow = b'"float16"' in imported or b"float8" in imported or b"int4" in imported
     loose = narrow or b"int8" in imported

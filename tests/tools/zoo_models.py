@@ -1,10 +1,11 @@
 """Write small models of many exporters into a folder, with an environment of their own.
 
-    python tests/tools/zoo_models.py DIR [--environment DIR] [--rewrite MODEL.onnx ...]
+    python tests/tools/zoo_models.py DIR [--environment DIR] [--t5 | --rewrite MODEL.onnx ...]
 
 makes the environment (by default DIR/env) with the versions below where it is not there, and starts
 itself in it: pipelines of scikit-learn by skl2onnx, LightGBM and XGBoost by onnxmltools, jax2onnx
-and spox; or, with --rewrite, given models as ONNX Runtime's optimisers and quantisers save them.
+and spox; with --t5 a small T5 of random weights by optimum, which takes 5 GB of packages; with
+--rewrite given models as ONNX Runtime's optimisers and quantisers save them.
 `tests/tools/models_check.py --models DIR` then takes them to a verified run.
 """
 
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,15 @@ PINNED = (
     "jax==0.10.2",
     "flax==0.12.8",
     "jax2onnx==0.17.1",
+    "onnx==1.23.2",
+    "onnxruntime==1.32.0",
+)
+PINNED_T5 = (
+    "numpy==2.4.6",
+    "torch==2.14.1",
+    "transformers==4.57.6",
+    "optimum==2.1.0",
+    "optimum-onnx==0.1.0",
     "onnx==1.23.2",
     "onnxruntime==1.32.0",
 )
@@ -170,6 +182,24 @@ def from_spox(folder: Path) -> None:
     save(folder, "spox", spox.build({"x": x}, {"y": op.softmax(op.add(looped, hidden))}))
 
 
+def from_optimum(folder: Path) -> None:
+    """The encoder of a T5, and its decoder with and without cache as the branches of one If."""
+    import torch
+    from optimum.exporters.onnx import onnx_export_from_model
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64}
+    config = T5Config(num_layers=2, num_heads=4, decoder_start_token_id=0, **sizes)
+    model = T5ForConditionalGeneration(config).eval()
+    task = "text2text-generation-with-past"
+    with tempfile.TemporaryDirectory() as scratch:
+        onnx_export_from_model(model, Path(scratch), task=task, do_validation=False)
+        for part in ("encoder_model", "decoder_model_merged"):
+            shutil.copy(Path(scratch) / f"{part}.onnx", folder / f"t5-{part}.onnx")
+            print(f"t5-{part}", flush=True)
+
+
 def rewritten(folder: Path, source: Path) -> None:
     """A model as ONNX Runtime's optimisers and quantisers save it."""
     import numpy as np
@@ -235,7 +265,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write small models of many exporters.")
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--environment", type=Path, metavar="DIR", help="(DIR/env)")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--t5", action="store_true", help="only a T5 by optimum")
+    which.add_argument(
         "--rewrite",
         type=Path,
         nargs="+",
@@ -247,15 +279,17 @@ def main() -> int:
     folder = args.folder
     folder.mkdir(parents=True, exist_ok=True)
     if os.environ.get("DNNP_ZOO") != "1":
-        home = args.environment or folder / "env"
+        home = args.environment or folder / ("env-t5" if args.t5 else "env")
         python = home / "bin" / "python"
+        pinned = PINNED_T5 if args.t5 else PINNED
         if not python.exists():
             venv.create(home, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PINNED], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *pinned], check=True)
         done = subprocess.run([python, *sys.argv], env={**os.environ, "DNNP_ZOO": "1"})
         return done.returncode
     failed = 0
     makers: list[tuple[Any, ...]] = [(rewritten, path) for path in args.rewrite]
+    makers += [(from_optimum,)] * args.t5
     for make, *source in makers or [(learned,), (from_jax,), (from_spox,)]:
         try:
             make(folder, *source)

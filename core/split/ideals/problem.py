@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ from dnnp.core.split.ideals.lattice import Lattice
 
 NONE = 32767
 """More devices than there can be."""
+
+MOST_COMPARED = 5_000
+"""Items up to which those that may be exchanged are looked for."""
 
 
 class PricedGraph(NamedTuple):
@@ -210,6 +214,52 @@ def with_rest(p: PricedGraph, lattice: Lattice) -> PricedGraph:
     # Less a little, so that rounding leaves nothing outside the last ideal.
     rest = np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0)
     return p._replace(rest=rest, crossing=np.full(rest.shape, -1.0))
+
+
+def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
+    """Let interchangeable items come one after the other, which no optimum minds.
+
+    Two items are interchangeable if they have the same costs, the same items before and after them,
+    and tensors of the same cost, which all go to and come from the same items: exchanging them in a
+    split changes no load, and so one of the optimal splits has each kind in the order of the line.
+    """
+    if line.n > MOST_COMPARED or (
+        options.memory_model == "peak" and may_bind(graph, line, options)
+    ):
+        return line  # with peak memory the order within a block counts, too
+    n, held = line.n, memory_arrays(graph, line, options)
+    kinds: list[list[object]] = [[] for _ in range(n)]
+    for rows in (line.work, line.backward_work, line.memory[None], held["item_weight"][None]):
+        for kind, column in zip(kinds, rows.T.tolist(), strict=True):
+            kind.append(column)
+    for one, other in ((line.tail, line.head), (line.head, line.tail)):
+        ptr, near = csr(one, other, n)
+        for item, kind in enumerate(kinds):
+            kind.append(sorted({*near[ptr[item] : ptr[item + 1]].tolist()}))
+    ptr, shared = held["param_ptr"], held["param_idx"]
+    ends: list[list[tuple[object, ...]]] = [
+        [("shared", p) for p in sorted(shared[ptr[item] : ptr[item + 1]].tolist())]
+        for item in range(n)
+    ]
+    net, pins, source, always, late, cost = _merged_nets(line)
+    starts = np.searchsorted(net, np.arange(len(source) + 1))
+    for e, maker in enumerate(source.tolist()):
+        pays = (bool(always[e]), bool(line.backward_net[late[e]]), tuple(cost[:, e].tolist()))
+        readers = [i for i in pins[starts[e] : starts[e + 1]].tolist() if i != maker]
+        if maker >= 0:
+            ends[maker].append(("made", tuple(readers), *pays))
+        for item in readers:
+            ends[item].append(("read", maker, *pays) if len(readers) == 1 else ("shares", e))
+    last: dict[object, int] = {}
+    pairs = []
+    for item, kind in enumerate(kinds):
+        key = (repr(kind), *sorted(map(repr, ends[item])))
+        if key in last:
+            pairs.append((last[key], item))
+        last[key] = item
+    extra = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    tail, head = (np.append(a, b) for a, b in zip((line.tail, line.head), extra.T, strict=True))
+    return replace(line, tail=tail, head=head) if pairs else line
 
 
 def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, passes: int) -> Floats:

@@ -29,6 +29,7 @@ from dnnp.core.split.ideals.problem import (
     NONE,
     Memo,
     PricedGraph,
+    in_turn,
     may_bind,
     priced_graph,
     weights_of,
@@ -182,9 +183,11 @@ class _Choice:
         counts = [d.count for d in line.devices]
         main = counts.index(max(counts))
         self.classes = [c for c in range(len(counts)) if c != main] + [main]
-        lattice = make_lattice(
-            line.n, line.tail, line.head, int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
-        )
+        most = int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
+        lattice = make_lattice(line.n, line.tail, line.head, most)
+        if lattice is None and not self.run.stop():
+            line = in_turn(self.problem.graph, line, self.problem.options)
+            lattice = make_lattice(line.n, line.tail, line.head, most)
         if lattice is None or self.run.stop():
             return
         self.ideals = lattice.size
