@@ -56,7 +56,7 @@ ANNEALED = 0.7
 
 
 class _Known(NamedTuple):
-    """What is known so far."""
+    """The best split and bound so far."""
 
     split: Split | None = None
     value: float = np.inf
@@ -65,7 +65,7 @@ class _Known(NamedTuple):
 
     @property
     def proven(self) -> bool:
-        """Whether no split is better."""
+        """True if no split is better."""
         return self.value <= self.bound * (1 + CLOSED)
 
 

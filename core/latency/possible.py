@@ -1,4 +1,4 @@
-"""What is known of a latency problem before any search: what cannot be placed, and a bound."""
+"""Checks of a latency problem before any search, and its critical path."""
 
 from __future__ import annotations
 

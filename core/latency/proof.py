@@ -185,7 +185,7 @@ def latency_bound(
 
 
 def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:
-    """What needs no integer program, and little time."""
+    """Bound without an integer program, in little time."""
     started = monotonic()
     best, name = beside(
         lambda: simple_bound(problem, upper=value, run=replace(run, effort=1.0)),
@@ -199,7 +199,7 @@ def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:
 
 
 def _open(value: float, known: LatencyProof, run: Run) -> bool:
-    """Whether there is more to prove, and time for it."""
+    """True if there is more to prove, and time for it."""
     return known.value < value * (1 - CLOSED) and not run.stop()
 
 

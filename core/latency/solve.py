@@ -84,7 +84,7 @@ def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> La
 def _found(
     method: LatencyMethod, problem: LatencyProblem, asked: Request, run: Run
 ) -> LatencySolution:
-    """What a method finds, with its name and a bound."""
+    """Run a method; add its name and a bound."""
     found = method(problem, asked, run)
     if not found.bound_method:
         bound, name = simple_bound(problem, run=quick(run))

@@ -32,7 +32,7 @@ MOST_EDGES = 250_000
 """Edges up to which the program is solved."""
 
 PATIENCE_S = 1200.0
-"""How long it may take; 200,000 edges of a random graph take some minutes."""
+"""Patience with the program; 200,000 edges of a random graph take some minutes."""
 
 
 def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints, str]:

@@ -41,7 +41,7 @@ MOST_CHOICES = 80_000
 """Columns of shares up to which the program is solved."""
 
 PATIENCE_S = 1200.0
-"""How long that may take; with 80,000 columns it takes a minute or two."""
+"""Patience with the program; 80,000 columns take a minute or two."""
 
 MILP_S = 60.0
 """Seconds of the program with whole tasks, at effort 1."""
@@ -287,7 +287,7 @@ STEP = 4.0
 """Step of the first round; that of round k is smaller by the root of k."""
 
 SOFTNESS = 0.02
-"""How far below the largest load or path others have weight, relatively."""
+"""Relative distance below the largest load or path within which others have weight."""
 
 
 @kernel

@@ -261,10 +261,10 @@ MOVES_PER_ITEM, LEAST_MOVES, MOST_MOVES = 250, 3000, 300_000
 """Moves of one of the first rounds; a quarter where items are tied, so that more follow each."""
 
 GROWTH = 1.6
-"""How much longer a round is than that of the cycle before, up to 4 * MOST_MOVES."""
+"""Moves of a round over those of the cycle before, up to 4 * MOST_MOVES."""
 
 DEARER, CHEAPER, MOST_PRICE = 1.2, 0.95, 1000.0
-"""What the price of memory is multiplied with at each temperature, and where it ends."""
+"""Factors of the price of memory at each temperature, and its limit."""
 
 ROUNDS = 16
 """Rounds at effort 1."""
@@ -275,7 +275,7 @@ MOST_COUNTS = 100_000_000
 
 
 class Round(NamedTuple):
-    """How one round goes; temperatures are relative to the latency of the start."""
+    """A round of annealing; temperatures are relative to the latency of the start."""
 
     again: bool
     """From the best split, not from a fresh one."""

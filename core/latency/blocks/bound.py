@@ -54,7 +54,7 @@ def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
 
 
 class Game(NamedTuple):
-    """What the game is played on, and the tables that it fills; `e` edges between items."""
+    """Graph of the game, and the tables that it fills; `e` edges between items."""
 
     reach: Bools
     """bool[c, c], see `reaches`."""

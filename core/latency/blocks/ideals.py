@@ -105,7 +105,7 @@ class Tables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What a sweep lays out on the way; `d` items of a block."""
+    """Scratch arrays of a sweep; `d` items of a block."""
 
     column: Ints
     """Columns of the ideal that are in use."""
@@ -122,7 +122,7 @@ class Scratch(NamedTuple):
     readers: Ints
     """i64[f], items of the block that read a flow."""
     feeds: Ints
-    """How many tasks of the block read each live task of the ideal."""
+    """Tasks of the block that read each live task of the ideal."""
     ideal: Ints
     edge: Ints
     item: Ints
@@ -229,7 +229,7 @@ def new_scratch(items: BlockItems, net: Net) -> Scratch:
 
 
 ARGUMENT = "ideals of blocks"
-"""What plans call the bound."""
+"""Name of the bound in plans."""
 
 MOST_VALUES = 30_000_000
 """Numbers in the tables of a search, 8 bytes each."""
@@ -248,7 +248,7 @@ FEWER = 0.9
 
 
 class IdealProof(NamedTuple):
-    """What the search found out."""
+    """Result of the search."""
 
     bound: float = 0.0
     """No split takes less; inf: none fits."""
@@ -257,7 +257,7 @@ class IdealProof(NamedTuple):
     reason: str = ""
     """Why it ended before it was done, unless time was over; empty: it was done."""
     more: bool = False
-    """Whether more effort or time would get further."""
+    """True: more effort or time would get further."""
 
 
 def ideal_latency(
@@ -417,7 +417,7 @@ class _Search:
 
 
 def _least_on(net: Net, tables: Tables, at: int) -> float:
-    """What a split takes at least that a sweep forwards up to ideal `at` did not leave out.
+    """Least latency of the splits that a sweep forwards up to ideal `at` did not leave out.
 
     Each goes through some ideal from there on to which it came from one before.
     """

@@ -7,17 +7,16 @@ also tie items of different passes to one device. An item lies in one block or w
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import components
+from dnnp.core.cost.items import by_first, components
 from dnnp.core.cost.latency import LatencyProblem, Tasks, host_times, pool_times
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr, distinct, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr, distinct, kahn, totals
 from dnnp.core.model.text import shown_bytes
 
 
@@ -86,7 +85,7 @@ class BlockItems(NamedTuple):
 
     @property
     def tied(self) -> bool:
-        """Whether some items must share a device with others."""
+        """True if some items must share a device with others."""
         return len(self.group) > 0 and int(self.group.max()) + 1 < self.size
 
 
@@ -112,9 +111,7 @@ def block_items(problem: LatencyProblem) -> BlockItems:
     maker = maker[kept]
     made = np.flatnonzero(maker >= 0)
     a, b = tasks.edges
-    inner = label[a] != label[b]
-    ends = distinct(label[a[inner]] * max(count, 1) + label[b[inner]])
-    tail, head = ends // max(count, 1), ends % max(count, 1)
+    tail, head = _edges_between(tasks, label)
     pool = pool_times(tasks, machine)
     move = [host_times(tasks, machine, d)[kept] for d in devices.tolist()]
     time = np.array([totals(label, tasks.time[d], count) for d in devices.tolist()])
@@ -182,28 +179,19 @@ def _ties(label: Ints, together: Ints, count: int) -> Ints:
 
 def _renumber(tasks: Tasks, label: Ints) -> Ints:
     """Number the items in Kahn order, the one with the earliest member first."""
-    count = int(label.max(initial=-1)) + 1
-    first = np.full(count, tasks.n, dtype=np.int64)
-    np.minimum.at(first, label[tasks.order], np.arange(tasks.n))
-    a, b = tasks.edges
-    ends = distinct(label[a] * max(count, 1) + label[b])
-    tail, head = ends // max(count, 1), ends % max(count, 1)
-    tail, head = tail[tail != head], head[tail != head]
-    ptr, after = (x.tolist() for x in csr(tail, head, count))
-    waits = np.bincount(head, minlength=count).tolist()
-    heap = [(int(first[i]), i) for i in range(count) if not waits[i]]
-    heapq.heapify(heap)
-    number = np.zeros(count, dtype=np.int64)
-    placed = 0
-    while heap:
-        i = heapq.heappop(heap)[1]
-        number[i] = placed
-        placed += 1
-        for j in after[ptr[i] : ptr[i + 1]]:
-            waits[j] -= 1
-            if not waits[j]:
-                heapq.heappush(heap, (int(first[j]), j))
+    label = by_first(label[tasks.order])[label]
+    tail, head = _edges_between(tasks, label)
+    number = np.zeros(int(label.max(initial=-1)) + 1, dtype=np.int64)
+    number[kahn(tail, head, len(number))[0]] = np.arange(len(number))
     return number[label]
+
+
+def _edges_between(tasks: Tasks, label: Ints) -> tuple[Ints, Ints]:
+    """Distinct edges between items, sorted."""
+    count = max(int(label.max(initial=-1)) + 1, 1)
+    a, b = (label[ends] for ends in tasks.edges)
+    pairs = distinct(a[a != b] * count + b[a != b])
+    return pairs // count, pairs % count
 
 
 def kind_of_each(items: BlockItems) -> Ints:

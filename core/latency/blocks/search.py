@@ -36,7 +36,7 @@ TRIES = 8
 
 @inlined
 def welcome(items, state, i, label):  # type: ignore[no-untyped-def]
-    """Whether an item may have a label: pass and support."""
+    """True if an item may have a label: pass and support."""
     if label % 2 == 0:
         return items.pooled[i]
     s = state.slot[label // 2]
@@ -274,7 +274,7 @@ REACH = 4
 
 
 class BlockMemory(NamedTuple):
-    """What annealing remembers beside the state, changed in place."""
+    """Memory of annealing beside the state, changed in place."""
 
     rng: np.ndarray
     """u64[1]."""

@@ -365,7 +365,7 @@ def excess(items, state):  # type: ignore[no-untyped-def]
 
 @lean
 def fits(items, state):  # type: ignore[no-untyped-def]
-    """Whether the split is valid; memory is summed anew."""
+    """True if the split is valid; memory is summed anew."""
     if state.wrong[0] > 0 or state.wrong[1] > 0:
         return False
     for d in range(len(state.used)):

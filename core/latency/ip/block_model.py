@@ -174,14 +174,14 @@ class Slot(NamedTuple):
 
     device: int
     late: bool
-    """Whether it is for the backward pass."""
+    """True: for the backward pass."""
     number: int
     """Among those of the same device and pass, in the order in which they run."""
 
 
 @dataclass(frozen=True)
 class Net:
-    """What one item makes and the same others read."""
+    """Flows that one item makes and the same others read."""
 
     maker: int
     """Item; -1: an input of the model."""
@@ -480,7 +480,7 @@ class _Builder:
             model.after(self.done[v], self.done[u], [*took[v], *moves])
 
     def _crosses(self, i: int, j: int) -> int:
-        """Whether item `i` is in a slot where item `j` is not."""
+        """Flag that is 1 where item `i` is in a slot and item `j` is not in it."""
         flag = self.model.flag(lambda at: float(at.place[i] != POOL and at.place[i] != at.place[j]))
         for s in range(len(self.game.slots)):
             if self.x(i, s) != NEVER:
@@ -588,7 +588,7 @@ def _picks(field: str, i: int) -> Rule:
 
 
 def _is_at(items: Sequence[int], slots: Sequence[int]) -> Rule:
-    """Whether some of these items are in one of these slots."""
+    """1 if some of these items are in one of these slots."""
     return lambda at: float(np.isin(at.place[list(items)], slots).any())
 
 

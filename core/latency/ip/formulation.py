@@ -6,7 +6,6 @@ programming over the graph with a choice of place for every task, each predecess
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.latency import LatencyProblem, Split, Tasks, host_times, pool_times
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.machine import Machine
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, kahn
 from dnnp.core.solver.scheduling_model import Model
 
 
@@ -196,7 +195,7 @@ class Formulation(ABC, Generic[S]):
 
     @abstractmethod
     def solution(self, model: Model, times: Sequence[float], flags: Sequence[float]) -> S | None:
-        """What values of the model stand for; None if it has to be solved again without them."""
+        """Read a solution from values; None: the model has to be solved again without them."""
 
     def renamed(self, uses: Iterable[int]) -> Ints:
         """i64[D], the name of every device where twins are named in the order of their first use.
@@ -226,27 +225,13 @@ def in_order(
     the right order even if their ends are rounded, unless both take no time. The second
     result has the members of cycles and what lies between these.
     """
-    after: dict[int, list[int]] = {v: [] for v in when}
-    before: dict[int, list[int]] = {v: [] for v in when}
-    for a, b in set(edges):
-        after[a].append(b)
-        before[b].append(a)
-    waiting = {v: len(before[v]) for v in when}
-    ready = [(when[v], v) for v in when if not waiting[v]]
-    heapq.heapify(ready)
-    done = []
-    while ready:
-        v = heapq.heappop(ready)[1]
-        done.append(v)
-        for w in after[v]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                heapq.heappush(ready, (when[w], w))
-    left = set(when) - set(done)
+    keys = sorted(when, key=lambda v: (when[v], v))
+    rank = {v: i for i, v in enumerate(keys)}
+    ends = sorted({(rank[a], rank[b]) for a, b in edges})
+    tail, head = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    done = kahn(tail, head, len(keys))[0]
+    left = set(range(len(keys))) - set(done.tolist())
     # Take away what only waits, from its end.
-    pending = [v for v in left if not left & set(after[v])]
-    while pending:
-        v = pending.pop()
-        left.discard(v)
-        pending += [u for u in before[v] if u in left and not left & set(after[u])]
-    return done, left
+    while pending := left - {a for a, b in ends if b in left}:
+        left -= pending
+    return [keys[i] for i in done.tolist()], {keys[i] for i in left}

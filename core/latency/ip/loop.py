@@ -57,7 +57,7 @@ presolve."""
 
 @dataclass(frozen=True)
 class ExactResult(Generic[S]):
-    """What an exact model found."""
+    """Result of an exact model."""
 
     split: S | None
     """The best solution known, be it the one that was given."""
@@ -71,7 +71,7 @@ class ExactResult(Generic[S]):
     failure: str = ""
     """Why the search ended early, if it was no limit and no interrupt."""
     asked: bool = True
-    """Whether the solver was given anything."""
+    """True: the solver was given a program."""
 
 
 class ModelSearch(SliceSearch[S]):
@@ -95,7 +95,7 @@ class ModelSearch(SliceSearch[S]):
         return None if solution is None else self.formulation.known(solution)
 
     def result(self, solver: str, *, closed: bool) -> ExactResult[S]:
-        """What there is to say; for the errors see `status_of`."""
+        """Sum up the search; for the errors see `status_of`."""
         best, nothing = self.best, "no placement fits the devices offered"
         status = status_of(best, self.failure, closed=closed, nothing=nothing)
         bound = min(self.low, best.value)
@@ -158,7 +158,7 @@ class _Programs(ModelSearch[S]):
         super().__init__(formulation, start, bound)
         self.solver = solver
         self.again = False
-        """Whether a proof is checked."""
+        """True while a proof is checked."""
         self.lazy: set[Pair] = set()
         """Pairs that a program with lazy rows keeps apart."""
 
@@ -205,7 +205,7 @@ class _Programs(ModelSearch[S]):
         return None
 
     def _ask_again(self, written: LatencyProgram) -> bool:
-        """Whether the proof of a better solution does not do: the solver's, or in this scale."""
+        """True if the proof of a better solution does not do: the solver's, or in this scale."""
         coarse = 0 < COARSE * self.best.value < written.scale
         return coarse or self.solver in ASKED_TWICE
 
@@ -242,7 +242,7 @@ class LatencyProgram:
 
     @property
     def hopeless(self) -> bool:
-        """Whether a constraint without flags cannot hold."""
+        """True if a constraint without flags cannot hold."""
         return self.model.hopeless
 
     def split(self, values: Sequence[float]) -> tuple[list[float], list[float]]:

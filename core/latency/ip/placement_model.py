@@ -298,7 +298,7 @@ class _Builder:
 
 
 def _ordered(moves: list[Move], reach: list[int], first: int, second: int) -> bool:
-    """Whether one span comes before another: tasks along a path, and moves at both its ends.
+    """True if one span comes before another: tasks along a path, and moves at both its ends.
 
     The spans are those of the tasks, then those of the moves. That of a move to one device is
     there only if a reader is, and the path may start at another one, so that all have to be
@@ -324,17 +324,17 @@ def _moves_at(move: Move, end: int) -> Rule:
 
 
 def _moves_from(move: Move, device: int) -> Rule:
-    """Whether a move to one device comes from another."""
+    """1 if a move to one device comes from another."""
     return lambda at: float(at.device[move.maker] == device and (move.flow, move.to[0]) in at.moves)
 
 
 def _is_on(homes: dict[int, int]) -> Rule:
-    """Whether tasks are on these devices."""
+    """1 if tasks are on these devices."""
     return lambda at: float(all(at.device[v] == d for v, d in homes.items()))
 
 
 def _is_any_on(tasks: list[int], device: int) -> Rule:
-    """Whether some of these tasks are on a device."""
+    """1 if some of these tasks are on a device."""
     return lambda at: float((at.device[tasks] == device).any())
 
 

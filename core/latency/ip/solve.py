@@ -70,7 +70,7 @@ def cpsat(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
 
 
 def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float, str]]:
-    """What takes little work: a split to start from, a bound and its argument."""
+    """Find a split to start from, a bound and its argument, with little work."""
     run.stands("annealing")
     start = quick_split(problem, run)
     value = np.inf
@@ -90,7 +90,7 @@ def _answer(
     bound: tuple[float, str],
     run: Run,
 ) -> LatencySolution:
-    """What a solver found, with the better of two bounds."""
+    """Answer with what a solver found, and the better of two bounds."""
     if found.failure:
         run.warn(f"the solver ended early: {found.failure}")
     if found.split is None:

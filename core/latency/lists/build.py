@@ -22,7 +22,7 @@ from dnnp.core.latency.lists.net import TaskNet, move_time
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 DONE = -1
-"""What `earliest` says when every task has a place; else one that has none."""
+"""Returned by `earliest` when every task has a place; else a task that has none."""
 
 WINDOW = 1024
 """Ready tasks of the highest priority among which the earliest start is sought."""
@@ -36,7 +36,7 @@ class Building(NamedTuple):
     end: Floats
     """f64[n], end of each task that is placed."""
     free: Floats
-    """When each device, and behind them each lane, is free."""
+    """Time from which each device, and behind them each lane, is free."""
     arrived: Floats
     """f64[f, D], when a flow came to a device that did not make it; -1: it has not moved there."""
     reads: Ints
@@ -91,7 +91,7 @@ def _send(net: TaskNet, state: Building, f: int, target: int, at: int) -> int:
 
 @callee
 def _arrival(net: TaskNet, state: Building, v: int, d: int) -> float:
-    """When all that a task reads can be on a device, if its transfers are sent next.
+    """Earliest time of all inputs of a task on a device, if its transfers are sent next.
 
     Nothing is kept busy.
     """
@@ -167,13 +167,13 @@ def _sort_reads(net: TaskNet, state: Building, v: int) -> None:
 
 @callee
 def _made(net: TaskNet, state: Building, f: int) -> float:
-    """When a flow was made."""
+    """Time at which a flow was made."""
     u = net.maker[f]
     return state.end[u] if u >= 0 else 0.0
 
 
 class Rules(NamedTuple):
-    """Who goes first, and where."""
+    """Priorities of tasks, and the devices that they prefer."""
 
     place: Ints
     """i64[n], 0 for the highest priority; of equal starts that task goes first."""
@@ -186,7 +186,7 @@ class Rules(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What is free, and what is ready."""
+    """Free memory and ready tasks."""
 
     home: Ints
     """i64[c], device of each colour, or -1."""
@@ -206,7 +206,7 @@ class Ready(NamedTuple):
 
 @inlined
 def _takes(net: TaskNet, ready: Ready, d: int, c: int) -> bool:
-    """Whether a device is the home of a colour, or can become it."""
+    """True if a device is the home of a colour, or can become it."""
     if ready.home[c] >= 0:
         return bool(ready.home[c] == d)
     return bool(net.allowed[c, d] and net.bytes[c] <= ready.room[d])
@@ -277,7 +277,7 @@ def _reserve(net: TaskNet, rules: Rules, state: Building, ready: Ready, last: In
 
 @inlined
 def _urgent(net: TaskNet, state: Building, v: int, when: float) -> bool:
-    """Whether all that a task reads could be on any device by then."""
+    """True if all inputs of a task could be on any device by then."""
     for e in range(len(net.rate)):  # noqa: SIM110
         if _arrival(net, state, v, e) > when:
             return False

@@ -167,7 +167,7 @@ def packed(room: Room, run: Run = PLAIN) -> Ints:
 
 
 def fits(room: Room, home: Ints) -> bool:
-    """Whether homes of all colours (i64[c]) respect memory and support."""
+    """True if homes of all colours (i64[c]) respect memory and support."""
     if not room.able[home, np.arange(len(home))].all():
         return False
     used = totals(home, room.memory, len(room.limit))

@@ -50,11 +50,11 @@ POLISHINGS = 3
 """Insertions into gaps, at the end."""
 
 AHEAD = (0.0, 0.5, 1.0)
-"""How much the list schedules look ahead."""
+"""Shares of `tail` that the list schedules count."""
 
 
 class Round(NamedTuple):
-    """How one round goes; temperatures are in mean times of a task."""
+    """A round of annealing; temperatures are in mean times of a task."""
 
     share: float
     """Of the work."""

@@ -35,7 +35,7 @@ FAR = 64
 
 
 class ListMemory(NamedTuple):
-    """What annealing remembers beside the schedule, changed in place; n tasks, D devices."""
+    """Memory of annealing beside the schedule, changed in place; n tasks, D devices."""
 
     rng: np.ndarray
     """u64[1]."""

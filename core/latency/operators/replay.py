@@ -60,7 +60,7 @@ class ListState(NamedTuple):
     """f64[k], end of the last task of each stride."""
     new_rows: Floats
     new_peak: Floats
-    """Those of the replay."""
+    """The same of the replay."""
     row: Floats
     """f64[R], scratch."""
     span: Ints
@@ -72,7 +72,7 @@ class ListState(NamedTuple):
     log_to: Ints
     log_came: Ints
     log_arrive: Floats
-    """What the replay overwrote."""
+    """Values that the replay overwrote."""
 
 
 def new_state(net: TaskNet, order: Ints, device: Ints) -> ListState:
