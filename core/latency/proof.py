@@ -19,10 +19,8 @@ from dnnp.core.cost.latency import (
 )
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
-from dnnp.core.latency.ip.loop import solve_model
-from dnnp.core.latency.ip.solve import formulation_of
-from dnnp.core.latency.possible import first_bound
-from dnnp.core.latency.quick import simple_bound
+from dnnp.core.latency.ip.loop import formulation_of, solve_model
+from dnnp.core.latency.quick import first_bound, simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
 from dnnp.core.model.deadline import Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError

@@ -9,8 +9,7 @@ from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
-from dnnp.core.latency.possible import first_bound, refuse_impossible
-from dnnp.core.latency.quick import quick, simple_bound
+from dnnp.core.latency.quick import first_bound, quick, refuse_impossible, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import UsageError

@@ -252,7 +252,7 @@ LATENCY = by_name(
     Method(
         "ip",
         "integer program, for some dozen nodes: optimal, with proof, given time",
-        "dnnp.core.latency.ip.solve:ip",
+        "dnnp.core.latency.ip.loop:ip",
         BOTH,
         ("solver",),
         "2020 paper, Fig. 3 and 4, of blocks; Moirai, Eq. 4 to 8, of operators",
@@ -261,7 +261,7 @@ LATENCY = by_name(
         "cpsat",
         "constraint programming: the same problems as intervals, solved by CP-SAT of the Python "
         "package `ortools`, which must be installed",
-        "dnnp.core.latency.ip.solve:cpsat",
+        "dnnp.core.latency.ip.loop:cpsat",
         BOTH,
         ("seed",),
     ),

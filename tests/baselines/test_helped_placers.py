@@ -7,7 +7,7 @@ import pytest
 
 from dnnp.core.baselines.placing import getf
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError

@@ -15,7 +15,7 @@ from dnnp.core.baselines.placeto.policy import SURE, Network, first_weights
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow
-from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.request import Policy, Request, Training
 from dnnp.core.model.search_context import PLAIN, Run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.lists.room import Room, first_fit, packed, repaired, room_of
+from dnnp.core.latency.lists.schedule import Room, first_fit, packed, repaired, room_of
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from support.latency_brute import brute_operators
 from support.latency_cases import random_problem
@@ -156,7 +156,7 @@ def test_packing_says_that_nothing_fits() -> None:
 
 
 def test_packing_too_large_for_a_program_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.latency.lists.room.MOST_CHOICES", 0)
+    monkeypatch.setattr("dnnp.core.latency.lists.schedule.MOST_CHOICES", 0)
     count = len(MEMORY)
     room = Room(
         np.array(MEMORY), np.full(2, CAPACITY), np.ones((2, count), bool), np.ones((2, count))

@@ -15,8 +15,7 @@ from dnnp.core.cost.latency import LatencyProblem, Placement, simulate
 from dnnp.core.latency.homes import homes_of_blocks
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import room_of
-from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
+from dnnp.core.latency.lists.schedule import room_of, schedule_homes, schedule_order
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints

@@ -11,7 +11,7 @@ from dnnp.core.baselines.placing import baechi, getf
 from dnnp.core.baselines.placing.getf import alike
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
-from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Request

@@ -10,7 +10,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
-from dnnp.core.latency.blocks.bound import blocks_bound
+from dnnp.core.latency.quick import simple_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.search_context import Run
 from support.latency_brute import brute_blocks
@@ -92,7 +92,7 @@ def test_larger_problems_get_valid_splits(seed: int, training: bool) -> None:
         assert np.isinf(problem.tasks.time).any()
         return
     value = judge(problem, split)
-    bound, _ = blocks_bound(problem)
+    bound, _ = simple_bound(problem)
     assert bound <= value * (1 + 1e-9)
     assert np.isfinite(value)
 
@@ -115,5 +115,5 @@ def test_without_accelerators_all_is_in_the_pool() -> None:
     alone = replace(problem, machine=machine)
     split = anneal_blocks(alone)
     assert len(split.device) == 0
-    bound, _ = blocks_bound(alone)
+    bound, _ = simple_bound(alone)
     assert judge(alone, split) == pytest.approx(bound, rel=1e-12)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.blocks.bound import blocks_bound
-from dnnp.core.latency.possible import critical_path
+from dnnp.core.latency.quick import critical_path, simple_bound
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 
@@ -36,10 +35,10 @@ def test_bounds_hold(seed: int) -> None:
     problem = _case(seed)
     least, _ = brute_blocks(problem)
     assert critical_path(problem) <= least * SLACK
-    bound, name = blocks_bound(problem)
+    bound, name = simple_bound(problem)
     assert name
     assert bound <= least * SLACK
     assert bound >= critical_path(problem)
     if np.isfinite(least):
-        upper, _ = blocks_bound(problem, upper=least)
+        upper, _ = simple_bound(problem, upper=least)
         assert upper <= least * SLACK

@@ -23,8 +23,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.ip import loop
 from dnnp.core.latency.ip.block_model import BlockProgram, items_of_tasks
 from dnnp.core.latency.ip.formulation import in_order, twins
-from dnnp.core.latency.ip.loop import LatencyProgram, solve_model
-from dnnp.core.latency.ip.solve import formulation_of, solve_intervals
+from dnnp.core.latency.ip.loop import LatencyProgram, formulation_of, solve_intervals, solve_model
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError

@@ -13,12 +13,13 @@ from dnnp.core.latency.ip import loop
 from dnnp.core.latency.ip.loop import (
     LatencyProgram,
     count_meetings,
+    formulation_of,
+    ip,
     meetings,
     overlaps,
     solve_model,
 )
 from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.latency.ip.solve import formulation_of, ip
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run

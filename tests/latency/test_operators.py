@@ -23,7 +23,7 @@ from dnnp.core.latency.operators.anneal import (
 )
 from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.possible import critical_path
+from dnnp.core.latency.quick import critical_path
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError

@@ -24,8 +24,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.ip.loop import solve_model
-from dnnp.core.latency.ip.solve import formulation_of, solve_intervals
+from dnnp.core.latency.ip.loop import formulation_of, solve_intervals, solve_model
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_brute import brute_blocks, brute_operators

@@ -34,8 +34,7 @@ from dnnp.core.baselines.placeto.policy import (
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import repaired, room_of
-from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
+from dnnp.core.latency.lists.schedule import repaired, room_of, schedule_homes, schedule_order
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.request import Learned, Policy, Request

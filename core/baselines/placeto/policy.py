@@ -27,7 +27,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import TaskNet, edge_moves, mean_times
-from dnnp.core.latency.lists.room import Room
+from dnnp.core.latency.lists.schedule import Room
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.request import Policy

@@ -20,8 +20,13 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of, upward_rank
-from dnnp.core.latency.lists.room import by_first, room_of
-from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
+from dnnp.core.latency.lists.schedule import (
+    answer,
+    by_first,
+    list_schedule,
+    repaired_answer,
+    room_of,
+)
 from dnnp.core.model.graph import Floats, Ints, totals
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run

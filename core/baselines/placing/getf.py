@@ -27,8 +27,7 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Tasks
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.lists.net import TaskNet, mean_times, net_of, upward_rank
-from dnnp.core.latency.lists.room import Room, room_of
-from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
+from dnnp.core.latency.lists.schedule import Room, answer, list_schedule, repaired_answer, room_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.request import Request

@@ -8,12 +8,15 @@ from dnnp.core.cost.latency import POOL, LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.homes import split_of_homes
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import FULL, attempts, by_first, room_of
 from dnnp.core.latency.lists.schedule import (
+    FULL,
     answer,
+    attempts,
+    by_first,
     insert,
     list_schedule,
     repaired_answer,
+    room_of,
     schedule_order,
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError

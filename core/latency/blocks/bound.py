@@ -32,7 +32,6 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
-from dnnp.core.latency.possible import first_bound
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
@@ -311,24 +310,16 @@ CHUNK = 16
 """Items between looks at the clock."""
 
 
-def blocks_bound(
-    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
-) -> tuple[float, str]:
-    """A lower bound on the latency of every split into blocks, and the argument that proves it.
+def path_of_blocks(problem: LatencyProblem, run: Run = PLAIN) -> float:
+    """Lower bound of the latency of every split into blocks; inf: no split fits.
 
-    Inf: no split fits. `upper` is the latency of a known split, which no bound exceeds but by
-    rounding. If `run` stops it the bound is weaker. The path game takes any memory, any
-    number of invocations and both passes; where a pass is backward, blocks of both count as one
-    kind.
+    If `run` stops it the bound is weaker. The path game takes any memory, any number of invocations
+    and both passes; where a pass is backward, blocks of both count as one kind.
     """
-    bound, name = first_bound(problem)
     items = block_items(problem)
     if items.size > MOST_ITEMS or not items.size or run.stop():
-        return bound, name
-    value = float(play(items, run).game.value.max(initial=0.0))
-    if value > bound:
-        bound, name = value, "path of blocks"
-    return min(bound, upper), name
+        return 0.0
+    return float(play(items, run).game.value.max(initial=0.0))
 
 
 class Played(NamedTuple):

@@ -1,40 +1,38 @@
-"""Slices of solving the integer program of a scheduling model.
+"""Methods `ip` and `cpsat`: exact models of either execution, started from a little annealing.
 
-Where pairs of spans that may meet are too many, rows that keep them apart are lazy: each solution
-says which ones are missing, and every program without them is a relaxation, whose bound holds.
+Each solution bounds the latency from above: the windows of all times, and with them every big-M,
+get tighter in the next program. Big-Ms are the least that the windows of two times allow (Lemma 4.1
+of the 2020 paper and Eq. 6 and 8 of Moirai have one constant for all).
 
-Each slice starts from the best solution so far, which also bounds the latency from above: the
-windows of all times, and with them every big-M, get tighter. An interrupt or a crash costs the
-last slice only.
+Moirai has rows for all pairs of spans that share a lane (Eq. 6 and 8). Spans whose windows are
+apart never meet; where there are still more pairs than a program can hold, their rows are lazy:
+each solution says which ones are missing, and every program without them is a relaxation.
 
-A scheduling model as an integer program. Everything is divided by the upper limit, so that the
-objective is at most about 1. A constraint that holds only where some flags are 1 gets the least
-big-M that the windows of its two times allow (Lemma 4.1 of the 2020 paper and Eq. 6 and 8 of Moirai
-have one constant for all of them).
-
-Pairs of spans that may meet in a lane: all of them, how many there are, which ones overlap. Moirai
-has rows for all (Eq. 6 and 8). Spans whose windows are apart never meet. Of what is left there may
-be more than a program can hold; then rows for pairs are lazy: a program begins without any, and
-takes up those that overlap in its solutions.
+For CP-SAT (the optional extra `cpsat`) intervals that do not overlap take the place of big-M. Its
+solver runs in a process of its own and tells every better solution and bound as soon as it has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from dnnp.core.cost.latency import Split
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.latency.ip.formulation import Formulation
+from dnnp.core.latency.quick import quick, quick_split, simple_bound
+from dnnp.core.model.errors import LimitError, UnavailableError
+from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import SLACK, Outcome, Program
 from dnnp.core.solver.scheduling_model import ORIGIN, After, Model, Turn
 from dnnp.core.solver.search import Best, SliceSearch, solve_slices, status_of
-from dnnp.core.solver.slices import COARSE, SAFETY, Slices, attempted, refuse_unknown
+from dnnp.core.solver.slices import COARSE, GRACE_S, SAFETY, Slices, attempted, refuse_unknown
 
 S = TypeVar("S", bound=Split)
 
@@ -125,7 +123,7 @@ def solve_model(
     bound
         What is proven already: no solution has a smaller latency.
     run
-        Asked about twenty times a second whether to end with what there is.
+        Request about twenty times a second whether to end with what there is.
 
     Raises
     ------
@@ -377,3 +375,190 @@ def overlaps(
             if start + seconds > end:
                 last, end = span, start + seconds
     return {(a, b) for a, b in found if not model.ordered(a, b) and not model.ordered(b, a)}
+
+
+THREADS = 8
+"""Searches that CP-SAT runs side by side; fewer than that, and it leaves out kinds of them."""
+
+
+def formulation_of(problem: LatencyProblem) -> Formulation[Any]:
+    """The formulation of the execution asked for."""
+    if problem.options.execution == "blocks":
+        from dnnp.core.latency.ip.block_model import BlockProgram
+
+        return BlockProgram(problem)
+    from dnnp.core.latency.ip.placement_model import PlacementProgram
+
+    return PlacementProgram(problem)
+
+
+def ip(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+    """Solve the integer program, with CBC or HiGHS.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that nothing fits.
+    LimitError
+        The time was over before there was any split.
+    UnavailableError
+        The solver is not installed.
+    """
+    run = run.without_shares()
+    start, bound = _begun(problem, run)
+    run.stands("integer program")
+    model = formulation_of(problem)
+    found = solve_model(model, solver=asked.solver, start=start, bound=bound[0], run=run)
+    return _answer(problem, found, start, bound, run)
+
+
+def cpsat(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+    """Solve the same models as intervals, by CP-SAT; for the errors see `ip`."""
+    run = run.without_shares()
+    start, bound = _begun(problem, run)
+    run.stands("constraint program")
+    found = solve_intervals(formulation_of(problem), start=start, bound=bound[0], run=run)
+    return _answer(problem, found, start, bound, run)
+
+
+def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float, str]]:
+    """Find a split to start from, a bound and its argument, with little work."""
+    run.stands("annealing")
+    start = quick_split(problem, run)
+    value = np.inf
+    if start is not None:
+        value = problem.value(start)
+        run.keep(start, value, "anneal")
+    run.stands("bounding", value=value)
+    bound = simple_bound(problem, run=quick(run))
+    run.stands(bound=bound[0], by=bound[1])
+    return start, bound
+
+
+def _answer(
+    problem: LatencyProblem,
+    found: ExactResult[Any],
+    start: Split | None,
+    bound: tuple[float, str],
+    run: Run,
+) -> LatencySolution:
+    """Answer with what a solver found, and the better of two bounds."""
+    if found.failure:
+        run.warn(f"the solver ended early: {found.failure}")
+    if found.split is None:
+        raise LimitError("a limit came before the solver found any split")
+    if found.bound > bound[0] * (1 + CLOSED):
+        bound = found.bound, found.solver
+    ran = found.asked
+    if found.failure and start is not None:
+        ran = found.value < problem.value(start)
+    return LatencySolution(found.split, *bound, "" if ran else "anneal")
+
+
+def solve_intervals(
+    formulation: Formulation[S],
+    *,
+    start: S | None = None,
+    bound: float = 0.0,
+    threads: int = THREADS,
+    run: Run = PLAIN,
+) -> ExactResult[S]:
+    """Solve a scheduling model by CP-SAT.
+
+    Parameters
+    ----------
+    formulation
+        The problem.
+    start
+        A solution to start from; one that is invalid is not used.
+    bound
+        What is proven already: no solution has a smaller latency.
+    threads
+        Of the solver. The solution of least latency is found for any number and any seed, if time
+        allows; which one of several may depend on them.
+    run
+        Request about twenty times a second whether to end with what there is.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that there is no solution.
+    LimitError
+        The solver failed before any solution was known.
+    UnavailableError
+        ortools is not installed.
+    """
+    search = ModelSearch(formulation, start, bound)
+
+    def work(process: SolverProcess) -> bool:
+        search.failure = ""
+        return _solved(search, process, threads, run)
+
+    closed = attempted(work, lambda _: search.failure, run, "cpsat")
+    return search.result("cpsat", closed=closed)
+
+
+def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: Run) -> bool:
+    """Solve until nothing is left to find, or to the end; whether it is closed."""
+    from dnnp.core.solver.cpsat_program import TickProgram
+
+    while search.best.value > search.low:
+        model = search.formulation.model(search.upper)
+        model.raise_least(search.low)
+        if search.refuses(model.entries, "a constraint program"):
+            return False
+        if model.hopeless:
+            search.exhausted()
+            return True
+        program = TickProgram(model, search.formulation.quantum)
+        known = search.known()
+        hint = None if known is None else program.start(*model.start(known))
+        if run.stop():
+            return False
+        left = run.left()
+
+        def take(outcome: Outcome, model=model, program=program) -> bool:  # type: ignore[no-untyped-def]
+            """Take over what the solver says; whether its solution can be used."""
+            if np.isfinite(outcome.bound):
+                search.raise_bound(program.seconds(outcome.bound))
+                run.stands(bound=search.low, by="cpsat")
+            if outcome.values is None:
+                return True
+            values = [round(value) for value in outcome.values]
+            solution = search.formulation.solution(model, *program.split(values))
+            if solution is None:
+                return False
+            run.keep(solution, search.best.offer(solution), "cpsat")
+            run.stands(value=search.best.value)
+            return True
+
+        search.asked = True
+        outcome = process.cpsat(
+            program.program,
+            hint,
+            left,
+            threads,
+            run.seed,
+            news=take,
+            patience=None if left is None else left + GRACE_S,
+            stop=run.stop,
+        )
+        if outcome.status == "missing":
+            raise UnavailableError("CP-SAT is not installed: pip install 'dnnp[cpsat]'")
+        if outcome.status == "infeasible":
+            if hint is not None:
+                search.failure = "the solver CP-SAT finds no solution, but there is one"
+                return False
+            search.exhausted()
+            return True
+        usable = outcome.status != "failed" and take(outcome)
+        if outcome.status == "failed":
+            search.failure = f"the solver CP-SAT failed: {outcome.reason}"
+        if outcome.status == "optimal" and not usable:
+            continue  # the model has learned why
+        value = search.best.value
+        near = value <= search.low + 2 * SAFETY * value
+        if outcome.status == "optimal" and not near and model.upper > COARSE * value:
+            continue  # with finer ticks
+        return outcome.status == "optimal" and near
+    return True

@@ -1,19 +1,225 @@
 """List scheduling with transfers that wait for each other as the cost model says.
 
-All give sequences of events that the cost model turns into the same times.
+All give sequences of events that the cost model turns into the same times. Where a method runs out
+of memory, colours (tasks that share a device) are packed beforehand, or its answer is repaired.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, LatencySolution, Placement
+from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.latency.lists.build import DONE, Rules, earliest, follow, insertion
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import FULL, Room, attempts, repaired
-from dnnp.core.model.errors import LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
+from dnnp.core.solver.ask import ask
+from dnnp.core.solver.program import TOLERANCES, Program
+
+FULL = "the devices are full before every task has a place"
+
+PACKING_S = 20.0
+"""Patience with the program that packs."""
+
+MOST_CHOICES = 20_000
+"""Colours times devices above which no program is tried."""
+
+SHARES = (0.5, 0.9, 1.0)
+"""Shares of the memory that are packed beforehand, one after the other, until the rest fits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """`c` colours and `D` devices."""
+
+    memory: Floats
+    """f64[c], bytes of each colour."""
+    limit: Floats
+    """f64[D], bytes that each device holds."""
+    able: Bools
+    """bool[D, c]: the device runs all tasks of the colour, and holds them if it is empty."""
+    work: Floats
+    """f64[D, c], time of all tasks of the colour; inf where unsupported."""
+
+    def limits(self, net: TaskNet) -> TaskNet:
+        """The same net with these limits."""
+        return net._replace(allowed=np.ascontiguousarray(self.able.T), capacity=self.limit)
+
+
+def room_of(problem: LatencyProblem) -> Room:
+    """Lay out the memory of a problem.
+
+    Raises
+    ------
+    InfeasibleError
+        A colour fits on no device, or all memory together is too small.
+    LimitError
+        That is so but for rounding.
+    """
+    tasks, machine = problem.tasks, problem.machine
+    count = int(tasks.together.max(initial=-1)) + 1
+    memory = totals(tasks.together, tasks.memory, count)
+    work = np.array([totals(tasks.together, t, count) for t in tasks.time])
+    limit = machine.capacity * SAFE_ROOM
+    runs = np.isfinite(work)
+    able = runs & (memory <= limit[:, None])
+    lost = np.flatnonzero(~able.any(axis=0))
+    if len(lost):
+        color = int(lost[0])
+        task = int(np.flatnonzero(tasks.together == color)[0])
+        if not runs[:, color].any():
+            raise InfeasibleError(
+                f"infeasible: no device runs task {task} and all that has to be with it"
+            )
+        most = float(machine.capacity[runs[:, color]].max())
+        if memory[color] <= most * (1 + MARGIN):
+            raise LimitError(FULL)
+        raise InfeasibleError(
+            f"infeasible: task {task} and all that has to be with it need "
+            f"{shown_bytes(float(memory[color]), 6)}, devices that run it have at most "
+            f"{shown_bytes(most, 6)}"
+        )
+    needed, there = float(memory.sum()), float(machine.capacity.sum())
+    if needed > there * (1 + MARGIN):
+        raise InfeasibleError(
+            f"infeasible: all tasks need {shown_bytes(needed, 6)}, all devices together have "
+            f"{shown_bytes(there, 6)}, {shown_bytes(needed - there)} short"
+        )
+    return Room(memory, limit, able, work)
+
+
+def by_first(color: Ints) -> Ints:
+    """Colours in the order in which they first appear in `color` (i64[n])."""
+    found, first = np.unique(color, return_index=True)
+    return found[np.argsort(first)]
+
+
+def first_fit(room: Room) -> Ints | None:
+    """Pack by first fit decreasing, and the like; i64[c], a device of each colour, or None.
+
+    Colours that few devices can take come first. Of the devices with room one takes, in turn of
+    the attempts: the first, the fullest, the emptiest.
+    """
+    count = len(room.memory)
+    choices = room.able.sum(axis=0)
+    decreasing = np.lexsort((np.arange(count), -room.memory))
+    scarce = np.lexsort((np.arange(count), -room.memory, choices))
+    for order in (scarce, decreasing):
+        for way in range(3):
+            free = room.limit.copy()
+            home = np.full(count, -1, dtype=np.int64)
+            for c in order.tolist():
+                usable = room.able[:, c] & (room.memory[c] <= free)
+                if not usable.any():
+                    break
+                left = np.where(usable, free, np.inf if way < 2 else -np.inf)
+                taken = int((np.argmax(usable), np.argmin(left), np.argmax(left))[way])
+                home[c] = taken
+                free[taken] -= room.memory[c]
+            else:
+                return home
+    return None
+
+
+def packed(room: Room, run: Run = PLAIN) -> Ints:
+    """Pack all colours: by first fit, or by a program where that fails; i64[c].
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that they do not fit.
+    LimitError
+        None was found.
+    """
+    home = first_fit(room)
+    if home is not None:
+        return home
+    devices, count = room.able.shape
+    if devices * count > MOST_CHOICES:
+        raise LimitError(FULL)
+    program = Program()
+    column = np.full((devices, count), -1, dtype=np.int64)
+    for d, c in np.argwhere(room.able).tolist():
+        column[d, c] = program.column(integer=True)
+    for c in range(count):
+        mine = column[room.able[:, c], c].tolist()
+        program.row(mine, [1.0] * len(mine), "=", 1.0)
+    for d in np.flatnonzero(np.isfinite(room.limit)).tolist():
+        mine = np.flatnonzero(room.able[d])
+        scale = max(room.limit[d], 1e-300)
+        program.row(column[d, mine].tolist(), (room.memory[mine] / scale).tolist(), "<", 1.0)
+    for tolerance in TOLERANCES:
+        outcome = ask(program, seconds=PACKING_S, patience=PACKING_S, run=run, tolerance=tolerance)
+        if outcome.status != "infeasible":
+            break
+    if outcome.status == "infeasible":
+        raise InfeasibleError("infeasible: the tasks do not fit the memory of the devices")
+    if outcome.values is not None:
+        values = np.append(outcome.values, -1.0)
+        home = np.argmax(values[column], axis=0).astype(np.int64)
+        if fits(room, home):
+            return home
+    raise LimitError(FULL)
+
+
+def fits(room: Room, home: Ints) -> bool:
+    """True if homes of all colours (i64[c]) respect memory and support."""
+    if not room.able[home, np.arange(len(home))].all():
+        return False
+    used = totals(home, room.memory, len(room.limit))
+    return bool((used <= room.limit).all())
+
+
+def attempts(room: Room, run: Run = PLAIN) -> Iterator[Ints]:
+    """Homes to fix before a method starts; i64[c] each, -1: free.
+
+    First nothing, then, as long as the caller asks, the largest colours of a packing, in the end
+    all. For the errors see `packed`.
+    """
+    count = len(room.memory)
+    yield np.full(count, -1, dtype=np.int64)
+    home = packed(room, run)
+    order = np.lexsort((np.arange(count), -room.memory))
+    running = np.cumsum(room.memory[order])
+    for share in SHARES:
+        fixed = home.copy()
+        fixed[order[np.searchsorted(running, share * running[-1]) + 1 :]] = -1
+        yield fixed if share < 1 else home
+
+
+def repaired(room: Room, home: Ints, run: Run = PLAIN) -> Ints:
+    """Homes near those given that respect memory and support; i64[c].
+
+    Devices keep what they are given, large colours first, while there is room; the others go to
+    the device with room that runs them fastest. Homes of -1 are free.
+    """
+    if (home >= 0).all() and fits(room, home):
+        return home
+    for fixed in attempts(room, run):
+        free = room.limit.copy()
+        wanted = np.where(fixed >= 0, fixed, home)
+        found = np.full(len(home), -1, dtype=np.int64)
+        # What a packing has fixed comes first, then what was given, then the rest.
+        kind = np.where(fixed >= 0, 0, np.where(home >= 0, 1, 2))
+        for c in np.lexsort((np.arange(len(home)), -room.memory, kind)).tolist():
+            usable = room.able[:, c] & (room.memory[c] <= free)
+            if not usable.any():
+                break
+            d = int(wanted[c])
+            if d < 0 or not usable[d]:
+                d = int(np.argmin(np.where(usable, room.work[:, c], np.inf)))
+            found[c] = d
+            free[d] -= room.memory[c]
+        else:
+            return found
+    raise LimitError(FULL)
+
 
 PACKED, REPAIRED = "-packed", "-repaired"
 """Behind the names of methods that had to be helped to fit the memory."""

@@ -18,7 +18,7 @@ from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.lists.build import insertion
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import by_first, packed, room_of
+from dnnp.core.latency.lists.schedule import by_first, packed, room_of
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.replay import new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
