@@ -14,11 +14,11 @@ import pytest
 from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem, lazy_events, simulate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.lists.net import falling, net_of
+from dnnp.core.latency.lists.schedule import inserted
 from dnnp.core.latency.operators.anneal import (
     Listed,
     anneal_operators,
     best_rank,
-    inserted,
     placed,
 )
 from dnnp.core.latency.operators.bound import operators_bound
@@ -126,10 +126,10 @@ def test_insertion_gives_valid_placements(seed: int) -> None:
         return
     order = falling(net, best_rank(net))
     for ahead in (0.0, 1.0):
-        found = inserted(net, order, ahead, np.full(problem.tasks.n, -1))
+        found = inserted(net, order, np.full(problem.tasks.n, -1), ahead)
         if found is not None:
             value = problem.value(found[1])
-            again = inserted(net, found[0], 0.0, found[1].device)
+            again = inserted(net, found[0], found[1].device)
             assert again is not None
             assert (again[1].device == found[1].device).all()
             assert problem.value(again[1]) <= 2 * value

@@ -352,7 +352,7 @@ def fluid_shares(net: TaskNet, rounds: int) -> tuple[float, Floats]:
             before[v] = -1
             for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
                 u = net.maker[net.in_idx[a]]
-                if u >= 0 and end[u] > begin:
+                if end[u] > begin:
                     begin = end[u]
                     before[v] = u
             end[v] = begin + work[v]

@@ -13,7 +13,7 @@ from dnnp.core.latency.lists.schedule import (
     answer,
     attempts,
     by_first,
-    insert,
+    inserted,
     list_schedule,
     repaired_answer,
     room_of,
@@ -122,10 +122,11 @@ def heft(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """
     net, room = net_of(problem), room_of(problem)
     order = falling(net, upward_rank(net))
+    alone = room.limits(net).without_waiting()
     for home in attempts(room, run):
-        found = insert(room.limits(net), order, home[net.together])
+        found = inserted(alone, order, home[net.together])
         if found is not None:
-            placement = schedule_order(net, *found)
+            placement = schedule_order(net, found[1].device, found[0])
             return answer((placement, bool((home >= 0).any())), "heft", run)
     raise LimitError(FULL)
 

@@ -100,8 +100,6 @@ def _arrival(net: TaskNet, state: Building, v: int, d: int) -> float:
     for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
         f = state.reads[k]
         u = net.maker[f]
-        if u < 0:
-            continue
         source = state.device[u]
         if source == d:
             ready = max(ready, state.end[u])
@@ -134,8 +132,6 @@ def _commit(net: TaskNet, state: Building, v: int, d: int, at: int) -> int:
     for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
         f = state.reads[a]
         u = net.maker[f]
-        if u < 0:
-            continue
         if state.device[u] == d:
             ready = max(ready, state.end[u])
             continue
@@ -157,19 +153,12 @@ def _sort_reads(net: TaskNet, state: Building, v: int) -> None:
     # By insertion: they are few, and nearly in order.
     for a in range(low + 1, high):
         f = state.reads[a]
-        made = _made(net, state, f)
+        made = state.end[net.maker[f]]
         b = a
-        while b > low and _made(net, state, state.reads[b - 1]) > made:
+        while b > low and state.end[net.maker[state.reads[b - 1]]] > made:
             state.reads[b] = state.reads[b - 1]
             b -= 1
         state.reads[b] = f
-
-
-@callee
-def _made(net: TaskNet, state: Building, f: int) -> float:
-    """Time at which a flow was made."""
-    u = net.maker[f]
-    return state.end[u] if u >= 0 else 0.0
 
 
 class Rules(NamedTuple):
@@ -232,10 +221,8 @@ def _start(net: TaskNet, rules: Rules, home: Ints) -> Ready:
         if home[c] >= 0:
             room[home[c]] -= net.bytes[c]
     waits = np.zeros(n, dtype=np.int64)
-    for f in range(len(net.maker)):
-        if net.maker[f] >= 0:
-            for a in range(net.use_ptr[f], net.use_ptr[f + 1]):
-                waits[net.use_idx[a]] += 1
+    for v in range(n):
+        waits[v] = net.in_ptr[v + 1] - net.in_ptr[v]
     parent = np.full(n, -1, dtype=np.int64)
     for u in range(n):
         if rules.favourite[u] >= 0:

@@ -57,57 +57,54 @@ class TaskNet(NamedTuple):
     tail: Floats
     """f64[n, D], least time from the end of a task on a device to the end of all; see `net_of`."""
 
+    def without_waiting(self) -> TaskNet:
+        """The same where transfers do not wait for each other."""
+        return self._replace(waits=np.zeros(1, dtype=np.bool_))
+
 
 def net_of(problem: LatencyProblem, *, tails: bool = False) -> TaskNet:
     """Lay a problem out for the kernels; `tail` is 0 but where `tails` are asked for."""
     tasks, machine = problem.tasks, problem.machine
     n, count = tasks.n, machine.count
     tail, head = tasks.edges
-    pred_ptr, pred_idx = csr(head, tail, n)
-    succ_ptr, succ_idx = csr(tail, head, n)
     colors = int(tasks.together.max(initial=-1)) + 1
-    member_ptr, member_idx = csr(tasks.together, np.arange(n), colors)
     memory = totals(tasks.together, tasks.memory, colors)
-    unfit = np.zeros((colors, count), dtype=np.bool_)
-    np.logical_or.at(unfit, tasks.together, np.isinf(tasks.time.T))
-    unfit |= memory[:, None] > machine.capacity * ROOM
-    here = np.arange(count)
+    allowed = np.ones((colors, count), dtype=np.bool_)
+    np.logical_and.at(allowed, tasks.together, np.isfinite(tasks.time.T))
+    sender, receiver = np.indices((count, count))
     if problem.options.congestion == "device":
-        send = np.repeat(count + here, count).reshape(count, count)
-        receive = np.tile(2 * count + here, (count, 1))
+        send, receive = count + sender, 2 * count + receiver
     else:
-        send = receive = count + count * here[:, None] + here
+        send = receive = count + count * sender + receiver
     net = TaskNet(
-        time=np.ascontiguousarray(tasks.time.T),
-        order=tasks.order,
-        maker=tasks.maker,
-        size=tasks.size,
-        fixed=tasks.fixed,
-        in_ptr=tasks.in_ptr,
-        in_idx=tasks.in_idx,
-        out_ptr=tasks.out_ptr,
-        out_idx=tasks.out_idx,
-        use_ptr=tasks.use_ptr,
-        use_idx=tasks.use_idx,
-        rate=machine.rate,
-        latency=machine.latency,
-        charged=machine.charged,
-        send=np.ascontiguousarray(send, dtype=np.int64),
-        receive=np.ascontiguousarray(receive, dtype=np.int64),
-        waits=np.array([problem.options.congestion != "none"]),
-        pred_ptr=pred_ptr,
-        pred_idx=pred_idx,
-        succ_ptr=succ_ptr,
-        succ_idx=succ_idx,
-        together=tasks.together,
-        member_ptr=member_ptr,
-        member_idx=member_idx,
-        bytes=memory,
-        allowed=~unfit,
-        capacity=machine.capacity * ROOM,
-        tail=np.zeros((n, count)),
+        *plain(
+            tasks.time.T,
+            tasks.order,
+            tasks.maker,
+            tasks.size,
+            tasks.fixed,
+            tasks.in_ptr,
+            tasks.in_idx,
+            tasks.out_ptr,
+            tasks.out_idx,
+            tasks.use_ptr,
+            tasks.use_idx,
+            machine.rate,
+            machine.latency,
+            machine.charged,
+            send,
+            receive,
+            np.array([problem.options.congestion != "none"]),
+            *csr(head, tail, n),
+            *csr(tail, head, n),
+            tasks.together,
+            *csr(tasks.together, np.arange(n), colors),
+            memory,
+            allowed & (memory[:, None] <= machine.capacity * ROOM),
+            machine.capacity * ROOM,
+            np.zeros((n, count)),
+        )
     )
-    net = TaskNet._make(plain(*net))
     if tails:
         _backward(net)
     return net
@@ -198,8 +195,6 @@ def edge_moves(net: TaskNet) -> tuple[Ints, Ints, Floats]:
     What goes in several flows adds up.
     """
     flow, size = np.repeat(np.arange(len(net.maker)), np.diff(net.use_ptr)), max(len(net.order), 1)
-    made = net.maker[flow] >= 0
-    flow, reader = flow[made], net.use_idx[made]
-    pairs, number = np.unique(net.maker[flow] * size + reader, return_inverse=True)
+    pairs, number = np.unique(net.maker[flow] * size + net.use_idx, return_inverse=True)
     move = np.bincount(number, mean_transfers(net)[flow], len(pairs)).astype(np.float64)
     return pairs // size, pairs % size, move

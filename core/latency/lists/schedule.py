@@ -239,9 +239,9 @@ def schedule_homes(net: TaskNet, device: Ints) -> Placement:
     listed = falling(net, rank)
     soon = events[events[:, 0] == TASK, 1].copy()
     ways = [(listed, False), (listed, True), (soon, True)]
-    gaps = insert(net, listed, device)
+    gaps = inserted(net.without_waiting(), listed, device)
     if gaps is not None:
-        ways += [(gaps[1], False), (gaps[1], True)]
+        ways += [(gaps[0], False), (gaps[0], True)]
     for order, eager in ways:
         other, found = follow(net, device, order, eager)
         if other < value:
@@ -268,20 +268,54 @@ def _rules(
     return Rules(place, preferred, favourite, by_end)
 
 
-def insert(net: TaskNet, order: Ints, device: Ints) -> tuple[Ints, Ints] | None:
-    """HEFT as published, as if transfers did not wait: devices, and tasks by start; i64[n] each.
+def inserted(
+    net: TaskNet, order: Ints, device: Ints, ahead: float = 0.0
+) -> tuple[Ints, Placement] | None:
+    """Schedule by `insertion`: tasks by start, and the placement; None if they do not fit.
 
-    `order` is a topological one; devices (i64[n]) that are not -1 are kept. None: some task has no
-    place.
+    `order` is a topological one; devices (i64[n]) that are not -1 are kept.
     """
     n, count = net.time.shape
     start, sent_at = np.zeros(n), np.zeros((len(net.maker), count))
-    free, device = net._replace(waits=np.zeros(1, dtype=np.bool_)), device.astype(np.int64)
-    if not insertion(free, order, 0.0, start, device, sent_at):
+    device = device.astype(np.int64)
+    if not insertion(net, order, ahead, start, device, sent_at):
         return None
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
-    return device, np.lexsort((place, start)).astype(np.int64)
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n)
+    flow, target = np.nonzero(np.isfinite(sent_at))
+    sent, source = sent_at[flow, target], device[net.maker[flow]]
+    length = (
+        net.latency[source, target]
+        + net.size[flow] * net.rate[source, target]
+        + net.fixed[flow] * net.charged[source, target]
+    )
+    span = start, start + net.time[np.arange(n), device]
+    placement = by_start(net, rank, device, span, flow, target, (sent, sent + length))
+    return np.lexsort((rank, start)), placement
+
+
+def by_start(
+    net: TaskNet,
+    rank: Ints,
+    device: Ints,
+    span: tuple[Floats, Floats],
+    flow: Ints,
+    target: Ints,
+    moved: tuple[Floats, Floats],
+) -> Placement:
+    """Events by start: tasks, i64[n] by rank, and transfers of flows to targets, i64[m] each.
+
+    Both with starts and ends. Of what starts at the same time, that comes first which ends
+    first, and then that which others may wait for.
+    """
+    n = len(rank)
+    keys = np.concatenate([2 * rank, 2 * rank[net.maker[flow]] + 1])
+    events = np.concatenate(
+        [np.stack([np.full(n, TASK), np.arange(n)], axis=1), np.stack([flow, target], axis=1)]
+    )
+    begin, end = (np.concatenate([own, sent]) for own, sent in zip(span, moved, strict=True))
+    order = np.lexsort((keys, end, begin))
+    return Placement(device, events[order].astype(np.int64))
 
 
 def schedule_order(net: TaskNet, device: Ints, order: Ints) -> Placement:

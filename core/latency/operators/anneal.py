@@ -16,9 +16,8 @@ import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.latency.lists.build import insertion
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
-from dnnp.core.latency.lists.schedule import by_first, packed, room_of
+from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packed, room_of
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.replay import new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
@@ -161,30 +160,6 @@ def placed(net: TaskNet, listed: Listed) -> Placement:
     )
 
 
-def by_start(
-    net: TaskNet,
-    rank: Ints,
-    device: Ints,
-    span: tuple[Floats, Floats],
-    flow: Ints,
-    target: Ints,
-    moved: tuple[Floats, Floats],
-) -> Placement:
-    """Events by start: tasks, i64[n] by rank, and transfers of flows to targets, i64[m] each.
-
-    Both with starts and ends. Of what starts at the same time, that comes first which ends
-    first, and then that which others may wait for.
-    """
-    n = len(rank)
-    keys = np.concatenate([2 * rank, 2 * rank[net.maker[flow]] + 1])
-    events = np.concatenate(
-        [np.stack([np.full(n, TASK), np.arange(n)], axis=1), np.stack([flow, target], axis=1)]
-    )
-    begin, end = (np.concatenate([own, sent]) for own, sent in zip(span, moved, strict=True))
-    order = np.lexsort((keys, end, begin))
-    return Placement(device, events[order].astype(np.int64))
-
-
 def _starts(
     problem: LatencyProblem, net: TaskNet, start: Placement | None, run: Run
 ) -> Iterator[tuple[Listed, Placement]]:
@@ -213,7 +188,7 @@ def _starts(
         for ahead in AHEAD:
             if run.stop() and fits:
                 return
-            found = inserted(net, order, ahead, np.full(tasks.n, -1))
+            found = inserted(net, order, np.full(tasks.n, -1), ahead)
             if found is not None:
                 fits = True
                 task_order, placement = found
@@ -263,40 +238,6 @@ def _both(net: TaskNet, order: Ints, device: Ints) -> tuple[Listed, Placement]:
     """A list schedule and its placement."""
     listed = Listed(order, device.astype(np.int64))
     return listed, placed(net, listed)
-
-
-def inserted(
-    net: TaskNet, order: Ints, ahead: float, device: Ints
-) -> tuple[Ints, Placement] | None:
-    """Schedule by `insertion`: tasks by start, and the placement; None if they do not fit.
-
-    Where `device` (i64[n]) is not -1, it is kept.
-    """
-    n, count = net.time.shape
-    start, sent_at = np.zeros(n), np.zeros((len(net.maker), count))
-    device = device.astype(np.int64)
-    if not insertion(net, order, ahead, start, device, sent_at):
-        return None
-    rank = np.empty(n, dtype=np.int64)
-    rank[order] = np.arange(n)
-    flow, target = np.nonzero(np.isfinite(sent_at))
-    sent = sent_at[flow, target]
-    source = device[net.maker[flow]]
-    length = (
-        net.latency[source, target]
-        + net.size[flow] * net.rate[source, target]
-        + net.fixed[flow] * net.charged[source, target]
-    )
-    placement = by_start(
-        net,
-        rank,
-        device,
-        (start, start + net.time[np.arange(n), device]),
-        flow,
-        target,
-        (sent, sent + length),
-    )
-    return np.lexsort((rank, start)), placement
 
 
 def listed_of(placement: Placement) -> Listed:
@@ -389,7 +330,7 @@ def _polished(problem: LatencyProblem, net: TaskNet, listed: Listed) -> Iterator
         rank = np.empty(problem.tasks.n, dtype=np.int64)
         rank[placement.events[placement.events[:, 0] == TASK, 1]] = np.arange(problem.tasks.n)
         order = np.lexsort((rank, times.start_s))
-        found = inserted(net, order, 0.0, listed.device)
+        found = inserted(net, order, listed.device)
         if found is None:
             return
         placement = found[1]
