@@ -102,9 +102,8 @@ def test_labels_that_are_merged_still_bound(slots: int) -> None:
         items = block_items(problem)
         lattice = search.items_lattice(items)
         assert lattice is not None
-        devices = search.count_devices(items, len(items.slot_late) // max(len(items.devices), 1))
-        net = search.make_net(items, lattice, devices)._replace(slots=slots)
-        state = search._Search(problem, items, lattice, devices, net, np.inf, PLAIN)
+        net = search.make_net(items, lattice)._replace(slots=slots)
+        state = search._Search(problem, items, lattice, net, np.inf, PLAIN)
         state.scratch = search.new_scratch(items, net)
         tables = search.new_tables(net)
         state.decided(net, tables)

@@ -22,7 +22,7 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.ip import loop
 from dnnp.core.latency.ip.block_model import BlockProgram, items_of_tasks
-from dnnp.core.latency.ip.formulation import in_order, twins
+from dnnp.core.latency.ip.formulation import in_order, serial, twins
 from dnnp.core.latency.ip.loop import LatencyProgram, formulation_of, solve_intervals, solve_model
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -67,9 +67,9 @@ def test_the_best_solution_is_one_of_the_models(execution):
         formulation = formulation_of(problem)
         if best is None:
             continue
-        assert formulation.least <= value * (1 + 1e-12)
-        assert formulation.crude >= value
-        for upper in (formulation.crude, value):
+        assert formulation.windows.least <= value * (1 + 1e-12)
+        assert serial(formulation.problem) >= value
+        for upper in (serial(formulation.problem), value):
             model = formulation.model(upper)
             known = formulation.known(best)
             assert not model.hopeless
@@ -78,7 +78,7 @@ def test_the_best_solution_is_one_of_the_models(execution):
             check_program(LatencyProgram(model), times, flags, value)
             check_ticks(TickProgram(model, formulation.quantum), times, flags)
             again = formulation.solution(model, times, flags)
-            assert formulation.value(again) == pytest.approx(value, rel=1e-12)
+            assert formulation.problem.value(again) == pytest.approx(value, rel=1e-12)
 
 
 def check_program(latency: LatencyProgram, times, flags, value: float) -> None:

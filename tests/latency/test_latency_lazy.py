@@ -10,6 +10,7 @@ from tools.agree_latency import disagreements, latency_case
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.ip import loop
+from dnnp.core.latency.ip.formulation import serial
 from dnnp.core.latency.ip.loop import (
     LatencyProgram,
     count_meetings,
@@ -93,7 +94,7 @@ def crowd() -> LatencyProblem:
 
 def test_a_program_without_pairs_is_smaller_and_a_relaxation() -> None:
     formulation = PlacementProgram(crowd())
-    model = formulation.model(formulation.crude)
+    model = formulation.model(serial(formulation.problem))
     whole, none = LatencyProgram(model), LatencyProgram(model, set())
     assert whole.deltas
     assert not none.deltas

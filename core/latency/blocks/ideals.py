@@ -72,6 +72,10 @@ class Net(NamedTuple):
     """i64[w, k], way after a block on that kind; -1: there is none left."""
     under: Bools
     """bool[w, w]: the one way has no more blocks of any kind than the other."""
+    kind: Ints
+    """i64[a], kind of each accelerator."""
+    used: Ints
+    """i64[w], blocks of each way, no more than there are."""
     slots: int
     """Labels of each way of an ideal, in columns of their own: way v has v * slots and on."""
 
@@ -137,22 +141,11 @@ class Scratch(NamedTuple):
     """f64[d, w * slots], when what is read is there, by the place of the column in `column`."""
 
 
-class Devices(NamedTuple):
-    """The accelerators of a net, and how they are counted."""
-
-    kind: Ints
-    """i64[a], kind of each accelerator."""
-    after: Ints
-    under: Bools
-    """As in `Net`."""
-    used: Ints
-    """i64[w], blocks of each way, no more than there are."""
-
-
-def count_devices(items: BlockItems, most: int) -> Devices:
-    """Kinds of accelerators, each of which may run `most` blocks."""
+def count_devices(items: BlockItems) -> tuple[Ints, Bools, Ints, Ints]:
+    """Kinds of accelerators, and mixes of them in use: `after`, `under`, `kind`, `used` of `Net`."""
     kind = kind_of_each(items)
     kinds = max(int(kind.max(initial=-1)) + 1, 1)
+    most = len(items.slot_late) // max(len(items.devices), 1)
     counts = [min(most * int((kind == k).sum()), items.size) for k in range(kinds)]
     if np.prod([float(c + 1) for c in counts]) <= MOST_WAYS:
         ways = int(np.prod([c + 1 for c in counts]))
@@ -166,13 +159,13 @@ def count_devices(items: BlockItems, most: int) -> Devices:
             total += used
             after[used < c, k] = np.flatnonzero(used < c) + stride
             stride *= c + 1
-        return Devices(kind, after, under, total)
+        return after, under, kind, total
     most = min(sum(counts), items.size)
     ways = min(most + 1, MOST_WAYS)
     after = np.tile(np.arange(1, ways + 1)[:, None], (1, kinds))
     after[-1] = -1 if ways == most + 1 else ways - 1
     number = np.arange(ways)
-    return Devices(kind, after, number[:, None] <= number, number)
+    return after, number[:, None] <= number, kind, number
 
 
 def items_lattice(items: BlockItems) -> Lattice | None:
@@ -181,12 +174,14 @@ def items_lattice(items: BlockItems) -> Lattice | None:
     return make_lattice(items.size, tail, items.after_idx, MOST_IDEALS)
 
 
-def make_net(items: BlockItems, lattice: Lattice, devices: Devices) -> Net:
+def make_net(items: BlockItems, lattice: Lattice) -> Net:
     """Lay out a lattice with what lives across its ideals, one label for each way."""
-    first = np.unique(devices.kind, return_index=True)[1]
+    after, under, kind, used = count_devices(items)
+    first = np.unique(kind, return_index=True)[1]
     parent, last, *children = plain(*(x.astype(np.int64) for x in lattice))
     live_ptr, live_idx = live_tasks(parent, last, items)
-    rest = plain(live_ptr, live_idx, first, items.capacity[first], devices.after, devices.under)
+    capacity = items.capacity[first]
+    rest = plain(live_ptr, live_idx, first, capacity, after, under, kind, used)
     return Net._make([*children, *rest, 1])
 
 
@@ -277,11 +272,10 @@ def ideal_latency(
     lattice = items_lattice(items)
     if lattice is None:
         return IdealProof(reason="there are too many ideals")
-    devices = count_devices(items, len(items.slot_late) // max(len(items.devices), 1))
-    net = make_net(items, lattice, devices)
+    net = make_net(items, lattice)
     if _values(net) > MOST_VALUES:
         return IdealProof(reason=f"{lattice.size} ideals take too much memory")
-    search = _Search(problem, items, lattice, devices, net, upper, run)
+    search = _Search(problem, items, lattice, net, upper, run)
     search.look_ahead()
     search.refine()
     bound = min(search.bound * (1 - ROUNDING), search.value)
@@ -300,7 +294,6 @@ class _Search:
     problem: LatencyProblem
     items: BlockItems
     lattice: Lattice
-    devices: Devices
     net: Net
     value: float
     """Least latency known."""
@@ -336,7 +329,7 @@ class _Search:
             parent, last = plain(
                 *(x.astype(np.int64) for x in (self.lattice.parent, self.lattice.last))
             )
-            used = np.minimum(self.devices.used, 0 if played.loose else played.most)
+            used = np.minimum(self.net.used, 0 if played.loose else played.most)
             left = times_left(self.items, played)
             late_by_readers(parent, last, self.items, self.net, left, used, self.tables.late)
 
@@ -448,7 +441,7 @@ def _traced(search: _Search, net: Net, tables: Tables) -> Invocations:
     used = [0] * (len(net.device) + 1)
     devices = []
     for k in reversed(kinds):
-        these = items.devices[search.devices.kind == k]
+        these = items.devices[net.kind == k]
         devices.append(int(these[used[k] % len(these)]))
         used[k] += 1
     return Invocations(np.array(devices, dtype=np.int64), block[items.label])

@@ -171,20 +171,6 @@ class Formulation(ABC, Generic[S]):
         self.quantum = quantum_of_latency(problem)
         """A number of which all latencies are multiples; 0: none is known."""
 
-    @property
-    def crude(self) -> float:
-        """A latency that some solution does not exceed, if there is one."""
-        return serial(self.problem)
-
-    @property
-    def least(self) -> float:
-        """No solution has a smaller latency."""
-        return self.windows.least
-
-    def value(self, solution: S) -> float:
-        """Latency of a solution; FormatError or InfeasibleError if it is not valid."""
-        return self.problem.value(solution)
-
     @abstractmethod
     def model(self, upper: float) -> Model:
         """The model of all solutions with a latency of at most `upper`."""

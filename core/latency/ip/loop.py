@@ -22,7 +22,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.latency.ip.formulation import Formulation
+from dnnp.core.latency.ip.formulation import Formulation, serial
 from dnnp.core.latency.quick import quick, quick_split, simple_bound
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED
@@ -76,8 +76,8 @@ class ModelSearch(SliceSearch[S]):
     """The search for the solution of least latency."""
 
     def __init__(self, formulation: Formulation[S], start: S | None, bound: float = 0.0) -> None:
-        low = max(formulation.least * (1 - ROUNDING), bound)
-        super().__init__(Best(formulation.value), formulation.quantum, low)
+        low = max(formulation.windows.least * (1 - ROUNDING), bound)
+        super().__init__(Best(formulation.problem.value), formulation.quantum, low)
         self.formulation = formulation
         if start is not None:
             self.best.offer(start)
@@ -85,7 +85,7 @@ class ModelSearch(SliceSearch[S]):
     @property
     def upper(self) -> float:
         """A latency that the solutions of interest do not exceed."""
-        return self.best.value if np.isfinite(self.best.value) else self.formulation.crude
+        return self.best.value if np.isfinite(self.best.value) else serial(self.formulation.problem)
 
     def known(self) -> object | None:
         """The best solution as the rules of the model take it; None if there is none."""

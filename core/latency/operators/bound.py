@@ -36,7 +36,7 @@ from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import inlined, kernel, lean
 from dnnp.core.latency.lists.net import TaskNet, move_time, net_of
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Floats, Ints, distinct
+from dnnp.core.model.graph import Bools, Floats, distinct
 from dnnp.core.model.search_context import PLAIN, Run
 
 ROUNDS = 20
@@ -47,12 +47,12 @@ LITTLE = 1e-9
 
 
 @lean
-def heads(net, order, place, gap, reach, usable, head):  # type: ignore[no-untyped-def]
+def heads(net, gap, reach, usable, head):  # type: ignore[no-untyped-def]
     """Raise `head` (f64[n, D], earliest end of each task on each device) along all ways."""
     n, count = head.shape
     most = gap.shape[1]
     for i in range(n):
-        v = order[i]
+        v = net.order[i]
         for b in range(count):
             if not usable[v, b]:
                 continue
@@ -69,7 +69,7 @@ def heads(net, order, place, gap, reach, usable, head):  # type: ignore[no-untyp
             for k in range(1, min(most, i + 1)):
                 if not reach[i - k, k]:
                     continue
-                u = order[i - k]
+                u = net.order[i - k]
                 least = np.inf
                 for a in range(count):
                     if usable[u, a]:
@@ -79,12 +79,12 @@ def heads(net, order, place, gap, reach, usable, head):  # type: ignore[no-untyp
 
 
 @lean
-def tails(net, order, place, gap, reach, usable, tail):  # type: ignore[no-untyped-def]
+def tails(net, gap, reach, usable, tail):  # type: ignore[no-untyped-def]
     """Raise `tail` (f64[n, D], least time from the end of each task to the end of all)."""
     n, count = tail.shape
     most = gap.shape[1]
     for i in range(n - 1, -1, -1):
-        u = order[i]
+        u = net.order[i]
         for a in range(count):
             if not usable[u, a]:
                 continue
@@ -102,7 +102,7 @@ def tails(net, order, place, gap, reach, usable, tail):  # type: ignore[no-untyp
             for k in range(1, min(most, n - i)):
                 if not reach[i, k]:
                     continue
-                v = order[i + k]
+                v = net.order[i + k]
                 least = np.inf
                 for b in range(count):
                     if usable[v, b]:
@@ -151,7 +151,7 @@ def _way(net, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-unty
 
 
 @inlined
-def raised(net, order, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
+def raised(net, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
     """Least time from `start` on that the tasks `inner[:many]` between two tasks leave possible."""
     count = usable.shape[1]
     soon, late, least = scratch
@@ -166,7 +166,7 @@ def raised(net, order, gap, weights, usable, i, k, a, b, inner, many, start, scr
             late[d] = np.inf
         for x in range(many):
             q = inner[x]
-            j = order[i + q]
+            j = net.order[i + q]
             nearest = np.inf
             for d in range(count):
                 least[x, d] = np.inf
@@ -208,15 +208,15 @@ def raised(net, order, gap, weights, usable, i, k, a, b, inner, many, start, scr
 
 
 @kernel
-def spread(net, order, place, weights, usable, head, tail, upper, gap, reach, i):  # type: ignore[no-untyped-def]
+def spread(net, place, weights, usable, head, tail, upper, gap, reach, i):  # type: ignore[no-untyped-def]
     """Fill `gap[i]` and `reach[i]`; those of later positions are there."""
     n, count = usable.shape
     most = gap.shape[1]
-    u = order[i]
+    u = net.order[i]
     inner = np.empty(most, np.int64)
     scratch = (np.empty(count), np.empty(count), np.empty((most, count)))
     for k in range(1, min(most, n - i)):
-        v = order[i + k]
+        v = net.order[i + k]
         reach[i, k] = False
         for x in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
             q = place[net.pred_idx[x]] - i
@@ -238,7 +238,7 @@ def spread(net, order, place, weights, usable, head, tail, upper, gap, reach, i)
                 rest = head[u, a] + net.time[v, b] + tail[v, b]
                 if many > 1 and rest + length <= upper * (1 + LITTLE):
                     length = raised(
-                        net, order, gap, weights, usable, i, k, a, b, inner, many, length, scratch
+                        net, gap, weights, usable, i, k, a, b, inner, many, length, scratch
                     )
                 if rest + length <= upper * (1 + LITTLE):
                     gap[i, k, a, b] = length
@@ -325,22 +325,19 @@ def operators_bound(
         v = int(np.flatnonzero(~usable.any(axis=1))[0])
         raise InfeasibleError(f"infeasible: no device supports and holds task {v} and its colour")
     n, count = net.time.shape
-    order = problem.tasks.order
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
     none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
     head, tail = np.zeros((n, count)), net.tail.copy()
-    heads(net, order, place, none, never, usable, head)
+    heads(net, none, never, usable, head)
     found = [(float(exclude(usable.copy(), head, tail, np.inf)), "critical path")]
     area, prices, weights = _area(problem, net, usable)
     found.append((area, "area"))
     if not run.stop() and (prices > 0).any():
-        found.append((_memory_path(net, order, place, usable, prices), "memory path"))
+        found.append((_memory_path(net, usable, prices), "memory path"))
     if not run.stop():
         least = max(found)[0]
         found.append(
             (
-                _destroyed(net, order, place, usable, head, tail, weights, least, upper, run),
+                _destroyed(net, usable, head, tail, weights, least, upper, run),
                 "windows",
             )
         )
@@ -352,8 +349,6 @@ def operators_bound(
 
 def _destroyed(
     net: TaskNet,
-    order: Ints,
-    place: Ints,
     usable: Bools,
     head: Floats,
     tail: Floats,
@@ -370,7 +365,7 @@ def _destroyed(
     value, tried = least, high
     for trial in range(TRIALS):
         part = run.begin("bounding", trial / TRIALS, (trial + 1) / TRIALS)
-        proven = _windows(net, order, place, usable, head.copy(), tail.copy(), weights, tried, part)
+        proven = _windows(net, usable, head.copy(), tail.copy(), weights, tried, part)
         value = max(value, proven)
         run.stands(bound=min(value, upper) * SAFE, by="windows")
         if proven < tried:
@@ -383,8 +378,6 @@ def _destroyed(
 
 def _windows(
     net: TaskNet,
-    order: Ints,
-    place: Ints,
     usable: Bools,
     head: Floats,
     tail: Floats,
@@ -395,6 +388,8 @@ def _windows(
     """Bound by windows; as far as it came when it was stopped."""
     n, count = usable.shape
     usable = usable.copy()
+    place = np.empty(n, dtype=np.int64)
+    place[net.order] = np.arange(n)
     size = int((MOST_WORK * run.effort / (n * count**3 * len(weights))) ** 0.5)
     size = max(2, min(WINDOW, size, n))
     value = 0.0
@@ -407,13 +402,13 @@ def _windows(
         gap = np.full((n, size, count, count), np.inf)
         reach = np.zeros((n, size), dtype=np.bool_)
         for i in range(n - 1, -1, -1):
-            spread(net, order, place, weights, usable, head, tail, upper, gap, reach, i)
+            spread(net, place, weights, usable, head, tail, upper, gap, reach, i)
             if i % 16 == 0:
                 run.stands(share=(number + 1 - i / n) / PASSES)
                 if run.stop():
                     return min(value, upper)
-        heads(net, order, place, gap, reach, usable, head)
-        tails(net, order, place, gap, reach, usable, tail)
+        heads(net, gap, reach, usable, head)
+        tails(net, gap, reach, usable, tail)
         value = max(value, float(exclude(usable, head, tail, upper)))
         if not usable.any(axis=1).all():
             return upper
@@ -521,7 +516,7 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
     return dual[:count], prices
 
 
-def _memory_path(net: TaskNet, order: Ints, place: Ints, usable: Bools, prices: Floats) -> float:
+def _memory_path(net: TaskNet, usable: Bools, prices: Floats) -> float:
     """Longest way where a task also pays for memory, less what the capacities are worth.
 
     The way to the last task visits some tasks of each device, which fit; so what it pays is at
@@ -537,7 +532,7 @@ def _memory_path(net: TaskNet, order: Ints, place: Ints, usable: Bools, prices: 
     for scale in np.geomspace(1 / 64, 8, 19).tolist():
         paid = net._replace(time=net.time + scale * prices * memory[:, None])
         head = np.zeros((n, count))
-        heads(paid, order, place, none, never, usable, head)
+        heads(paid, none, never, usable, head)
         longest = float(np.where(usable, head, np.inf).min(axis=1).max())
         best = max(best, longest - scale * float((prices * capacity).sum()))
     return best
