@@ -142,7 +142,7 @@ class Scratch(NamedTuple):
 
 
 def count_devices(items: BlockItems) -> tuple[Ints, Bools, Ints, Ints]:
-    """Kinds of accelerators, and mixes of them in use: `after`, `under`, `kind`, `used` of `Net`."""
+    """Count kinds of accelerators and their mixes: `after`, `under`, `kind`, `used` of `Net`."""
     kind = kind_of_each(items)
     kinds = max(int(kind.max(initial=-1)) + 1, 1)
     most = len(items.slot_late) // max(len(items.devices), 1)

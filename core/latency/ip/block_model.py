@@ -31,7 +31,7 @@ from dnnp.core.cost.latency import (
 )
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.latency.ip.formulation import Formulation, block_windows, carried, in_order
-from dnnp.core.model.graph import Bools, Floats, Ints, distinct
+from dnnp.core.model.graph import Floats, Ints, distinct
 from dnnp.core.solver.scheduling_model import NEVER, ORIGIN, Model, Rule
 from dnnp.core.split.ip.contiguity import without_shortcuts
 
@@ -52,121 +52,6 @@ class Known(NamedTuple):
     done: Floats
     """f64[n], when each task is computed at the earliest, for its predecessors' sake."""
     value: float
-
-
-class BlockProgram(Formulation[Invocations]):
-    """The formulation of `blocks`."""
-
-    def __init__(self, problem: LatencyProblem) -> None:
-        super().__init__(problem, block_windows(problem))
-        self.game: BlockGame = game_of(problem)
-        self.pool = pool_times(problem.tasks, problem.machine)
-        self.devices = np.flatnonzero(~problem.machine.is_cpu).tolist()
-        tasks, rate = problem.tasks, problem.machine.host_rate
-        self.edges = [
-            (u, v, tasks.size[flows].sum() * rate + tasks.fixed[flows].sum())
-            for (u, v), flows in sorted(carried(tasks).items())
-        ]
-        """Pairs of tasks, and the time of what goes from one to the other; f64[D]."""
-        self.cuts: list[Cut] = []
-
-    def model(self, upper: float) -> Model:
-        """The model of all splits with a latency of at most `upper`."""
-        return _Builder(self, upper).model
-
-    def solution(
-        self, model: Model, times: Sequence[float], flags: Sequence[float]
-    ) -> Invocations | None:
-        """The split that values of the model stand for; None if its blocks wait for each other.
-
-        Only blocks that take no time can do so; `cuts` says from then on that they must not.
-        """
-        game, tasks = self.game, self.problem.tasks
-        place = np.array(model.placed(flags), dtype=np.int64) - 1
-        count = len(game.slots)
-        of_task = place[game.label]
-        vertex = np.where(of_task >= 0, of_task, count + np.arange(tasks.n))
-        edges = {
-            (int(vertex[u]), int(vertex[v])): (int(game.label[u]), int(game.label[v]))
-            for u, v in zip(*(e.tolist() for e in tasks.edges), strict=True)
-            if vertex[u] != vertex[v]
-        }
-        used = sorted(set(place.tolist()) - {POOL})
-        order = [(a, b) for a, b in pairwise(used) if game.slots[a][:2] == game.slots[b][:2]]
-        took = _lengths(game, place)
-        when = {s: 2 * times[1 + 2 * s] + float(took[s]) for s in used}
-        for v in np.flatnonzero(of_task < 0).tolist():
-            when[count + v] = 2 * times[1 + 2 * count + v]
-        done, waiting = in_order(when, [*edges, *order])
-        if waiting:
-            items = {i for e in edges if set(e) <= waiting for i in edges[e]}
-            self.cuts.append(tuple((i, int(place[i])) for i in sorted(items)))
-            return None
-        block = np.full(tasks.n, POOL, dtype=np.int64)
-        blocks = [s for s in done if s < count]
-        for b, s in enumerate(blocks):
-            block[of_task == s] = b
-        return Invocations(np.array([game.slots[s].device for s in blocks], dtype=np.int64), block)
-
-    def known(self, solution: Invocations) -> Known | None:
-        """A split as the model numbers it; None if the model has no such split."""
-        game, tasks, split = self.game, self.problem.tasks, solution
-        home = split.block[[int(own[0]) for own in game.members]]
-        if any((split.block[own] != b).any() for own, b in zip(game.members, home, strict=True)):
-            return None
-        names = self.renamed(split.device[home[home >= 0]].tolist()).tolist()
-        slot_of = {(s.device, s.late, s.number): i for i, s in enumerate(game.slots)}
-        taken: dict[tuple[int, bool], int] = {}
-        slots = {}
-        for b, device in enumerate(split.device.tolist()):
-            key = names[device], bool(tasks.backward[split.block == b][0])
-            slots[b] = slot_of[(*key, taken.get(key, 0))]
-            taken[key] = taken.get(key, 0) + 1
-        times: BlockTimes = time_invocations(tasks, self.problem.machine, split)
-        start, end = np.full(len(game.slots), np.nan), np.full(len(game.slots), np.nan)
-        for b, s in slots.items():
-            start[s], end[s] = times.start_s[b], times.end_s[b]
-        for s, slot in enumerate(game.slots):
-            if np.isnan(start[s]):
-                start[s] = end[s] = end[s - 1] if slot.number else 0.0
-        place = np.array([slots[b] if b >= 0 else POOL for b in home.tolist()], dtype=np.int64)
-        return Known(place, start, end, times.ready_s, self._done(place), times.value)
-
-    def _done(self, place: Ints) -> Floats:
-        """Ends of longest paths, for a slot of each item; f64[n]."""
-        tasks, game = self.problem.tasks, self.game
-        device = [game.slots[s].device if s != POOL else POOL for s in place.tolist()]
-        before: list[list[tuple[int, Floats]]] = [[] for _ in range(tasks.n)]
-        for u, v, cost in self.edges:
-            before[v].append((u, cost))
-        done = np.zeros(tasks.n)
-        for v in tasks.order.tolist():
-            j = game.label[v]
-            ready = 0.0
-            for u, cost in before[v]:
-                i = game.label[u]
-                apart = [device[k] for k in (i, j) if place[i] != place[j] and device[k] != POOL]
-                ready = max(ready, done[u] + sum(float(cost[d]) for d in apart))
-            took = self.pool[v] if device[j] == POOL else tasks.time[device[j], v]
-            done[v] = ready + took
-        return done
-
-
-def _lengths(game: BlockGame, place: Ints) -> Floats:
-    """Time of each slot, for a slot (or `POOL`) of each item; f64[slots]."""
-    took = np.zeros(len(game.slots))
-    device = [slot.device for slot in game.slots]
-    for i, s in enumerate(place.tolist()):
-        if s != POOL:
-            took[s] += game.time[device[s], i]
-    for net in game.nets:
-        home = int(place[net.maker]) if net.maker >= 0 else POOL
-        there = {int(place[v]) for v in net.readers}
-        for s in there - {home, POOL}:
-            took[s] += net.cost[device[s]]
-        if home != POOL and (net.leaves or there - {home}):
-            took[home] += net.cost[device[home]]
-    return took
 
 
 class Slot(NamedTuple):
@@ -195,25 +80,139 @@ class Net:
     """f64[D], time between each device and the memory of the host."""
 
 
-@dataclass(frozen=True, eq=False)
-class BlockGame:
-    """A problem of `blocks` in terms of `m` items."""
+class BlockProgram(Formulation[Invocations]):
+    """The formulation of `blocks`."""
 
-    problem: LatencyProblem
-    label: Ints
-    """i64[n], item of each task; numbered by their first task in the order."""
-    members: list[Ints]
-    """Tasks of each item."""
-    late: Bools
-    """bool[m]"""
-    time: Floats
-    """f64[D, m], compute time of each item in a block."""
-    memory: Floats
-    """f64[m]"""
-    slots: list[Slot]
-    nets: list[Net]
-    tied: list[tuple[int, int]]
-    """Pairs of items that share a device, or both run on the pool."""
+    def __init__(self, problem: LatencyProblem) -> None:
+        super().__init__(problem, block_windows(problem))
+        tasks, machine = problem.tasks, problem.machine
+        self.devices = np.flatnonzero(~machine.is_cpu).tolist()
+        self.label = label = items_of_tasks(tasks)
+        """i64[n], item of each task; numbered by their first task in the order."""
+        self.members = [np.flatnonzero(label == i) for i in range(int(label.max(initial=-1)) + 1)]
+        """Tasks of each item; `m` items."""
+        count = len(self.members)
+        self.late = np.array([tasks.backward[own[0]] for own in self.members], dtype=np.bool_)
+        """bool[m]"""
+        times = [tasks.time[:, own].sum(axis=1) for own in self.members]
+        self.time = np.array(times).reshape(count, -1).T
+        """f64[D, m], compute time of each item in a block."""
+        self.memory = np.array([tasks.memory[own].sum() for own in self.members])
+        """f64[m]"""
+        self.slots = [
+            Slot(d, late, j)
+            for d in self.devices
+            for late in (False, True)
+            for j in range(min(problem.options.invocations, int((self.late == late).sum())))
+        ]
+        self.nets = _nets(problem, label)
+        self.tied = _tied(tasks, label)
+        """Pairs of items that share a device, or both run on the pool."""
+        self.pool = pool_times(tasks, machine)
+        rate = machine.host_rate
+        self.edges = [
+            (u, v, tasks.size[flows].sum() * rate + tasks.fixed[flows].sum())
+            for (u, v), flows in sorted(carried(tasks).items())
+        ]
+        """Pairs of tasks, and the time of what goes from one to the other; f64[D]."""
+        self.cuts: list[Cut] = []
+
+    def model(self, upper: float) -> Model:
+        """The model of all splits with a latency of at most `upper`."""
+        return _Builder(self, upper).model
+
+    def solution(
+        self, model: Model, times: Sequence[float], flags: Sequence[float]
+    ) -> Invocations | None:
+        """The split that values of the model stand for; None if its blocks wait for each other.
+
+        Only blocks that take no time can do so; `cuts` says from then on that they must not.
+        """
+        tasks = self.problem.tasks
+        place = np.array(model.placed(flags), dtype=np.int64) - 1
+        count = len(self.slots)
+        of_task = place[self.label]
+        vertex = np.where(of_task >= 0, of_task, count + np.arange(tasks.n))
+        edges = {
+            (int(vertex[u]), int(vertex[v])): (int(self.label[u]), int(self.label[v]))
+            for u, v in zip(*(e.tolist() for e in tasks.edges), strict=True)
+            if vertex[u] != vertex[v]
+        }
+        used = sorted(set(place.tolist()) - {POOL})
+        order = [(a, b) for a, b in pairwise(used) if self.slots[a][:2] == self.slots[b][:2]]
+        took = self._lengths(place)
+        when = {s: 2 * times[1 + 2 * s] + float(took[s]) for s in used}
+        for v in np.flatnonzero(of_task < 0).tolist():
+            when[count + v] = 2 * times[1 + 2 * count + v]
+        done, waiting = in_order(when, [*edges, *order])
+        if waiting:
+            items = {i for e in edges if set(e) <= waiting for i in edges[e]}
+            self.cuts.append(tuple((i, int(place[i])) for i in sorted(items)))
+            return None
+        block = np.full(tasks.n, POOL, dtype=np.int64)
+        blocks = [s for s in done if s < count]
+        for b, s in enumerate(blocks):
+            block[of_task == s] = b
+        return Invocations(np.array([self.slots[s].device for s in blocks], dtype=np.int64), block)
+
+    def known(self, solution: Invocations) -> Known | None:
+        """A split as the model numbers it; None if the model has no such split."""
+        tasks, split = self.problem.tasks, solution
+        home = split.block[[int(own[0]) for own in self.members]]
+        if any((split.block[own] != b).any() for own, b in zip(self.members, home, strict=True)):
+            return None
+        names = self.renamed(split.device[home[home >= 0]].tolist()).tolist()
+        slot_of = {(s.device, s.late, s.number): i for i, s in enumerate(self.slots)}
+        taken: dict[tuple[int, bool], int] = {}
+        slots = {}
+        for b, device in enumerate(split.device.tolist()):
+            key = names[device], bool(tasks.backward[split.block == b][0])
+            slots[b] = slot_of[(*key, taken.get(key, 0))]
+            taken[key] = taken.get(key, 0) + 1
+        times: BlockTimes = time_invocations(tasks, self.problem.machine, split)
+        start, end = np.full(len(self.slots), np.nan), np.full(len(self.slots), np.nan)
+        for b, s in slots.items():
+            start[s], end[s] = times.start_s[b], times.end_s[b]
+        for s, slot in enumerate(self.slots):
+            if np.isnan(start[s]):
+                start[s] = end[s] = end[s - 1] if slot.number else 0.0
+        place = np.array([slots[b] if b >= 0 else POOL for b in home.tolist()], dtype=np.int64)
+        return Known(place, start, end, times.ready_s, self._done(place), times.value)
+
+    def _done(self, place: Ints) -> Floats:
+        """Ends of longest paths, for a slot of each item; f64[n]."""
+        tasks = self.problem.tasks
+        device = [self.slots[s].device if s != POOL else POOL for s in place.tolist()]
+        before: list[list[tuple[int, Floats]]] = [[] for _ in range(tasks.n)]
+        for u, v, cost in self.edges:
+            before[v].append((u, cost))
+        done = np.zeros(tasks.n)
+        for v in tasks.order.tolist():
+            j = self.label[v]
+            ready = 0.0
+            for u, cost in before[v]:
+                i = self.label[u]
+                apart = [device[k] for k in (i, j) if place[i] != place[j] and device[k] != POOL]
+                ready = max(ready, done[u] + sum(float(cost[d]) for d in apart))
+            took = self.pool[v] if device[j] == POOL else tasks.time[device[j], v]
+            done[v] = ready + took
+        return done
+
+    def _lengths(self, place: Ints) -> Floats:
+        """Time of each slot, for a slot (or `POOL`) of each item; f64[slots]."""
+        took = np.zeros(len(self.slots))
+        device = [slot.device for slot in self.slots]
+        for i, s in enumerate(place.tolist()):
+            if s != POOL:
+                took[s] += self.time[device[s], i]
+        for net in self.nets:
+            home = int(place[net.maker]) if net.maker >= 0 else POOL
+            there = {int(place[v]) for v in net.readers}
+            for s in there - {home, POOL}:
+                took[s] += net.cost[device[s]]
+            if home != POOL and (net.leaves or there - {home}):
+                took[home] += net.cost[device[home]]
+        return took
 
 
 def items_of_tasks(tasks: Tasks) -> Ints:
@@ -227,33 +226,6 @@ def items_of_tasks(tasks: Tasks) -> Ints:
     same = tasks.backward[tail] == tasks.backward[head]
     item = components(label, tail[same], head[same])
     return by_first(item[tasks.order])[item]
-
-
-def game_of(problem: LatencyProblem) -> BlockGame:
-    """Lay out a problem of `blocks`."""
-    tasks, machine = problem.tasks, problem.machine
-    label = items_of_tasks(tasks)
-    count = int(label.max(initial=-1)) + 1
-    members = [np.flatnonzero(label == i) for i in range(count)]
-    late = np.array([tasks.backward[own[0]] for own in members], dtype=np.bool_)
-    time = np.array([tasks.time[:, own].sum(axis=1) for own in members]).reshape(count, -1).T
-    slots = [
-        Slot(d, backward, j)
-        for d in np.flatnonzero(~machine.is_cpu).tolist()
-        for backward in (False, True)
-        for j in range(min(problem.options.invocations, int((late == backward).sum())))
-    ]
-    return BlockGame(
-        problem,
-        label,
-        members,
-        late,
-        time,
-        np.array([tasks.memory[own].sum() for own in members]),
-        slots,
-        _nets(problem, label),
-        _tied(tasks, label),
-    )
 
 
 def _nets(problem: LatencyProblem, label: Ints) -> list[Net]:
@@ -293,11 +265,11 @@ class _Builder:
     """Builds a model; times are the latency, start and end of each slot, and each task's end."""
 
     def __init__(self, formulation: BlockProgram, upper: float) -> None:
-        self.f, self.game = formulation, formulation.game
+        self.f = formulation
         self.problem = formulation.problem
         self.windows = formulation.windows
         self.model = model = Model(upper)
-        count = len(self.game.slots)
+        count = len(self.f.slots)
         self.top = model.time(lambda at: at.value, self.windows.least)
         self.start, self.end = [], []
         for s in range(count):
@@ -323,20 +295,20 @@ class _Builder:
 
     def _place(self, upper: float) -> None:
         """Every item in one place (1), as far as the device supports it and windows allow."""
-        game, model = self.game, self.model
+        f, model = self.f, self.model
         capacity = self.problem.machine.capacity
         out = self.windows.hopeless(upper)
         column = {d: c for c, d in enumerate(self.f.devices)}
-        for i, own in enumerate(game.members):
+        for i, own in enumerate(f.members):
             row = []
-            for s, slot in [(POOL, None), *enumerate(game.slots)]:
+            for s, slot in [(POOL, None), *enumerate(f.slots)]:
                 if slot is None:
                     never = bool(out[own, -1].any())
                 else:
                     never = bool(
-                        slot.late != game.late[i]
+                        slot.late != f.late[i]
                         or out[own, column[slot.device]].any()
-                        or game.memory[i] > capacity[slot.device] * (1 + MARGIN)
+                        or f.memory[i] > capacity[slot.device] * (1 + MARGIN)
                     )
                 row.append(NEVER if never else model.flag(_is_at([i], [s]), whole=True))
             model.places.append(row)
@@ -344,34 +316,34 @@ class _Builder:
 
     def _share(self) -> None:
         """Memory (3*), and tasks that share a device (Section 4.1, end)."""
-        game, model = self.game, self.model
+        f, model = self.f, self.model
         for d in self.f.devices:
             limit = float(self.problem.machine.capacity[d])
-            mine = [s for s, slot in enumerate(game.slots) if slot.device == d]
-            if not np.isinf(limit) and game.memory.sum() > limit:
-                items = range(len(game.members))
-                held = [(self.x(i, s), float(game.memory[i])) for i in items for s in mine]
+            mine = [s for s, slot in enumerate(f.slots) if slot.device == d]
+            if not np.isinf(limit) and f.memory.sum() > limit:
+                items = range(len(f.members))
+                held = [(self.x(i, s), float(f.memory[i])) for i in items for s in mine]
                 model.room(held, limit)
-            for i, j in game.tied:
+            for i, j in f.tied:
                 model.row(
                     [*((self.x(i, s), 1.0) for s in mine), *((self.x(j, s), -1.0) for s in mine)],
                     "=",
                     0.0,
                 )
-        for i, j in game.tied:
+        for i, j in f.tied:
             model.row([(self.x(i, POOL), 1.0), (self.x(j, POOL), -1.0)], "=", 0.0)
 
     def _run(self) -> None:
         """Slots wait for what they read (4, 6), move and compute (5, 7); tasks end (8, 9, 10)."""
-        game, model, tasks = self.game, self.model, self.problem.tasks
+        f, model, tasks = self.f, self.model, self.problem.tasks
         makes = np.diff(tasks.out_ptr) > 0
-        for s, slot in enumerate(game.slots):
+        for s, slot in enumerate(f.slots):
             terms = [
-                (self.x(i, s), float(game.time[slot.device, i]))
-                for i in range(len(game.members))
+                (self.x(i, s), float(f.time[slot.device, i]))
+                for i in range(len(f.members))
                 if self.x(i, s) != NEVER
             ]
-            for net in game.nets:
+            for net in f.nets:
                 cost = float(net.cost[slot.device])
                 enters = self._enters(net, s)
                 for v in net.makers:
@@ -380,11 +352,11 @@ class _Builder:
                 terms += [(enters, cost), (leaves, cost)]
             model.after(self.end[s], self.start[s], terms)
             model.after(self.top, self.end[s])
-            for i, own in enumerate(game.members):
+            for i, own in enumerate(f.members):
                 for v in own[makes[own]].tolist():
                     model.after(self.ready[v], self.end[s], given=[self.x(i, s)])
         for v in range(tasks.n):
-            took = [(self.x(int(game.label[v]), POOL), _finite(self.f.pool[v]))]
+            took = [(self.x(int(f.label[v]), POOL), _finite(self.f.pool[v]))]
             model.after(self.ready[v], ORIGIN, took)
             rest = _finite(self.windows.rest[v, -1])
             model.after(self.top, self.ready[v], [(took[0][0], rest)])
@@ -424,9 +396,9 @@ class _Builder:
 
     def _order(self) -> None:
         """The slots of a device run one after the other (14), used from the first on."""
-        game, model = self.game, self.model
-        items = range(len(game.members))
-        for s, slot in enumerate(game.slots):
+        f, model = self.f, self.model
+        items = range(len(f.members))
+        for s, slot in enumerate(f.slots):
             if slot.number:
                 model.after(self.start[s], self.end[s - 1])
                 used = model.flag(_is_at(items, [s - 1]))
@@ -435,8 +407,8 @@ class _Builder:
                 for i in items:
                     if self.x(i, s) != NEVER:
                         model.row([(self.x(i, s), 1.0), (used, -1.0)], "<", 0.0)
-        for a, first in enumerate(game.slots):
-            for b, second in enumerate(game.slots):
+        for a, first in enumerate(f.slots):
+            for b, second in enumerate(f.slots):
                 if first.device == second.device and not first.late and second.late:
                     ahead, behind = self._either(a, b)
                     model.after(self.start[b], self.end[a], given=[ahead])
@@ -456,13 +428,13 @@ class _Builder:
 
     def _paths(self) -> None:
         """A task is computed after those that it reads, and what goes along has moved."""
-        game, model, windows = self.game, self.model, self.windows
+        f, model, windows = self.f, self.model, self.windows
         tasks = self.problem.tasks
         flags: dict[tuple[int, int], tuple[int, int]] = {}
         took, left = [], []
         for v in range(tasks.n):
-            row = model.places[int(game.label[v])]
-            column = [-1, *(self.f.devices.index(slot.device) for slot in game.slots)]
+            row = model.places[int(f.label[v])]
+            column = [-1, *(self.f.devices.index(slot.device) for slot in f.slots)]
             there = [(c, k) for c, k in zip(row, column, strict=True) if c != NEVER]
             took.append([(c, float(windows.time[v, k])) for c, k in there])
             left.append([(c, float(windows.rest[v, k])) for c, k in there])
@@ -470,7 +442,7 @@ class _Builder:
             model.after(self.ready[v], self.done[v])
             model.after(self.top, self.done[v], left[v])
         for u, v, cost in self.f.edges:
-            i, j = pair = int(game.label[u]), int(game.label[v])
+            i, j = pair = int(f.label[u]), int(f.label[v])
             moves: list[tuple[int, float]] = []
             if i != j:
                 least = float(cost[self.f.devices].min(initial=np.inf))
@@ -482,32 +454,30 @@ class _Builder:
     def _crosses(self, i: int, j: int) -> int:
         """Flag that is 1 where item `i` is in a slot and item `j` is not in it."""
         flag = self.model.flag(lambda at: float(at.place[i] != POOL and at.place[i] != at.place[j]))
-        for s in range(len(self.game.slots)):
+        for s in range(len(self.f.slots)):
             if self.x(i, s) != NEVER:
                 self.model.row([(flag, 1.0), (self.x(i, s), -1.0), (self.x(j, s), 1.0)], ">", 0.0)
         return flag
 
     def _between(self) -> None:
         """Contiguity (2, 11 to 13), and what a single edge between two places takes."""
-        game, model = self.game, self.model
+        f, model = self.f, self.model
         rest, ready = self._edge_times()
         tail, head = (
             (np.array(e, dtype=np.int64) for e in zip(*rest, strict=True))
             if rest
             else (np.zeros((2, 0), dtype=np.int64))
         )
-        same = game.late[tail] == game.late[head]
-        kept = without_shortcuts(len(game.members), tail[same], head[same])
+        same = f.late[tail] == f.late[head]
+        kept = without_shortcuts(len(f.members), tail[same], head[same])
         inner = list(zip(*(e.tolist() for e in kept), strict=True))
-        reaches = _reaches(inner, len(game.members))
+        reaches = _reaches(inner, len(f.members))
         makes = np.diff(self.problem.tasks.out_ptr) > 0
         steps = [
-            edge
-            for edge in self.f.edges
-            if makes[edge[1]] and game.label[edge[0]] != game.label[edge[1]]
+            edge for edge in self.f.edges if makes[edge[1]] and f.label[edge[0]] != f.label[edge[1]]
         ]
-        for s in range(len(game.slots)):
-            device = game.slots[s].device
+        for s in range(len(f.slots)):
+            device = f.slots[s].device
             for (u, v), left in rest.items():
                 crosses = [(self.x(u, s), left), (self.x(v, s), -left)]
                 if self.x(u, s) != NEVER:
@@ -517,19 +487,19 @@ class _Builder:
                     comes = [(self.x(v, s), early), (self.x(u, s), -early)]
                     model.after(self.start[s], ORIGIN, comes)
             for u, w, cost in steps:
-                i, j = int(game.label[u]), int(game.label[w])
+                i, j = int(f.label[u]), int(f.label[w])
                 if self.x(j, s) != NEVER:
-                    step = float(game.time[device, j]) + float(cost[device])
+                    step = float(f.time[device, j]) + float(cost[device])
                     comes = [(self.x(j, s), step), (self.x(i, s), -step)]
                     model.after(self.ready[w], self.ready[u], comes)
             self._contiguous(s, inner, reaches)
 
     def _contiguous(self, s: int, inner: list[tuple[int, int]], reaches: list[int]) -> None:
         """z[v]: some item of the slot can be reached from v."""
-        game, model = self.game, self.model
+        f, model = self.f, self.model
         z = {}
-        for v in range(len(game.members)):
-            if game.late[v] != game.slots[s].late:
+        for v in range(len(f.members)):
+            if f.late[v] != f.slots[s].late:
                 continue
 
             def rule(at: Known, v: int = v) -> float:
@@ -548,14 +518,14 @@ class _Builder:
     def _edge_times(self) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
         """For edges between items that are apart: least time from the end of the first to the end
         of all, and earliest time when what goes along is there."""
-        game, windows, tasks = self.game, self.windows, self.problem.tasks
+        f, windows, tasks = self.f, self.windows, self.problem.tasks
         host = np.zeros((len(self.f.devices) + 1, tasks.flows))
         for c, d in enumerate(self.f.devices):
             host[c] = host_times(tasks, self.problem.machine, d)
         rest: dict[tuple[int, int], float] = {}
         ready: dict[tuple[int, int], float] = {}
         for (u, v), flows in carried(tasks).items():
-            key = int(game.label[u]), int(game.label[v])
+            key = int(f.label[u]), int(f.label[v])
             if key[0] == key[1]:
                 continue
             cost = host[:, flows].sum(axis=1)
@@ -567,13 +537,13 @@ class _Builder:
 
     def _twins(self) -> None:
         """Of two devices that can change places, the first one has the first item."""
-        items = range(len(self.game.members))
+        items = range(len(self.f.members))
         for d in self.f.devices:
             e = int(self.f.before[d])
             if e < 0:
                 continue
             mine, theirs = (
-                [s for s, slot in enumerate(self.game.slots) if slot.device == k] for k in (d, e)
+                [s for s, slot in enumerate(self.f.slots) if slot.device == k] for k in (d, e)
             )
             self.model.in_turn(
                 [[self.x(i, s) for s in mine] for i in items],
