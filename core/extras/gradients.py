@@ -289,46 +289,49 @@ def _gemm(f: Forward) -> tuple[Term, ...]:
     return tuple(terms)
 
 
+class _Conv(NamedTuple):
+    """Shapes and attributes of a convolution."""
+
+    image: Shape
+    kernel: Shape
+    out: Shape
+    group: int
+    strides: Shape
+    dilations: Shape
+    pads: Shape
+
+
 def _conv(f: Forward) -> tuple[Term, ...] | None:
-    image, kernel, out = f.reads[0], f.reads[1], f.writes[0]
-    space = len(image) - 2
-    group = int(f.attributes.get("group", 1))
-    strides = tuple(f.attributes.get("strides", (1,) * space))
-    dilations = tuple(f.attributes.get("dilations", (1,) * space))
-    pads = tuple(f.attributes.get("pads", (0,) * 2 * space))
-    if f.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET") or space < 1:
+    out, given = f.writes[0], f.attributes
+    space = len(out) - 2
+    if given.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET") or space < 1:
         return None
+    strides, dilations = (tuple(given.get(n, (1,) * space)) for n in ("strides", "dilations"))
+    pads = tuple(given.get("pads", (0,) * 2 * space))
+    image, kernel, group = f.reads[0], f.reads[1], int(given.get("group", 1))
+    conv = _Conv(image, kernel, out, group, strides, dilations, pads)
     terms: list[Term] = []
     if f.wants(0):
-        terms.append(_image_ways(image, kernel, out, group, strides, dilations, pads))
+        terms.append(_image_ways(conv))
     if f.wants(1):
-        terms.append(_kernel_ways(image, kernel, out, group, strides, dilations, pads))
+        terms.append(_kernel_ways(conv))
     if f.wants(2):
         axes = (0, *range(2, len(out)))
         terms.append(((Step("ReduceSum", (out,), given=(axes,)),),))
     return tuple(terms)
 
 
-def _image_ways(
-    image: Shape,
-    kernel: Shape,
-    out: Shape,
-    group: int,
-    strides: Shape,
-    dilations: Shape,
-    pads: Shape,
-) -> Term:
+def _image_ways(conv: _Conv) -> Term:
     """A transposed convolution; without strides also one with the kernel turned around."""
+    image, kernel, out, group, strides, dilations, pads = conv
     space = len(strides)
-    whole = [
-        strides[i] * (out[2 + i] - 1) + dilations[i] * (kernel[2 + i] - 1) + 1 for i in range(space)
-    ]
+    reach = [d * (k - 1) for d, k in zip(dilations, kernel[2:], strict=True)]
+    whole = [strides[i] * (out[2 + i] - 1) + reach[i] + 1 for i in range(space)]
     more = tuple(image[2 + i] + pads[i] + pads[space + i] - whole[i] for i in range(space))
     settings = (("group", group), ("dilations", dilations), ("pads", pads), ("strides", strides))
     ways: list[Way] = [
         (Step("ConvTranspose", (out, kernel), (*settings, ("output_padding", more)), weights=(1,)),)
     ]
-    reach = [dilations[i] * (kernel[2 + i] - 1) for i in range(space)]
     turned = tuple(reach[i % space] - pad for i, pad in enumerate(pads))
     if set(strides) == {1} and min(turned) >= 0:
         back = (kernel[1] * group, kernel[0] // group, *kernel[2:])
@@ -337,20 +340,13 @@ def _image_ways(
     return tuple(ways)
 
 
-def _kernel_ways(
-    image: Shape,
-    kernel: Shape,
-    out: Shape,
-    group: int,
-    strides: Shape,
-    dilations: Shape,
-    pads: Shape,
-) -> Term:
+def _kernel_ways(conv: _Conv) -> Term:
     """A convolution with the gradient as its kernel, samples taking the place of channels.
 
     Or a product: of the gradient and the image in columns, which are copied unless a kernel of one
     element reads the image as it lies.
     """
+    image, kernel, out, group, strides, dilations, pads = conv
     samples, places = image[0], prod(out[2:])
     swapped = (image[1] // group, group * samples, *image[2:])
     gradient = (kernel[0], samples, *out[2:])

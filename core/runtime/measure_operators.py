@@ -12,9 +12,10 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -167,8 +168,8 @@ def measure_groups(
             readers[name] += 1
     times = [0.0] * len(stages)
     values = dict(feeds)
-    before = [[s for s in stage.sources.values() if s != MODEL] for stage in stages]
-    for done, i in enumerate(_order(before), 1):
+    before = {i: sorted({*stage.sources.values()} - {MODEL}) for i, stage in enumerate(stages)}
+    for done, i in enumerate(TopologicalSorter(before).static_order(), 1):
         stage = stages[i]
         part = with_unique_names(stage.model)
         part.graph.name = f"{_GROUP}{i}"
@@ -188,13 +189,6 @@ def measure_groups(
                 del values[name]
         progress(done)
     return times
-
-
-def _order(before: Sequence[Iterable[int]]) -> list[int]:
-    """Stage indices, each after those it reads from."""
-    from graphlib import TopologicalSorter
-
-    return list(TopologicalSorter({i: sorted(set(b)) for i, b in enumerate(before)}).static_order())
 
 
 def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:

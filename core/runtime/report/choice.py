@@ -142,9 +142,14 @@ def is_clear(timings: Mapping[str, Timing]) -> bool:
     if len(best) < 2:
         return True
     first, second = timings[best[0]], timings[best[1]]
-    noise = (first.spread_per_s + second.spread_per_s) / 2
-    apart = first.throughput_per_s - second.throughput_per_s
+    apart, noise = _apart(first, second)
     return apart > noise or apart + noise <= CLOSE * first.throughput_per_s
+
+
+def _apart(first: Timing, second: Timing) -> tuple[float, float]:
+    """Difference of two rates, and the noise of both."""
+    noise = (first.spread_per_s + second.spread_per_s) / 2
+    return first.throughput_per_s - second.throughput_per_s, noise
 
 
 def ordered(timings: Mapping[str, Timing]) -> list[str]:
@@ -176,14 +181,13 @@ def choose(
     if len(best) < 2:
         return Choice(best[0], ratio, mine, clear=True, ruled_out=offer.ruled_out)
     second = timings[best[1]]
-    noise = (first.spread_per_s + second.spread_per_s) / 2
+    apart, noise = _apart(first, second)
     taken = max((share for timing in timings.values() for share in timing.taken), default=0.0)
-    apart = first.throughput_per_s - second.throughput_per_s > noise
     return Choice(
         best[0],
         ratio,
         mine,
-        clear=apart and not tells_nothing(taken),
+        clear=apart > noise and not tells_nothing(taken),
         second=best[1],
         lead=first.throughput_per_s / second.throughput_per_s,
         second_predicted=predicted.get(best[1]),
