@@ -13,6 +13,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from graphlib import TopologicalSorter
@@ -112,16 +113,25 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
     count = len(named.graph.node)
     if weights:
         named = use_weights(named, weights)
-    runs = _profiled(named, folder, "disable", how, weights, feeds)[0]
+
+    def profiled(model: ModelProto) -> Runs:
+        return _profiled(model, folder, "disable", how, weights, feeds)[0]
+
+    runs = profiled(named)
     owner = {f"n{i}": i for i in range(count)}
-    if _unowned(runs, owner):
-        resolved = resolved_model(named)
-        if resolved is not None:
-            owners = owners_of(resolved, named, owner)
-            nodes = resolved.graph.node
-            owner.update((n.name, v) for n, v in zip(nodes, owners, strict=True) if n.name)
-            if _unowned(runs, owner):
-                runs, owner = _rerun(resolved, owners, runs, owner, (folder, how, weights, feeds))
+    if _unowned(runs, owner) and (resolved := resolved_model(named)) is not None:
+        owners = owners_of(resolved, named, owner)
+        nodes = resolved.graph.node
+        owner.update((n.name, v) for n, v in zip(nodes, owners, strict=True) if n.name)
+        if _unowned(runs, owner):
+            # ONNX Runtime leaves some without a name. A resolved model that does not load again,
+            # since names in its bodies repeat, leaves the first runs.
+            names = [f"n{v}#{position}" for position, v in enumerate(owners)]
+            for node, name in zip(nodes, names, strict=True):
+                node.name = name
+            with suppress(InputFileError):
+                runs = profiled(resolved)
+                owner = {name: v for name, v in zip(names, owners, strict=True) if v >= 0}
     totals = np.zeros((how.repeats, count))
     for name, (_, durations) in runs.items():
         if name in owner:
@@ -335,29 +345,6 @@ def _typical(seconds: np.ndarray[Any, Any]) -> float:
 def _unowned(runs: Runs, owner: Mapping[str, int]) -> bool:
     """True if a node ran whose owner is unknown; nodes of bodies have theirs."""
     return any(name not in owner and not _BODY.search(name) for name in runs)
-
-
-def _rerun(
-    resolved: ModelProto,
-    owners: Sequence[int],
-    runs: Runs,
-    owner: dict[str, int],
-    where: tuple[Path, Measurement, Weights, Mapping[str, Any]],
-) -> tuple[Runs, dict[str, int]]:
-    """Profile the resolved model with names of ours: ONNX Runtime leaves some without any.
-
-    A resolved model that does not load again, since names in its bodies repeat, leaves the
-    first runs; what has no owner there counts for nobody.
-    """
-    folder, how, weights, feeds = where
-    names = [f"n{v}#{position}" for position, v in enumerate(owners)]
-    for node, name in zip(resolved.graph.node, names, strict=True):
-        node.name = name
-    try:
-        runs = _profiled(resolved, folder, "disable", how, weights, feeds)[0]
-    except InputFileError:
-        return runs, owner
-    return runs, {name: v for name, v in zip(names, owners, strict=True) if v >= 0}
 
 
 _SMALL_ELEMENTS = 256

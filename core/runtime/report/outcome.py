@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dnnp.core.model.text import shown_bytes, shown_seconds, table
+from dnnp.core.model.text import counted, shown_bytes, shown_seconds, table
 from dnnp.core.runtime.model.device_mapping import providers_of
 from dnnp.core.runtime.model.providers import Left
 from dnnp.core.runtime.model.session import Place, SessionConfig
@@ -193,16 +193,16 @@ class Outcome:
 
     def lines(self) -> list[str]:
         """The tables and sentences for people."""
-        stages = self.pipeline.stages
-        devices = [s.where for s in stages]
-        homes = map(where, self.pipeline.homes)
-        devices = [f"{d} on {home}" if home else d for d, home in zip(devices, homes, strict=True)]
-        lines = stage_table(devices, [s.load_s for s in stages], self.timing)
+        stages, predicted = self.pipeline.stages, [stage.load_s for stage in self.pipeline.stages]
+        devices = [
+            f"{stage.where} on {where(home)}" if where(home) else stage.where
+            for stage, home in zip(stages, self.pipeline.homes, strict=True)
+        ]
+        lines = stage_table(devices, predicted, self.timing)
         if self.timing.moved is not None:
             lines += ["", *transfer_table(self.timing.moved)]
         names = [stage.device for stage in stages]
         if self.checks.shards and len({*names}) < len(names):
-            predicted = [stage.load_s for stage in stages]
             lines += ["", *device_table(names, predicted, self.timing.loads_s)]
         slowest = max(sums_by(names, self.timing.loads_s).values(), default=0.0)
         lines += ["", *timing_lines(self.timing, self.checks.forecast, slowest)]
@@ -215,14 +215,14 @@ class Outcome:
             lines.append(self._verdict_line(self.verdict))
         if self.others:
             devices_used = self.pipeline.devices
-            names = [
-                _way(mode, config.threads, k, devices_used) for mode, config, k, _ in self.others
+            ways = [
+                (_way(mode, config.threads, k, devices_used), timing)
+                for mode, config, k, timing in self.others
             ]
-            timings = [timing for _, _, _, timing in self.others]
-            lines += ["", *comparison_table(list(zip(names, timings, strict=True)))]
+            lines += ["", *comparison_table(ways)]
             lines += [
                 f"disturbed   {OTHERS} took {timing.lost:.0%} of the processors from: {name}"
-                for name, timing in list(zip(names, timings, strict=True))[1:]
+                for name, timing in ways[1:]
                 if is_disturbed(timing)
             ]
         if self.choice is not None:
@@ -266,13 +266,13 @@ class Outcome:
 
 
 def _way(mode: str, threads: int, k: int, devices: int) -> str:
-    cores = f"{threads} thread{'s' if threads > 1 else ''}"
+    width = counted(threads, "thread")
     if mode == "pipeline":
         spread = f" on {devices} devices" if devices > k else ""
-        return f"pipeline, {k} stage{'s' * (k != 1)}{spread}, {cores} each"
+        return f"pipeline, {counted(k, 'stage')}{spread}, {width} each"
     if mode == "whole":
-        return f"whole model, {cores}"
-    return f"{k} replica{'s' if k > 1 else ''} in one process, {cores} each"
+        return f"whole model, {width}"
+    return f"{counted(k, 'replica')} in one process, {width} each"
 
 
 def _record(
@@ -348,7 +348,7 @@ def link_kind(tail: Sequence[Any], head: Sequence[Any]) -> str:
     Parameters
     ----------
     tail, head
-        Where the tensors of each replica lie: see `stages.Memory`.
+        Where the tensors of each replica lie: see `session.Memory`.
     """
     found = {_kind(a, b) for a in tail for b in head}
     return max(found, key=KINDS.index, default="shared")
@@ -366,18 +366,21 @@ ENOUGH = 10
 """Samples from which on a rate can be compared with the median times of the stages."""
 
 
+def _shown(predicted_s: float, measured_s: float | None) -> list[str]:
+    """Cells of a table: predicted and measured time, and their ratio."""
+    if measured_s is None:
+        return [shown_seconds(predicted_s), "-", "-"]
+    ratio = f"{measured_s / predicted_s:.2f}" if predicted_s > 0 else "-"
+    return [shown_seconds(predicted_s), shown_seconds(measured_s), ratio]
+
+
 def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Timing) -> list[str]:
     """Lines that compare predicted and measured load, stage by stage."""
     rows = []
     for i, (device, predicted) in enumerate(zip(devices, predicted_s, strict=True)):
-        measured = timing.loads_s[i]
-        ratio = f"{measured / predicted:.2f}" if predicted > 0 and timing.samples else "-"
-        shown = shown_seconds(measured) if timing.samples else "-"
-        rows.append(
-            [str(i), device, shown_seconds(predicted), shown, ratio, f"{timing.bubbles[i]:.1%}"]
-        )
-    header = ["stage", "device", "predicted", "measured", "ratio", "bubble"]
-    return table(header, rows)
+        times = _shown(predicted, timing.loads_s[i] if timing.samples else None)
+        rows.append([str(i), device, *times, f"{timing.bubbles[i]:.1%}"])
+    return table(["stage", "device", "predicted", "measured", "ratio", "bubble"], rows)
 
 
 def sums_by(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
@@ -393,11 +396,10 @@ def device_table(
 ) -> list[str]:
     """Lines that compare predicted and measured load of each device, whatever parts it runs."""
     parts, predicted = Counter(devices), sums_by(devices, predicted_s)
-    rows = []
-    for device, measured in sums_by(devices, measured_s).items():
-        ratio = f"{measured / predicted[device]:.2f}" if predicted[device] > 0 else "-"
-        times = [shown_seconds(predicted[device]), shown_seconds(measured), ratio]
-        rows.append([device, str(parts[device]), *times])
+    rows = [
+        [device, str(parts[device]), *_shown(predicted[device], measured)]
+        for device, measured in sums_by(devices, measured_s).items()
+    ]
     return table(["device", "parts", "predicted", "measured", "ratio"], rows)
 
 
@@ -405,18 +407,8 @@ def transfer_table(moved: MovedFigures) -> list[str]:
     """Lines that compare predicted and measured time of each transfer."""
     rows = []
     for t, measured, size in zip(moved.transfers, moved.measured_s, moved.bytes, strict=True):
-        ratio = f"{measured / t.time_s:.2f}" if t.time_s > 0 else "-"
         way = "blocking" if t.blocking else "non-blocking"
-        rows.append(
-            [
-                t.name,
-                way,
-                shown_bytes(size),
-                shown_seconds(t.time_s),
-                shown_seconds(measured),
-                ratio,
-            ]
-        )
+        rows.append([t.name, way, shown_bytes(size), *_shown(t.time_s, measured)])
     return table(["transfer", "", "bytes", "predicted", "measured", "ratio"], rows)
 
 

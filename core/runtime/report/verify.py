@@ -117,9 +117,9 @@ def drawing_nodes(model: ModelProto) -> list[str]:
 class Difference:
     """Difference of two values of one tensor."""
 
-    max_abs: float
+    max_abs: float = 0.0
     """Largest difference where both are finite."""
-    max_rel: float
+    max_rel: float = 0.0
     """The same over the largest magnitude expected."""
     fault: str = ""
     """Why they do not agree; empty: they do."""
@@ -134,15 +134,15 @@ def compare_values(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
     if isinstance(expected, list) or isinstance(got, list):
         return _compare_lists(expected, got, tolerance)
     if expected is None or got is None:
-        return Difference(0.0, 0.0, "" if expected is got else "one of them is empty")
+        return Difference(fault="" if expected is got else "one of them is empty")
     a, b = np.asarray(expected), np.asarray(got)
     if a.dtype != b.dtype:
-        return Difference(0.0, 0.0, f"dtype {b.dtype}, expected {a.dtype}")
+        return Difference(fault=f"dtype {b.dtype}, expected {a.dtype}")
     if a.shape != b.shape:
-        return Difference(0.0, 0.0, f"shape {list(b.shape)}, expected {list(a.shape)}")
+        return Difference(fault=f"shape {list(b.shape)}, expected {list(a.shape)}")
     if a.dtype.kind == "O" or a.dtype.kind in "US":
         wrong = int((a != b).sum())
-        return Difference(0.0, 0.0, f"{wrong} strings differ" if wrong else "")
+        return Difference(fault=f"{wrong} strings differ" if wrong else "")
     if a.dtype.kind in "biu":
         return _compare_exact(a, b)
     return _compare_floats(_widen(a), _widen(b), tolerance)
@@ -155,7 +155,7 @@ def _widen(array: Array) -> Array:
 def _compare_exact(a: Array, b: Array) -> Difference:
     wrong = int((a != b).sum())
     if not wrong:
-        return Difference(0.0, 0.0)
+        return Difference()
     error = float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
     scale = float(np.abs(a.astype(np.float64)).max()) or 1.0
     return Difference(error, error / scale, f"{wrong} of {a.size} values differ")
@@ -183,7 +183,7 @@ def _compare_floats(a: Array, b: Array, tolerance: Tolerance) -> Difference:
 
 def _compare_lists(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
     if not (isinstance(expected, list) and isinstance(got, list)) or len(expected) != len(got):
-        return Difference(0.0, 0.0, "sequences of different length")
+        return Difference(fault="sequences of different length")
     parts = [compare_values(a, b, tolerance) for a, b in zip(expected, got, strict=True)]
     return Difference(
         max((p.max_abs for p in parts), default=0.0),
