@@ -25,7 +25,7 @@ def _schema(*_: object) -> str:
 
 
 class _Printed(Options):
-    """What is printed, and in which form."""
+    """Options of what is printed."""
 
     # fmt: off
     json: bool = option(

@@ -18,7 +18,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.options.table import Options, option
 
 HELP = "help"
-"""What stands in place of a command, for its help or the list of all."""
+"""Word in place of a command, for its help or the list of all."""
 
 
 def _completion(_: object, shell: str) -> str:
@@ -28,7 +28,7 @@ def _completion(_: object, shell: str) -> str:
 
 
 class _Front(Options):
-    """What it takes where no command is named."""
+    """Options of `dnnp` where no command is named."""
 
     # fmt: off
     help: bool = option(
@@ -43,7 +43,7 @@ class _Front(Options):
 
 
 class _FrontCommand(Command):
-    """What is left to do where no command is named: help, and what is wrong."""
+    """`dnnp` where no command is named: help, and what is wrong."""
 
     def parser(self) -> Parser:
         """Its own options, and the list of commands."""

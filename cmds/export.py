@@ -13,7 +13,7 @@ from dnnp.options.table import Options, option
 
 
 class _Output(Options):
-    """Where it writes."""
+    """Option of the output."""
 
     # fmt: off
     output: str = option(

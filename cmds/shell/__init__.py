@@ -1,1 +1,1 @@
-"""What all commands share: options, messages, Ctrl-C, files, the way to an exit status."""
+"""Base of all commands: options, messages, Ctrl-C, files, the way to an exit status."""

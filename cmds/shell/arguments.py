@@ -44,7 +44,7 @@ def rows_of(kinds: Iterable[type[Options]]) -> Iterable[tuple[str, Option]]:
 
 
 def _about(row: Option) -> dict[str, Any]:
-    """What argparse is told of a row."""
+    """Arguments of `add_argument` for a row."""
     about: dict[str, Any] = {"help": argparse.SUPPRESS if row.knob else row.help.replace("%", "%%")}
     if row.show is not None:
         about |= {"action": _Show, "const": row.show, "nargs": 0 if row.kind == "bool" else None}

@@ -1,4 +1,4 @@
-"""What every command shares: its options, and the way from its start to its exit status.
+"""Base of every command: its options, and the way from its start to its exit status.
 
 Start-up time matters here: nothing heavier than argparse is imported at module level.
 
@@ -44,7 +44,7 @@ INTERRUPTED = 130
 
 
 def version(tool: str) -> str:
-    """What `--version` prints."""
+    """Text of `--version`."""
     from dnnp.formats.header import RELEASE
 
     return f"{tool} {RELEASE}\n"
@@ -57,7 +57,7 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 class Output(Options):
-    """Where a command writes."""
+    """Option of the output."""
 
     # fmt: off
     output: str = option(
@@ -67,7 +67,7 @@ class Output(Options):
 
 
 class Common(Options):
-    """What every command takes."""
+    """Options of every command."""
 
     # fmt: off
     quiet: bool = option(
@@ -167,7 +167,7 @@ class Command:
         return parser
 
     def page(self) -> str:
-        """What is used most, and two examples; at most 40 lines."""
+        """Help on what is used most, and two examples; at most 40 lines."""
         what = "[MODEL]" if self._model else "[STREAM]..." if self._many_streams else "[STREAM]"
         said = wrap(f"{self.summary[0].upper()}{self.summary[1:]}.", 80)
         text = [f"Usage: {self.name} [OPTION]... {what}", *said, ""]
@@ -257,7 +257,7 @@ class Command:
 
 
 def _status_of(action: Callable[[], int], context: Context) -> int:
-    """What an action returns; every error becomes a line and a status."""
+    """Do an action and return its status; every error becomes a line and a status."""
     try:
         return action()
     except DnnpError as error:
@@ -297,7 +297,7 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
 
 
 def _refusal(error: OSError) -> str:
-    """What the system refused, and why."""
+    """Say what the system refused, and why."""
     if error.errno == errno.ENOMEM:
         return f"{error.filename}: out of memory" if error.filename else "out of memory"
     if error.errno is not None:
@@ -403,7 +403,7 @@ def mind_memory() -> None:
 
 
 def for_memory(error: BaseException | None) -> bool:
-    """Whether an error is one for want of memory.
+    """Tell whether an error is one for want of memory.
 
     Python 3.11 has no memory for the frame of a call, and says that it knows no reason.
     """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 FILES = ("FILE", "FILE|LIST", "PATH", "DIR", "STREAM", "MODEL", "NAME|FILE", "RULES")
-"""How the values that are files are called."""
+"""Names of values that are files."""
 
 
 class Argument(NamedTuple):
@@ -23,13 +23,13 @@ class Argument(NamedTuple):
     """Empty: positional."""
     help: str
     value: str
-    """What its value is called; empty: it takes none."""
+    """Name of its value; empty: it takes none."""
     optional: bool
-    """Whether the value may be left out."""
+    """True where the value may be left out."""
     words: tuple[str, ...]
     """Values, if they have names."""
     files: bool
-    """Whether the value may be a file."""
+    """True where the value may be a file."""
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
@@ -38,7 +38,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> list[Argument]:
-    """What a command takes, in the order of its help."""
+    """List what a command takes, in the order of its help."""
     found = []
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:

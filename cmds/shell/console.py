@@ -35,13 +35,13 @@ CLEAR = "\r\x1b[K"
 """Clears the line of a terminal on which the cursor is."""
 
 TICK_S = 1.0
-"""How often a bar is drawn anew while nothing new is told."""
+"""Interval in which a bar is drawn anew while nothing new is told, seconds."""
 
 REDRAWN_S = 0.1
-"""How often it is drawn at most."""
+"""Least interval between two drawings, seconds."""
 
 PATIENCE_S = 1.0
-"""How long work may take without a bar on a terminal."""
+"""Time that work may take without a bar on a terminal, seconds."""
 
 LINE_S = 30.0
 """Time between two lines, and before the first, where there is no terminal."""
@@ -51,17 +51,17 @@ BAR, WIDE = 20, 110
 
 
 def draws(console: TextIO) -> bool:
-    """Whether bars can be drawn: on a terminal that can clear a line."""
+    """Tell whether bars can be drawn: on a terminal that can clear a line."""
     return console.isatty() and is_able()
 
 
 def is_able() -> bool:
-    """Whether the terminal, if there is one, can clear a line."""
+    """Tell whether the terminal, if there is one, can clear a line."""
     return os.environ.get("TERM", "dumb") != "dumb"
 
 
 class Progress(Bar):
-    """Where long work stands: one line, drawn again and again on a terminal; elsewhere a line now
+    """Progress of long work: one line, drawn again and again on a terminal; elsewhere a line now
     and then.
 
     Parameters
@@ -99,7 +99,7 @@ class Progress(Bar):
         self._begun = clock()
         self._due = self._begun + (PATIENCE_S if self._drawn else LINE_S)
         self._there = ""
-        """What stands on the terminal now."""
+        """Text that stands on the terminal now."""
         self._under_way = allocate_lock()
         self._under_way.acquire()
         self._closed = False
@@ -150,7 +150,7 @@ class Progress(Bar):
             self._there = line
 
     def _line(self, elapsed_s: float, width: int = 0) -> str:
-        """What is said after some seconds, in `width` characters; 0: in as many as it takes."""
+        """Line after some seconds, in `width` characters; 0: in as many as it takes."""
         standing, limit_s = self._standing, self._limit_s
         share, time = standing.share, f"{elapsed_s:.0f} s"
         if limit_s:

@@ -1,4 +1,4 @@
-"""What a running command sees of the world: its streams, its messages, Ctrl-C."""
+"""Streams, messages and interrupts of a running command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Context(Caller):
-    """What a running command sees of the world: its streams, its messages, Ctrl-C."""
+    """Streams, messages and interrupts of a running command."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Context(Caller):
         """Standard error, as text."""
         self.output = "-"
         self.outputs = Outputs()
-        """What the command is going to write; it must spare what it reads."""
+        """Outputs of the command; it must spare what it reads."""
         self.quiet = False
         self.verbose = False
         self.timings = False
@@ -218,7 +218,7 @@ class Context(Caller):
 
 
 def reason_of(error: OSError) -> str:
-    """Why the system refused something, in words."""
+    """Say why the system refused something."""
     return error.strerror or str(error) or type(error).__name__
 
 

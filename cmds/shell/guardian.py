@@ -31,7 +31,7 @@ from dnnp.formats import files
 INTERRUPTED = 130
 
 POLL_S = 0.05
-"""How often limits are looked at."""
+"""Interval in which limits are looked at, seconds."""
 
 WHOLE_S = 10.0
 """Most that the end of a command waits for what has to be done whole, seconds."""
@@ -137,7 +137,7 @@ def _tell(pipe: int, path: str, there: bool) -> None:
 
 
 class _Watch:
-    """What the parent does."""
+    """Work of the parent."""
 
     def __init__(
         self, name: str, child: int, board: Board, pipe: int, signals: Iterable[int]
@@ -192,7 +192,7 @@ class _Watch:
                         self._paths.pop(word[1:], None)
 
     def _excess(self) -> str:
-        """Which limit is exceeded, if any."""
+        """Name the limit that is exceeded, if any."""
         now = time.monotonic()
         tasks = [*self._board.under_way()]
         for what, due, seconds in tasks:

@@ -101,7 +101,7 @@ def _paths(args: argparse.Namespace, dest: str) -> list[str]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two names stand for one file, there or not; devices and pipes may be used twice."""
+    """Tell whether two names are one file, there or not; devices and pipes may be used twice."""
     try:
         found = os.stat(one), os.stat(other)
     except (OSError, ValueError):
@@ -114,7 +114,7 @@ def _is_special(found: os.stat_result) -> bool:
 
 
 def _inside(path: str, folder: str) -> bool:
-    """Whether a file lies in a folder."""
+    """Tell whether a file lies in a folder."""
     return os.path.isdir(folder) and os.path.realpath(path).startswith(
         os.path.join(os.path.realpath(folder), "")
     )

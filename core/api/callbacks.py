@@ -1,4 +1,4 @@
-"""Who asks for a step: hears what it has to say, and opens the files that options name."""
+"""Callbacks and file access for API steps."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Bar:
 
 
 class Caller:
-    """Who asks for a step; this one passes warnings on and keeps the rest to itself."""
+    """Callbacks of a step; these pass warnings on and ignore the rest."""
 
     interrupted: bool = False
-    """Whether somebody wants the step to end with what it has. Looked at often."""
+    """True where the step is to end with what it has. Looked at often."""
     began: float | None = None
-    """When the input was there, on the clock of `time.monotonic`: limits of time count from it."""
+    """Time at which the input was there, by `time.monotonic`: limits of time count from it."""
 
     def warn(self, message: str) -> None:
         """Told what the user must know."""
@@ -82,7 +82,7 @@ class Caller:
         return read_file(path)
 
     def standard_input(self, option: str) -> BinaryIO:
-        """What an option says to read from standard input.
+        """Standard input, where an option says to read it.
 
         Raises
         ------

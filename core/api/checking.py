@@ -49,10 +49,10 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found out; what the graph does not hold, or was not asked for, is None."""
+    """Findings of a check; what the graph does not hold, or was not asked for, is None."""
 
     violations: Sequence[Violation]
-    """What does not hold."""
+    """Violations: whatever does not hold."""
     counts: dict[str, int]
     """Number of records, by type."""
     plan: Plan | None = None
@@ -62,15 +62,15 @@ class Findings:
     micro_batches: int = 0
     """Of the schedule."""
     in_seconds: bool = False
-    """Whether times are in seconds; else their unit is not known."""
+    """True where times are in seconds; else their unit is not known."""
     unknown: str = ""
-    """What the costs of the plan leave out, in words."""
+    """Costs of the plan that are not known, in words."""
     gates: tuple[Gate, ...] = ()
     """Those that were asked for."""
 
     @property
     def ok(self) -> bool:
-        """Whether all holds, and all that was asked for is verified."""
+        """True where all holds, and all that was asked for is verified."""
         return not self.violations
 
     @property
@@ -86,7 +86,7 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong; something may not be verified, or not checkable."""
+        """True where nothing is wrong; something may not be verified, or not checkable."""
         return {violation.kind for violation in self.violations} <= {"unverified", "unchecked"}
 
     @property
@@ -200,7 +200,7 @@ def check(graph: Graph, options: CheckOptions) -> Findings:
 
 
 def check_stream(stream: Stream, options: CheckOptions) -> Findings:
-    """What was found out about a stream; see `check`. Gates that fail are in what is returned."""
+    """Check a stream; see `check`. Gates that fail are in what is returned."""
     with options.caller.progress("checking") as bar:
         found = _findings(stream, options, bar)
     unjudged = [name for gate in found.gates for name in gate.unjudged]

@@ -128,7 +128,7 @@ def installed_version() -> str:
 
 
 def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
-    """What ONNX Runtime fuses in the stream's model, by node positions.
+    """Find what ONNX Runtime fuses in the stream's model, by node positions.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _some(names: list[str]) -> str:
 
 
 def _why_not(options: CoarsenOptions, n: int, result: Coarsening) -> str:
-    """Why there are not as many groups as asked for."""
+    """Say why there are not as many groups as asked for."""
     g, wanted = result.clustering.g, options.to
     if not result.stuck:
         what = f"the graph has {counted(n, 'node')}" if g == n else "the other options left no more"
@@ -235,7 +235,7 @@ def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:
 
 
 def _summary(n: int, result: Coarsening) -> str:
-    """How many groups, and how many by each rule."""
+    """Count the groups, and those of each rule, in words."""
     counts = Counter(rule for rule in result.rules if rule)
     parts = ", ".join(f"{count} {rule}" for rule, count in counts.most_common())
     found = f"{counted(n, 'node')} -> {counted(result.clustering.g, 'group')}"

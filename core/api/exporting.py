@@ -192,12 +192,12 @@ _LEFT_OUT = {
     "unused": "inputs that no output depends on",
     "idle": "stages that no output depends on",
 }
-"""What Triton's ensembles cannot have -> what it is."""
+"""Things that Triton's ensembles cannot have -> their description."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is exported."""
+    """Contents of an export."""
 
     manifest: dict[str, Any]
     stages: Sequence[StageModel]

@@ -28,9 +28,9 @@ class Gate(NamedTuple):
     """Option that sets it, without dashes in front."""
     limit: float
     value: float | None
-    """What was judged; None: it is not known, since something does not hold."""
+    """The value that is judged; None: it is not known, since something does not hold."""
     subject: str
-    """What that was said of: `plan`, `schedule`, `run`, `stage 2 on v100/0`."""
+    """Subject of the value: `plan`, `schedule`, `run`, `stage 2 on v100/0`."""
     holds: bool
     words: str
     """The value against its limit."""
@@ -50,7 +50,7 @@ class Gate(NamedTuple):
 
 
 class Recomputed(NamedTuple):
-    """What the checker found, as far as gates judge it."""
+    """Findings of the checker that gates judge."""
 
     plan: Plan | None
     report: PlanReport | None
@@ -59,7 +59,7 @@ class Recomputed(NamedTuple):
 
 
 class _Need(NamedTuple):
-    """What something needs of the memory of a device, bytes."""
+    """Memory that something needs on a device, bytes."""
 
     subject: str
     device: str
@@ -88,7 +88,7 @@ def require(stream: Stream, options: CheckOptions) -> None:
 
 
 def _missing(stream: Stream, what: str, field: str) -> str:
-    """Why neither throughput nor latency is known; empty: it is. `field` of a run, or empty."""
+    """Say why throughput or latency is not known; empty: it is. `field` of a run, or empty."""
     scheduled = bool(stream.get("schedule"))
     if field:
         run = _run(stream)
@@ -141,7 +141,7 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
 
 
 def in_words(gates: Sequence[Gate]) -> str:
-    """Which gates do not hold, on one line; empty: all do."""
+    """Name the gates that do not hold, on one line; empty: all do."""
     return "; ".join(f"{gate.words} (--{gate.name})" for gate in gates if not gate.holds)
 
 
@@ -172,7 +172,7 @@ def _share(need: _Need) -> float:
 
 
 def _needs(stream: Stream, found: Recomputed) -> list[_Need]:
-    """What stages need, those of one device together, and what devices hold in a schedule."""
+    """List what stages need, those of one device together, and what devices hold in a schedule."""
     needs: list[_Need] = []
     if found.plan is not None and found.report is not None:
         room = {d.name: math.inf if d.is_cpu else d.memory_bytes for d in found.plan.devices}

@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def method(self) -> str:
-        """What found it."""
+        """Name of the method that found it."""
         return str(self.record["method"])
 
     @property
@@ -99,7 +99,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Bound:
-    """What is proven about every split of the plan's validity."""
+    """A lower bound for every split of the plan's validity."""
 
     record: View
 
@@ -129,11 +129,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When every stage runs every micro-batch."""
+    """Start and end of every micro-batch in every stage."""
 
     record: View
     blocks: tuple[View, ...]
-    """What runs when."""
+    """Records of the blocks."""
 
     def __repr__(self) -> str:
         return (
@@ -143,7 +143,7 @@ class Schedule:
 
     @property
     def micro_batches(self) -> int:
-        """How many run."""
+        """Number of micro-batches."""
         return int(self.record["micro_batches"])
 
     @property
@@ -163,7 +163,7 @@ class Schedule:
 
     @property
     def method(self) -> str:
-        """What made it."""
+        """Name of the method that made it."""
         return str(self.record["method"])
 
 
@@ -198,7 +198,7 @@ class Graph:
 
     @property
     def header(self) -> View:
-        """Where the graph comes from, and every step that it went through."""
+        """Source of the graph, and every step that it went through."""
         return MappingProxyType(self._stream.header)
 
     @property
@@ -208,7 +208,7 @@ class Graph:
 
     @property
     def tensors(self) -> tuple[View, ...]:
-        """What the operators read and write."""
+        """Tensors that the operators read and write."""
         return self.records("tensor")
 
     @property
@@ -228,7 +228,7 @@ class Graph:
 
     @property
     def bound(self) -> Bound | None:
-        """What was proven about the plan, if anything was."""
+        """The proof about the plan, if there is one."""
         return next(map(Bound, self.records("bound")), None)
 
     @property
@@ -239,7 +239,7 @@ class Graph:
 
     @property
     def runs(self) -> tuple[View, ...]:
-        """What was measured when it ran."""
+        """Records of its runs."""
         return self.records("run")
 
     def stream(self) -> Stream:

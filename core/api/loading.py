@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class DirectedGraph(Protocol):
-    """What is asked of a graph of networkx, which need not be installed."""
+    """Interface of a graph of networkx, which need not be installed."""
 
     nodes: Any
     edges: Any
 
     def is_directed(self) -> bool:
-        """Whether its edges have directions."""
+        """Tell whether its edges have directions."""
 
 
 LAYERED_NODES = 200
@@ -258,7 +258,7 @@ def _imported(made: Stream, options: ImportOptions, *words: str) -> Graph:
 
 
 def _of_networkx(graph: DirectedGraph, options: ImportOptions) -> Graph:
-    """What a graph in memory holds; options for files do not fit it."""
+    """Read a graph in memory; options for files do not fit it."""
     words = options.replaced(name=None).words()
     if words:
         raise UsageError(f"a graph of networkx: {words[0]} is for files")
@@ -266,7 +266,7 @@ def _of_networkx(graph: DirectedGraph, options: ImportOptions) -> Graph:
 
 
 def _of_stream(data: bytes, name: str, options: ImportOptions) -> Graph:
-    """What a stream holds; options for models do not fit it."""
+    """Read a stream; options for models do not fit it."""
     if options.words():
         raise UsageError(f"{name} is a stream: {options.words()[0]} is for models")
     stream = read_bytes(data, name)
@@ -276,7 +276,7 @@ def _of_stream(data: bytes, name: str, options: ImportOptions) -> Graph:
 
 
 def _is_stream(path: str) -> bool:
-    """Whether a file begins like a stream; one that cannot be read does not."""
+    """Tell whether a file begins like a stream; one that cannot be read does not."""
     try:
         with open(path, "rb") as file:
             first = file.readline(LONGEST_HEADER)

@@ -182,7 +182,7 @@ def _report_errors(
 
 
 def _members(record: Record) -> object:
-    """What tells that two records stand for the same operators."""
+    """Key that is equal where two records stand for the same operators."""
     return record["id"], record.get("nodes", record.get("op"))
 
 

@@ -202,7 +202,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
 
 @dataclass(frozen=True)
 class _Course:
-    """What of a plan runs, and what is predicted of that."""
+    """The parts of a plan that run, and what is predicted of them."""
 
     plan: Plan
     parts: Sequence[Stage]
@@ -270,7 +270,7 @@ def _weights(
 def _checks(
     options: RunOptions, pipeline: Pipeline, course: _Course, offer: Offer | None
 ) -> Checks:
-    """What to do besides measuring."""
+    """Checks besides measuring."""
     tolerance = None
     if options.verify:
         tf32 = may_use_tf32(pipeline.homes, pipeline.config)
@@ -300,7 +300,7 @@ def _check_links(options: RunOptions, stream: Stream, program: Program | None) -
 
 
 def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
-    """What all sessions have in common; the providers are those of this build.
+    """Settings that all sessions have in common; the providers are those of this build.
 
     Raises
     ------
@@ -326,7 +326,7 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
 
 
 def _rules(options: RunOptions) -> Rules:
-    """What holds for workers that are no threads."""
+    """Limits of workers that are no threads."""
     caller = options.caller
     return Rules(
         options.retries, allowed_seconds(), allowed_bytes(), caller.note, lambda: caller.interrupted
@@ -334,7 +334,7 @@ def _rules(options: RunOptions) -> Rules:
 
 
 def _watch(caller: Caller, shown: Shown, *, compare: bool) -> RunCallbacks:
-    """How a run talks to whoever asked for it."""
+    """Callbacks of a run."""
     # The same samples go through several times more where ways to run the model are compared.
     measured = MEASURED if compare else 1.0
 

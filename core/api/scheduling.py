@@ -73,7 +73,7 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
 
 
 def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, str | None]:
-    """What is scheduled, and the digest of its plan if it has one."""
+    """Find what is scheduled, and the digest of its plan if it has one."""
     if options.given is not None:
         mode = "non-blocking" if options.transfers == "model" else options.transfers
         return limited_placement(options.given, options, mode), None

@@ -31,7 +31,7 @@ PATIENCE = 2.25
 """Times as long as compiling takes that such a search would rather not compile."""
 
 _told: WeakSet[Caller] = WeakSet()
-"""Who is told when kernels are compiled."""
+"""Callbacks that are told when kernels are compiled."""
 
 
 def run_of(
@@ -94,7 +94,7 @@ class Shown:
 
 @contextmanager
 def or_interrupted(caller: Caller) -> Iterator[None]:
-    """Where there is nothing to show since it was interrupted, say that, not which limit was met.
+    """Say that it was interrupted, not which limit was met, where there is nothing to show.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def little_effort(method: Method, kind: str, units: int) -> float | None:
 
 
 def is_heavy(method: Method, kind: str) -> bool:
-    """Whether a method is mostly a kernel that is compiled, and surely worth loading."""
+    """Tell whether a method is mostly a kernel that is compiled, and surely worth loading."""
     kernel = method.kernel(kind)
     return kernel is not None and not is_cold(kernel)
 
@@ -137,7 +137,7 @@ def note_compiling(caller: Caller) -> None:
 
 
 def _compiling() -> str:
-    """What to say when kernels are compiled."""
+    """Message for when kernels are compiled."""
     from dnnp.core.kernels.folders import folders, writable
 
     if writable() is not None:

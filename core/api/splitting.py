@@ -145,7 +145,7 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
 
 
 def _cut_short(caller: Caller, plan: Plan) -> bool:
-    """Whether a search was interrupted that might have found more."""
+    """Tell whether a search was interrupted that might have found more."""
     return caller.interrupted and plan.status == "feasible"
 
 
@@ -237,7 +237,7 @@ def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: Split
 
 
 def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
-    """What is asked of the method."""
+    """Collect what is asked of the method."""
     (method,) = options.methods
     sequence, priorities = _order_files(options, problem, method)
     training = Training()
@@ -263,7 +263,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
 def _order_files(
     options: SplitOptions, problem: SplitProblem, method: str
 ) -> tuple[Ints | None, Floats | None]:
-    """What the options `sequence` and `priorities` hold, if they are for this method."""
+    """Read what the options `sequence` and `priorities` hold, if they are for this method."""
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None and method in ("slice", "greedy"):
         from dnnp.core.split.slicing.decoder import given_order
@@ -348,7 +348,7 @@ def name_idle_options(options: SplitOptions) -> None:
 
 
 def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
-    """What a method heeds, or a given split does."""
+    """List the options that a method heeds, or a given split."""
     if options.objective == "latency":
         return () if options.eval is not None else LATENCY[method].heeds
     if options.eval is not None:

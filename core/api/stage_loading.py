@@ -42,7 +42,7 @@ class Stages:
         return list(self._outputs)
 
     def run(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """What the model makes of a sample: name -> array for its inputs, and for its outputs.
+        """Compute the outputs of the model for a sample: name -> array, as for its inputs.
 
         Raises
         ------

@@ -23,7 +23,7 @@ O = TypeVar("O", bound="Options")  # noqa: E741
 def json_in(
     value: str | os.PathLike[str] | Sequence[Any], flag: str, caller: Caller
 ) -> tuple[bytes, str]:
-    """What is in the JSON file that an option names, or a list as JSON; and a name of it."""
+    """Read the JSON file that an option names, or make JSON of a list; with a name for messages."""
     if isinstance(value, str | os.PathLike):
         return caller.read_input(os.fspath(value)), os.fspath(value)
     import orjson

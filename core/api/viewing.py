@@ -136,7 +136,7 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
 
 
 def read_facts(stream: Stream) -> Facts:
-    """What a stream says, for all views; raises what `view` does."""
+    """Read what a stream says, for all views; raises what `view` does."""
     from dnnp.core.view.facts import facts_of
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.plans.read import read_plan
@@ -233,4 +233,4 @@ def _onnx(facts: Facts, options: ViewOptions) -> bytes:
 _DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {
     "svg": _svg, "html": _html, "dot": _dot, "graphml": _graphml, "trace": _trace, "onnx": _onnx,
 }  # fmt: skip
-"""What makes each other view, of one stream."""
+"""View of one stream -> the function that makes it."""

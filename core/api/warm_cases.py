@@ -31,7 +31,7 @@ Options = Mapping[str, Any]
 
 
 class Problem(NamedTuple):
-    """What the graph has, and the options that say what is wanted."""
+    """A graph and the options of a split."""
 
     options: Options = MappingProxyType({})
     devices: tuple[Record, ...] = ()
@@ -220,7 +220,7 @@ def _others() -> Iterator[Case]:
 
 
 def _ends(method: Method) -> Options:
-    """What keeps a method from searching on."""
+    """Options that keep a method from searching on."""
     programs = SHORT if "solver" in method.heeds else {}
     return {**(QUICK if "effort" in method.heeds else {}), **programs}
 
@@ -319,7 +319,7 @@ def _add_gradients(nodes: list[Record], node: Any) -> None:
 
 
 CLASSES = ("dev", "other", "cpu")
-"""What the nodes are priced for."""
+"""Device classes that the nodes are priced for."""
 
 
 def main() -> None:

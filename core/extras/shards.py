@@ -1,4 +1,4 @@
-"""What the nodes of a stream take on several devices at once; `dnnp-profile --tensor-parallel`."""
+"""Times of nodes on several devices at once; `dnnp-profile --tensor-parallel`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dnnp.formats.inputs.devices import DeviceSpec
 from dnnp.formats.stream import Stream
 
 MEETING_S = 20e-6
-"""What an exchange counts besides the time of its bytes when a layout is chosen, seconds: devices
+"""Cost of an exchange besides the time of its bytes when a layout is chosen, seconds: devices
 wait for each other, which plans do not price."""
 
 
@@ -157,7 +157,7 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
 
 
 def layout_record(rule: Rule) -> dict[str, Any]:
-    """How a node runs, as its record states it."""
+    """Layout of a node, as its record states it."""
     made: dict[str, Any] = {}
     for name, states in (("input", rule.inputs), ("output", rule.outputs)):
         made[f"{name}s"] = [WHOLE if state == WHOLE else axis_of(state) for state in states]

@@ -1,4 +1,4 @@
-"""What the nodes of a graph of training take on several devices at once.
+"""Times of the nodes of a graph of training on several devices at once.
 
 The layout is chosen along the forward pass, at the price of both: a backward node runs as its
 forward node does, see `dnnp.core.tensor_parallel.layout`. A sum may also be left split along an
@@ -38,7 +38,7 @@ from dnnp.core.training.gradients import rule_of
 from dnnp.formats.stream import Record, Stream
 
 NUMBERS_A_ROW = 3
-"""What a loss over split scores exchanges for each row of them."""
+"""Numbers that a loss over split scores exchanges for each row of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Passes:
 
 
 def paired(stream: Stream, graph: Graph) -> Passes:
-    """Which backward node belongs to which node, and what it makes.
+    """Pair each node with its backward node, and find what that makes.
 
     Raises
     ------
@@ -179,7 +179,7 @@ class _Sharded:
         return own + sum(self.exchange_s(kind, x) for _, kind, x in both)
 
     def sums(self, v: int, rule: Rule) -> Iterator[tuple[int, str, int]]:
-        """What a rule that ends with a sum exchanges: node, kind and tensor."""
+        """List exchanges of a rule that ends with a sum: node, kind and tensor."""
         for x, state in zip(self.writes[v], rule.outputs, strict=True) if rule.reduced else ():
             yield v, (ALL_REDUCE if state == WHOLE else REDUCE_SCATTER), x
             if state != WHOLE and v in self.passes.twin:
@@ -221,7 +221,7 @@ class _Sharded:
 
     @staticmethod
     def _is_expert(rule: Rule) -> bool:
-        """Whether a node is on one device, while others have nodes of other experts."""
+        """Tell whether a node is on one device, while others have nodes of other experts."""
         return any(state in (ADDED, OWNED) for state in rule.outputs)
 
     @staticmethod
@@ -238,7 +238,7 @@ class _Sharded:
 
 
 class _Entries:
-    """What a layout means for the records of nodes and tensors."""
+    """Entries of a layout in the records of nodes and tensors."""
 
     def __init__(self, sharded: _Sharded, layout: Layout) -> None:
         self.all, self.passes, self.t = sharded, sharded.passes, sharded.t
@@ -273,7 +273,7 @@ class _Entries:
         return {"devices": self.t, "time_s": dict(zip(names, seconds, strict=True))}
 
     def _stored(self) -> dict[int, int]:
-        """How parameters and constants are stored: as all readers need them, else whole.
+        """Find how parameters and constants are stored: as all readers need them, else whole.
 
         The search says so of trained parameters.
         """
@@ -324,7 +324,7 @@ class _Entries:
                 entry |= {"memory_bytes": fixed + each, "held_bytes": each}
 
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
-        """What nodes exchange: node, kind and bytes of the whole tensor."""
+        """List what nodes exchange: node, kind and bytes of the whole tensor."""
         size, order = self.all.size, self.passes.order
         for (v, rule), gathered in zip(self.rule.items(), self.layout.gathered, strict=True):
             if v in self.passes.losses:

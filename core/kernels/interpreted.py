@@ -53,7 +53,7 @@ class Twin:
         self._dimensions = DIMENSIONS
 
     def call(self, arguments: tuple[Any, ...], most: int) -> tuple[Any, int]:
-        """What the kernel returns, and the rounds it went; nothing is said about overflow.
+        """Compute what the kernel returns, and count its rounds; nothing is said about overflow.
 
         Raises
         ------
@@ -150,7 +150,7 @@ def _restore(before: list[tuple[np.ndarray, np.ndarray]]) -> None:
 
 
 def _returned(value: Any) -> Any:
-    """What compiled code would return: arrays, and numbers of Python."""
+    """Convert a value to what compiled code would return: arrays, and numbers of Python."""
     if isinstance(value, memoryview):
         return np.asarray(value)
     if isinstance(value, tuple):
@@ -194,7 +194,7 @@ def _counting(function: FunctionType, called: Container[str]) -> CodeType | None
 
 
 def _count(loop: ast.For | ast.While) -> list[ast.stmt]:
-    """What a loop does first in every round."""
+    """Statements at the head of a loop that count its rounds."""
     text = f"{_ROUNDS}[0] -= 1\nif {_ROUNDS}[0] < 0:\n    raise {OverrunError.__name__}"
     body = ast.parse(text).body
     for statement in body:

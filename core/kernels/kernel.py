@@ -37,7 +37,7 @@ _waiting: list[Callable[[], None]] = []
 
 
 class _Allowance:
-    """How far kernels are interpreted from now on."""
+    """Limits up to which kernels are interpreted from now on."""
 
     patience = 1.0
     warm_rounds = WARM_ROUNDS
@@ -85,7 +85,7 @@ class Kernel:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """What numba makes of the function."""
+        """The dispatcher that numba makes of the function."""
         numba = _numba()
         while _waiting:
             _listen(_waiting.pop())
@@ -128,12 +128,12 @@ class Kernel:
 
     @property
     def targetoptions(self) -> Any:
-        """How numba compiles it."""
+        """Options by which numba compiles it."""
         return self.dispatcher.targetoptions
 
     @property
     def stats(self) -> Any:
-        """How many times it was loaded, and how many times compiled."""
+        """Counts of how often it was loaded, and how often compiled."""
         return self.dispatcher.stats
 
     @property
@@ -191,7 +191,7 @@ def part(function: F) -> F:
 
 
 def callee(function: F, **options: Any) -> F:
-    """What only kernels call, and never Python; neither it nor what it calls makes arrays.
+    """Make a kernel that only kernels call; neither it nor what it calls makes arrays.
 
     Taking large tuples of arrays from Python is most of the code of a small kernel.
     """
@@ -276,7 +276,7 @@ def _listen(tell: Callable[[], None]) -> None:
 
 
 def is_cold(function: Callable[..., Any]) -> bool:
-    """Whether a kernel would rather not be called: it is not compiled, nor due to be."""
+    """Tell whether a kernel is neither compiled nor due to be."""
     return isinstance(function, Kernel) and function.is_cold() and not function.is_due()
 
 

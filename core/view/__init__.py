@@ -1,1 +1,1 @@
-"""What people see of a stream: facts joined once, and pictures, tables and pages of them."""
+"""Views of a stream for people: facts joined once, and pictures, tables and pages of them."""

@@ -46,7 +46,7 @@ def _stages(facts: Facts, page: Page) -> list[str]:
 
 
 def _name(facts: Facts) -> str:
-    """What a stream is called in a line."""
+    """Name of a stream in a line."""
     return shortened(facts.stream.name.rpartition("/")[2], NAME)
 
 
@@ -72,7 +72,7 @@ def _lines(family: Sequence[Facts], page: Page) -> list[str]:
 
 
 def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
-    """What is shown of each plan, by column."""
+    """Cells of each plan, by column."""
     plans = [facts.plan for facts in family if facts.plan is not None]
     rows = []
     mixed = len({plan.validity for plan in plans}) > 1
@@ -121,7 +121,7 @@ def families(streams: Sequence[Facts]) -> list[list[Facts]]:
 
 
 def outcomes(plan: Plan) -> list[Plan]:
-    """What each method found that was tried for a plan, as a plan without stages, or the plan."""
+    """List what the methods found that were tried for a plan, as plans without stages."""
     return [
         replace(
             plan, stages=(), tried=(), method=one.method, value=one.value, bound=one.bound,
@@ -133,7 +133,7 @@ def outcomes(plan: Plan) -> list[Plan]:
 
 
 def is_best(plan: Plan, rivals: Sequence[Plan]) -> bool:
-    """Whether none of the rivals with as many devices that promises as much has a smaller value.
+    """Tell whether no rival with as many devices that promises as much has a smaller value.
 
     A plan whose stages form a pipeline is also one that promises less: a free plan has to be
     better than it, not the other way round.
@@ -155,15 +155,15 @@ def shared_bound(plans: Sequence[Plan], known: Sequence[Plan]) -> float:
 
 
 def _holds_for(known: Plan, plan: Plan) -> bool:
-    """Whether the bound of a plan also holds for another."""
+    """Tell whether the bound of a plan also holds for another."""
     return _promises(known) <= _promises(plan) and _asked(known) == _asked(plan)
 
 
 def _asked(plan: Plan) -> tuple[object, ...]:
-    """What a plan was to be found for."""
+    """Key of what a plan was to be found for."""
     return plan.digest, plan.k, plan.options, plan.devices, plan.links
 
 
 def _promises(plan: Plan) -> int:
-    """How much a plan promises: more is stronger."""
+    """Rank of a plan's validity: more is stronger."""
     return VALIDITIES.index(plan.validity)

@@ -1,4 +1,4 @@
-"""What pictures share: colours that everybody can tell apart, text that fits, marks, ticks."""
+"""Elements of pictures: colours that everybody can tell apart, text that fits, marks, ticks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
     height: float
     body: list[str]
     said: str
-    """What it shows, in words."""
+    """Description in words."""
 
 
 def line(x: float, y: float, length: float, opacity: float = 0.15) -> str:

@@ -1,4 +1,4 @@
-"""What all views show of a stream: its graph, plan and results, joined and worked out once."""
+"""Facts of a stream for all views: its graph, plan and results, joined and worked out once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Part:
     times: Floats
     """Compute of each of these on the class of its device, in the unit of the stream's times."""
     layers: str
-    """Which layers it holds, such as `embed .. layer.3 (5 layers)`; empty: names tell none."""
+    """Layers that it holds, such as `embed .. layer.3 (5 layers)`; empty: names tell none."""
     capacity_bytes: float
     """Memory of each of its devices; inf: no limit."""
     measured_s: float | None
@@ -60,20 +60,20 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What a stream says; what it does not hold is None or empty."""
+    """Facts of a stream; what it does not hold is None or empty."""
 
     stream: Stream
     graph: Graph | None
     """None: a schedule of blocks that no model stands behind."""
     units: Clustering | None
-    """What a split moves: groups, or every node alone."""
+    """Units that a split moves: groups, or every node alone."""
     layers: tuple[str, ...]
     """Layer of each unit; empty text: names do not tell."""
     plan: Plan | None
     parts: tuple[Part, ...]
     """The stages, in the order of the pipeline."""
     cuts: tuple[Cut, ...]
-    """What moves between them, the largest first."""
+    """Tensors that move between them, the largest first."""
 
     @property
     def model(self) -> str:
@@ -82,7 +82,7 @@ class Facts:
 
     @property
     def seconds(self) -> bool:
-        """Whether times are in seconds; else their unit is not known."""
+        """True where times are in seconds; else their unit is not known."""
         return self.stream.in_seconds
 
     @property
@@ -291,7 +291,7 @@ LOADS = ("in", "compute", "overflow", "out", "sync")
 SUM_TOLERANCE = 1e-9
 """Relative difference between a load and the sum of its parts that rounding explains."""
 OVERLAP = "parts that overlap count once in a load, but are all in its bar"
-"""What is said below bars that are longer than loads."""
+"""Note below bars that are longer than loads."""
 
 
 def amount(stage: Stage, name: str) -> float:
@@ -306,12 +306,12 @@ def bar_length(stage: Stage) -> float:
 
 
 def longest_bar(parts: Sequence[Part]) -> float:
-    """What bars are drawn to the scale of; 1 where all loads are 0."""
+    """Length of the longest bar; 1 where all loads are 0."""
     return max((bar_length(part.stage) for part in parts), default=0.0) or 1.0
 
 
 def parts_overlap(parts: Sequence[Part]) -> bool:
-    """Whether some load is less than the sum of its parts, as transfers may be hidden."""
+    """Tell whether some load is less than the sum of its parts, as transfers may be hidden."""
     return any(part.stage.load_s < bar_length(part.stage) * (1 - SUM_TOLERANCE) for part in parts)
 
 
@@ -328,7 +328,7 @@ def most_loaded(parts: Sequence[Part], most: int) -> list[int]:
 
 
 def shared_words(facts: Facts) -> list[str]:
-    """What every device takes for stages that all share, in words; empty: there are none."""
+    """Describe what every device takes for stages that all share; empty: there are none."""
     plan = facts.plan
     if plan is None or len(plan.own) == len(plan.stages):
         return []
@@ -337,7 +337,7 @@ def shared_words(facts: Facts) -> list[str]:
 
 
 def working(part: Part) -> Iterator[tuple[float, float]]:
-    """When a stage of a plan for latency computes: start and end of each time."""
+    """Intervals in which a stage of a plan for latency computes: start and end of each."""
     stage = part.stage
     if stage.starts_s:
         for start, time in zip(stage.starts_s, part.times.tolist(), strict=False):

@@ -1,4 +1,4 @@
-"""Where boxes of a graph stand: in rows along its edges, with few crossings.
+"""Layout of the boxes of a graph: in rows along its edges, with few crossings.
 
 The usual way (Sugiyama et al. 1981, "Methods for visual understanding of hierarchical system
 structures"): rows by longest paths, order in the rows by the medians of the neighbours, places as
@@ -103,7 +103,7 @@ def _box(facts: Facts, name: str, units: list[int], stage: int) -> Box:
 
 
 def edges_of(graph: Graph, owner: Ints) -> Edges:
-    """What moves between boxes; `owner` is the box of each unit, -1 for none.
+    """Sum up what moves between boxes; `owner` is the box of each unit, -1 for none.
 
     A tensor counts once for each box that reads it.
     """
@@ -186,7 +186,7 @@ def heaviest(edges: Edges, most: int) -> Edges:
 
 
 def bows(layout: Layout, edges: Edges) -> list[float]:
-    """How far each edge swings aside, so that it is seen beside the boxes between its ends.
+    """Find how far each edge swings aside, to be seen beside the boxes between its ends.
 
     An edge is a curve from below its first box to above its last one, whose inner control points
     are moved aside by so many columns (`page.js` does the same for what it draws). Of a few swings

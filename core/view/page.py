@@ -216,7 +216,7 @@ def _number(value: float) -> float | int | None:
 
 
 FILES = ("board.js", "page.js", "page.css")
-"""What a page is made of besides data, beside this file: scripts in their order, and the style."""
+"""Files of a page besides data, beside this file: scripts in their order, and the style."""
 MOST_ROWS = 200
 """Rows of a table of stages or tensors."""
 
@@ -261,7 +261,7 @@ def draw(facts: Facts, script: str, style: str) -> bytes:
 
 
 def _summary(facts: Facts) -> list[str]:
-    """What the graph and the plan are, in a few numbers."""
+    """Summarise graph and plan in a few numbers."""
     pairs: list[tuple[str, str]] = []
     graph, plan = facts.graph, facts.plan
     if plan is not None:
@@ -356,7 +356,7 @@ def _stages(facts: Facts) -> list[str]:
 
 
 def _keys(colors: Mapping[str, str]) -> str:
-    """What colours stand for."""
+    """Legend of colours."""
     return " ".join(
         f'<span class="key"><i style="background:{color}"></i>{escape(name)}</span>'
         for name, color in colors.items()
@@ -364,7 +364,7 @@ def _keys(colors: Mapping[str, str]) -> str:
 
 
 def _ratio(part: Part) -> list[str]:
-    """What was measured of a stage, and that over what was predicted."""
+    """Cells of the measured time of a stage, and of its ratio to the predicted one."""
     found, load = part.measured_s, part.stage.load_s
     if found is None:
         return [_cell("-", 0.0)] * 2
@@ -374,7 +374,7 @@ def _ratio(part: Part) -> list[str]:
 
 
 def _bar(facts: Facts, part: Part, scale: float, bound: float | None) -> str:
-    """What the load of a stage is made of."""
+    """Bar of the parts of a stage's load."""
     pieces, said = [], []
     for name in LOADS:
         found = amount(part.stage, name)
@@ -445,7 +445,7 @@ def _runs(facts: Facts, data: dict[str, Any]) -> list[str]:
 
 
 def _tables(facts: Facts) -> list[str]:
-    """What moves, what is heavy, what was measured and what is proven."""
+    """Tables of what moves, what is heavy, what was measured and what is proven."""
     lines: list[str] = []
     graph, units, times = facts.graph, facts.units, facts.unit_times
     if graph is not None and facts.cuts:
@@ -512,7 +512,7 @@ def _cell(text: str, key: float | None = None, left: bool = False) -> str:
 
 
 _PARTS = re.compile("([/+_])")
-"""Where parts of names end, and lines may."""
+"""Ends of parts of names, where lines may end."""
 
 
 def _table(

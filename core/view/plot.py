@@ -15,7 +15,7 @@ from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text
 from dnnp.core.view.facts import Facts
 
 AXES = ("k", "method")
-"""What a chart may have from left to right."""
+"""Axes of a chart."""
 
 LEFT, TOP, WIDE, HIGH, LEGEND, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 68.0
 """Pixels: of the axis, the title, a plot at least, the legend, and what is below a plot."""
@@ -30,7 +30,7 @@ class _Panel(NamedTuple):
 
     title: str
     value: str
-    """What its values are."""
+    """Name of its values."""
     seconds: bool
     columns: list[str]
     """Places on the axis from left to right."""
@@ -191,7 +191,7 @@ def _legend(panel: _Panel, top: float) -> list[str]:
 
 
 def _in_words(panel: _Panel) -> str:
-    """What a panel shows, for who cannot see it."""
+    """Describe a panel for readers who cannot see it."""
     parts = []
     for name, row in panel.series.items():
         found = ", ".join(

@@ -281,4 +281,4 @@ PICTURES: dict[str, Callable[[Facts], Drawn | None]] = {
     "schedule": _schedule,
     "graph": _graph,
 }
-"""What is drawn, by name; None: the stream does not hold it."""
+"""Pictures by name; None: the stream does not hold it."""

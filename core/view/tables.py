@@ -1,4 +1,4 @@
-"""What a stream holds as tables for other programs: CSV, TSV, Markdown."""
+"""Tables of a stream for other programs: CSV, TSV, Markdown."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ _SAFE: dict[tuple[str, bool], Callable[[str], str]] = {
     ("csv", False): guarded, ("tsv", False): guarded, ("md", False): markdown,
     ("csv", True): str, ("tsv", True): str, ("md", True): lambda text: text.replace("|", "\\|"),
 }  # fmt: skip
-"""What makes a text harmless where a table is opened; for raw texts, what keeps the columns."""
+"""Functions that make a text harmless where a table is opened; for raw texts, keep the columns."""
 
 
 def _shown(cell: Cell, safe: Callable[[str], str]) -> str:

@@ -41,7 +41,7 @@ from dnnp.formats.stream import Record
 FILLS = {"in": "░", "compute": "█", "overflow": "▓", "out": "▒", "sync": "≈"}
 PLAIN_FILLS = {"in": "<", "compute": "#", "overflow": "!", "out": ">", "sync": "~"}
 TIMES = {False: ("█", "─"), True: ("#", "-")}
-"""What stands for computing, and for all else of a stage's time; with ASCII alone."""
+"""Marks of computing, and of all else of a stage's time; with ASCII alone."""
 TINTS = {"░": 36, "█": 34, "▓": 31, "▒": 33, "≈": 35, "─": 36}
 """Colours of marks on a terminal, by their numbers there."""
 LEAST_BAR = 12
@@ -145,7 +145,7 @@ def _timeline_row(facts: Facts, number: int, part: Part) -> list[str]:
 
 
 def _cells(part: Part, end: float, columns: int, page: Page) -> str:
-    """What a stage does from 0 to `end`; what is short takes one column."""
+    """Cells of a stage from 0 to `end`; what is short takes one column."""
     busy, waits = TIMES[page.plain]
     cells = [" "] * columns
 
@@ -199,7 +199,7 @@ def _fitting(lines: Sequence[str], page: Page) -> Iterator[str]:
 
 
 def _model(facts: Facts) -> list[str]:
-    """What the graph is, and which commands made the stream."""
+    """Describe the graph, and the commands that made the stream."""
     lines = [printable(facts.model)]
     graph, units = facts.graph, facts.units
     if graph is not None and units is not None:
@@ -248,7 +248,7 @@ def _plan(facts: Facts) -> list[str]:
 
 
 def _tried(facts: Facts) -> list[str]:
-    """What each method found, where several were tried."""
+    """Cells of what each method found, where several were tried."""
     rows = method_rows(facts)
     if not rows:
         return []
@@ -280,7 +280,7 @@ def _cuts(facts: Facts, page: Page) -> list[str]:
 
 
 def _heaviest(facts: Facts, page: Page) -> list[str]:
-    """What takes the longest."""
+    """Table of the units that take the longest."""
     units, times = facts.units, facts.unit_times
     total = float(times.sum())
     if units is None or not total > 0 or not math.isfinite(total):
@@ -303,7 +303,7 @@ def _heaviest(facts: Facts, page: Page) -> list[str]:
 
 
 def _measured(facts: Facts, page: Page) -> list[str]:
-    """What the runs of the stream measured, beside what was predicted."""
+    """Table of what runs measured, beside what was predicted."""
     lines: list[str] = []
     for run in facts.runs:
         found = [f"ran: {run['mode']}, {counted(run['samples'], 'sample')} by {run['provider']}"]
@@ -333,7 +333,7 @@ def _measured(facts: Facts, page: Page) -> list[str]:
 
 
 def _arrivals(run: Record) -> list[str]:
-    """What became of samples that arrived at their own pace."""
+    """Describe latencies of samples that arrived at their own pace."""
     lines = [
         f"  at {one['rate_per_s']:.4g} samples/s: "
         f"latency {shown_time(one['latency_p50_s'], True)} in the median, "

@@ -11,7 +11,7 @@ from dnnp.formats.stream import Record
 
 @dataclass(frozen=True)
 class Page:
-    """How a text is laid out."""
+    """Layout of a text."""
 
     width: int = 100
     """Columns."""
@@ -25,7 +25,7 @@ class Page:
     """Rows of a list, unless `more`."""
 
     def most(self, count: int) -> int:
-        """How many rows of a list are shown."""
+        """Number of rows of a list that are shown."""
         return count if self.more else min(count, self.rows)
 
 
@@ -43,12 +43,12 @@ def shown_share(value: float) -> str:
 
 
 def lacking(excess_bytes: float) -> str:
-    """What is wrong with a plan that needs so much more memory than a device has."""
+    """Describe a plan that needs so much more memory than a device has."""
     return f"infeasible: a device lacks {shown_bytes(excess_bytes)} of memory"
 
 
 def shown_rate(value: float) -> str:
-    """How many samples a second, from the time that one takes.
+    """Format samples a second, from the time that one takes.
 
     >>> shown_rate(0.002), shown_rate(8.667e-5), shown_rate(0.0)
     ('500/s', '11538/s', '-')
@@ -88,7 +88,7 @@ SAYS = {
     "links": "not even the best links between the devices allow less",
     "exact": "an integer program of all splits, or its relaxation",
 }
-"""What the argument of a certificate means."""
+"""Argument of a certificate -> its meaning."""
 
 
 def proof_lines(facts: Facts) -> list[str]:
@@ -125,11 +125,11 @@ def proof_lines(facts: Facts) -> list[str]:
 
 
 METHODS = ("method", "value", "gap", "time", "", "")
-"""What the columns of `method_rows` are; the last two are status and reason."""
+"""Columns of `method_rows`; the last two are status and reason."""
 
 
 def method_rows(facts: Facts) -> list[list[str]]:
-    """What each method found, where several were tried."""
+    """Cells of what each method found, where several were tried."""
     if facts.plan is None:
         return []
     return [
@@ -155,6 +155,6 @@ def way_rows(facts: Facts) -> list[list[str]]:
 
 
 def advice(run: Record) -> str:
-    """What a run that compared the plan with others says is to be deployed; empty: it did not."""
+    """Say what a run that compared ways advises to deploy; empty: it compared none."""
     found = run.get("choice")
     return f"to deploy: {found['mode']}, {found['reason']}" if found else ""

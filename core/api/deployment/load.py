@@ -1,4 +1,4 @@
-"""What a run sends through: random inputs, given ones, or files; how many, and when."""
+"""Samples of a run: random inputs, given ones, or files; how many, and when."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_of(
     replicas: int,
     program: Program | None,
 ) -> Traffic:
-    """What is sent through; `replicas` are those of the stage that has most.
+    """Collect what is sent through; `replicas` are those of the stage that has most.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _files(options: RunOptions, read: Read) -> FileRun | None:
 
 
 def _refuse_with_files(options: RunOptions) -> None:
-    """What makes no sense where each input goes through once."""
+    """Refuse options that make no sense where each input goes through once."""
     given: Mapping[str, object] = {
         "--compare": options.compare,
         "--choose": options.choose,
@@ -217,7 +217,7 @@ def _refuse_with_files(options: RunOptions) -> None:
 
 
 def _holds_many(path: str) -> bool:
-    """Whether a folder holds samples; one with `input_0.pb` is a sample itself."""
+    """Tell whether a folder holds samples; one with `input_0.pb` is a sample itself."""
     if not os.path.isdir(path):
         return False
     try:
@@ -230,7 +230,7 @@ def _holds_many(path: str) -> bool:
 
 
 def _is_sample(folder: str, name: str) -> bool:
-    """Whether an entry of a folder is a sample by its name, or a folder with one."""
+    """Tell whether an entry of a folder is a sample by its name, or a folder with one."""
     if name.startswith("."):
         return False
     return name.endswith(ENDINGS) or os.path.isfile(os.path.join(folder, name, "input_0.pb"))
@@ -249,7 +249,7 @@ def _listed(folder: str, options: RunOptions) -> list[str]:
 
 
 def _target(path: str, outputs: str | None) -> str | None:
-    """Where the outputs of a file go: the name is kept, its ending is `.npz`."""
+    """File for the outputs of an input: the name is kept, its ending is `.npz`."""
     if outputs is None:
         return None
     name = os.path.basename(os.path.normpath(path))

@@ -1,4 +1,4 @@
-"""What the devices of a plan run, as ONNX models: its stages, parts of them, or a schedule."""
+"""Parts of a plan that devices run as ONNX models: its stages, parts of them, or a schedule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
 
 
 def program_of_stream(stream: Stream, plan: Plan, samples: int | None) -> Program | None:
-    """What each device runs by the schedule of the stream, if there is one.
+    """Make the program of each device by the schedule of the stream, if there is one.
 
     Raises
     ------
@@ -70,12 +70,12 @@ def one_by_one(
 
 @dataclass(frozen=True)
 class Parts:
-    """What is exported of a plan."""
+    """Parts of a plan that are exported."""
 
     roles: tuple[Role, ...]
-    """What runs in one go, in an order in which it can run."""
+    """Parts that run in one go, in an order in which they can run."""
     schedule: dict[str, Any] | None = None
-    """What each device runs by a schedule, as a manifest has it; None: there is none."""
+    """Program of each device by a schedule, as a manifest has it; None: there is none."""
 
 
 def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Parts:

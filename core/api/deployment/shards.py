@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Sharded:
-    """What runs of such a plan."""
+    """Parts of such a plan that run."""
 
     made: ShardedModel
     parts: tuple[Stage, ...]
-    """What runs in one go, in an order in which it can run; nodes are those of the model that was
+    """Parts that run in one go, in an order in which they can; nodes are of the model that was
     made."""
     owners: tuple[int, ...]
     """Stage of the plan that each of them is part of."""
     shards: tuple[int, ...]
-    """Which shard of that stage each of them belongs to, from 0."""
+    """Shard of that stage that each of them belongs to, from 0."""
 
 
 def sharded_of(
@@ -104,7 +104,7 @@ def parts_of_shards(sharded: Sharded, plan: Plan) -> Parts:
 
 
 def _shares(graph: Graph, devices: int) -> dict[int, Share]:
-    """What nodes state of their layout on so many devices, by position."""
+    """Collect the layouts of nodes on so many devices, by position."""
     if graph.shards is None:
         return {}
     degrees = graph.shards.degrees.tolist()

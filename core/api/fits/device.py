@@ -35,16 +35,16 @@ _CACHE_BANDWIDTH = 60e9
 _LEAST_S = 1e-6
 """Groups that take less say nothing of what is in them."""
 _OPEN = 0.1
-"""What a block of operators counts beside groups of models: it tells what these leave open."""
+"""Weight of a block of operators beside groups of models: it tells what these leave open."""
 _GROUPS = "groups of "
-"""How kinds of blocks begin that are groups of a model."""
+"""Beginning of the kinds of blocks that are groups of a model."""
 _FAR = 10
 """Blocks of both chains, whose weights share the caches."""
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What to fit, and how long to measure."""
+    """Options of a fit: what to fit, and how long to measure."""
 
     name: str = "my-cpu"
     """Name of the device."""
@@ -189,7 +189,7 @@ def chain_kernels(case: Case, length: int) -> Kernels:
 
 
 def start_of_machine() -> Machine:
-    """What the system tells of this machine, and rates to start a fit from."""
+    """Facts of this machine by the system, and rates to start a fit from."""
     caches = [(float(size), _CACHE_BANDWIDTH) for size in cache_sizes()]
     peak = {"float32": _START_PEAK}
     return Machine(peak, _START_BANDWIDTH, _START_LAUNCH, caches, channel_block())
@@ -231,7 +231,7 @@ def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
 
 
 def _notes(options: FitOptions, found: Fit, seen: Measured) -> list[str]:
-    """What was fitted, on what, and how well."""
+    """Notes on what was fitted, on what, and how well."""
     seconds = np.array([block.seconds for block in seen.blocks])
     errors = np.abs(found.predicted_s / seconds - 1).tolist()
     # Beside groups, blocks of operators count little, as they take less than in a model.

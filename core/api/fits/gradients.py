@@ -51,7 +51,7 @@ def price_training(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
 
 
 def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> MeasuredCosts:
-    """What the nodes and groups of a graph of training take.
+    """Time the nodes and groups of a graph of training.
 
     The forward pass is timed as the model of which it is. A gradient is made of ordinary operators,
     each timed alone, or else it takes as many times the forward operator as the formulas say. What
@@ -166,7 +166,7 @@ class _Ratios:
 
 
 def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
-    """What formulas say of every node on a device."""
+    """Times of every node on a device by formulas."""
     graph = graph_of(stream)
     nodes = stream.get("node")
     work = work_of(graph, nodes, stream.get("tensor"))
@@ -176,7 +176,7 @@ def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
 
 
 def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
-    """What the gradients are made of, by id; those that are made of nothing known are left out."""
+    """List the pieces of gradients, by id; those that are made of nothing known are left out."""
     from onnx import helper
 
     tensor = {record["id"]: record for record in stream.get("tensor")}

@@ -27,7 +27,7 @@ from dnnp.formats.inputs.device_list import listed_records
 Record = dict[str, Any]
 
 WAYS = ("threads", "shared-memory", "pipe")
-"""How cores hand over: threads of one process as those of dnnp-run, or processes."""
+"""Ways in which cores hand over: threads of one process as those of dnnp-run, or processes."""
 
 GOOD = 0.05
 """A fit whose points deviate by more, in the median, is made again with more rounds."""
@@ -196,7 +196,7 @@ Way = Callable[[], "AbstractContextManager[Transfer]"]
 
 
 def _ways(a: Spot, b: Spot, by: str) -> list[tuple[Way, int]]:
-    """How to get from one device to another, and back if that is another way; messages of each."""
+    """Ways from one device to another, and back if that is another way; messages of each."""
     if a.gpu is not None and b.gpu is not None:
         one, other = a.gpu, b.gpu
         return [

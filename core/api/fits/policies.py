@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -> Training:
-    """What the options say of a policy and of its training; `lay_out` makes problems of streams.
+    """Collect the options of a policy and of its training; `lay_out` makes problems of streams.
 
     Raises
     ------

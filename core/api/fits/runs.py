@@ -80,7 +80,7 @@ def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
 
 
 def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
-    """What files tell together: calibrations, or streams with a run.
+    """Join what files tell: calibrations, or streams with a run.
 
     The factors of a single file are taken as they stand there; those of several files are learned
     again, from all of their runs.
@@ -209,7 +209,7 @@ def _correct(record: Record, name: str, time_s: float) -> None:
 
 
 def _costs_of(stream: Stream) -> str:
-    """Where the costs came from, before factors were learned."""
+    """Source of the costs, before factors were learned."""
     known = stream.header.get("calibration")
     if known is not None:
         return str(known["costs"])
@@ -257,7 +257,7 @@ def _shares(group: Record, node: Mapping[int, Record], name: str) -> Iterable[tu
 
 
 def _seen(stream: Stream) -> tuple[Setting, RunSeen]:
-    """What the run of a stream tells of its stages."""
+    """Collect what the run of a stream tells of its stages."""
     runs = [record for record in stream.get("run") if record["mode"] == "pipeline"]
     if not runs:
         raise UsageError(f"{stream.name}: no run of a plan to learn from; dnnp-run makes one")
@@ -293,7 +293,7 @@ def _seen(stream: Stream) -> tuple[Setting, RunSeen]:
 def _stage(
     stream: Stream, stage: Record, rows: Sequence[Record], operators: Mapping[int, str]
 ) -> StageSeen:
-    """What a run tells of one stage, which may have run in several parts."""
+    """Collect what a run tells of one stage, which may have run in several parts."""
     name, members = stage["class"], set(stage["nodes"])
     parts: dict[str, float] = dict.fromkeys(operators.values(), 0.0)
     node = {record["id"]: record for record in stream.get("node")}

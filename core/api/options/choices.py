@@ -1,4 +1,4 @@
-"""What options may be. Commands start with it, so that it imports nothing."""
+"""Choices of options. Commands start with it, so that it imports nothing."""
 
 OWN_GRAPHS = ("csv", "dot", "graphml")
 """Formats of graphs that people write down themselves."""
@@ -31,18 +31,18 @@ MEASURED = "measured"
 """Stands for the only class which a graph prices."""
 
 OPTIMIZERS = ("adam", "momentum", "sgd")
-"""What updates the weights in training."""
+"""Optimizers that update the weights in training."""
 
 RECOMPUTE = ("none", "full", "auto")
-"""Which stages run their forward passes again."""
+"""Stages that run their forward passes again."""
 WEIGHT_SYNC = ("ring", "server")
-"""How replicas add up gradients."""
+"""Ways in which replicas add up gradients."""
 
 PROVIDERS = ("cpu", "cuda")
 WORKERS = ("thread", "process")
 ENGINES = ("local", "ray")
 FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
-"""What dnnp-export writes to a folder."""
+"""Exports to a folder."""
 TORCH = ("torch-csv", "torch-comms-csv", "torch-plan")
 EXPORTS = (*FOLDERS, "msr-split", *TORCH)
 VIEWS = {
@@ -57,9 +57,9 @@ VIEWS = {
     "tsv": (".tsv",),
     "md": (".md",),
 }
-"""What dnnp-view makes -> endings of files that ask for it."""
+"""View of dnnp-view -> endings of files that ask for it."""
 VIEW_TABLES = ("stages", "nodes", "cuts", "bounds", "runs", "schedule", "plans", "tried")
 VIEW_PICTURES = ("loads", "schedule", "graph")
 VIEW_AXES = ("k", "method")
-"""What a chart of plans may have from left to right."""
+"""Axes of a chart of plans."""
 OPTIMIZATIONS = ("disable", "basic", "extended", "all")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TrainingOptions(Options):
-    """Whether the graph is to train the model, and how."""
+    """Options of training."""
 
     # fmt: off
     training: bool = option(
@@ -65,7 +65,7 @@ class TrainingOptions(Options):
 
 
 class ImportOptions(TrainingOptions, first=True):
-    """How a model is read."""
+    """Options of an import."""
 
     # fmt: off
     kind: str | None = option(
@@ -127,7 +127,7 @@ class ImportOptions(TrainingOptions, first=True):
 
 
 class GenerateOptions(Options):
-    """What random graph is drawn."""
+    """Options of a random graph."""
 
     # fmt: off
     name: str | None = option(
@@ -169,7 +169,7 @@ class GenerateOptions(Options):
 
 
 class ProfileOptions(Options):
-    """What the costs are, and how they are found."""
+    """Options of costs: what they are, and how they are found."""
 
     # fmt: off
     mode: str = option(
@@ -289,7 +289,7 @@ class ProfileOptions(Options):
 
     @property
     def _on_cpu(self) -> bool:
-        """Whether the provider is that of this machine's CPU, by any name."""
+        """Tell whether the provider is that of this machine's CPU, by any name."""
         return self.provider.lower() in ("cpu", "cpuexecutionprovider")
 
     @cached_property
@@ -301,7 +301,7 @@ class ProfileOptions(Options):
 
 
 class CoarsenOptions(Options):
-    """What to group. Without any of these: the rules `ort-cpu`, chains, and a share of 0.02."""
+    """Options of groups. Without any of these: the rules `ort-cpu`, chains, and a share of 0.02."""
 
     # fmt: off
     rules: str | None = option(
@@ -352,7 +352,7 @@ class CoarsenOptions(Options):
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is said about what to group."""
+        """Tell whether nothing is said about what to group."""
         return self.rules is None and not self.chains and not self.layers and self.to is None
 
     @property
@@ -362,7 +362,7 @@ class CoarsenOptions(Options):
 
     @property
     def own_rules(self) -> bool:
-        """Whether the rules are those of the user."""
+        """Tell whether the rules are those of the user."""
         from dnnp.formats.inputs.rules import bundled
 
         return self.rule_name not in bundled()

@@ -27,7 +27,7 @@ TABULAR = ("csv", "tsv", "md")
 
 
 class RunOptions(Options):
-    """What is run, how, and what is checked."""
+    """Options of a run: what is run, how, and what is checked."""
 
     # fmt: off
     provider: str = option(
@@ -165,7 +165,7 @@ class RunOptions(Options):
 
     @property
     def kind(self) -> str:
-        """What computes a stage: a thread, a process or an actor of Ray."""
+        """Kind of worker that computes a stage: a thread, a process or an actor of Ray."""
         return "ray" if self.engine == "ray" else self.workers
 
     def _check_workers(self) -> None:
@@ -208,7 +208,7 @@ class RunOptions(Options):
 
 
 class ExportOptions(Options):
-    """What is written."""
+    """Options of an export."""
 
     # fmt: off
     to: str = option(
@@ -237,7 +237,7 @@ class ExportOptions(Options):
 
 
 class ViewOptions(Options):
-    """What is shown."""
+    """Options of a view."""
 
     # fmt: off
     as_: str = option(
@@ -290,7 +290,7 @@ class ViewOptions(Options):
 
 
 class CheckOptions(Options):
-    """What is verified besides what always is, and gates."""
+    """Options of a check: what is verified besides what always is, and gates."""
 
     # fmt: off
     certificate: bool = option(

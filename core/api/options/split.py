@@ -35,7 +35,7 @@ _PARALLEL = (
 
 
 class DeviceOptions(Options):
-    """What devices there are."""
+    """Options of devices."""
 
     # fmt: off
     k: int | None = option(
@@ -131,7 +131,7 @@ class DeviceOptions(Options):
 
 
 class SplitOptions(DeviceOptions):
-    """What is asked of a split, and how it is found."""
+    """Options of a split: what is asked, and how it is found."""
 
     # fmt: off
     method: str | Sequence[str] = option(
@@ -334,7 +334,7 @@ class SplitOptions(DeviceOptions):
 
     @property
     def evolution(self) -> Evolution:
-        """How an order evolves."""
+        """Parameters of the evolution of orders."""
         from dnnp.core.model.request import Evolution
 
         names = ("population", "generations", "elite", "mutants", "bias")
@@ -343,7 +343,7 @@ class SplitOptions(DeviceOptions):
 
 
 class BoundOptions(DeviceOptions, first=True):
-    """How a bound is proven; the devices are for a graph without a plan, which is split first."""
+    """Options of a proof; the devices are for a graph without a plan, which is split first."""
 
     # fmt: off
     method: str = option(
@@ -383,7 +383,7 @@ def _check_highs() -> None:
 
 
 class ScheduleOptions(Options):
-    """What is scheduled, and how."""
+    """Options of a schedule: what is scheduled, and how."""
 
     # fmt: off
     micro_batches: int = option(

@@ -43,7 +43,7 @@ class Option(_Row):
     short: str = ""
     """Its form of one letter, such as `-n`."""
     choices: tuple[str, ...] = ()
-    """What a text may be."""
+    """Values that a text may have."""
     several: bool = False
     """Several of them may be given, between commas."""
     least: float | None = None
@@ -53,7 +53,7 @@ class Option(_Row):
     unit: str = ""
     """Numbers that commands read by `formats.inputs.amounts.parse_UNIT`."""
     words: tuple[str, ...] = ()
-    """What may stand in place of a number."""
+    """Words that may stand in place of a number."""
     const: Any = None
     """Its value where it is given without one; None: it must have one."""
     json: bool = False
@@ -63,7 +63,7 @@ class Option(_Row):
     show: Callable[[Any, Any], str] | None = None
     """The command prints this text, made from parser and value, and does nothing else."""
     metavar: str | None = None
-    """What its value is called; None: by its choices."""
+    """Name of its value; None: its choices."""
     group: str | None = None
     """Heading in help; None: that of the option before."""
     page: bool = False
@@ -71,7 +71,7 @@ class Option(_Row):
     knob: bool = False
     """Commands take it as `--set KEY=VALUE`; `--help-all` does not list its flag."""
     help: str = ""
-    """What it is for; starts small, without full stop."""
+    """Its purpose; starts small, without full stop."""
     name: str = ""
     type: str = ""
     """Field and annotation, from the class."""
@@ -83,7 +83,7 @@ class Option(_Row):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """How the command calls it."""
+        """Names by which the command takes it."""
         return (self.short, str(self.flag)) if self.short else (str(self.flag),)
 
     @property
@@ -92,7 +92,7 @@ class Option(_Row):
         return str(self.flag).lstrip("-")
 
     def given(self, value: Any) -> bool:
-        """Whether a value is another than the default."""
+        """Tell whether a value is another than the default."""
         return value is not self.default and (self.default is None or value != self.default)
 
     def check(self, value: Any) -> None:

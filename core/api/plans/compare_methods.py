@@ -1,4 +1,4 @@
-"""Which plan: of several methods, of the whole model, of replicas."""
+"""Compare plans: of several methods, of the whole model, of replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 WORTH_SAYING = 1.1
-"""How many times as fast as the plan replicas must be predicted, at least, to be named."""
+"""Least predicted speed-up by replicas at which they are named."""
 
 
 def fastest_plan(
@@ -56,7 +56,7 @@ def fastest_plan(
 
 
 def ways_in_words(plan: Plan, in_seconds: bool) -> str:
-    """Which way was chosen, how the others compare, and what cannot be."""
+    """Say which way was chosen, how the others compare, and what cannot be."""
     from dnnp.core.split.ways import SPOKEN
 
     devices = sum(stage.replicas for stage in plan.stages)
@@ -96,7 +96,7 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
 
 
 def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
-    """What is known of the whole model and its replicas, on the devices that a plan uses.
+    """Predict the whole model and its replicas, on the devices that a plan uses.
 
     Raises
     ------
@@ -121,7 +121,7 @@ STRENGTH = ("free", "convex", "ordered")
 """Validities: a bound for one holds for those after it, whose splits are fewer."""
 
 FAILURES = {InfeasibleError: "infeasible", LimitError: "limit", UnavailableError: "unavailable"}
-"""What a method may fail of, beside others that do not -> its status."""
+"""Error of a method that fails beside others that do not -> its status."""
 
 
 class Found(NamedTuple):
@@ -129,7 +129,7 @@ class Found(NamedTuple):
 
     plan: Plan
     effort: float | None = None
-    """Where it was reduced."""
+    """The effort, where it was reduced."""
 
 
 def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) -> Found:
@@ -190,7 +190,7 @@ def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) 
 
 
 def tried_in_words(plan: Plan, in_seconds: bool) -> str:
-    """What became of each method, the best first."""
+    """Say what became of each method, the best first."""
     said = []
     for entry in sorted(plan.tried, key=lambda e: float("inf") if e.value is None else e.value):
         found = f"{entry.status}: {entry.reason}"

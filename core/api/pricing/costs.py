@@ -262,7 +262,7 @@ def _total(records: Sequence[Record], name: str) -> float:
 
 
 _WHOLE = "ort"
-"""How rules of groups begin that are known to run as one operator."""
+"""Beginning of the rules of groups that are known to run as one operator."""
 
 
 def analytic_times(
@@ -289,7 +289,7 @@ def analytic_times(
 
 
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
-    """What `fused_units` finds by the rules of ONNX Runtime on a CPU."""
+    """Find the units that ONNX Runtime fuses on a CPU, by its rules; see `fused_units`."""
     from dnnp.core.coarsen.coarsen import fused_units
     from dnnp.core.coarsen.mirror import mirrored_units, twins_of
     from dnnp.formats.graph import graph_of

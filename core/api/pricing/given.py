@@ -168,7 +168,7 @@ def _add_file(
 def _shared(
     nodes: Sequence[dict[str, Any]], places: Places, seconds: float, name: str
 ) -> list[tuple[int, float]]:
-    """What each of some nodes takes of a time: by the prices that they had, or else the same."""
+    """Share a time out to some nodes: by the prices that they had, or else equally."""
     prices = [float(nodes[i].get("time_s", {}).get(name, -1.0)) for i in places]
     total = sum(prices)
     if min(prices) < 0 or total <= 0:
@@ -258,7 +258,7 @@ Regions = Mapping[str, Sequence[int]]
 """Name of a fused node -> positions of the nodes that it stands for."""
 
 _ADDED = re.compile(r"(_nchwc|_token_\d+|/MatMul\w+Fusion/?|_new_reshape)$")
-"""What ONNX Runtime appends to the name of a node, or of a tensor, when it makes another one."""
+"""Endings that ONNX Runtime appends to the name of a node or tensor that it makes."""
 _LEVELS = ("EXTENDED", "BASIC")
 """Optimisation levels that a profile may have been made at; the next one changes layouts only."""
 
@@ -344,7 +344,7 @@ def matched(
 
 
 def _regions(stream: Stream, file: CostFile, model: str | None, caller: Caller) -> Regions:
-    """What the nodes of the optimised graph stand for that knows most names of a profile."""
+    """Find what nodes of the optimised graph stand for, of that which knows most names."""
     position = {record["id"]: i for i, record in enumerate(stream.get("node"))}
     best: Regions = {}
     most = 0

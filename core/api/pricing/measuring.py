@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 EVEN_S = 1e-4
-"""What everything counts as where no time of single nodes is known, to cut parts by, seconds."""
+"""Time of each node where none is known, to cut parts by, seconds."""
 
 
 def price_measured(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> None:
@@ -121,7 +121,7 @@ def write_measured(
 
 
 def _in_words(costs: MeasuredCosts) -> str:
-    """What was measured, in one line."""
+    """Describe a measurement in one line."""
     how = costs.how
     spread = f" +- {how['spread']:.1%}" if "spread" in how else ""
     rounds = counted(how["rounds"], "round")
@@ -273,7 +273,7 @@ def _time_model(
 
 
 def _provider_facts(options: ProfileOptions, left: Sequence[str]) -> dict[str, Any]:
-    """What is said of a measurement besides the name of its provider."""
+    """Facts of a measurement besides the name of its provider."""
     facts: dict[str, Any] = {}
     if options.provider_options:
         facts["provider_options"] = [f"{name}={value}" for name, value in options.provider_options]
@@ -358,7 +358,7 @@ def _say_caveats(profiles: Sequence[tuple[dict[str, set[str]], str]], caller: Ca
 
 
 def say_disturbed(taken: list[float], caller: Caller) -> bool:
-    """Whether other processes took enough of the time of a measurement to matter; say so."""
+    """Tell whether other processes took enough time of a measurement to matter, and say so."""
     disturbed = [share for share in taken if share > DISTURBED]
     if disturbed:
         caller.warn(
