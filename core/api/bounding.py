@@ -81,7 +81,7 @@ def _bound_throughput(
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
     from dnnp.core.bounds.auto import bound
-    from dnnp.core.split.given import given_plan
+    from dnnp.core.split.checks import given_plan
 
     try:
         blocks, value = given_plan(problem, plan)

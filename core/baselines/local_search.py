@@ -22,14 +22,14 @@ from dnnp.core.model.search_context import PLAIN, Run
 
 
 class Moves(NamedTuple):
-    """What the load of every device depends on: `n` items, `p` nets, `K` slots, `P` passes.
+    """Arrays of the problem: `n` items, `p` nets, `K` slots, `P` passes.
 
     There is one pass, or two (forward, backward) where the objective adds their largest loads.
     """
 
     comm: int
     clustered: bool
-    """Whether some devices form clusters."""
+    """Some devices form clusters."""
     slots: Ints
     """i64[K], class of each device."""
     work: Floats
@@ -329,7 +329,7 @@ def _to_optimum(moves: Moves, part: Ints, limit: int, run: Run) -> tuple[float, 
 
 
 def _fits(problem: SplitProblem, block: Block) -> bool:
-    """Whether a block keeps within its device's memory, where it must."""
+    """True if a block keeps within its device's memory, where it must."""
     device, options = block.device, problem.options
     if options.memory_mode != "hard" or device.is_cpu or np.isinf(device.memory_bytes):
         return True

@@ -31,7 +31,7 @@ from dnnp.formats.files import scratch_folder
 from dnnp.formats.workloads.scotch import read_mapping, write_graph
 
 TOTAL = 2**29
-"""What integer weights add up to: twice that, for both ends of edges, fits 32 bits."""
+"""Sum of the integer weights: twice that, for both ends of edges, fits 32 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +241,7 @@ def _ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _ending(status: int) -> str:
-    """How a process ended without an answer."""
+    """Describe how a process ended without an answer."""
     if status == 0:
         return "wrote no mapping"
     return f"failed with status {status}" if status > 0 else f"ended by signal {-status}"

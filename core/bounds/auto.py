@@ -30,7 +30,7 @@ from dnnp.core.model.errors import (
 )
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.search_context import PLAIN, Run, Standing
-from dnnp.core.split.peak.order import with_least_peak
+from dnnp.core.split.peak import with_least_peak
 
 SOLVER_S = 60.0
 """Seconds that integer programs may take together, where there is no other limit."""

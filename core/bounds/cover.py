@@ -56,7 +56,7 @@ from dnnp.core.model.processes import search_threads
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Program, Row
-from dnnp.core.solver.relaxation import Relaxation
+from dnnp.core.solver.slices import Relaxation
 from dnnp.core.split.cuts import Nets
 
 WORD = 63

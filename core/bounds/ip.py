@@ -17,7 +17,7 @@ no-dag
 no-io
     a convex set without its transfers.
 bottleneck
-    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.split.ip.superblock`.
+    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.split.ip.formulas`.
 guess
     the stage with the work L is the j-th, for each j; those before it are at most j - 1, those
     after it k - j, and the largest load is at least the mean load of each side (section 4.3). A
@@ -26,7 +26,7 @@ guess
     j-th stage is the one of the largest load, so that its load is at least L; here its work is.
     Both are relaxations; this one is never below `bottleneck`.
 exact
-    Figure 3 (`dnnp.core.split.ip.pipeline`), for ordered splits over one class of devices without
+    Figure 3 (`dnnp.core.split.ip.formulas`), for ordered splits over one class of devices without
     replicas and clusters, where memory does not bind; the blocks that an item may be in are fixed
     by what a better split leaves room for (`windows`). All else, that is several classes, CPUs,
     capacities, replicas, `gpipe`, and convex and free splits, by `dnnp.core.split.ip.solve`.
@@ -58,13 +58,17 @@ from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.program import SLACK
 from dnnp.core.solver.slices import SAFETY
 from dnnp.core.split.cuts import Nets, network_of, push
-from dnnp.core.split.ip.best import best_split
-from dnnp.core.split.ip.formulas import Formulas
-from dnnp.core.split.ip.pipeline import Pipeline
-from dnnp.core.split.ip.solve import solve_ip, task_of
-from dnnp.core.split.ip.storage import item_of_node, storage_of
-from dnnp.core.split.ip.superblock import Kind, Parts, parts_of, start_of, superblocks
-from dnnp.core.split.ip.task import Task
+from dnnp.core.split.ip.formulas import (
+    Formulas,
+    Kind,
+    Parts,
+    Pipeline,
+    parts_of,
+    start_of,
+    superblocks,
+)
+from dnnp.core.split.ip.solve import best_split, solve_ip, task_of
+from dnnp.core.split.ip.task import Task, item_of_node, storage_of
 
 MOST_PAIRED = 250
 """Items up to which all pairs are looked at."""

@@ -43,7 +43,7 @@ from dnnp.core.model.graph import Floats, Ints, offsets, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Outcome, Program, Row
-from dnnp.core.solver.relaxation import Relaxation
+from dnnp.core.solver.slices import Relaxation
 from dnnp.core.split.cuts import Nets
 
 PARTS = {

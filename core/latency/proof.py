@@ -27,7 +27,7 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Plan
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.given import SAME
+from dnnp.core.split.checks import SAME
 
 PROGRAM_S = 60.0
 """Seconds that the integer program gets where there is no limit."""

@@ -1,4 +1,4 @@
-"""What every method states about itself."""
+"""Entry of a method: its name, help, function, options and source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Method(NamedTuple):
     where: str | Mapping[str, str] = ""
     """`module:function`, or one for each of its kinds; empty: it stands for others of its table."""
     kinds: tuple[str, ...] = ()
-    """What may be asked of it: validities of splits that it finds or bounds, the first is its own;
+    """Kinds of answers: validities of splits that it finds or bounds, the first is its own;
     for latency, executions."""
     heeds: tuple[str, ...] = ()
     """Options that it makes use of and others of its table do not, without dashes in front."""
@@ -38,7 +38,7 @@ class Method(NamedTuple):
         return self.where if isinstance(self.where, str) else self.where[kind]
 
     def function(self, kind: str = "") -> Callable[..., Any]:
-        """What does the work, for one of its kinds; its module is imported now.
+        """The function of the method, for one of its kinds; its module is imported now.
 
         Raises
         ------

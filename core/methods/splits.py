@@ -81,7 +81,7 @@ SPLITS = by_name(
     Method(
         "random",
         "the best slicing of many random orders",
-        "dnnp.core.split.orders:search_orders",
+        "dnnp.core.split.order_search:search_orders",
         ORDERED,
         ("effort", "seed", "samples"),
         "MTPP, 5.3",
@@ -90,7 +90,7 @@ SPLITS = by_name(
     Method(
         "brkga",
         "the best slicing of orders that evolve by a genetic algorithm",
-        "dnnp.core.split.orders:search_orders",
+        "dnnp.core.split.order_search:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3, Algorithm 2",
@@ -102,7 +102,7 @@ SPLITS = by_name(
     Method(
         "mla",
         "the slicing of an order with short edges",
-        "dnnp.core.split.orders:search_orders",
+        "dnnp.core.split.order_search:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -112,7 +112,7 @@ SPLITS = by_name(
     Method(
         "mla-weighted",
         "the slicing of an order with short edges, weighed by the time to move their tensors",
-        "dnnp.core.split.orders:search_orders",
+        "dnnp.core.split.order_search:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -365,7 +365,7 @@ LATENCY = by_name(
         "placeto",
         "baseline: a learned policy that improves a placement step by step; trained first, unless "
         "`--policy` gives one",
-        "dnnp.core.baselines.placeto.method:placeto",
+        "dnnp.core.baselines.placeto:placeto",
         OPERATORS,
         ("effort", "seed"),
         "Placeto, Addanki et al. 2019",

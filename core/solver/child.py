@@ -17,12 +17,11 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.solver.cpsat_program import NEWS, CpProgram
-from dnnp.core.solver.program import Outcome, Program, Row
-from dnnp.core.solver.sparse import SparseProgram
+from dnnp.core.solver.program import Outcome, Program, Row, SparseProgram
+from dnnp.core.solver.scheduling_model import NEWS, CpProgram
 
 POLL_S = 0.05
-"""How often to ask `stop` while a solver runs."""
+"""Interval between calls of `stop` while a solver runs."""
 
 LAST_BREATH_S = 2.0
 """Most that a process whose pipe is closed may take to end."""
@@ -59,7 +58,7 @@ class SolverProcess:
         """The process that may use this one."""
         self.alive = True
         self.kind = kind
-        """What it may be asked: `mip`, `sparse` or `cpsat`."""
+        """Requests that it takes: `mip`, `sparse` or `cpsat`."""
 
     def solve(
         self,
@@ -166,7 +165,7 @@ class SolverProcess:
         return outcome
 
     def usable(self) -> bool:
-        """Whether this program may give it work; not after a fork, nor if it has died."""
+        """True if this program may give it work; not after a fork, nor if it has died."""
         return self.alive and self.owner == os.getpid() and self._process.poll() is None
 
     def close(self) -> None:
@@ -177,7 +176,7 @@ class SolverProcess:
         self._process.wait()
 
     def _end(self) -> str:
-        """How a process that went away ended."""
+        """Describe how a process that went away ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_BREATH_S)
         self.close()

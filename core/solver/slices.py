@@ -1,18 +1,29 @@
-"""Slices of solving: how a solver is asked again and again, each time for longer.
+"""Search by programs that are solved slice after slice, each time for longer.
 
 Each slice starts from the best solution so far, which also bounds the objective from above; an
-interrupt or a crash costs the last slice only.
+interrupt or a crash costs the last slice only. `ask` is for one program; a `Relaxation` is a linear
+program that grows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from time import monotonic
+from typing import Generic, Protocol, TypeVar
 
-from dnnp.core.model.errors import UsageError
-from dnnp.core.model.search_context import Run
+import numpy as np
+
+from dnnp.core.cost.divisor import snapped
+from dnnp.core.model.errors import (
+    FormatError,
+    InfeasibleError,
+    LimitError,
+    UnavailableError,
+    UsageError,
+)
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess, solver_process
-from dnnp.core.solver.program import TOLERANCES, Outcome, Program
+from dnnp.core.solver.program import TOLERANCES, Outcome, Program, Row, SparseProgram
 
 T = TypeVar("T")
 
@@ -29,10 +40,10 @@ BLIND_SLICE_S = 1.0
 """The first slice when no solution is known: any one makes the next one faster."""
 
 GROWTH = 3.0
-"""How much longer each slice is than the one before."""
+"""Ratio of the lengths of a slice and the one before."""
 
 GRACE_S, GRACE = 0.5, 0.05
-"""How long before the limit a solver is told to end, at least, and as a share of what is left; at
+"""Time before the limit at which a solver is told to end, and as a share of what is left; at
 the limit it is killed, so that what is known gets out in time."""
 
 MAX_ENTRIES = 2_000_000
@@ -114,7 +125,7 @@ def refuse_unknown(solver: str) -> None:
 def attempted(
     work: Callable[[SolverProcess], T], failed: Callable[[T], object], run: Run, kind: str = "mip"
 ) -> T:
-    """What comes of work with a solver process; where it `failed`, of a second attempt."""
+    """Work with a solver process; a second time if it `failed`."""
     for _ in range(ATTEMPTS):
         with solver_process(kind) as process:
             result = work(process)
@@ -124,10 +135,296 @@ def attempted(
 
 
 def missing(solver: str, reason: str) -> str:
-    """What to install, where a worker lacks what it gives as the reason."""
+    """Say what to install where a worker lacks what it gives as the reason."""
     if solver != "highs":
         return f"the solver CBC cannot be loaded: {reason}"
     fault = "is not installed"
     if reason.startswith("highspy"):
         fault = f"cannot be called: {reason} does not export its C functions, 1.9 to 1.15 do"
     return f"the solver HiGHS {fault}: pip install 'dnnp[highs]'"
+
+
+S = TypeVar("S")
+
+
+HASTE = 2.0
+"""No further program is written in less time than this many times that of the one before."""
+
+
+class Best(Generic[S]):
+    """The best solution so far.
+
+    Parameters
+    ----------
+    judge
+        What the cost model says of a solution; FormatError or InfeasibleError if it is not valid.
+    """
+
+    def __init__(self, judge: Callable[[S], float]) -> None:
+        self.judge = judge
+        self.solution: S | None = None
+        self.value = np.inf
+
+    def offer(self, solution: S) -> float:
+        """Take a solution if it is valid and better; return its value, inf if it is invalid."""
+        try:
+            value = self.judge(solution)
+        except (FormatError, InfeasibleError):
+            return np.inf
+        if value < self.value:
+            self.solution, self.value = solution, value
+        return value
+
+
+class SliceSearch(Generic[S]):
+    """Search for the least value of a problem.
+
+    Parameters
+    ----------
+    best
+        Which solutions there are; it may belong to several searches.
+    quantum
+        A number of which all values are multiples; 0: none is known.
+    low
+        What is proven already: no solution has a smaller value.
+    """
+
+    def __init__(self, best: Best[S], quantum: float, low: float = 0.0) -> None:
+        self.best, self.quantum, self.low = best, quantum, low
+        self.failure = ""
+        """Why it ended early, if it was no limit and no interrupt."""
+        self.asked = False
+        """The solver was given a program."""
+
+    def raise_bound(self, low: float) -> None:
+        """Take over a lower bound, rounded up where values are multiples of a number."""
+        self.low = max(self.low, snapped(low, self.quantum))
+
+    def take_bound(self, bound: float, scale: float) -> None:
+        """Take over what a solver says in units of `scale`; above the upper limit, which is 1, it
+        means nothing."""
+        if bound <= 1 + SAFETY:
+            self.raise_bound((bound - SAFETY) * scale)
+
+    def exhausted(self) -> None:
+        """Take over that no solution is as good as the best one, or that there is none."""
+        self.raise_bound(self.best.value * (1 - SAFETY))
+
+    def refuses(
+        self, size: int, kind: str = "an integer program", *, most: int | None = None
+    ) -> bool:
+        """Refuse a program with more numbers than `most`, or the usual; true if it is too large."""
+        too_large = size > (MAX_ENTRIES if most is None else most)
+        if too_large:
+            self.failure = (
+                f"{kind} with about {size} numbers is too large; coarsen first, "
+                "or offer fewer devices"
+            )
+        return too_large
+
+
+def status_of(best: Best[S], failure: str, *, closed: bool, nothing: str) -> str:
+    """`optimal`, `feasible`, or `limit`: no solution is known yet.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that there is `nothing`.
+    LimitError
+        The solver failed before any solution was known.
+    """
+    if best.solution is None and closed:
+        raise InfeasibleError(f"infeasible: {nothing}")
+    if best.solution is None and failure:
+        raise LimitError(failure)
+    return "limit" if best.solution is None else "optimal" if closed else "feasible"
+
+
+class Written(Protocol):
+    """A program, written for a search."""
+
+    @property
+    def program(self) -> Program:
+        """The program for the solver."""
+
+    @property
+    def tops(self) -> Sequence[int]:
+        """Columns whose sum is minimised."""
+
+    @property
+    def hopeless(self) -> bool:
+        """True if there is no solution, which is seen without a solver."""
+
+
+W = TypeVar("W", bound=Written)
+
+
+class Sliced(Protocol[S, W]):
+    """A `SliceSearch` that writes the programs it needs."""
+
+    best: Best[S]
+    low: float
+    failure: str
+    asked: bool
+
+    @property
+    def presolve(self) -> tuple[bool, ...]:
+        """For HiGHS, with each of the tolerances."""
+
+    def write(self) -> W | None:
+        """The program of all that is not worse than the best solution; None: it is too large."""
+
+    def start(self, written: W) -> list[float] | None:
+        """The best solution in columns of a program; None if there is none."""
+
+    def take(self, written: W, outcome: Outcome) -> bool | None:
+        """Learn from an outcome; whether the search is closed by it, None if it goes on."""
+
+    def exhausted(self) -> None:
+        """Take over that no solution is as good as the best one, or that there is none."""
+
+
+def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
+    """Solve until nothing is left to find, or to the end; whether it is closed.
+
+    Raises
+    ------
+    UnavailableError
+        The solver is not installed.
+    """
+    took = 0.0
+    while search.best.value > search.low:
+        left = slices.run.left()
+        if left is not None and left < HASTE * took:
+            return False
+        begin = monotonic()
+        written = search.write()
+        took = monotonic() - begin
+        if written is None or slices.run.stop():
+            return False
+        outcome = Outcome("infeasible")
+        if not written.hopeless:
+            search.asked = True
+            outcome = slices.solve(
+                written.program,
+                search.start(written),
+                written.tops,
+                blind=not np.isfinite(search.best.value),
+                presolve=search.presolve,
+            )
+        if outcome.status == "missing":
+            raise UnavailableError(missing(slices.solver, outcome.reason))
+        if outcome.status == "infeasible":
+            search.exhausted()
+            return True
+        closed = search.take(written, outcome)
+        best, run = search.best, slices.run
+        if best.solution is not None:
+            run.keep(best.solution, best.value, "ip")
+        run.stands(value=best.value, bound=search.low, by=slices.solver)
+        if closed is not None:
+            return closed
+        if outcome.status == "failed":
+            search.failure = f"the solver {slices.solver} failed: {outcome.reason}"
+        if outcome.status == "failed" or not slices.process.alive:
+            return False
+    return True
+
+
+KILL_S = 2.0
+"""Time after its limit at which a solver is killed."""
+
+SHARE = 0.8
+
+
+def ask(
+    program: Program,
+    *,
+    seconds: float | None = None,
+    patience: float,
+    tolerance: float = TOLERANCES[0],
+    run: Run = PLAIN,
+) -> Outcome:
+    """Solve a program with CBC.
+
+    It is told to end after `seconds` (None: never, so that the answer does not depend on time), and
+    killed a little after `patience`.
+    """
+
+    def work(process: SolverProcess) -> Outcome:
+        return process.solve(
+            "cbc", program, None, seconds, tolerance, patience=patience + KILL_S, stop=run.stop
+        )
+
+    return attempted(work, lambda outcome: outcome.status == "failed", run)
+
+
+def ask_sparse(
+    program: SparseProgram,
+    *,
+    seconds: float | None = None,
+    patience: float,
+    run: Run = PLAIN,
+) -> Outcome:
+    """Solve a sparse program with scipy's HiGHS; see `ask`.
+
+    Of the time that the run has left it may take `SHARE`: what goes on from its answer, or does
+    without, needs the rest.
+    """
+    run = run.part(SHARE)
+
+    def work(process: SolverProcess) -> Outcome:
+        return process.sparse(program, seconds, patience=patience + KILL_S, stop=run.stop)
+
+    return attempted(work, lambda outcome: outcome.status == "failed", run, "sparse")
+
+
+class Relaxation:
+    """One linear program.
+
+    Parameters
+    ----------
+    process
+        The process that solves it, and nothing else meanwhile.
+    solver
+        `cbc` or `highs`.
+    run
+        When to give up.
+    """
+
+    def __init__(self, process: SolverProcess, solver: str, run: Run) -> None:
+        self.process, self.solver, self.run = process, solver, run
+        self.outcome = Outcome("limit")
+        """Result of the last solve."""
+
+    def begin(self, program: Program) -> Outcome:
+        """Solve a program, and forget the one before.
+
+        Raises
+        ------
+        UnavailableError
+            The solver is not installed.
+        """
+        self.outcome = self.process.relax(self.solver, program, stop=self.run.stop)
+        if self.outcome.status == "missing":
+            raise UnavailableError(missing(self.solver, self.outcome.reason))
+        return self.outcome
+
+    def refine(
+        self, rows: Sequence[Row], closed: Sequence[int] = (), dropped: Sequence[int] = ()
+    ) -> Outcome:
+        """Solve it with more rows, with the `closed` columns at 0, without the rows `dropped`."""
+        self.outcome = self.process.refine(rows, closed, dropped, stop=self.run.stop)
+        return self.outcome
+
+    @property
+    def solved(self) -> bool:
+        """True if there is a solution."""
+        return self.outcome.status == "optimal"
+
+    @property
+    def failure(self) -> str:
+        """Why the solver gave no answer, if it was no limit."""
+        if self.outcome.status in ("optimal", "limit"):
+            return ""
+        return f"the solver {self.solver}: {self.outcome.reason or self.outcome.status}"

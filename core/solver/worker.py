@@ -3,6 +3,8 @@
 It answers programs that come over the socket FD until the other end is closed. Limits and
 interrupts are the parent's business: it kills this process. When the parent itself is gone, a
 thread notices and ends the process, even in the middle of a solve.
+
+CP-SAT needs a process without any other solver: ortools and highspy cannot share one.
 """
 
 from __future__ import annotations
@@ -19,17 +21,98 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Any
 
-from dnnp.core.solver import cpsat_worker
-from dnnp.core.solver.program import Outcome, Program, Row
-from dnnp.core.solver.sparse import solve_sparse
+from dnnp.core.solver.program import Outcome, Program, Row, solve_sparse
+from dnnp.core.solver.scheduling_model import NEWS, CpProgram
+
+
+def solve_cpsat(
+    tell: Callable[[Outcome], None],
+    program: CpProgram,
+    hint: Sequence[int] | None,
+    seconds: float | None,
+    threads: int,
+    seed: int,
+) -> Outcome:
+    """Run the solver; every better solution and every better bound is told at once."""
+    from ortools.sat.python import cp_model
+
+    model, variables = _cpsat_model(program, hint)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = threads
+    solver.parameters.random_seed = seed
+    # With it, ortools 9.15 calls solutions optimal that are not (or-tools, issue 5293).
+    solver.parameters.presolve_inclusion_work_limit = 0
+    if seconds is not None:
+        solver.parameters.max_time_in_seconds = seconds
+
+    lock = Lock()
+
+    def say(outcome: Outcome) -> None:
+        with lock:  # the solver's threads must not mix what they say
+            tell(outcome)
+
+    class Listener(cp_model.CpSolverSolutionCallback):  # type: ignore[misc, unused-ignore]
+        def on_solution_callback(self) -> None:
+            values = tuple(float(self.value(v)) for v in variables)
+            say(Outcome(NEWS, self.best_objective_bound, values))
+
+    solver.best_bound_callback = lambda bound: say(Outcome(NEWS, bound))
+    status = solver.solve(model, Listener())
+    names = {
+        cp_model.OPTIMAL: "optimal",
+        cp_model.FEASIBLE: "feasible",
+        cp_model.INFEASIBLE: "infeasible",
+        cp_model.UNKNOWN: "limit",
+    }
+    name = names.get(status, "failed")
+    if name in ("optimal", "feasible"):
+        values = tuple(float(solver.value(v)) for v in variables)
+        return Outcome(name, solver.best_objective_bound, values)
+    if name == "limit":
+        return Outcome(name, solver.best_objective_bound)
+    return Outcome(name, reason="" if name == "infeasible" else solver.status_name(status))
+
+
+def _cpsat_model(program: CpProgram, hint: Sequence[int] | None) -> tuple[Any, list[Any]]:
+    """A program as CP-SAT has it, and its variables."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    variables = [
+        model.new_int_var(low, high, "")
+        for low, high in zip(program.lower, program.upper, strict=True)
+    ]
+    for indices, weights, low, high, given in program.rows:
+        total = cp_model.LinearExpr.weighted_sum([variables[i] for i in indices], weights)
+        if low is None:
+            row = model.add(total <= high)
+        elif high is None:
+            row = model.add(total >= low)
+        else:
+            row = model.add_linear_constraint(total, low, high)
+        if given:
+            row.only_enforce_if([variables[i] for i in given])
+    for lane in program.lanes:
+        intervals = [
+            model.new_optional_fixed_size_interval_var(variables[start], size, variables[flag], "")
+            for start, size, flag in lane
+        ]
+        model.add_no_overlap(intervals)
+    if hint is not None:
+        for variable, value in zip(variables, hint, strict=True):
+            model.add_hint(variable, value)
+    model.minimize(variables[0])
+    return model, variables
+
 
 GAP = 1e-9
 """Absolute gap at which a solver may stop; programs are scaled to about 1."""
 
 PARENT_CHECK_S = 2.0
-"""How often to look whether the parent is still there, should its end of the socket live on."""
+"""Interval between checks for a dead parent, should its end of the socket live on."""
 
 
 def solve(
@@ -120,7 +203,7 @@ def _add_rows(model, columns, rows: Sequence[Row]) -> None:  # type: ignore[no-u
 
 
 def _missing(solver: str) -> str:
-    """What is not installed, if anything, or the package that lacks what is called in it."""
+    """The solver that is not installed, or the package that lacks a function; else empty."""
     if solver == "highs":
         from mip.highs import has_highs
 
@@ -205,7 +288,7 @@ def main() -> None:
         "relax": relaxation.relax,
         "refine": relaxation.refine,
         "sparse": solve_sparse,
-        "cpsat": partial(cpsat_worker.solve, pipe.send),
+        "cpsat": partial(solve_cpsat, pipe.send),
     }
     while True:
         what, *request = requests.get()

@@ -120,7 +120,7 @@ class _Best:
 
     @property
     def proven(self) -> bool:
-        """Whether value and bound are the same but for rounding; `closed`: but for little."""
+        """True if value and bound are the same but for rounding; `closed`: but for little."""
         return self.bound >= self.value * (1 - ROUNDING)
 
     @property
@@ -356,7 +356,7 @@ def _value(problem: SplitProblem, blocks: list[Block]) -> float:
 
 
 SLICING_S = 10.0
-"""How long the slicing may take that stands in for a method which found nothing in its time."""
+"""Time limit of the slicing that stands in for a method which found nothing in its time."""
 
 
 def _rather(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
@@ -381,7 +381,7 @@ def _rather(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
 
 
 def _found(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
-    """What a method finds, or else what fits in another order of the nodes within the stages."""
+    """Run a method; where nothing fits, try other orders of the nodes within the stages."""
     try:
         found: Solution = SPLITS[method].function()(problem, asked, run)
     except (InfeasibleError, LimitError) as error:
@@ -401,7 +401,7 @@ def with_small_peak(
     problem: SplitProblem, asked: Request, blocks: list[Block], run: Run
 ) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
-    from dnnp.core.split.peak.order import with_least_peak
+    from dnnp.core.split.peak import with_least_peak
 
     wanted = asked.least_peak
     if not wanted:
@@ -428,7 +428,7 @@ def _softly(problem: SplitProblem, asked: Request, run: Run) -> list[Block] | No
         return None
     if all(np.isinf(d.memory_bytes) for d in problem.devices):
         return None
-    from dnnp.core.split.peak.order import with_least_peak
+    from dnnp.core.split.peak import with_least_peak
 
     soft = problem.with_options(replace(options, memory_mode="overflow"))
     try:

@@ -26,7 +26,7 @@ STEPS, MOST_STEPS = 8, 10_000_000
 """Steps of a checker for each block that the search walks, mostly; and how many it surely takes."""
 
 SUMS = 4 * ROUNDING
-"""What a bound may be above loads that are added up in another order, relatively."""
+"""Relative tolerance between a bound and loads that are added up in another order."""
 
 
 def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:

@@ -127,7 +127,7 @@ def _levels(device: DeviceClass) -> list[int]:
 
 
 def _left_out(items: int) -> str:
-    """What is searched where not all ideals can be, in words."""
+    """The warning that not all ideals were searched."""
     searched = "only those of a few orders were searched"
     if items > MAX_ITEMS:
         searched = f"and items, {items}, for a search of orders: these were only sliced"
@@ -135,7 +135,7 @@ def _left_out(items: int) -> str:
 
 
 def _all_alike(case: ClusterCase) -> bool:
-    """Whether no ordered split does better than those with contiguous clusters."""
+    """True if no ordered split does better than those with contiguous clusters."""
     if case.problem.options.max_replicas > 1 and case.cpus > 1:
         return False  # inside a cluster no stage runs on several CPUs
     flat = len(case.accelerator.levels) == 1

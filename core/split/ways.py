@@ -164,7 +164,7 @@ def compare_ways(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Com
 
 
 class _Search:
-    """What is known of each way so far."""
+    """The best split of each way so far."""
 
     def __init__(self, problem: SplitProblem, asked: Request, run: Run) -> None:
         self.problem, self.asked, self.run = problem, asked, run
@@ -249,7 +249,7 @@ class _Search:
         return Compared(solution, tuple(map(self.shown, WAYS)))
 
     def shown(self, name: str) -> Way:
-        """What is known of a way."""
+        """The record of a way."""
         if name not in self.found:
             return Way(name, reason=self.reasons[name])
         value, solution = self.found[name]

@@ -1,7 +1,7 @@
 """Policies: what `dnnp-partition --save-policy` writes and `--policy` reads.
 
 A file is one JSON object: the sizes of the network, how it was trained, and all weights, in the
-order that `sizes_of` in `core/baselines/placeto/policy.py` gives. dnnp-partition(1) describes it.
+order that `sizes_of` in `core/baselines/placeto.py` gives. dnnp-partition(1) describes it.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Evolution, Request
 from dnnp.core.model.search_context import Run
-from dnnp.core.solver.program import Outcome
-from dnnp.core.solver.sparse import SparseProgram
+from dnnp.core.solver.program import Outcome, SparseProgram
 from dnnp.core.split import heuristic
 from dnnp.core.split.auto import solve
-from dnnp.core.split.orders import search_orders
+from dnnp.core.split.order_search import search_orders
 from support.placing import PLACERS, problem_of
 from support.problems import chain
 from support.problems import problem_of as split_of

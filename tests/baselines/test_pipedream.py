@@ -10,8 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.chain import chain_of, loads_from, scratch_of
-from dnnp.core.baselines.pipedream import biconnected, contract_branches, pipedream
+from dnnp.core.baselines.pipedream import (
+    biconnected,
+    chain_of,
+    contract_branches,
+    loads_from,
+    pipedream,
+    scratch_of,
+)
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass

@@ -9,9 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placeto import policy as network
-from dnnp.core.baselines.placeto.method import PENALTY, Ground, ground_of, placeto, train
-from dnnp.core.baselines.placeto.policy import SURE, Network, first_weights
+from dnnp.core.baselines import placeto as network
+from dnnp.core.baselines.placeto import (
+    PENALTY,
+    SURE,
+    Ground,
+    Network,
+    first_weights,
+    ground_of,
+    placeto,
+    train,
+)
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow

@@ -20,7 +20,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.solver.ask import ask_sparse
+from dnnp.core.solver.slices import ask_sparse
 from support.latency_cases import eager_events
 from support.placing import layered, place, problem_of
 

@@ -16,9 +16,8 @@ from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
-from dnnp.core.solver.ask import ask, ask_sparse
-from dnnp.core.solver.program import Outcome, Program
-from dnnp.core.solver.sparse import Sparse
+from dnnp.core.solver.program import Outcome, Program, Sparse
+from dnnp.core.solver.slices import ask, ask_sparse
 from support.latency_cases import random_problem
 from support.placing import layered, problem_of
 
@@ -193,7 +192,7 @@ def test_a_program_leaves_time_for_what_comes_after(monkeypatch: pytest.MonkeyPa
         left.append(run.left())
         return Outcome("limit")
 
-    monkeypatch.setattr("dnnp.core.solver.ask.attempted", hurry)
+    monkeypatch.setattr("dnnp.core.solver.slices.attempted", hurry)
     made = Sparse()
     made.put(made.rows(1, 0.0, 1.0), made.columns(1), 1.0)
     for run in (Run().within(1000.0), Run()):

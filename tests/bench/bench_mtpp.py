@@ -24,8 +24,8 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Evolution, Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.auto import solve
-from dnnp.core.split.orders import OrderSpace
-from dnnp.core.split.peak.order import peak_order
+from dnnp.core.split.order_search import OrderSpace
+from dnnp.core.split.peak import peak_order
 from dnnp.core.split.slicing.decoder import SLICING
 from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph

@@ -14,7 +14,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import PLAIN
-from dnnp.core.split import ideal_bound as ideal
+from dnnp.core.split import exact as ideal
 from dnnp.core.split.slices import best_slicing
 from support.cases import accelerators_case, random_case
 

@@ -32,8 +32,7 @@ from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver import child
 from dnnp.core.solver.program import Outcome
-from dnnp.core.split.ip.formulas import Formulas
-from dnnp.core.split.ip.superblock import Kind, parts_of, start_of, superblocks
+from dnnp.core.split.ip.formulas import Formulas, Kind, parts_of, start_of, superblocks
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.brute import brute_force

@@ -26,7 +26,7 @@ COMPILER = {
 OTHERS = {
     "dnnp.core.baselines.pipedream", "dnnp.core.split.cuts", "dnnp.core.cost.latency",
     "dnnp.core.split.clusters.hierarchy", "dnnp.core.split.annealing.anneal", "dnnp.core.solver",
-    "dnnp.core.split.slicing.brkga", "dnnp.core.split.peak.segment", "dnnp.core.split.first",
+    "dnnp.core.split.order_search", "dnnp.core.split.first",
     "dnnp.formats.inputs.devices",
 }  # fmt: skip
 """What other methods and options of dnnp-partition need."""

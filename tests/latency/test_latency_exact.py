@@ -30,8 +30,8 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver import child, slices
-from dnnp.core.solver.cpsat_program import TickProgram
-from dnnp.core.solver.search import Best
+from dnnp.core.solver.scheduling_model import TickProgram
+from dnnp.core.solver.slices import Best
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.graphs import header

@@ -24,7 +24,7 @@ from dnnp.core.latency.ip.placement_model import PlacementProgram
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
-from dnnp.core.solver import search
+from dnnp.core.solver import slices as search
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.scheduling_model import Model, Turn
 from support.latency_cases import random_problem

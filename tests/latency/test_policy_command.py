@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placeto.policy import HOPS, WIDTH, first_weights
+from dnnp.core.baselines.placeto import HOPS, WIDTH, first_weights
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.request import Policy
 from dnnp.formats.inputs.policy import parse_policy, policy_bytes

@@ -80,7 +80,7 @@ def test_same_split_for_a_seed_compiled_or_not():
     """In this process, in another one, and in one that compiles nothing."""
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
-        "from annealing.test_anneal import two_splits\n"
+        "from split.test_anneal import two_splits\n"
         "print(two_splits())\n"
     )
     for environment in ({}, {"NUMBA_DISABLE_JIT": "1"}):

@@ -11,7 +11,7 @@ from dnnp.core.cost.capacity import over_capacity
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.parallel.plan import refuse_excess
-from dnnp.core.split import solve as searches
+from dnnp.core.split import auto as searches
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.brute import brute_force

@@ -29,13 +29,24 @@ from dnnp.core.model.graph import NodeColumns, TensorColumns, make_graph
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver import child, slices
-from dnnp.core.solver.search import solve_slices
-from dnnp.core.solver.slices import SAFETY, Slices
-from dnnp.core.split.ip.best import best_split
-from dnnp.core.split.ip.contiguity import cells_of, without_shortcuts
-from dnnp.core.split.ip.solve import Loop, blocks_of, places_of_blocks, solve_ip, task_of
-from dnnp.core.split.ip.storage import item_of_node
-from dnnp.core.split.ip.task import Net, count_places, nets_of, places_of
+from dnnp.core.solver.slices import SAFETY, Slices, solve_slices
+from dnnp.core.split.ip.solve import (
+    Loop,
+    best_split,
+    blocks_of,
+    places_of_blocks,
+    solve_ip,
+    task_of,
+)
+from dnnp.core.split.ip.task import (
+    Net,
+    cells_of,
+    count_places,
+    item_of_node,
+    nets_of,
+    places_of,
+    without_shortcuts,
+)
 from dnnp.core.split.ip.throughput import formulate
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.workloads.msr import read_workload

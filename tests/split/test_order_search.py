@@ -19,9 +19,8 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.request import Evolution
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.orders import OrderSpace, evolved_order, random_order
+from dnnp.core.split.order_search import OrderSpace, brkga, evolved_order, random_order
 from dnnp.core.split.slices import best_slicing
-from dnnp.core.split.slicing.brkga import brkga
 from dnnp.core.split.slicing.decoder import LENGTH, SLICING
 from dnnp.core.split.slicing.slice import slice_line
 from dnnp.formats.graph import graph_of, units_of
@@ -147,7 +146,7 @@ def some_values() -> list[object]:
 def test_the_same_values_compiled_or_not():
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
-        "from order.test_order_search import some_values\n"
+        "from split.test_order_search import some_values\n"
         "print(some_values())\n"
     )
     run = subprocess.run(
@@ -273,7 +272,7 @@ def test_random_order_is_the_best_of_its_samples():
 def test_random_orders_in_batches(monkeypatch):
     space = space_of(plain_case(2, 25))
     expected = random_order(space, 50).tolist()
-    monkeypatch.setattr("dnnp.core.split.orders.BATCH_ITEMS", 1)
+    monkeypatch.setattr("dnnp.core.split.order_search.BATCH_ITEMS", 1)
     assert random_order(space, 50).tolist() == expected
 
 

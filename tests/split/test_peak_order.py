@@ -17,9 +17,16 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.peak.order import peak_order, with_least_peak
-from dnnp.core.split.peak.segment import peak_bound
-from dnnp.core.split.peak.steps import cuts, largest_step, steps_of, walk, walk_given
+from dnnp.core.split.peak import (
+    cuts,
+    largest_step,
+    peak_bound,
+    peak_order,
+    steps_of,
+    walk,
+    walk_given,
+    with_least_peak,
+)
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
@@ -192,7 +199,7 @@ def test_chains_and_trifles_need_no_search(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object) -> None:
         raise AssertionError("nothing is to be searched")
 
-    monkeypatch.setattr("dnnp.core.split.peak.segment.Segment", refuse)
+    monkeypatch.setattr("dnnp.core.split.peak.Segment", refuse)
     found = peak_order(graph, graph.order)
     assert (found.peak_bytes, found.bound_bytes) == (13, 13)
     none = peak_order(graph, np.zeros(0, dtype=np.int64))

@@ -12,7 +12,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.annealing.resplit import resplit
+from dnnp.core.split.improve import resplit
 from dnnp.core.split.slices import best_slicing
 from support.cases import Case, accelerators_case, random_case
 

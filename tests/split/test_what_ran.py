@@ -93,7 +93,7 @@ def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> No
 
 def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """The split is that of the search for a start, and the record says so."""
-    monkeypatch.setattr("dnnp.core.solver.search.MAX_ENTRIES", 3)
+    monkeypatch.setattr("dnnp.core.solver.slices.MAX_ENTRIES", 3)
     said: list[str] = []
     problem = PROBLEMS["a chain"]
     found = solve(problem, Request(method="ip"), Run(warn=said.append))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.baselines.placeto.policy import Groups, sizes_of
+from dnnp.core.baselines.placeto import Groups, sizes_of
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.request import Policy
 

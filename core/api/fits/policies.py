@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Caller
-from dnnp.core.baselines.placeto.policy import count_of
+from dnnp.core.baselines.placeto import count_of
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import FormatError, UsageError

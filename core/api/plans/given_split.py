@@ -49,7 +49,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
     caller.release()
     if cost.memory_model == "peak":
         from dnnp.core.model.deadline import beside
-        from dnnp.core.split.peak.order import with_least_peak
+        from dnnp.core.split.peak import with_least_peak
 
         run, split = run_of(caller, units=problem.units.g), blocks
         blocks = beside(

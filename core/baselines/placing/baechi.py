@@ -30,8 +30,8 @@ from dnnp.core.latency.lists.schedule import (
 from dnnp.core.model.graph import Floats, Ints, totals
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.solver.ask import ask_sparse
-from dnnp.core.solver.sparse import Sparse, SparseProgram
+from dnnp.core.solver.program import Sparse, SparseProgram
+from dnnp.core.solver.slices import ask_sparse
 
 MOST_EDGES = 250_000
 """Edges up to which the program is solved."""

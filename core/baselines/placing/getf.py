@@ -32,9 +32,8 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
-from dnnp.core.solver.ask import ask_sparse
-from dnnp.core.solver.program import Outcome
-from dnnp.core.solver.sparse import Sparse, SparseProgram
+from dnnp.core.solver.program import Outcome, Sparse, SparseProgram
+from dnnp.core.solver.slices import ask_sparse
 
 MOST_CHOICES = 80_000
 """Columns of shares up to which the program is solved."""

@@ -33,7 +33,7 @@ from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.latency.ip.formulation import Formulation, block_windows, carried, in_order
 from dnnp.core.model.graph import Floats, Ints, distinct
 from dnnp.core.solver.scheduling_model import NEVER, ORIGIN, Model, Rule
-from dnnp.core.split.ip.contiguity import without_shortcuts
+from dnnp.core.split.ip.task import without_shortcuts
 
 Cut = tuple[tuple[int, int], ...]
 """Items and their slots that cannot all be so."""

@@ -31,8 +31,18 @@ from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import SLACK, Outcome, Program
 from dnnp.core.solver.scheduling_model import ORIGIN, After, Model, Turn
-from dnnp.core.solver.search import Best, SliceSearch, solve_slices, status_of
-from dnnp.core.solver.slices import COARSE, GRACE_S, SAFETY, Slices, attempted, refuse_unknown
+from dnnp.core.solver.slices import (
+    COARSE,
+    GRACE_S,
+    SAFETY,
+    Best,
+    Slices,
+    SliceSearch,
+    attempted,
+    refuse_unknown,
+    solve_slices,
+    status_of,
+)
 
 S = TypeVar("S", bound=Split)
 
@@ -500,7 +510,7 @@ def solve_intervals(
 
 def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: Run) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed."""
-    from dnnp.core.solver.cpsat_program import TickProgram
+    from dnnp.core.solver.scheduling_model import TickProgram
 
     while search.best.value > search.low:
         model = search.formulation.model(search.upper)

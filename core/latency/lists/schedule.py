@@ -19,8 +19,8 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.solver.ask import ask
 from dnnp.core.solver.program import TOLERANCES, Program
+from dnnp.core.solver.slices import ask
 
 FULL = "the devices are full before every task has a place"
 

@@ -23,9 +23,15 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.annealing.energy import new_search, refer
-from dnnp.core.split.annealing.peak import Live, live_of
-from dnnp.core.split.annealing.state import AnnealArrays, anneal_arrays, new_state
+from dnnp.core.split.annealing.state import (
+    AnnealArrays,
+    Live,
+    anneal_arrays,
+    live_of,
+    new_search,
+    new_state,
+    refer,
+)
 from dnnp.core.split.annealing.sweep import exchange, sweep
 
 LEAST_WORK, MOST_WORK = 20_000, 30_000_000
@@ -47,7 +53,7 @@ MAX_COUNTS = 200_000_000
 
 
 class Round(NamedTuple):
-    """How one round goes."""
+    """Parameters of one round."""
 
     again: bool
     """From the best split, not from a random one."""
@@ -59,7 +65,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many rounds there are, and how they go."""
+    """The rounds, and their parameters."""
 
     rounds: int
     """Rounds at effort 1; fewer and longer ones where a round is cut to MOST_WORK."""
@@ -184,7 +190,7 @@ def anneal(
 
 
 class Placement(NamedTuple):
-    """Which device runs each item, and of which class it is."""
+    """The device of each item, and the class of each device."""
 
     place: Ints
     """i64[n]."""

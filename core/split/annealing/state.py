@@ -1,4 +1,4 @@
-"""A free split while it is searched: who is where, and what every device spends.
+"""A split while it is annealed: who is where, what every device spends and holds, its energy.
 
 A device pays for a net by how many of the net's pins it holds,
 
@@ -7,6 +7,9 @@ A device pays for a net by how many of the net's pins it holds,
 
 as `out` where it holds the source and as `in` elsewhere. So an item that moves changes two
 devices only, and its own nets say by how much.
+
+The energy is the sum over devices and passes of weight * (load / reference)^q with a large q, so
+that the largest loads count most, plus a price of memory above a hard capacity.
 
 Kernels that run millions of times take plain arrays: numba counts references to every array of
 a tuple on each call.
@@ -21,8 +24,9 @@ import numpy as np
 from dnnp.core.cost.items import Line
 from dnnp.core.cost.load_formula import COMM, ROUNDING, load_of
 from dnnp.core.kernels.kernel import callee, lean, plain
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr, csr_rows
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.split.annealing.random import exponential_table, generator
 
 IN, WORK, OUT = range(3)
 """Columns of a device's times; those of pass p start at 3 p."""
@@ -32,7 +36,7 @@ NET, SIZE, COLUMN, SOURCE = range(4)
 
 
 class AnnealArrays(NamedTuple):
-    """What kernels read: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
+    """Arrays of the problem: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
 
     There is one pass, or forward and backward where the objective tells them apart.
     """
@@ -257,9 +261,276 @@ def objective(problem, state):  # type: ignore[no-untyped-def]
 
 @callee
 def fits(problem, state):  # type: ignore[no-untyped-def]
-    """Whether every device keeps to a hard capacity, but for rounding."""
+    """True if every device keeps to a hard capacity, but for rounding."""
     for d in range(len(problem.kind)):
         over = excess(problem, state, d)
         if problem.hard and over > ROUNDING * problem.capacity[problem.kind[d]]:
             return False
     return True
+
+
+class Live(NamedTuple):
+    """Nodes as steps that hold tensors, for the `peak` memory model; empty for `sum`."""
+
+    item: Ints
+    """i64[n], item of each step; steps are nodes in the graph's order."""
+    read_ptr: Ints
+    reads: Ints
+    """Tensors that each step reads (CSR)."""
+    write_ptr: Ints
+    writes: Ints
+    """Tensors that each step writes (CSR)."""
+    size: Floats
+    """f64[m], bytes."""
+    static: np.ndarray
+    """bool[m], held throughout."""
+    maker: Ints
+    """i64[m], item that makes the tensor, or -1."""
+    lasting: np.ndarray
+    """bool[m], an output of the model."""
+    left: np.ndarray
+    """i32[m, D], scratch: readers still to run on each device."""
+    abroad: np.ndarray
+    """bool[m], scratch: some reader runs on another device than the maker."""
+    bytes: Floats
+    """f64[D, 3], scratch: held throughout, live, largest live."""
+
+
+def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Live:
+    """Steps of a graph split over `devices` devices; `label` is the item of each node."""
+    order = graph.order if options.memory_model == "peak" else np.zeros(0, dtype=np.int64)
+    m = graph.m if len(order) else 0
+    read_ptr, reads = csr_rows(graph.in_ptr, graph.in_idx, order)
+    write_ptr, writes = csr_rows(graph.out_ptr, graph.out_idx, order)
+    made = graph.producer[:m]
+    kind = graph.tensor_kind[:m]
+    return Live(
+        *plain(
+            label[order],
+            read_ptr,
+            reads,
+            write_ptr,
+            writes,
+            graph.tensor_bytes[:m],
+            (kind == PARAMETER) | (kind == CONSTANT),
+            np.where(made >= 0, label[made], -1),
+            graph.is_output[:m],
+            np.zeros((m, devices), dtype=np.int32),
+            np.zeros(m, dtype=np.bool_),
+            np.zeros((devices, 3)),
+        )
+    )
+
+
+@callee
+def measure(live, state):  # type: ignore[no-untyped-def]
+    """Set `state.ratio` so that used * ratio is each device's peak; O(reads + writes + m)."""
+    steps = len(live.item)
+    if steps == 0:
+        return
+    place, left, abroad, held = state.place, live.left, live.abroad, live.bytes
+    for d in range(len(held)):
+        held[d, 0] = 0.0
+        held[d, 1] = 0.0
+    for t in range(len(abroad)):
+        abroad[t] = False
+    for s in range(steps):
+        d = place[live.item[s]]
+        for q in range(live.read_ptr[s], live.read_ptr[s + 1]):
+            t = live.reads[q]
+            if left[t, d] == 0:
+                if live.static[t]:
+                    held[d, 0] += live.size[t]
+                elif live.maker[t] < 0 or place[live.maker[t]] != d:
+                    held[d, 1] += live.size[t]
+            left[t, d] += 1
+            if live.maker[t] >= 0 and place[live.maker[t]] != d:
+                abroad[t] = True
+    for d in range(len(held)):
+        held[d, 2] = held[d, 1]
+    for s in range(steps):
+        d = place[live.item[s]]
+        for q in range(live.write_ptr[s], live.write_ptr[s + 1]):
+            held[d, 1] += live.size[live.writes[q]]
+        held[d, 2] = max(held[d, 2], held[d, 1])
+        for q in range(live.read_ptr[s], live.read_ptr[s + 1]):
+            t = live.reads[q]
+            left[t, d] -= 1
+            if left[t, d] == 0 and not live.static[t]:
+                own = live.maker[t] >= 0 and place[live.maker[t]] == d
+                if not (own and (abroad[t] or live.lasting[t])):
+                    held[d, 1] -= live.size[t]
+        for q in range(live.write_ptr[s], live.write_ptr[s + 1]):
+            t = live.writes[q]
+            if left[t, d] == 0 and not (abroad[t] or live.lasting[t]):
+                held[d, 1] -= live.size[t]
+    for d in range(len(state.used)):
+        # Items without memory of their own may still hold what they read.
+        held[d, 0] += held[d, 2]
+        state.ratio[d] = held[d, 0] / state.used[d] if state.used[d] > 0.0 else 1.0
+
+
+CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
+"""Entries of `AnnealMemory.mix`."""
+
+
+class AnnealMemory(NamedTuple):
+    """Energies, the best state and scratch of a round, changed in place."""
+
+    rng: np.ndarray
+    """u64[1]."""
+    dice: Floats
+    """Exponential draws."""
+    mix: Ints
+    """i64[4]: per cent of moves that are clusters, of those with a second cluster, and of those
+    that collect items from several devices; logarithm to base 2 of the exponent q."""
+    scale: Floats
+    """f64[P], one over the reference of each pass."""
+    weight: Floats
+    """f64[P], of each pass in the energy."""
+    strict: Floats
+    """f64[2], what a device above its capacity adds to the energy, and one over the bytes for
+    which it adds that once more."""
+    best: Ints
+    """i64[n], the best placement so far that fits."""
+    kind: Ints
+    """i64[D], the classes of the devices then."""
+    value: Floats
+    """f64[1], its objective; inf while there is none."""
+    energy: Floats
+    """f64[D], of each device."""
+    times: Floats
+    """f64[D, 3 P], scratch: times of devices, as a move would make them or as they were."""
+    bytes: Floats
+    """f64[D], scratch: used memory of the same devices."""
+    other: Floats
+    """f64[D], scratch: energy of the same devices."""
+    touched: Ints
+    """i64[D], scratch: which devices these are."""
+    mark: Ints
+    """i64[D], the last step that touched a device."""
+    member: Ints
+    """i64[2 n], scratch: items that a step moves."""
+    origin: Ints
+    """i64[2 n], scratch: where they were."""
+    stamp: Ints
+    """i64[n], the last cluster that held an item."""
+    clock: Ints
+    """i64[3]: steps; clusters; a device that lately was no better than `value`."""
+
+
+def new_search(problem: AnnealArrays, seed: int) -> AnnealMemory:
+    """Memory for annealing `problem`."""
+    passes, n = problem.work.shape[1:]
+    devices = len(problem.kind)
+    total = float(problem.memory.sum())
+    return AnnealMemory(
+        rng=generator(seed),
+        dice=exponential_table(),
+        mix=np.array([20, 10, 10, 4], dtype=np.int64),
+        scale=np.zeros(passes),
+        weight=np.zeros(passes),
+        strict=np.array([1.0, n / total if total > 0 else 1.0]),
+        best=np.zeros(n, dtype=np.int64),
+        kind=np.zeros(devices, dtype=np.int64),
+        value=np.array([np.inf]),
+        energy=np.zeros(devices),
+        times=np.zeros((max(devices, 2), 3 * passes)),
+        bytes=np.zeros(max(devices, 2)),
+        other=np.zeros(max(devices, 2)),
+        touched=np.zeros(devices, dtype=np.int64),
+        mark=np.zeros(devices, dtype=np.int64),
+        member=np.zeros(2 * n, dtype=np.int64),
+        origin=np.zeros(2 * n, dtype=np.int64),
+        stamp=np.zeros(n, dtype=np.int64),
+        clock=np.zeros(3, dtype=np.int64),
+    )
+
+
+@callee
+def power(x, squarings):  # type: ignore[no-untyped-def]
+    """x^(2^squarings), linear where that would get out of hand."""
+    y = min(x, 8.0)
+    for _ in range(squarings):
+        y *= y
+    return y * max(1.0, x * 0.125)
+
+
+@callee
+def appraise(  # type: ignore[no-untyped-def]
+    comm, hard, weight, scale, strict, squarings, table, row, over, stream, capacity
+):
+    """Energy of a device with the times in `table[row]` and `over` bytes above its capacity."""
+    energy = 0.0
+    for p in range(len(weight)):
+        cost = load_in(comm, table, row, 3 * p, over * stream)
+        energy += weight[p] * power(cost * scale[p], squarings)
+    if hard and over > ROUNDING * capacity:
+        energy += strict[0] * (1.0 + over * strict[1])
+    return energy
+
+
+@lean
+def refer(problem, state, search):  # type: ignore[no-untyped-def]
+    """Make the largest loads of the state the reference of the energy, as far as there is load."""
+    total = 0.0
+    for p in range(problem.work.shape[1]):
+        largest = 0.0
+        for d in range(len(problem.kind)):
+            largest = max(largest, load(problem, state, d, p))
+        search.scale[p] = 1 / largest if largest > 0.0 else 0.0
+        search.weight[p] = largest
+        total += largest
+    if total > 0.0:
+        for p in range(problem.work.shape[1]):
+            search.weight[p] /= total
+    weigh(problem, state, search)
+
+
+@callee
+def weigh(problem, state, search):  # type: ignore[no-untyped-def]
+    """Energies of all devices, anew."""
+    for d in range(len(problem.kind)):
+        k = problem.kind[d]
+        search.energy[d] = appraise(
+            problem.comm,
+            problem.hard,
+            search.weight,
+            search.scale,
+            search.strict,
+            search.mix[SQUARINGS],
+            state.spent,
+            d,
+            excess(problem, state, d),
+            problem.stream[k],
+            problem.capacity[k],
+        )
+
+
+@callee
+def record(problem, state, live, search):  # type: ignore[no-untyped-def]
+    """Keep the state, and refer to it, if it is the best so far; rid its sums of rounding."""
+    fill(problem, state)
+    measure(live, state)
+    value = objective(problem, state)
+    if value < search.value[0] and fits(problem, state):
+        search.value[0] = value
+        for i in range(len(state.place)):
+            search.best[i] = state.place[i]
+        for d in range(len(problem.kind)):
+            search.kind[d] = problem.kind[d]
+        refer(problem, state, search)
+    else:
+        weigh(problem, state, search)
+
+
+@callee
+def note(problem, state, live, search):  # type: ignore[no-untyped-def]
+    """Keep the state if it is the best so far; else remember a device that is in the way."""
+    goal = search.value[0] * (1 - ROUNDING)
+    for d in range(len(problem.kind)):
+        if load(problem, state, d, 0) >= goal:
+            search.clock[2] = d
+            return
+    if objective(problem, state) < goal and fits(problem, state):
+        record(problem, state, live, search)

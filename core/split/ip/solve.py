@@ -22,20 +22,36 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
-from dnnp.core.solver.search import Best, SliceSearch, solve_slices, status_of
-from dnnp.core.solver.slices import COARSE, SAFETY, Slices, attempted, refuse_unknown
-from dnnp.core.split.ip.best import best_split
-from dnnp.core.split.ip.contiguity import cells_of
-from dnnp.core.split.ip.draft import Draft
-from dnnp.core.split.ip.storage import item_of_node, storage_of, synchronised
-from dnnp.core.split.ip.task import Place, Task
-from dnnp.core.split.ip.throughput import Cut, by_work, entries, formulate
-from dnnp.core.split.peak.order import with_least_peak
+from dnnp.core.solver.slices import (
+    COARSE,
+    SAFETY,
+    Best,
+    Slices,
+    SliceSearch,
+    attempted,
+    refuse_unknown,
+    solve_slices,
+    status_of,
+)
+from dnnp.core.split.ip.task import Place, Task, cells_of, item_of_node, storage_of, synchronised
+from dnnp.core.split.ip.throughput import Cut, Draft, by_work, entries, formulate
+from dnnp.core.split.peak import with_least_peak
+
+
+def best_split(problem: SplitProblem, validity: str) -> Best[list[Block]]:
+    """The best split of a problem so far, of those with a validity; none yet."""
+
+    def judge(blocks: list[Block]) -> float:
+        plan = problem.plan(blocks)
+        weak = VALIDITIES.index(plan.validity) < VALIDITIES.index(validity)
+        return np.inf if weak else plan.value
+
+    return Best(judge)
 
 
 @dataclass(frozen=True)
 class IpResult:
-    """What an integer program found."""
+    """Result of an integer program."""
 
     blocks: list[Block] | None
     """The best split known, be it the incumbent that was given."""
@@ -47,7 +63,7 @@ class IpResult:
     failure: str = ""
     """Why the search ended early, if it was no limit and no interrupt."""
     asked: bool = True
-    """Whether a program was given to the solver; otherwise the incumbent did not need one, or the
+    """A program was given to the solver; otherwise the incumbent did not need one, or the
     program was too large or too late."""
 
 

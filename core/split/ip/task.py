@@ -1,4 +1,13 @@
-"""What an integer program is about: items, places for them, tensors between them."""
+"""The problem of an integer program: items, places for them, tensors, bytes, and contiguity.
+
+A block is contiguous if no path leaves it and returns (2020 paper, Definition 3.1), each pass
+judged alone. The program has a variable for every cell and edges between cells: a cell is a node,
+or a whole unit where that makes no difference.
+
+Memory in the `sum` model adds up item by item. In the `peak` model, and for the weights that
+replicas synchronise, a parameter counts once however many items read it; live activations do
+not add up at all, and only a lower bound enters the program.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +20,218 @@ import numpy as np
 
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.items import Line
+from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.split.ip.contiguity import Cells
-from dnnp.core.split.ip.storage import Bytes, Storage
+
+MAX_REDUCED = 20_000
+"""Most vertices for which edges that follow from others are looked for."""
+
+
+class Cells(NamedTuple):
+    """Cells and the edges between them; every path of a pass is a path of cells."""
+
+    node: Ints
+    """i64[cells], a node of each cell."""
+    tail: Ints
+    head: Ints
+
+
+def cells_of(graph: Graph, units: Clustering) -> Cells:
+    """Cells of the nodes that edges inside a pass touch.
+
+    The nodes that a unit has in one pass are one cell if a path that enters the unit at any of
+    them can leave it at any of them.
+    """
+    tail, head = graph.edges
+    same = graph.backward[tail] == graph.backward[head]
+    tail, head = tail[same], head[same]
+    part = 2 * units.label + graph.backward
+    inside = part[tail] == part[head]
+    ptr, after = csr(tail[inside], head[inside], graph.n)
+    entered = np.zeros(graph.n, dtype=np.bool_)
+    entered[head[~inside]] = True
+    left = np.zeros(graph.n, dtype=np.bool_)
+    left[tail[~inside]] = True
+    name = np.arange(graph.n)
+    first = np.full(2 * units.g, -1, dtype=np.int64)
+    first[part[::-1]] = np.arange(graph.n)[::-1]
+    crowded = np.bincount(part, minlength=2 * units.g) > 1
+    members = csr(part, np.arange(graph.n), 2 * units.g)
+    for p in np.flatnonzero(crowded).tolist():
+        nodes = members[1][members[0][p] : members[0][p + 1]]
+        ends = {v for v in nodes.tolist() if left[v]}
+        if all(ends <= _reached(v, ptr, after) for v in nodes.tolist() if entered[v]):
+            name[nodes] = first[p]
+    a, b = name[tail], name[head]
+    pairs = distinct(a[a != b] * graph.n + b[a != b])
+    a, b = pairs // max(graph.n, 1), pairs % max(graph.n, 1)
+    used = distinct(np.concatenate([a, b]))
+    a, b = np.searchsorted(used, a), np.searchsorted(used, b)
+    return Cells(used, *without_shortcuts(len(used), a, b))
+
+
+def _reached(start: int, ptr: Ints, after: Ints) -> set[int]:
+    """Nodes reached from a node over the edges given as CSR, itself included."""
+    seen = {start}
+    pending = [start]
+    while pending:
+        u = pending.pop()
+        for v in after[ptr[u] : ptr[u + 1]].tolist():
+            if v not in seen:
+                seen.add(v)
+                pending.append(v)
+    return seen
+
+
+def without_shortcuts(n: int, tail: Ints, head: Ints) -> tuple[Ints, Ints]:
+    """Edges of an acyclic graph without those that follow from others; else all of them."""
+    ptr, after = csr(tail, head, n)
+    order = _kahn(n, ptr, after, head)
+    if len(order) < n or n > MAX_REDUCED:
+        return tail, head
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n)
+    reach = [0] * n
+    kept: Bools = np.zeros(len(tail), dtype=np.bool_)
+    edge = np.argsort(tail, kind="stable")
+    for u in reversed(order):
+        mine = edge[ptr[u] : ptr[u + 1]]
+        known = 0
+        for e in mine[np.argsort(rank[head[mine]], kind="stable")].tolist():
+            v = int(head[e])
+            if not known >> v & 1:
+                kept[e] = True
+                known |= reach[v] | 1 << v
+        reach[u] = known
+    return tail[kept], head[kept]
+
+
+def _kahn(n: int, ptr: Ints, after: Ints, head: Ints) -> list[int]:
+    """A topological order, or a part of one if there is a cycle."""
+    indegree = totals(head, np.ones(len(head)), n).astype(np.int64).tolist()
+    ready = [v for v in range(n) if not indegree[v]]
+    order: list[int] = []
+    while ready:
+        u = ready.pop()
+        order.append(u)
+        for v in after[ptr[u] : ptr[u + 1]].tolist():
+            indegree[v] -= 1
+            if not indegree[v]:
+                ready.append(v)
+    return order
+
+
+def reaching(cells: Cells, members: Bools) -> Bools:
+    """Cells from which some of the `members` (bool[cells]) can be reached, these included."""
+    ptr, before = csr(cells.head, cells.tail, len(cells.node))
+    found = members.copy()
+    pending = np.flatnonzero(members).tolist()
+    while pending:
+        v = pending.pop()
+        for u in before[ptr[v] : ptr[v + 1]].tolist():
+            if not found[u]:
+                found[u] = True
+                pending.append(u)
+    return found
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes that items bring along: each its own, and some that count once for several."""
+
+    own: Floats
+    """f64[items]."""
+    shared: tuple[tuple[float, tuple[int, ...]], ...]
+    """Bytes, and the items that need them."""
+
+    def of(self, members: Bools) -> float:
+        """Bytes of a set of items (bool[items])."""
+        shared = sum(size for size, items in self.shared if members[list(items)].any())
+        return float(self.own[members].sum() + shared)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Memory of items on a device, at least."""
+
+    held: Bytes
+    live: Floats
+    """f64[items], bytes of the activations at the item's busiest node; 0 if `held` is all."""
+    most: float
+    """Bytes that no set of items exceeds."""
+    exact: bool
+    """`held` is all there is."""
+
+    def fits(self, capacity: float) -> bool:
+        """True if any set of items fits."""
+        return self.most <= capacity
+
+    def least(self, members: Bools) -> float:
+        """Bytes that a set of items (bool[items]) takes at least."""
+        return self.held.of(members) + float(self.live[members].max(initial=0.0))
+
+    def alone(self) -> Floats:
+        """Bytes at least where an item is; f64[items]."""
+        need = self.held.own + self.live
+        for size, items in self.held.shared:
+            need[list(items)] += size
+        return need
+
+
+def storage_of(graph: Graph, line: Line, options: CostOptions) -> Storage:
+    """Memory of the line's items in the model of `options`."""
+    nothing = np.zeros(line.n)
+    if options.memory_model == "sum":
+        return Storage(Bytes(line.memory, ()), nothing, float(line.memory.sum()), exact=True)
+    item = item_of_node(graph, line)
+    static = graph.tensor_kind >= PARAMETER
+    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
+    moving = np.where(static, 0.0, graph.tensor_bytes)
+    live = totals(reader, moving[graph.in_idx], graph.n)
+    live += totals(writer, moving[graph.out_idx], graph.n)
+    most = np.zeros(line.n)
+    np.maximum.at(most, item, live)
+    every = np.ones(graph.n, dtype=np.bool_)
+    held = _read_by(graph, item, np.flatnonzero(static), every)
+    return Storage(held, most, float(graph.tensor_bytes.sum()), exact=False)
+
+
+def synchronised(graph: Graph, line: Line) -> Bytes:
+    """Weights of the line's items: stated memory, else the parameters that are read."""
+    item = item_of_node(graph, line)
+    stated = ~np.isnan(graph.node_bytes)
+    parameters = np.flatnonzero(graph.tensor_kind == PARAMETER)
+    read = _read_by(graph, item, parameters, ~stated)
+    own = read.own + totals(item[stated], graph.node_bytes[stated], line.n)
+    return Bytes(own, read.shared)
+
+
+def item_of_node(graph: Graph, line: Line) -> Ints:
+    """Position on the line of every node's item; i64[n]."""
+    item = np.empty(graph.n, dtype=np.int64)
+    item[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
+    return item
+
+
+def _read_by(graph: Graph, item: Ints, tensors: Ints, counted: Bools) -> Bytes:
+    """Bytes of tensors, by the items whose `counted` nodes (bool[n]) read them."""
+    own = np.zeros(int(item.max()) + 1)
+    shared: dict[tuple[int, ...], float] = defaultdict(float)
+    for t in tensors.tolist():
+        readers = graph.readers(t)
+        items = distinct(item[readers[counted[readers]]]).tolist()
+        if len(items) == 1:
+            own[items[0]] += graph.tensor_bytes[t]
+        elif items:
+            shared[tuple(items)] += graph.tensor_bytes[t]
+    return Bytes(own, tuple((size, items) for items, size in shared.items() if size > 0))
 
 
 class Place(NamedTuple):
-    """Where items can go: a device, or several that share the samples of one stage.
+    """A place for items: a device, or several that share the samples of one stage.
 
     In the program of ordered splits a step of the pipeline is one place for every class of
     devices, and every number of them, that can run it.
@@ -45,9 +257,9 @@ class Task:
     cell_item: Ints
     """i64[cells], item of each cell."""
     storage: Storage
-    """What counts against capacities."""
+    """Memory that counts against capacities."""
     weights: Bytes | None
-    """What replicas synchronise; None: nothing."""
+    """Weights that replicas synchronise; None: none."""
 
     @property
     def passes(self) -> int:

@@ -1,7 +1,7 @@
 """Topological orders by the hundred thousand: from node priorities to the value of a slicing.
 
 The decoder of MTPP Algorithm 2 in compiled form. Kahn's algorithm with priorities (Algorithm 3)
-gives an order; the order is laid out for the sweep of `dnnp.core.split.slicing.sweep`, and the
+gives an order; the order is laid out for the sweep of `dnnp.core.split.slicing.slice`, and the
 least bottleneck is searched. A candidate that cannot beat an incumbent is rejected by one sweep.
 
 Orders that are given, as a sequence of units or by priorities of them, are Kahn's, too.
@@ -25,7 +25,7 @@ from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints, csr, offsets
 from dnnp.core.model.processes import search_threads
-from dnnp.core.split.slicing.sweep import SweepProblem, decide_one, load_of_cut
+from dnnp.core.split.slicing.slice import SweepProblem, decide_one, load_of_cut
 
 CHUNK_ITEMS, MOST_CHUNK = 20_000, 32
 """Items, and orders at most, that one thread takes at a time; for any number of threads."""
@@ -34,7 +34,7 @@ FIRST_STEP = 0.004
 """Relative step away from a guessed bottleneck."""
 
 SLICING, LENGTH = 0, 1
-"""What is minimised: the bottleneck of the best slicing, or the length of all edges."""
+"""Goals: the bottleneck of the best slicing, or the length of all edges."""
 
 
 class OrderProblem(NamedTuple):

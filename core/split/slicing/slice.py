@@ -1,24 +1,350 @@
 """SliceGraph: cut a line into intervals with the least largest load (MTPP Algorithm 1).
 
 Exact for the line's order. Instead of the paper's O(n^2 k) table the least feasible bottleneck
-is searched. An infeasible sweep (`dnnp.core.split.slicing.sweep`) also returns the least load above
-its target that it met, below which nothing changes, so the search soon ends with a proof.
+is searched. An infeasible sweep also returns the least load above its target that it met, below
+which nothing changes, so the search soon ends with a proof.
+
+A sweep decides a bottleneck, over the starts of intervals from right to left.
+For a start l the sweep needs, for every end r, the cost of the nets that [l, r] cuts. With `d`
+the changes of that cost along r, moving l to an item touches d at two or three places for each
+of the item's pins:
+
+    pins q0 < q1 < q2 of a net of cost c, l has just become q1:
+        r:      q1 ........ q2 ........
+        cost:   +c          +c (cut: q0 is outside)        d[q1] += c, d[q2] -= c
+    (d[q2] held +c from the time when l passed q2)
+
+and when l reaches q0, d[last pin] -= c, since [l, r] then holds the whole net.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.items import Line
-from dnnp.core.cost.load_formula import COMM, ROUNDING, combine
-from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
-from dnnp.core.model.device import offered
+from dnnp.core.cost.load_formula import COMM, DUPLEX, ROUNDING, combine, load_of
+from dnnp.core.cost.memory import Steps, memory_row, most_memory, no_steps, tree_size
+from dnnp.core.kernels.kernel import callee, kernel, lean, plain
+from dnnp.core.model.device import DeviceClass, offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Floats, Ints, distinct, totals
+from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.split.slicing.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
+
+MAX_HELD = 50_000_000
+"""Intervals whose memory is kept between sweeps; 8 bytes each."""
+
+
+class SweepProblem(NamedTuple):
+    """Arrays that the kernels read. Classes are reordered: the last one is minimised."""
+
+    comm: int
+    prefix: Floats
+    """f64[C, n + 1], work of the items before each position; 0 where unsupported."""
+    reach: Ints
+    """i64[C, n], last item of an interval by support and memory."""
+    strides: Ints
+    """i64[C], mixed-radix strides of the budgets of the first C - 1 classes; last: states."""
+    event_ptr: Ints
+    """Pins grouped by item (CSR)."""
+    following: Ints
+    """Next pin of the net, or n."""
+    final: Ints
+    """Last pin of the net, or n when the whole net still costs."""
+    kind: Ints
+    """Bit 0: first pin of a net that an interval holding all of it spares; bit 1: producer."""
+    cost: Floats
+    """f64[C, pins], cost of the pin's net."""
+    streamed: bool
+    """Memory above capacity costs time."""
+    capacity: Floats
+    bandwidth: Floats
+    steps: Steps
+    held: Ints
+    """i64[n], where the memory of intervals from an item starts in `rows`; -1: not held."""
+    rows: Floats
+
+
+def sweep_for(devices: tuple[DeviceClass, ...], *, streamed: bool) -> Callable[..., float]:
+    """The kernel that decides a bottleneck for these devices."""
+    chosen: Callable[..., float] = _sweep if len(devices) > 1 or streamed else decide_one
+    return chosen
+
+
+def sweep_problem(line: Line, order: list[int], comm: str, overflow: Steps | None) -> SweepProblem:
+    """Arrange a line for the sweep."""
+    n, counts = line.n, np.diff(line.pin_ptr)
+    devices = [line.devices[c] for c in order]
+    work = np.where(np.isfinite(line.work), line.work, 0.0)[order]
+    radix = np.array([d.count for d in devices[:-1]], dtype=np.int64) + 1
+    net = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    first = np.zeros(len(line.pins), dtype=np.bool_)
+    first[line.pin_ptr[:-1]] = True
+    last = np.zeros(len(line.pins), dtype=np.bool_)
+    last[line.pin_ptr[1:] - 1] = True
+    following = np.where(last, n, np.append(line.pins[1:], n))
+    final = np.where(line.always[net], n, line.pins[line.pin_ptr[1:] - 1][net])
+    kind = (first & ~line.always[net]).astype(np.int64) + 2 * (line.source[net] == line.pins)
+    event_ptr, by_item = csr(line.pins, np.arange(len(line.pins)), n)
+    capacity = [np.inf if d.is_cpu else d.memory_bytes for d in devices]
+    prefix, reach, event_ptr, following, final, kind, cost = plain(
+        np.concatenate([np.zeros((len(order), 1)), np.cumsum(work, axis=1)], axis=1),
+        line.reach[order],
+        event_ptr,
+        following[by_item],
+        final[by_item],
+        kind[by_item],
+        line.cost[order][:, net[by_item]],
+    )
+    return SweepProblem(
+        comm=COMM[comm],
+        prefix=prefix,
+        reach=reach,
+        strides=np.cumprod(np.append(1, radix)).astype(np.int64),
+        event_ptr=event_ptr,
+        following=following,
+        final=final,
+        kind=kind,
+        cost=cost,
+        streamed=overflow is not None,
+        capacity=np.array(capacity, dtype=np.float64),
+        bandwidth=np.array([d.bandwidth_bytes_per_s for d in devices], dtype=np.float64),
+        steps=no_steps() if overflow is None else overflow,
+        held=np.full(n, -1, dtype=np.int64),
+        rows=np.zeros(1),
+    )
+
+
+def hold_rows(problem: SweepProblem, target: float) -> SweepProblem:
+    """Compute the memory of every interval that a sweep up to `target` asks for, once.
+
+    At most MAX_HELD intervals are held; a sweep computes the others anew.
+    """
+    if not problem.streamed:
+        return problem
+    held = np.full(problem.reach.shape[1], -1, dtype=np.int64)
+    rows = np.empty(_place_rows(target, problem, MAX_HELD, held))
+    _fill_rows(problem, held, rows)
+    return problem._replace(held=held, rows=rows)
+
+
+@callee
+def _enter(problem, c, start, total, out):  # type: ignore[no-untyped-def]
+    """Move the start of intervals to an item: update the changes of cost along their end."""
+    n = len(problem.event_ptr) - 1
+    for i in range(problem.event_ptr[start], problem.event_ptr[start + 1]):
+        cost = problem.cost[c, i]
+        spared = problem.kind[i] & 1 and problem.final[i] < n
+        total[start] += cost
+        if problem.following[i] < n:
+            total[problem.following[i]] -= cost
+        if spared:
+            total[problem.final[i]] -= cost
+            out[problem.final[i]] -= cost
+        if problem.kind[i] & 2:
+            out[start] += cost
+
+
+@callee
+def load_of_cut(comm, compute, total, out, extra):  # type: ignore[no-untyped-def]
+    """Load of an interval that cuts nets of cost `total`; `out` of these are its own."""
+    if comm == DUPLEX:
+        return load_of(comm, total - out, compute, extra, out)
+    return load_of(comm, total, compute, extra, 0.0)
+
+
+@callee
+def _last_end(problem, c, start, target):  # type: ignore[no-untyped-def]
+    """Last item of the intervals of class c from `start` whose compute is within `target`."""
+    end = start
+    before = problem.prefix[c, start]
+    while end < problem.reach[c, start] and problem.prefix[c, end + 2] - before <= target:
+        end += 1
+    return end
+
+
+@lean
+def _place_rows(target, problem, limit, held):  # type: ignore[no-untyped-def]
+    """Give each start its place in the held rows, as far as `limit` goes; return their size."""
+    classes, n = problem.reach.shape
+    used = 0
+    for start in range(n):
+        end = start
+        for c in range(classes):
+            if problem.capacity[c] < np.inf:
+                end = max(end, _last_end(problem, c, start, target))
+        if used + end - start + 1 <= limit:
+            held[start] = used
+            used += end - start + 1
+    return used
+
+
+@kernel
+def _fill_rows(problem, held, rows):  # type: ignore[no-untyped-def]
+    """Memory of every held interval."""
+    n = len(held)
+    row = np.zeros(n)
+    size = tree_size(problem.steps)
+    tree_sum = np.zeros(size)
+    tree_best = np.zeros(size)
+    until = len(rows)
+    for start in range(n - 1, -1, -1):
+        if held[start] >= 0:
+            end = start + until - held[start] - 1
+            memory_row(problem.steps, start, end, tree_sum, tree_best, row)
+            for i in range(start, end + 1):
+                rows[held[start] - start + i] = row[i]
+            until = held[start]
+
+
+@kernel
+def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
+    """Fill `least` and `choice` for loads up to `target`; return the least load above it met.
+
+    least[l, s]: fewest devices of the last class for the items from l on, with budgets s of
+    the other classes. choice[l, s]: end and class of the interval that starts at l.
+    """
+    classes, n = problem.reach.shape
+    strides = problem.strides
+    states = strides[classes - 1]
+    above = np.inf
+    total = np.zeros((classes, n + 1))
+    out = np.zeros((classes, n + 1))
+    row = np.zeros(n if problem.streamed else 1)
+    size = tree_size(problem.steps) if problem.streamed else 1
+    tree_sum = np.zeros(size)
+    tree_best = np.zeros(size)
+    for s in range(states):
+        least[n, s] = 0
+    for start in range(n - 1, -1, -1):
+        for s in range(states):
+            least[start, s] = 1 << 40
+        for c in range(classes):
+            _enter(problem, c, start, total[c], out[c])
+            stop = problem.reach[c, start]
+            before = problem.prefix[c, start]
+            streamed = problem.streamed and problem.capacity[c] < np.inf and stop >= start
+            memory, base = row, 0
+            if problem.held[start] >= 0:
+                memory, base = problem.rows, problem.held[start] - start
+            elif streamed:
+                end = _last_end(problem, c, start, target)
+                memory_row(problem.steps, start, end, tree_sum, tree_best, row)
+            cut = 0.0
+            leaving = 0.0
+            for r in range(start, stop + 1):
+                compute = problem.prefix[c, r + 1] - before
+                if compute > target:
+                    above = min(above, compute)
+                    break
+                cut += total[c, r]
+                leaving += out[c, r]
+                extra = 0.0
+                if streamed:
+                    excess = max(0.0, memory[base + r] - problem.capacity[c])
+                    extra = excess / problem.bandwidth[c]
+                load = load_of_cut(problem.comm, compute, cut, leaving, extra)
+                if load > target:
+                    above = min(above, load)
+                elif c == classes - 1:
+                    for s in range(states):
+                        if least[r + 1, s] + 1 < least[start, s]:
+                            least[start, s] = least[r + 1, s] + 1
+                            choice[start, s, 0] = r + 1
+                            choice[start, s, 1] = c
+                else:
+                    stride = strides[c]
+                    radix = strides[c + 1] // stride
+                    for s in range(states):
+                        if (s // stride) % radix and least[r + 1, s - stride] < least[start, s]:
+                            least[start, s] = least[r + 1, s - stride]
+                            choice[start, s, 0] = r + 1
+                            choice[start, s, 1] = c
+    return above
+
+
+@kernel
+def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
+    """`_sweep` for one class without streaming: near O(n) instead of the sum of windows.
+
+    The window of a start only moves left, so the cost of its longest interval is kept up to
+    date, and ends are tried from there backwards. A queue keeps the least value in the window;
+    an end that reaches it cannot be beaten, so the scan stops. What it skips could not have
+    improved this start, so the returned load stays valid.
+    """
+    n = problem.reach.shape[1]
+    prefix, reach = problem.prefix[0], problem.reach[0]
+    total = np.zeros(n + 1)
+    out = np.zeros(n + 1)
+    queue = np.empty(n + 1, np.int64)
+    oldest = 0
+    newest = -1
+    above = np.inf
+    least[n, 0] = 0
+    end = n - 1
+    cut = 0.0
+    leaving = 0.0
+    for start in range(n - 1, -1, -1):
+        for i in range(problem.event_ptr[start], problem.event_ptr[start + 1]):
+            cost = problem.cost[0, i]
+            total[start] += cost
+            cut += cost
+            following, final = problem.following[i], problem.final[i]
+            if following < n:
+                total[following] -= cost
+                if following <= end:
+                    cut -= cost
+            if problem.kind[i] & 1 and final < n:
+                total[final] -= cost
+                out[final] -= cost
+                if final <= end:
+                    cut -= cost
+                    leaving -= cost
+            if problem.kind[i] & 2:
+                out[start] += cost
+                leaving += cost
+        while newest >= oldest and least[queue[newest], 0] >= least[start + 1, 0]:
+            newest -= 1
+        newest += 1
+        queue[newest] = start + 1
+        while end >= start and (end > reach[start] or prefix[end + 1] - prefix[start] > target):
+            if end <= reach[start]:
+                above = min(above, prefix[end + 1] - prefix[start])
+            cut -= total[end]
+            leaving -= out[end]
+            end -= 1
+        if end < n - 1 and end < reach[start]:
+            above = min(above, prefix[end + 2] - prefix[start])
+        while oldest <= newest and queue[oldest] > end + 1:
+            oldest += 1
+        least[start, 0] = 1 << 40
+        if end < start:
+            cut = 0.0
+            leaving = 0.0
+            end = start - 1
+            oldest = 0
+            newest = -1
+            continue
+        goal = least[queue[oldest], 0]
+        rest = cut
+        rest_out = leaving
+        for r in range(end, start - 1, -1):
+            load = load_of_cut(problem.comm, prefix[r + 1] - prefix[start], rest, rest_out, 0.0)
+            if load > target:
+                above = min(above, load)
+            elif least[r + 1, 0] + 1 < least[start, 0]:
+                least[start, 0] = least[r + 1, 0] + 1
+                choice[start, 0, 0] = r + 1
+                choice[start, 0, 1] = 0
+                if least[r + 1, 0] == goal:
+                    break
+            rest -= total[r]
+            rest_out -= out[r]
+    return above
+
 
 MAX_STATES = 50_000_000
 """Items times mixes of device classes; 24 bytes each."""

@@ -1,1 +1,0 @@
-"""Placeto (Addanki et al. 2019): a policy that improves placements, trained over graphs."""
