@@ -26,8 +26,7 @@ import orjson
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.model.inputs import Sample, random_inputs
-from dnnp.core.runtime.model.providers import ort_errors
-from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
+from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session, open_session
 from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.formats.files import scratch_folder
@@ -358,7 +357,6 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
     are kept from the resolving session, as only the structure matters to it.
     """
     import onnx
-    import onnxruntime
 
     light = onnx.ModelProto()
     light.CopyFrom(model)
@@ -372,20 +370,18 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
             light.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         with scratch_folder() as scratch:
-            options.optimized_model_filepath = path = os.path.join(scratch, "resolved.onnx")
+            path = os.path.join(scratch, "resolved.onnx")
+
+            def tune(options: Any) -> None:
+                options.optimized_model_filepath = path
+
+            config = SessionConfig(optimization="disable", pin=False)
             with making_session("the model"):
-                onnxruntime.InferenceSession(
-                    light.SerializeToString(), options, providers=["CPUExecutionProvider"]
-                )
+                open_session(light.SerializeToString(), Path(), config, tune=tune)
             resolved = onnx.load(path, load_external_data=False)
-    except ort_errors():
-        return None
-    except OSError:
+    except (InputFileError, OSError):
         return None
     inputs = [v for v in resolved.graph.input if v.name in declared or v.name not in large]
     del resolved.graph.input[:]

@@ -259,7 +259,7 @@ Regions = Mapping[str, Sequence[int]]
 
 _ADDED = re.compile(r"(_nchwc|_token_\d+|/MatMul\w+Fusion/?|_new_reshape)$")
 """Endings that ONNX Runtime appends to the name of a node or tensor that it makes."""
-_LEVELS = ("EXTENDED", "BASIC")
+_LEVELS = ("extended", "basic")
 """Optimisation levels that a profile may have been made at; the next one changes layouts only."""
 
 

@@ -1,0 +1,1 @@
+"""Models for ONNX Runtime: inputs, weights, shapes, fusions, and sessions on providers."""

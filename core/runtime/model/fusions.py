@@ -24,22 +24,16 @@ of its outputs, or all, if that helps (`tightened`).
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
-from dnnp.core.runtime.model.providers import (
-    PROVIDERS,
-    first_line,
-    not_started,
-    ort_errors,
-    require_provider,
-)
+from dnnp.core.runtime.model.providers import PROVIDERS, require_provider
+from dnnp.core.runtime.model.session import SessionConfig, open_session
 from dnnp.core.runtime.model.weights import absent_files
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.onnx.scope import UNREPEATABLE, copy_fields, domain_of, reads, subgraphs, writes
@@ -559,12 +553,11 @@ LAYOUT_PASSES = frozenset(
 ONNX Runtime runs the transpose optimiser once for all providers and once for each.
 """
 
-_SILENT = 4
 _ZEROS = "zeros"
 
 
 def optimised_model(
-    model: ModelProto, folder: Path, provider: str = "cpu", level: str = "EXTENDED"
+    model: ModelProto, folder: Path, provider: str = "cpu", level: str = "extended"
 ) -> ModelProto:
     """Return the graph that ONNX Runtime runs in place of `model`, weights left out.
 
@@ -582,9 +575,9 @@ def optimised_model(
     folder
         Where its external data would be.
     provider
-        A key of `session.PROVIDERS`.
+        Short name of an execution provider.
     level
-        Optimisation level, without `ORT_ENABLE_`.
+        A key of `session.OPTIMIZATIONS`.
 
     Raises
     ------
@@ -594,49 +587,29 @@ def optimised_model(
         ONNX Runtime cannot load the model, or the temporary folder is full.
     """
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UnavailableError(f"onnxruntime cannot be imported: {error}") from None
-    require_provider(provider)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _SILENT
-    onnxruntime.set_default_logger_severity(_SILENT)
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    # Nothing runs: weights need no common block of memory, and no copy in another layout.
-    options.enable_mem_pattern = options.enable_cpu_mem_arena = False
-    options.graph_optimization_level = getattr(
-        onnxruntime.GraphOptimizationLevel, f"ORT_ENABLE_{level}"
-    )
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    names = [PROVIDERS["cpu"]] if provider == "cpu" else [PROVIDERS[provider], PROVIDERS["cpu"]]
     try:
-        with scratch_folder() as scratch, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a provider that is absent: checked below
+        with scratch_folder() as scratch:
+            path = os.path.join(scratch, "optimised.onnx")
+
+            def tune(options: Any) -> None:
+                # Nothing runs: weights need no common block of memory, and no copy in another
+                # layout.
+                options.enable_mem_pattern = options.enable_cpu_mem_arena = False
+                options.add_session_config_entry("session.disable_prepacking", "1")
+                options.optimized_model_filepath = path
+
+            require_provider(provider)
             if absent_files(model, folder):
                 model, folder = _with_zeros(model, Path(scratch)), Path(scratch)
-            options.optimized_model_filepath = path = os.path.join(scratch, "optimised.onnx")
-            options.add_session_config_entry(
-                "session.model_external_initializers_file_folder_path", os.path.realpath(folder)
-            )
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(),
-                options,
-                providers=names,
-                disabled_optimizers=set(LAYOUT_PASSES),
-                enable_fallback=0,
-            )
-            used = session.get_providers()[0]
-            del session
-            result = _without_weights(path)
-    except ort_errors() as error:
-        if provider != "cpu" and any(word in str(error) for word in ("CUDA", "cuda", "cudnn")):
-            raise not_started(provider, first_line(error)) from None
-        raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
+            config = SessionConfig(provider, level, pin=False, allow_fallback=True)
+            data = model.SerializeToString()
+            open_session(data, folder, config, tune=tune, without=LAYOUT_PASSES)
+            return _without_weights(path)
     except OSError as error:
         raise InputFileError(f"{error.filename or 'temporary folder'}: {error.strerror}") from None
-    if used != PROVIDERS[provider]:
-        raise not_started(provider, f"ONNX Runtime uses {used} instead")
-    return result
 
 
 def _with_zeros(model: ModelProto, scratch: Path) -> ModelProto:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -205,14 +205,20 @@ def open_session(
     *,
     alone: bool = False,
     profile: str = "",
+    tune: Callable[[Any], None] = lambda options: None,
+    without: Collection[str] = (),
 ) -> Any:
-    """`make_session` of the bytes of a model, with weights that it all wants."""
+    """`make_session` of the bytes of a model, with weights that it all wants.
+
+    `tune` changes the session's options; `without` names optimisers that are left out.
+    """
     import onnxruntime
 
     config, place = config.at(place), place or Place()
     require_provider(config.provider)
     onnxruntime.set_default_logger_severity(_SILENT)
     options = _options(config, place, alone)
+    tune(options)
     if profile:
         options.enable_profiling = True
         options.profile_file_prefix = profile
@@ -230,8 +236,9 @@ def open_session(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a provider that is absent: checked below
+            more = {"disabled_optimizers": {*without}} if without else {}
             session = onnxruntime.InferenceSession(
-                model, options, providers=providers, enable_fallback=0
+                model, options, providers=providers, enable_fallback=0, **more
             )
     except ort_errors() as error:
         if name != CPU:

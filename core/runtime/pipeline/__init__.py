@@ -1,0 +1,1 @@
+"""Pipelines: steps and the edges between them, their threads, samples and schedules."""

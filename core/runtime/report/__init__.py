@@ -1,0 +1,1 @@
+"""Results of runs: statistics, verification, sweeps, the fastest way, records and tables."""

@@ -1,1 +1,1 @@
-"""Workers that are no threads of this process: processes, or actors of Ray."""
+"""Workers outside this process: processes of this machine, or actors of Ray."""

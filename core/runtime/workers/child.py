@@ -1,6 +1,6 @@
 """A process that computes: `python -P -m dnnp.core.runtime.workers.child FD PARENT`.
 
-Over the socket FD comes what it is to make, then job after job; see `process.py`. It ends with its
+Over the socket FD comes the recipe of its stage, then job after job. It ends with its
 parent, or with the one that holds the other end of the socket, whatever it does at the moment.
 """
 
