@@ -10,7 +10,6 @@ from dnnp.cmds.shell.arguments import Limits, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
-from dnnp.options.choices import LAYERED
 from dnnp.options.graph import GenerateOptions, ImportOptions
 
 
@@ -49,8 +48,6 @@ def _check_usage(args: argparse.Namespace) -> None:
         return
     if args.model is not None:
         raise UsageError(f"give MODEL or --synthetic, not both ('{args.model}' and a random graph)")
-    if args.ratio is not None and args.synthetic != LAYERED:
-        raise UsageError(f"--ratio is for --synthetic {LAYERED}")
     given = {
         "--from": args.kind, "--edges": args.edges, "--one-tensor": args.one_tensor,
         "--dim": args.dims, "--set-input": args.set_input, "--inputs": args.inputs,

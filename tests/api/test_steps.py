@@ -201,7 +201,7 @@ BAD: dict[str, tuple[Callable[[dnnp.Graph], object], str]] = {
     "nothing": (lambda graph: dnnp.schedule(None), "give one of these"),
     "comm": (lambda graph: dnnp.split(graph, k=2, comm="x"), "--comm 'x': must be one of"),
     "memory": (lambda graph: dnnp.split(graph, k=2, memory="16G"), "must be a number or fast"),
-    "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth needs --layers"),
+    "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth is for --layers"),
     "text": (lambda graph: dnnp.profile(graph, device="v100"), "give a list"),
     "no plan": (lambda graph: dnnp.schedule(graph), "no plan to schedule"),
     "nothing to run": (lambda graph: dnnp.run(graph), "no plan to run"),

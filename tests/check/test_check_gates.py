@@ -211,7 +211,7 @@ def test_what_says_nothing_is_refused() -> None:
         (("--min-throughput", "1GB/s"), "'1GB/s' is not a number a second, such as 100/s"),
         (("--max-memory", "90%"), "'90%' is not a share or a size, such as 0.9 or 14Gi"),
         (("--max-memory", "0"), "'0' is not above 0"),
-        (("--measured",), "--measured is for --min-throughput and --max-latency"),
+        (("--measured",), "--measured is for --min-throughput or --max-latency"),
     ],
 )
 def test_mistaken_limits(words: tuple[str, ...], reason: str, plan: bytes) -> None:

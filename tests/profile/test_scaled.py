@@ -104,8 +104,8 @@ def test_held_out_measurement(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--mode", "scaled"], "needs --device"),
-        (["--from", "v100"], "--from needs --mode scaled"),
-        (["--against", "x"], "--against needs --mode scaled"),
+        (["--from", "v100"], "--from is for --mode scaled"),
+        (["--against", "x"], "--against is for --mode scaled"),
         (["--mode", "scaled", "--device", "v100"], "this class is what times are carried from"),
         (["--mode", "scaled", "--device", "t4", "--from", "a100"], "does not price it"),
     ],

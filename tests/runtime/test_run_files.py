@@ -193,7 +193,7 @@ def test_keep_going_names_all_bad_files(
         (["--duration", "1"], "--duration and --outputs"),
         (["--rate", "5"], "--rate and --outputs"),
         (["--save-outputs", "x.npz"], "--save-outputs and --outputs"),
-        (["--null"], "--null: only with --inputs -"),
+        (["--null"], "--null is for --inputs -"),
     ],
 )
 def test_what_does_not_go_with_files(

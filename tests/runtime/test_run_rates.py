@@ -251,7 +251,7 @@ def test_a_duration_and_a_sweep(plan: Path) -> None:
         (["--rate", "0"], "0 is too small; above 0"),
         (["--rate", "fast"], "'fast' is not a number"),
         (["--duration", "1", "-n", "4"], "give --samples or --duration, not both"),
-        (["--arrivals", "uniform"], "only with --rate"),
+        (["--arrivals", "uniform"], "--arrivals is for --rate"),
         (["--rate", "5", "--compare"], "--rate: compare ways"),
     ],
 )

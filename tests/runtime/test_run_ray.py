@@ -103,7 +103,7 @@ def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--ray-address", "auto"), "--ray-address: is for --engine ray"),
+        (("--ray-address", "auto"), "--ray-address is for --engine ray"),
         (("--engine", "ray", "--workers", "process"), "with --engine ray stages are actors"),
     ],
 )

@@ -200,9 +200,9 @@ def test_a_stream_without_a_plan_is_named(files: list[Path], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--table", "nodes"], "--table is for --as csv, tsv, md, not for text"),
-        (["--raw"], "--raw is for --as csv, tsv, md, not for text"),
-        (["--plot", "k", "--as", "md"], "--plot is for --as svg, not for md"),
+        (["--table", "nodes"], "--table is for --as csv or tsv or md"),
+        (["--raw"], "--raw is for --as csv or tsv or md"),
+        (["--plot", "k", "--as", "md"], "--plot is for --as svg"),
         (["-", "-"], "standard input holds one stream: give - once"),
     ],
 )

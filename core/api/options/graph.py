@@ -39,29 +39,17 @@ class TrainingOptions(Options):
         help="add the backward pass of an ONNX model; for planning: a node for each gradient, "
         "and the memory that training takes")
     optimizer: str | None = option(
-        choices=OPTIMIZERS, page=True,
+        choices=OPTIMIZERS, needs=("--training",), page=True,
         help="adam (default), momentum or sgd; what updates the weights: it keeps two numbers "
         "for each of them (adam), one (momentum) or none (sgd), besides the gradients")
     mixed_precision: bool = option(
-        False,
+        False, needs=("--training",),
         help="compute in float16 what the model computes in float32; weights are kept in both")
     loss: Sequence[str] = option(
-        (), metavar="OUTPUT",
+        (), needs=("--training",), metavar="OUTPUT",
         help="output of the model that is trained for; repeatable (default: all that have a "
         "gradient)")
     # fmt: on
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        given = {
-            "--optimizer": self.optimizer,
-            "--mixed-precision": self.mixed_precision,
-            "--loss": self.loss,
-        }
-        for flag, value in given.items():
-            if value and not self.training:
-                raise UsageError(f"{flag} is for --training")
 
 
 class ImportOptions(TrainingOptions, first=True):
@@ -144,7 +132,7 @@ class GenerateOptions(Options):
         least=0, metavar="N", page=True,
         help="number of nodes; default: from 50 to 200, by the seed; layered: 200")
     ratio: float | None = option(
-        least=0, metavar="X",
+        least=0, needs=(f"--synthetic {LAYERED}",), metavar="X",
         help="layered: mean transfer time over mean compute time (default: 1)")
     reading: str | None = option(
         choices=READINGS,
@@ -162,8 +150,6 @@ class GenerateOptions(Options):
         """Refuse what makes no sense."""
         super().check()
         check_text(self.name or "")
-        if self.ratio is not None and self.synthetic != LAYERED:
-            raise UsageError(f"--ratio is for --synthetic {LAYERED}")
         if self.reading is not None and self.synthetic == LAYERED:
             raise UsageError(f"--reading is not for --synthetic {LAYERED}")
 
@@ -227,11 +213,11 @@ class ProfileOptions(Options):
         least=2, most=1_024, metavar="T", group="parallel plans", page=True,
         help="price nodes on 2, 4, ... up to T devices too; by formula (default: nothing of it)")
     source: str | None = option(
-        flag="--from", metavar="NAME|FILE", group="scaling", page=True,
+        flag="--from", needs=("--mode scaled",), metavar="NAME|FILE", group="scaling", page=True,
         help="class whose times are carried over; by name or by device file (default: measured, "
         "the only one that the stream prices)")
     against: str | None = option(
-        metavar="FILE",
+        needs=("--mode scaled",), metavar="FILE",
         help="a stream of the same model that was measured on the device: say how far off the "
         "scaled times are")
     # fmt: on
@@ -239,9 +225,6 @@ class ProfileOptions(Options):
     def check(self) -> None:
         """Refuse what makes no sense, and devices that are not known."""
         super().check()
-        for flag, value in (("--from", self.source), ("--against", self.against)):
-            if value is not None and self.mode != "scaled":
-                raise UsageError(f"{flag} needs --mode scaled")
         if self.costs and self.mode != "analytic":
             raise UsageError(f"--costs takes the place of --mode {self.mode}; give one of them")
         if self.from_run and self.mode == "scaled":
@@ -312,17 +295,17 @@ class CoarsenOptions(Options):
         "itself makes of this very model; without any of these options: "
         f"{DEFAULT_RULES}, with --chains --max-share {DEFAULT_SHARE}")
     model: str | None = option(
-        metavar="PATH",
+        needs=("--rules ort",), metavar="PATH",
         help="with --rules ort: the ONNX model, if it is not where the stream says")
     provider: str | None = option(
-        choices=PROVIDERS,
+        choices=PROVIDERS, needs=("--rules ort",),
         help="with --rules ort: execution provider to optimise for (default: cpu)")
     chains: bool = option(
         False, page=True,
         help="join two groups where one alone follows the other; contracts series: one is all "
         "that reads the other, which is all that it waits for")
     max_share: float | None = option(
-        least=0, metavar="X", page=True,
+        least=0, needs=("--chains", "--to"), metavar="X", page=True,
         help="share of the work that a group may hold; with --chains or --to, besides its "
         "heaviest part, so that a long series stays divisible (default: 1, no limit); work is "
         "time, or bytes read and written while there are no costs")
@@ -330,7 +313,7 @@ class CoarsenOptions(Options):
         False, page=True,
         help="join what lies in the same layer; by the scopes in the names of the nodes")
     depth: int | None = option(
-        least=1, metavar="N",
+        least=1, needs=("--layers",), metavar="N",
         help="with --layers: number of scope components that tell layers apart (default: up to "
         "the innermost numbered component whose instances follow one another)")
     to: int | None = option(
@@ -341,13 +324,6 @@ class CoarsenOptions(Options):
     def check(self) -> None:
         """Refuse what makes no sense, a rule file that is none too."""
         super().check()
-        if self.depth is not None and not self.layers:
-            raise UsageError("--depth needs --layers")
-        if self.max_share is not None and not self.chains and self.to is None:
-            raise UsageError("--max-share needs --chains or --to")
-        for name in ("model", "provider"):
-            if getattr(self, name) is not None and self.rules != "ort":
-                raise UsageError(f"--{name} needs --rules ort")
         _ = self.rule_set  # which is read now, and refused if it is none
 
     @property

@@ -64,7 +64,7 @@ class RunOptions(Options):
         "tables for rates of 10 to 120 % of what the pipeline can do (for 2 seconds each, and "
         "at least 32)")
     arrivals: str = option(
-        "poisson", choices=("poisson", "uniform"),
+        "poisson", needs=("--rate",), choices=("poisson", "uniform"),
         help="how they arrive: at random, or at equal distances (default: poisson)")
     inputs: Sequence[str] = option(
         (), metavar="FILE", page=True,
@@ -72,9 +72,10 @@ class RunOptions(Options):
         "for one input, or a folder of input_0.pb, ...; may be repeated; a folder of other such "
         "files, or - for names on standard input, one a line: many samples, each of which goes "
         "through once")
-    null: bool = option(False, help="names on standard input end with a NUL byte instead")
+    null: bool = option(
+        False, needs=("--inputs -",), help="names on standard input end with a NUL byte instead")
     outputs: str | None = option(
-        metavar="DIR", page=True,
+        needs=("--inputs",), metavar="DIR", page=True,
         help="write the outputs of each input there; to a file of its name, as .npz, and pass "
         "over inputs whose outputs are there")
     keep_going: bool = option(
@@ -136,7 +137,7 @@ class RunOptions(Options):
         help="local (default) or ray; local: stages run here, by --workers; ray: as actors on a "
         "Ray cluster (needs the extra 'ray')")
     ray_address: str | None = option(
-        metavar="ADDRESS",
+        needs=("--engine ray",), metavar="ADDRESS",
         help="the cluster, as HOST:PORT, or auto for the one of this machine (default: one that "
         "is started, and shut down at the end)")
     retries: int = option(
@@ -170,8 +171,6 @@ class RunOptions(Options):
 
     def _check_workers(self) -> None:
         """Refuse what does not go with the kind of workers."""
-        if self.ray_address is not None and self.engine != "ray":
-            raise UsageError("--ray-address: is for --engine ray")
         if self.engine == "ray" and self.workers != "thread":
             raise UsageError(f"--workers {self.workers}: with --engine ray stages are actors")
         if self.allow_fallback and self.kind != "thread":
@@ -183,12 +182,8 @@ class RunOptions(Options):
         """Refuse inputs and outputs that do not go together."""
         if "-" in self.inputs and len(self.inputs) > 1:
             raise UsageError("--inputs -: names come from standard input alone, or are all given")
-        if self.null and "-" not in self.inputs:
-            raise UsageError("--null: only with --inputs -")
         if self.outputs is None:
             return
-        if not self.inputs:
-            raise UsageError("--outputs: give --inputs to read")
         for flag, given in (
             ("--save-outputs", self.save_outputs),
             ("--compare", self.compare),
@@ -201,8 +196,6 @@ class RunOptions(Options):
 
     def _check_load(self) -> None:
         """Refuse arrivals and times that do not go together."""
-        if self.rate is None and self.arrivals != "poisson":
-            raise UsageError(f"--arrivals {self.arrivals}: only with --rate")
         if self.rate is not None and (self.compare or self.choose):
             raise UsageError("--rate: compare ways to run a model without it")
 
@@ -224,16 +217,10 @@ class ExportOptions(Options):
         metavar="PATH", page=True,
         help="the ONNX model; if it is not where the stream says")
     max_batch_size: int = option(
-        0, least=0, most=2_147_483_647, metavar="N", page=True,
+        0, least=0, most=2_147_483_647, needs=("--to triton",), metavar="N", page=True,
         help="with --to triton: the largest batch; along the first dimension of every tensor, "
         "which must be free in all of them (default: 0, tensors are as in the model)")
     # fmt: on
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        if self.max_batch_size and self.to != "triton":
-            raise UsageError(f"--max-batch-size is for --to triton, not for --to {self.to}")
 
 
 class ViewOptions(Options):
@@ -248,24 +235,24 @@ class ViewOptions(Options):
         "Perfetto; onnx: the model with stages and costs, for Netron (default: by the ending of "
         "the file that -o names; if it has none, with --plot svg, else text)")
     table: str | None = option(
-        choices=VIEW_TABLES, page=True,
+        choices=VIEW_TABLES, needs=("--as csv|tsv|md",), page=True,
         help="stages, nodes, cuts, bounds, runs, ...; with --as csv, tsv or md: which table "
         "(default: stages of one stream, plans of several)")
     raw: bool = option(
-        False,
+        False, needs=("--as csv|tsv|md",),
         help="with --as csv, tsv or md: texts as they are, also where a spreadsheet would take "
         "them for formulas, or Markdown for HTML and links")
     picture: str | None = option(
-        choices=VIEW_PICTURES, page=True,
+        choices=VIEW_PICTURES, needs=("--as svg",), page=True,
         help="loads, schedule or graph; with --as svg: what loads are made of, the schedule, or "
         "the graph in the colours of its stages (default: all that there are, one below the "
         "other)")
     plot: str | None = option(
-        choices=VIEW_AXES, page=True,
+        choices=VIEW_AXES, needs=("--as svg",), page=True,
         help="a chart of plans' values, over k or method; over the number of devices or over "
         "the methods, with a panel for each model")
     model: str | None = option(
-        metavar="PATH", page=True,
+        needs=("--as onnx",), metavar="PATH", page=True,
         help="with --as onnx: the model; if it is not where the stream says")
     verbose: bool = option(
         False, flag="", help="text with all rows, not the most important ones alone")
@@ -277,16 +264,8 @@ class ViewOptions(Options):
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
-        for name, given in (("table", self.table is not None), ("raw", self.raw)):
-            if given and self.as_ not in TABULAR:
-                raise UsageError(f"--{name} is for --as {', '.join(TABULAR)}, not for {self.as_}")
-        if self.plot is not None and self.as_ != "svg":
-            raise UsageError(f"--plot is for --as svg, not for {self.as_}")
-        if self.picture is not None and (self.as_ != "svg" or self.plot is not None):
-            other = f"not for {self.as_}" if self.plot is None else "without --plot"
-            raise UsageError(f"--picture is for --as svg, {other}")
-        if self.model is not None and self.as_ != "onnx":
-            raise UsageError(f"--model is for --as onnx, not for {self.as_}")
+        if self.picture is not None and self.plot is not None:
+            raise UsageError("--picture is for --as svg without --plot")
 
 
 class CheckOptions(Options):
@@ -312,12 +291,6 @@ class CheckOptions(Options):
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time of one sample, such as 50ms; by the same")
     measured: bool = option(
-        False, page=True,
+        False, needs=("--min-throughput", "--max-latency"), page=True,
         help="judge what the last run measured; throughput and latency (its 99th percentile)")
     # fmt: on
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        if self.measured and self.min_throughput is None and self.max_latency is None:
-            raise UsageError("--measured is for --min-throughput and --max-latency")

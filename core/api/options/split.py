@@ -23,9 +23,6 @@ SOLVERS = ("cbc", "highs")
 _ORDERS = ("order", "sequence", "priorities")
 """Options of which each says what order to cut."""
 
-_LEARNING = ("policy", "train_on", "episodes", "save_policy")
-"""Options of methods that learn."""
-
 
 _PARALLEL = (
     "tensor_parallel", "data_parallel", "micro_batches", "recompute", "weight_sync", "overlap_sync",
@@ -166,11 +163,11 @@ class SplitOptions(DeviceOptions):
         "search); published: that of the 2020 paper's programs as far as a stream tells it, by "
         "which greedy then fills; max-load takes the split that theirs returns")
     sequence: str | os.PathLike[str] | Sequence[int] | None = option(
-        json=True, apart="order", metavar="FILE",
+        needs=("--method slice|greedy",), json=True, apart="order", metavar="FILE",
         help="order to slice, or to fill greedily: a JSON list of the ids of all groups, or of "
         "all nodes where there are no groups")
     priorities: str | os.PathLike[str] | Sequence[float] | None = option(
-        json=True, apart="order", metavar="FILE",
+        needs=("--method slice",), json=True, apart="order", metavar="FILE",
         help="slice the order of Kahn's algorithm by these priorities: a JSON list of a number "
         "for each group or node")
     solver: str | None = option(
@@ -227,35 +224,36 @@ class SplitOptions(DeviceOptions):
         least=0, most=1, metavar="X", knob=True,
         help="probability that a priority comes from the parent of the elite (default: 0.7)")
     execution: str | None = option(
-        choices=("blocks", "operators"), group="latency of one sample (--objective latency)",
+        needs=("--objective latency",), choices=("blocks", "operators"),
+        group="latency of one sample (--objective latency)",
         help="blocks: an accelerator is invoked for a contiguous block, through the memory of "
         "the host, beside a pool of CPUs; operators: every unit is placed by itself, devices "
         "send to each other (default: blocks where there are CPUs beside accelerators and no "
         "links)")
     invocations: int | None = option(
-        least=1, metavar="Q",
+        needs=("--objective latency",), least=1, metavar="Q",
         help="blocks: an accelerator may hold up to Q blocks, in each pass (default: 1)")
     transfers: str | None = option(
-        choices=("tensor", "edge"),
+        needs=("--objective latency",), choices=("tensor", "edge"),
         help="what moves: a tensor, once to each device; or all that goes from one unit to "
         "another, for each pair by itself (default: tensor)")
     congestion: str | None = option(
-        choices=("device", "channel", "none"),
+        needs=("--objective latency",), choices=("device", "channel", "none"),
         help="operators: a device sends one thing at a time, and receives one (default); or "
         "transfers wait for others from and to the same devices; or for none")
     policy: str | os.PathLike[str] | None = option(
-        metavar="FILE", group="learning (placeto)",
+        needs=("--method placeto",), metavar="FILE", group="learning (placeto)",
         help="start from the policy in FILE; it is applied as it is, unless --train-on or "
         "--episodes asks for training (default: one that has learned nothing is trained)")
     train_on: Sequence[str | os.PathLike[str]] | None = option(
-        metavar="FILE",
+        needs=("--method placeto",), metavar="FILE",
         help="train on the graph of the stream in FILE, not on the one that is placed; "
         "repeatable")
     episodes: int | None = option(
-        least=0, metavar="N", knob=True,
+        needs=("--method placeto",), least=0, metavar="N", knob=True,
         help="episodes of training (default: by effort and size)")
     save_policy: str | os.PathLike[str] | None = option(
-        metavar="FILE",
+        needs=("--method placeto",), metavar="FILE",
         help="write the policy that placed the graph to FILE")
     comm: str = option(
         "sum", choices=("sum", "overlap", "duplex"), group="cost model", page=True,
@@ -308,14 +306,6 @@ class SplitOptions(DeviceOptions):
             raise UsageError("--allow-replicas finds what fits: no --memory-mode ignore")
         if self.parallel:
             self._check_parallel(self.parallel[0])
-        if self.priorities is not None and "slice" not in self.methods:
-            raise UsageError("--priorities are for --method slice")
-        if self.sequence is not None and not {"slice", "greedy"} & set(self.methods):
-            raise UsageError("--sequence is for --method slice and greedy")
-        if "placeto" not in self.methods:
-            for name in _LEARNING:
-                if getattr(self, name) is not None:
-                    raise UsageError(f"--{name.replace('_', '-')} is for --method placeto")
         self.evolution.check()
 
     def _check_parallel(self, asked: str) -> None:
@@ -398,17 +388,18 @@ class ScheduleOptions(Options):
         "multi-modal: after the last stage; fine-tuning: M whose first block is not trained; "
         "AlphaFold: three passes, the last one trained; VV: two stages a device, there and back")
     devices: int | None = option(
-        least=0, most=4096, metavar="D", page=True,
+        needs=("--shape",), least=0, most=4096, metavar="D", page=True,
         help="devices of the shape (default: 4)")
-    inference: bool = option(False, help="a shape without backward passes and memory")
+    inference: bool = option(
+        False, needs=("--shape",), help="a shape without backward passes and memory")
     forward_time: float | None = option(
-        least=0, metavar="T",
+        needs=("--shape",), least=0, metavar="T",
         help="forward block of a shape (default: 1)")
     backward_time: float | None = option(
-        least=0, metavar="T",
+        needs=("--shape",), least=0, metavar="T",
         help="backward block of a shape (default: 3, fine-tuning: 2, AlphaFold: 1)")
     shared_time: float | None = option(
-        least=0, metavar="T",
+        needs=("--shape",), least=0, metavar="T",
         help="block of a shape that all devices share (default: 1)")
     placement: str | os.PathLike[str] | None = option(
         apart="shape", metavar="FILE", page=True,
@@ -423,10 +414,10 @@ class ScheduleOptions(Options):
         "has them, non-blocking where a placement states them; blocking: both devices wait for "
         "a transfer; non-blocking: it takes a link only")
     transfer_time: float | None = option(
-        least=0, metavar="T",
+        needs=("--transfers blocking|non-blocking",), least=0, metavar="T",
         help="time of every transfer between two devices (default: what plan or placement say)")
     latency: float | None = option(
-        least=0, metavar="T",
+        needs=("--transfers blocking|non-blocking",), least=0, metavar="T",
         help="time after which a transfer arrives, on top")
     split_backward: float | None = option(
         least=0, most=1, const=0.5, metavar="SHARE",
@@ -436,17 +427,17 @@ class ScheduleOptions(Options):
         "auto", choices=tuple(SCHEDULES), metavar="NAME", group="how", page=True,
         help="how to find the schedule (default: auto)")
     unroll: int | None = option(
-        least=1, metavar="U",
+        needs=("--method auto",), least=1, metavar="U",
         help="micro-batches in a period (default: 1, up to 4 where that leaves a gap)")
     pareto: bool = option(
         False, page=True,
         help="also the least period for every limit of memory; that makes a difference")
     max_micro_batches: int | None = option(
-        least=1, metavar="N", knob=True,
+        needs=("--method tessel",), least=1, metavar="N", knob=True,
         help="tessel: micro-batches that a repetend may hold blocks of (default: as memory "
         "allows)")
     eager: bool = option(
-        False, knob=True,
+        False, needs=("--method tessel",), knob=True,
         help="tessel: complete every better repetend, not only the best")
     time_limit: float | None = option(
         least=0, metavar="S", page=True,
@@ -455,26 +446,6 @@ class ScheduleOptions(Options):
         1.0, above=0, metavar="X",
         help="scale the work of searches that would not end (default: 1)")
     # fmt: on
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        if self.shape is None:
-            for name in ("devices", "inference", "forward_time", "backward_time", "shared_time"):
-                if getattr(self, name) not in (None, False):
-                    raise UsageError(f"{self.rows[name].flag} is for --shape")
-        if self.transfers not in ("blocking", "non-blocking"):
-            for flag, value in (
-                ("--transfer-time", self.transfer_time),
-                ("--latency", self.latency),
-            ):
-                if value is not None:
-                    raise UsageError(f"{flag} is for --transfers blocking or non-blocking")
-        if self.unroll is not None and self.method != "auto":
-            raise UsageError("--unroll is for --method auto")
-        if self.method != "tessel" and (self.max_micro_batches is not None or self.eager):
-            flag = "eager" if self.eager else "max-micro-batches"
-            raise UsageError(f"--{flag} is for --method tessel")
 
     @cached_property
     def given(self) -> Placement | None:

@@ -58,6 +58,8 @@ class Option(_Row):
     """Its value where it is given without one; None: it must have one."""
     json: bool = False
     """A list is one argument, which the command takes from a file."""
+    needs: tuple[str, ...] = ()
+    """Of these one must be given too: a flag, and after it the values of which it must have one."""
     apart: str = ""
     """Of options that have the same here only one may be given."""
     show: Callable[[Any, Any], str] | None = None
@@ -93,7 +95,9 @@ class Option(_Row):
 
     def given(self, value: Any) -> bool:
         """Tell whether a value is another than the default."""
-        return value is not self.default and (self.default is None or value != self.default)
+        if value is self.default or (value == [] and self.kind == "Sequence"):
+            return False
+        return self.default is None or bool(value != self.default)
 
     def check(self, value: Any) -> None:
         """Refuse a value that is none of the choices, or out of range.
@@ -181,12 +185,25 @@ class Options(_Table):
         for row in self.rows.values():
             value = getattr(self, row.name)
             row.check(value)
+            if row.needs and row.given(value) and not any(map(self._meets, row.needs)):
+                needed = " or ".join(need.replace("|", " or ") for need in row.needs)
+                raise UsageError(f"{row.flag} is for {needed}")
             if row.apart and row.given(value):
                 other = apart.setdefault(row.apart, str(row.flag))
                 if other != row.flag:
                     raise UsageError(f"give {other} or {row.flag}, not both")
             if row.kind == "Sequence" and isinstance(value, str | os.PathLike):
                 raise UsageError(f"{row.flag} {os.fspath(value)!r}: give a list")
+
+    def _meets(self, need: str) -> bool:
+        """Tell whether a flag is given, with one of the values after it if there are any."""
+        flag, _, words = need.partition(" ")
+        row = next(row for row in self.rows.values() if row.flag == flag)
+        value = getattr(self, row.name)
+        if not words:
+            return row.given(value)
+        found = value.split(",") if isinstance(value, str) else value or ()
+        return not {*words.split("|")}.isdisjoint(found)
 
     def replaced(self, **changes: Any) -> Self:
         """The same options but for some."""

@@ -24,9 +24,6 @@ from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
 from dnnp.pricing.costs import ensure_costs
 
-LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")
-"""Options that the objective latency alone has."""
-
 
 def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
     """Collect what is split: the graph, priced if it is not, the devices and the cost model."""
@@ -277,9 +274,6 @@ def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
     UsageError
         Options or methods that only latency has.
     """
-    for name in LATENCY_ALONE:
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name} is for --objective latency")
     for method in options.methods:
         if method not in SPLITS:
             raise UsageError(f"method {method} is for --objective latency")
