@@ -88,7 +88,7 @@ def rate_bound(problem: ScheduleProblem) -> float:
 
 
 def memory_bound(problem: ScheduleProblem, period: float) -> float:
-    """No repetend of this period holds less at most; `fixed` included.
+    """No repetend of this period holds less on its fullest unit; `fixed` included.
 
     Residence over the period, rounded up to a multiple of the quantum of all memories of a unit.
     """

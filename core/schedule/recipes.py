@@ -33,7 +33,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, connected
 from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.schedule.starts import Arcs, left_shift, max_cycle_ratio, merged
@@ -130,21 +130,12 @@ def _weights(placement: Placement, found: list[int], name: str) -> dict[int, int
 
 def parts(placement: Placement) -> list[list[int]]:
     """Blocks that wait for each other, however far apart; parts by their first block."""
-    label = list(range(len(placement.blocks)))
-
-    def root(i: int) -> int:
-        while label[i] != i:
-            label[i] = i = label[label[i]]
-        return i
-
-    for i, block in enumerate(placement.blocks):
-        for wait in block.after:
-            a, b = sorted((root(i), root(wait.block)))
-            label[b] = a
-    found: dict[int, list[int]] = {}
-    for i in range(len(label)):
-        found.setdefault(root(i), []).append(i)
-    return list(found.values())
+    waits = [(i, wait.block) for i, block in enumerate(placement.blocks) for wait in block.after]
+    tail, head = np.array(waits, dtype=np.int64).reshape(-1, 2).T
+    label = connected(len(placement.blocks), tail, head)
+    return [
+        np.flatnonzero(label == part).tolist() for part in range(int(label.max(initial=-1)) + 1)
+    ]
 
 
 def one_stage_each(placement: Placement, chain: Sequence[Stage], name: str) -> None:

@@ -25,8 +25,8 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.schedule.bound import longest_paths, rate_bound
-from dnnp.core.schedule.orders.board import OrderField, field_of, matches_of
+from dnnp.core.schedule.bound import memory_bound, rate_bound
+from dnnp.core.schedule.orders.board import OrderField, field_of
 from dnnp.core.schedule.orders.list_schedules import list_schedules, too_many_to_list
 from dnnp.core.schedule.orders.search import (
     FINE,
@@ -147,6 +147,8 @@ def least_memory(
 
     steps = _memory_steps(problem)
     bound = float(floor.max(initial=0.0))
+    if start is not None and worth(start) > bound:
+        bound = min(max(bound, memory_bound(problem, period)), worth(start))
     most = float((problem.fixed + np.abs(problem.memory).sum() * field.periods).max(initial=0.0))
     return closed_in(probe, worth, steps, bound, start, most, meter)
 
@@ -244,9 +246,6 @@ WORK = 4e8
 
 TINY = 1e-6
 """Of all delays: a period where blocks take no time."""
-
-MOST_PATHS, MOST_HOLDERS = 2500, 200
-"""Blocks, and blocks of a unit, beyond which there is no bound on memory."""
 
 QUICK = 0.05
 """Of what is left, for a first look at memory and span."""
@@ -452,7 +451,7 @@ def _unproven(
     """What list scheduling found, with simple bounds: too many blocks to search."""
     if start is None:
         raise LimitError("list scheduling found no repetend within the memory limits")
-    memory = _least_held(problem, period)
+    memory = memory_bound(problem, period)
     span = _critical(problem)
     first = FoundOrder(start, period, load, load >= period)
     slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
@@ -464,37 +463,6 @@ def _unproven(
     third = FoundOrder(start, took, span, span >= took * (1 - TOLERANCE))
     method = "sequential" if too_many_to_list(problem) else "list"
     return replace(_made(problem, first, second, third, meter), method=method)
-
-
-def _least_held(problem: ScheduleProblem, period: float) -> float:
-    """What some unit holds at least at this period: what it takes by when it is released.
-
-    Where block f takes what block r releases and r starts at least x after f, the next starts of f
-    before r are at most a period apart, and r must end before the one after.
-    """
-    memory = problem.fixed.copy()
-    if problem.b > MOST_PATHS:
-        return float(memory.max(initial=0.0))
-    path = longest_paths(problem)
-    ptr, block = problem.on_unit()
-    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
-    left = problem.left_behind()
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
-        mine = mine[problem.memory[mine] != 0]
-        if abs(left[d]) > slack or len(mine) > MOST_HOLDERS:
-            continue
-        matches, even = matches_of(problem, path, mine, slack)
-        if not even:
-            continue
-        total, own = 0.0, np.zeros(problem.b)
-        for f, r, amount in matches:
-            runs = problem.time[r] if problem.time[f] > 0 else 0.0
-            lag = math.ceil((path[f, r] + runs) / period - 1 - TOLERANCE)
-            total += amount * max(lag, 0)
-            own[f] += amount * (lag >= 0)  # not if both take no time and start together
-        memory[d] = max(memory[d], problem.fixed[d] + total + own.max(initial=0.0))
-    return float(memory.max(initial=0.0))
 
 
 def _critical(problem: ScheduleProblem) -> float:

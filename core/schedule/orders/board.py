@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.model.graph import Floats, Ints, offsets
+from dnnp.core.model.graph import Floats, Ints, connected, offsets
 from dnnp.core.schedule.orders.kernel import GapBoard, close
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
 
@@ -274,50 +274,18 @@ def bridges_of(problem: ScheduleProblem, path: Floats) -> tuple[tuple[Arc, ...],
         near[j].append(i)
     bridges: list[Arc] = []
     short: list[Arc] = []
-    for i, j in _cuts(near):
-        if (i, j) not in waits:
-            i, j = j, i
-        wait = waits[i, j]
-        sides = (_reached(near, i, j), _reached(near, j, i))
-        before = all(path[a, i] > -np.inf for a in sides[0])
-        after = all(path[j, a] > -np.inf for a in sides[1])
+    for (i, j), wait in sorted(waits.items()):
+        here = _reached(near, i, j)
+        if j in here:
+            continue
+        before = all(path[a, i] > -np.inf for a in here)
+        after = all(path[j, a] > -np.inf for a in _reached(near, j, i))
         for copy in range(problem.unroll):
             arc = (copy * k + j, copy * k + i, -wait, -1)
             bridges.append(arc)
             if before or after:
                 short.append(arc)
     return tuple(bridges), tuple(short)
-
-
-def _cuts(near: list[list[int]]) -> list[tuple[int, int]]:
-    """Edges of an undirected graph without which it falls apart (Tarjan, 1974), ascending."""
-    place = [-1] * len(near)
-    low = [0] * len(near)
-    found = []
-    clock = 0
-    for root in range(len(near)):
-        if place[root] >= 0:
-            continue
-        stack = [(root, -1, iter(near[root]))]
-        place[root] = low[root] = clock
-        clock += 1
-        while stack:
-            i, parent, rest = stack[-1]
-            for j in rest:
-                if place[j] < 0:
-                    place[j] = low[j] = clock
-                    clock += 1
-                    stack.append((j, i, iter(near[j])))
-                    break
-                if j != parent:
-                    low[i] = min(low[i], place[j])
-            else:
-                stack.pop()
-                if parent >= 0:
-                    low[parent] = min(low[parent], low[i])
-                    if low[i] > place[parent]:
-                        found.append((parent, i))
-    return sorted(found)
 
 
 def _reached(near: list[list[int]], origin: int, other: int) -> set[int]:
@@ -334,19 +302,7 @@ def _reached(near: list[list[int]], origin: int, other: int) -> set[int]:
 
 def roots_of(problem: ScheduleProblem, extra: tuple[Arc, ...]) -> tuple[int, ...]:
     """The first block of every connected part but the first part."""
-    group = list(range(problem.b))
-
-    def find(i: int) -> int:
-        while group[i] != i:
-            group[i] = group[group[i]]
-            i = group[i]
-        return i
-
-    for i, j in zip(problem.tail.tolist(), problem.head.tolist(), strict=True):
-        group[find(i)] = find(j)
-    for arc in extra:
-        group[find(arc[0])] = find(arc[1])
-    seen: dict[int, int] = {}
-    for i in range(problem.b):
-        seen.setdefault(find(i), i)
-    return tuple(sorted(seen.values()))[1:]
+    tail = np.concatenate([problem.tail, _ints([arc[0] for arc in extra])])
+    head = np.concatenate([problem.head, _ints([arc[1] for arc in extra])])
+    label = connected(problem.b, tail, head)
+    return tuple(np.unique(label, return_index=True)[1][1:].tolist())
