@@ -73,7 +73,7 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
 def _found(
     placement: Placement, wanted: Wanted, search: Callable[[Batch, Wanted, Run], Answer], run: Run
 ) -> Schedule:
-    """What a search finds, and what is proven about it."""
+    """Run a search; the schedule that it finds, and what is proven about it."""
     count = wanted.micro_batches
     problem = problem_of(placement, count)
     batch = Batch(placement, problem, makespan_bound(placement, count))
@@ -100,7 +100,7 @@ def _found(
 
 
 def _by_recipe(batch: Batch, wanted: Wanted, run: Run) -> Answer:
-    """What a recipe makes, without any search; refused where it exceeds a limit."""
+    """Run a recipe, which is refused where it exceeds a limit."""
     name = wanted.method
     start = classic(batch.placement, name, batch.problem.unroll).start
     _check_memory(batch.placement, batch.problem, start, name)

@@ -48,7 +48,7 @@ class Children(NamedTuple):
     kind: Ints
     """i64, which kind starts."""
     at: Floats
-    """When."""
+    """Start of the block."""
     least: Floats
     """As `Level.least`."""
     tie: Floats
@@ -58,7 +58,7 @@ class Children(NamedTuple):
 
 
 class Rivals(NamedTuple):
-    """What finds partial schedules of the same blocks: lists of rows by a hash of their counts."""
+    """Index of partial schedules of the same blocks: lists of rows by a hash of their counts."""
 
     head: Ints
     """i64[slots], last row of each list; -1: it is empty."""

@@ -44,7 +44,7 @@ CLIQUE_STEPS = 2_000
 
 
 def left_out(placement: Placement) -> list[str]:
-    """What bounds of rate and makespan do not look at, as there is too much of it; for messages."""
+    """Messages about what bounds leave out, as there is too much of it."""
     found = []
     if len(placement.blocks) > MOST_BLOCKS:
         found.append(
@@ -193,7 +193,7 @@ def window(head: Floats, load: Floats, tail: Floats, most_heads: int | None = No
 
 
 class _Held:
-    """What units hold at least, of a problem and of its contraction if it has one.
+    """Least memory of units, of a problem and of its contraction if it has one.
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ class _Held:
             self._measure()
 
     def too_small(self) -> bool:
-        """Whether some unit cannot hold what it must."""
+        """True if some unit cannot hold what it must."""
         slack = TOLERANCE * float(np.abs(self.problem.memory).sum() + self.problem.fixed.sum())
         return bool((self.problem.capacity < self.single - slack).any())
 
@@ -296,7 +296,7 @@ def _on_all(problem: ScheduleProblem) -> Bools:
 
 
 def matching(gain: Floats, between: Floats) -> Floats | None:
-    """How much of what is taken (gain > 0) which block releases; f64[n, n], by taker and releaser.
+    """Match what is taken (gain > 0) with releases; amounts f64[n, n], by taker and releaser.
 
     Of all ways along `between`, the longest paths, f64[n, n], one where it is held longest, by
     successive longest augmenting paths. None: some release needs not come after what it releases,
@@ -352,7 +352,7 @@ def matching(gain: Floats, between: Floats) -> Floats | None:
 
 
 def _above(new: Floats, old: Floats) -> Bools:
-    """Where a path is longer, by more than rounding; without it paths could go in circles."""
+    """Longer paths, by more than rounding: without that they could go in circles."""
     known = new > -np.inf
     longer = np.zeros(len(new), dtype=np.bool_)
     longer[known] = new[known] > old[known] + ROUNDING * (1.0 + np.abs(new[known]))

@@ -66,7 +66,7 @@ class Completed(NamedTuple):
     status: str
     """`optimal`, `feasible` (the effort was spent) or `interrupted`."""
     method: str = "auto"
-    """What made `start`: `auto`, from the repetend; `optimal` or `in-turn`, without it."""
+    """Maker of `start`: `auto`, from the repetend; `optimal` or `in-turn`, without it."""
 
 
 def complete(
@@ -241,7 +241,7 @@ def _with_ends(
 
 
 def _shift(end: End) -> float:
-    """What is left of the makespan when the other end is taken away."""
+    """The makespan without the other end."""
     return end.shift
 
 
@@ -263,7 +263,7 @@ def _joined(plain: Floats, time: Floats, warm: End, cool: End) -> Floats | None:
 
 
 class End(NamedTuple):
-    """How a schedule begins, or how it ends: time and micro-batches then count backwards."""
+    """The begin of a schedule, or its end: time and micro-batches then count backwards."""
 
     start: Floats
     """f64[m, k], of the first micro-batches; nan for blocks that keep their place."""
@@ -374,7 +374,7 @@ def _end(
 
 
 def _deadlines(problem: ScheduleProblem, start: Floats, fixed: Bools) -> Floats:
-    """When each block that is not fixed has to end for the sake of the fixed ones; f64[b]."""
+    """Latest end of each block that is not fixed, for the sake of the fixed ones; f64[b]."""
     size = np.diff(problem.ptr)
     owner = np.repeat(np.arange(problem.b), size)
     first = np.full(problem.units, np.inf)

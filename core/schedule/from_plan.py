@@ -35,7 +35,7 @@ MOST_BLOCKS = 20_000
 
 @dataclass
 class _StagePart:
-    """What one device runs in one go."""
+    """A part of a stage that its device runs in one go."""
 
     stage: int
     backward: bool
@@ -186,7 +186,7 @@ def _price(
 
 
 def _hold(graph: Graph, parts: Sequence[_StagePart]) -> None:
-    """What each part adds to its device: tensors stay from their first part to their last."""
+    """Set the memory that each part adds: tensors stay from their first part to their last."""
     for s in {part.stage for part in parts}:
         mine = [part for part in parts if part.stage == s]
         if len(mine) == 1:

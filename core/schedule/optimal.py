@@ -51,7 +51,7 @@ CHUNK = 2e6
 
 
 class Beamed(NamedTuple):
-    """What a beam found."""
+    """The answer of a beam."""
 
     start: Floats | None
     """f64[blocks of the problem], nan for blocks that are not in the shop."""
@@ -67,14 +67,14 @@ class Beamed(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """How the partial schedules of a level came about."""
+    """The origin of the partial schedules of a level."""
 
     parent: Ints
     """i32, in the level before."""
     kind: Ints
     """i32, which kind started."""
     at: Floats
-    """When."""
+    """Start of the block."""
 
 
 def work_of(shop: Shop, width: int) -> float:
@@ -252,7 +252,7 @@ def _kept(
 
 
 def _fits(shop: Shop) -> bool:
-    """Whether what is held after all blocks keeps the limits."""
+    """True if what is held after all blocks keeps the limits."""
     held = np.bincount(
         shop.unit,
         np.repeat(shop.total * shop.memory, np.diff(shop.unit_ptr)),
@@ -272,7 +272,7 @@ WIDTH = 32
 """Of the first beam."""
 
 WIDER = 4
-"""How much wider the next one is."""
+"""Ratio of the width of the next one."""
 
 MOST_FULL = 16
 """Beams are tried if a full one of width 1 took at most this many times the work that is left."""
@@ -292,13 +292,13 @@ class Finite(NamedTuple):
     status: str
     """`optimal`, `feasible` (the effort was spent, or see `widest`) or `interrupted`."""
     method: str
-    """What made `start`: `optimal`, the beams; `in-turn`; or `known`, it is what was given."""
+    """Maker of `start`: `optimal`, the beams; `in-turn`; or `known`, it is what was given."""
     widest: int = 0
     """Width of the last beam, where no memory for a wider one ended the search, whatever the
     effort; else 0."""
 
     def named(self, known: str) -> str:
-        """What made `start`; `known` made what was given."""
+        """Maker of `start`; `known` made what was given."""
         return known if self.method == "known" else self.method
 
 

@@ -177,7 +177,7 @@ def peak_memory(problem: ScheduleProblem, start: Floats) -> Floats:
 
 
 def faults(problem: ScheduleProblem, start: Floats, period: float | None = None) -> list[str]:
-    """What is wrong with start times, in words; for tests and for refusing one's own results.
+    """Faults of start times, in words; for tests and for refusing one's own results.
 
     With a period the blocks repeat, else each runs once. Limits of memory are looked at too.
     """
@@ -232,7 +232,7 @@ def within(placement: Placement, memory_bytes: Floats) -> Placement:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for."""
+    """A schedule that is asked for."""
 
     micro_batches: int
     method: str = "auto"
@@ -256,12 +256,12 @@ class Batch(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a method found."""
+    """The schedule that a method found."""
 
     start: Floats
     """f64[micro-batches * blocks]."""
     method: str
-    """What made `start`."""
+    """Maker of `start`."""
     bound: float
     """No schedule of as many micro-batches within the memory limits is shorter."""
     status: str = "feasible"

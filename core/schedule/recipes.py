@@ -336,7 +336,7 @@ def interleaved_devices(placement: Placement) -> tuple[int, int]:
 
 
 def _slots(depth: int, d: int, turn: Ints) -> tuple[Ints, Ints]:
-    """When stage d of 1f1b runs its passes of micro-batch `turn`, if each takes one slot."""
+    """Slots of the passes of stage d of 1f1b of micro-batch `turn`."""
     return d + 2 * turn, 2 * depth - 1 - d + 2 * turn
 
 

@@ -47,14 +47,14 @@ SHARE = 0.1
 """Of what may still be done, for one probe between bound and value."""
 
 LOW = 0.3
-"""Where the next probe lies between bound and value."""
+"""Place of the next probe between bound and value."""
 
 PROBES = 12
 """Probes before only the last one is left: just below the best value."""
 
 
 class Steps(NamedTuple):
-    """Which values are worth asking for."""
+    """The values that are worth asking for."""
 
     above: Callable[[float], float]
     """The bound once it is proven that nothing has this value or a smaller one."""
@@ -448,7 +448,7 @@ def _made(
 def _unproven(
     problem: ScheduleProblem, start: Floats | None, period: float, load: float, meter: Meter
 ) -> Repetend:
-    """What list scheduling found, with simple bounds: too many blocks to search."""
+    """The repetend of list scheduling, with simple bounds: too many blocks to search."""
     if start is None:
         raise LimitError("list scheduling found no repetend within the memory limits")
     memory = memory_bound(problem, period)

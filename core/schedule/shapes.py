@@ -194,7 +194,7 @@ def _groups(placement: Placement) -> list[int]:
 
 
 def _forms(placement: Placement, groups: list[int], number: dict[Form, int]) -> Counter[Form]:
-    """What blocks are, without their names and times; `number` those of all placements."""
+    """Forms of blocks, without their names and times; `number` those of all placements."""
     forms: dict[int, Form] = {}
     direct = [{wait.block for wait in block.after} for block in placement.blocks]
     all_of: dict[int, set[int]] = {}

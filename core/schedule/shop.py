@@ -69,7 +69,7 @@ class Shop(NamedTuple):
     slack: float
     """Memory that is too little to count."""
     loose: bool
-    """Whether a block that takes no time may hold what another one releases at the same time,
+    """True if a block that takes no time may hold what another one releases at the same time,
     though that waits for it: shifting them to the left could then exceed a limit."""
 
 
@@ -213,7 +213,7 @@ def _groups(problem: ScheduleProblem) -> list[Ints]:
 
 
 def _edges(problem: ScheduleProblem) -> list[Edge]:
-    """What waits for what within a micro-batch; the same in all."""
+    """The waits within a micro-batch, the same in all."""
     first = problem.tail < problem.k
     columns = problem.tail[first].tolist(), problem.head[first].tolist()
     return list(zip(*columns, problem.delay[first].tolist(), strict=True))

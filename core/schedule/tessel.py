@@ -97,9 +97,9 @@ class TesselResult:
     tried: tuple[int, ...] = ()
     """Index sets, for N_R = 1, 2, ..."""
     improved: int = 1
-    """How often a better repetend was found."""
+    """Number of times that a better repetend was found."""
     complete: bool = True
-    """Whether the search ended by itself: all was tried, or the bound of the period was reached."""
+    """True if the search ended by itself: all was tried, or the bound of the period was reached."""
 
     @property
     def micro_batches(self) -> int:
@@ -280,7 +280,7 @@ class _TesselSearch:
         self.limits = limits_of(self.field, period, self.problem.capacity)
 
     def _reached(self) -> bool:
-        """Whether no repetend can be better."""
+        """True if no repetend can be better."""
         return self.best is not None and self.best.repetend.period_s <= self.low + self.slack
 
 
@@ -314,7 +314,7 @@ def _made(
 
 
 def _completes(placement: Placement, found: TesselResult, lazy: bool, run: Run) -> bool:
-    """Whether warm-up and cool-down are found that keep the limits of memory.
+    """True if warm-up and cool-down are found that keep the limits of memory.
 
     `lazy`: any will do, and the order of the repetend almost always has some.
     """
@@ -402,7 +402,7 @@ def _sets_of(problem: ScheduleProblem, path: Floats) -> IndexSets:
 
 @callee
 def _possible(sets, p, top):  # type: ignore[no-untyped-def]
-    """Whether indices of the first p + 1 blocks could belong to a new set that fits.
+    """True if indices of the first p + 1 blocks could belong to a new set that fits.
 
     New: some index is `top`, and every part has a 0, as its micro-batches could be renumbered.
     Blocks that have no index yet get at most what Property 4.2 allows, and a unit holds at entry

@@ -48,7 +48,7 @@ def zb_h1(placement: Placement, count: int) -> Ints:
 
 
 def zb_v(placement: Placement, count: int) -> Ints:
-    """What every device would do first if every block took one slot of time.
+    """Greedy order of every device, if every block took one slot of time.
 
     A device holds activations of two stages for each device at most, those that 1f1b holds on its
     first. In a slot it runs a forward block if there is room for one, the later stage first; for
@@ -143,7 +143,7 @@ def dualpipe(placement: Placement, count: int) -> Ints:
 
 
 class _Sequence:
-    """What a device runs, as (pass, whether of the far chain, micro-batch)."""
+    """Passes of a device in order: (pass, whether of the far chain, micro-batch)."""
 
     def __init__(self) -> None:
         self.order: list[tuple[int, bool, int]] = []

@@ -152,14 +152,14 @@ PART_DEVIATION = 0.1
 
 @dataclass(frozen=True)
 class Reading:
-    """What Appendix B.1 may mean."""
+    """A meaning that Appendix B.1 may have."""
 
     cost: Callable[[Floats, Floats, Floats], Floats]
-    """What nodes read f64[n], what they write f64[n], r f64[n] -> costs f64[n]."""
+    """Sizes read f64[n], sizes written f64[n], r f64[n] -> costs f64[n]."""
     silent: float = 0.0
     """Part of the nodes whose tensor has size 0."""
     sink: bool = False
-    """Whether one node more, without costs, reads every tensor that nobody else reads, and writes
+    """True if one node more, without costs, reads every tensor that nobody else reads, and writes
     one of size 0."""
 
 

@@ -25,10 +25,10 @@ from dnnp.core.model.shards import WHOLE
 from dnnp.core.tensor_parallel.rules import ADDED, ON_ALL, Rule
 
 COMPLETE, APART, ADDENDS = 0, 1, 2
-"""What gradients of a tensor lack: nothing, parts that other devices have, or the sum."""
+"""Lacks of gradients of a tensor: nothing, parts that other devices have, or the sum."""
 
 CLASSES = 4
-"""How many times the cheapest states are kept in all, where there are more."""
+"""Multiple of `width` that is kept in all, where there are more states."""
 FAR = 32
 """Nodes from which on that is much later."""
 
@@ -48,7 +48,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Layout:
-    """How every node runs on t devices."""
+    """The rule of every node on t devices."""
 
     rules: tuple[Rule, ...]
     gathered: tuple[tuple[int, ...], ...]
@@ -69,7 +69,7 @@ class _Path(NamedTuple):
 
 
 class _Stand(NamedTuple):
-    """How a tensor stands."""
+    """The state of a tensor in the search."""
 
     state: int = WHOLE
     gathered: bool = False
@@ -81,7 +81,7 @@ _Key = tuple[tuple[int, _Stand], ...]
 
 
 def lacks(rule: Rule, need: int, have: int) -> int:
-    """What the gradient lacks that a reader of a tensor makes.
+    """Lack of the gradient that a reader of a tensor makes.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def lacks(rule: Rule, need: int, have: int) -> int:
 
 @dataclass(frozen=True)
 class _Graph:
-    """What does not change during a search."""
+    """The graph and its prices, which do not change during a search."""
 
     inputs: Sequence[Sequence[int]]
     outputs: Sequence[Sequence[int]]
@@ -265,7 +265,7 @@ def _cheapest(
 
 
 def _layout(graph: _Graph, best: _Path) -> Layout:
-    """What a path of the search is, replayed."""
+    """Replay a path of the search."""
     taken: list[Rule] = []
     path: _Path | None = best
     while path is not None and path.rule is not None:

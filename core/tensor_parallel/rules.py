@@ -41,9 +41,9 @@ class Rule:
     outputs: tuple[int, ...]
     """State of each output when it has run, its all-reduce included."""
     divided: bool = True
-    """Whether each device does 1/t of the arithmetic, rather than all of it."""
+    """True if each device does 1/t of the arithmetic, rather than all of it."""
     reduced: bool = False
-    """Whether the outputs are summed over the devices, by an all-reduce."""
+    """True if an all-reduce sums the outputs over the devices."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Operator:
     blocks: tuple[int, ...] = ()
     """Numbers of equal parts that its outputs may be split in besides, see `block_state`."""
     unequal: bool = False
-    """Whether long axes may be split into parts that differ by one."""
+    """True if long axes may be split into parts that differ by one."""
 
     def splits(self, size: int, t: int) -> bool:
-        """Whether an axis is split."""
+        """True if an axis may be split."""
         return size > 0 and (size % t == 0 or (self.unequal and size >= LONG * t))
 
 
@@ -92,7 +92,7 @@ def _axes(node: Operator, shape: Shape, t: int) -> Iterator[int]:
 
 
 def _in_blocks(node: Operator, size: int, t: int) -> Iterator[int]:
-    """What to add to a state of an axis of `size` for every number of blocks that it may have."""
+    """Addends to a state of an axis of `size`, for every number of blocks that it may have."""
     wanted = (b for b in node.blocks if size > 0 and size % (t * b) == 0)
     return (block_state(0, b) for b in (*[1] * node.splits(size, t), *wanted))
 
@@ -178,7 +178,7 @@ def _conv(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _by_channel(node: Operator, t: int) -> Iterator[Rule]:
-    """What treats samples and channels apart; vectors go by channel."""
+    """Operators that treat samples and channels apart; vectors go by channel."""
     shape = node.inputs[0]
     if shape is None or len(shape) < 3 or len(node.outputs) > 1:
         return
@@ -188,7 +188,7 @@ def _by_channel(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _along_rows(node: Operator, t: int) -> Iterator[Rule]:
-    """What normalises the last axis: along any other.
+    """Operators that normalise the last axis: along any other.
 
     Records do not state the axis of a Softmax; it is taken to be the last one.
     """
@@ -354,7 +354,7 @@ def _divisible(shape: Shape, t: int) -> list[int]:
 
 
 class _Expert(NamedTuple):
-    """What an operator belongs to."""
+    """The expert that an operator belongs to."""
 
     mixture: str
     number: int
@@ -392,7 +392,7 @@ class Mixtures:
         return bool(self._of)
 
     def _depends(self, i: int) -> bool:
-        """Whether a node of an expert reads what another expert makes, but to add to it."""
+        """True if a node of an expert reads what another expert makes, but to add to it."""
         own = self._of[i]
         for position, x in enumerate(self._reads[i]):
             other = self._of.get(self._maker.get(x, -1))
@@ -423,7 +423,7 @@ class Mixtures:
         yield Rule(tuple(states), (ADDED if joins else OWNED,) * outputs)
 
     def balanced(self, rules: Sequence[Rule]) -> bool:
-        """Whether all experts of each mixture run alike, so that devices have as much to do."""
+        """True if all experts of each mixture run alike, so that devices have as much to do."""
         ways: dict[_Expert, list[bool]] = {}
         for i, one in self._of.items():
             ways.setdefault(one, []).append(rules[i].outputs[:1] in ((ADDED,), (OWNED,)))

@@ -121,12 +121,12 @@ def gradients_of(tensors: Sequence[Record], nodes: Sequence[Record]) -> dict[int
 
 
 def is_float(tensor: Record) -> bool:
-    """Whether a tensor's elements have gradients."""
+    """True if a tensor's elements have gradients."""
     return tensor.get("dtype") in BYTES
 
 
 def is_trainable(tensor: Record) -> bool:
-    """Whether a tensor may be trained: a parameter of floating-point numbers, not a single one."""
+    """True for a parameter of floating-point numbers, not a single one."""
     return tensor["kind"] == "parameter" and is_float(tensor) and elements(tensor) > 1
 
 
@@ -286,7 +286,7 @@ class _BackwardPass:
 
 
 def _kept(node: Record, ruled: _Ruled) -> list[int]:
-    """What a backward node reads of the forward pass."""
+    """Tensors of the forward pass that a backward node reads."""
     rule, through = ruled
     kept: list[int] = []
     if READS in rule.keeps:

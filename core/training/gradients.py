@@ -1,4 +1,4 @@
-"""What the gradient of each operator needs and costs: one table.
+"""Needs and costs of the gradient of each operator: one table.
 
 A kind of operator says three things of its backward pass. Which inputs have a gradient: those of
 floating-point elements, or some of them only. What the forward pass has to keep for it: nothing,
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 READS, WRITES = "reads", "writes"
-"""What is kept for the backward pass: what the operator reads, or what it writes."""
+"""Tensors kept for the backward pass: those that the operator reads, or writes."""
 
 
 class Rule(NamedTuple):
     """The backward pass of a kind of operator."""
 
     keeps: frozenset[str] = frozenset({READS})
-    """What it needs of the forward pass: `READS`, `WRITES`, or neither."""
+    """Needs of the forward pass: `READS`, `WRITES`, or neither."""
     positions: tuple[int, ...] | None = None
     """Inputs that have a gradient if they are of floating-point elements; None: all."""
     product: bool = False
@@ -99,7 +99,7 @@ def rule_of(op: str) -> Rule | None:
 
 
 def is_known(op: str) -> bool:
-    """Whether an operator type has a rule of its own."""
+    """True if an operator type has a rule of its own."""
     return op in STOPS or op in RULES
 
 
@@ -109,7 +109,7 @@ class Operand(NamedTuple):
     size: float
     """Elements; 0: not known."""
     gradient: bool
-    """Whether it has one."""
+    """True if it has one."""
 
 
 def backward_flop(
@@ -154,13 +154,13 @@ MASTER_BYTES = 4
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What updates the weights."""
+    """The optimiser, which updates the weights."""
 
     name: str = "adam"
     """One of `OPTIMIZERS`."""
 
     def kept_bytes(self, tensor: Mapping[str, Any]) -> float:
-        """What training keeps for a parameter besides the weights that the passes read.
+        """Bytes that training keeps for a parameter besides the weights that the passes read.
 
         Its gradient, in the precision of the passes; the optimiser's numbers; and the weights
         themselves in float32, if the passes read them in fewer bits (as Micikevicius et al. 2018,

@@ -1,4 +1,4 @@
-"""What the search over orders starts from: pairs of blocks, their intervals, and memory matches."""
+"""The start of the search over orders: pairs of blocks, their intervals, matches of memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OrderField(NamedTuple):
     path: Floats
     """f64[b, b], longest path of waits between two blocks; -inf: there is none."""
     extra: tuple[Arc, ...]
-    """What may be asked for without loss: copies of a block in order."""
+    """Constraints that lose nothing: copies of a block in order."""
     bridges: tuple[Arc, ...]
     """A wait that alone connects two parts of a micro-batch need not take a period longer than
     it must; see `bridges_of`."""
@@ -49,7 +49,7 @@ class OrderField(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """What all blocks and waits take one after the other."""
+        """Time of all blocks and waits one after the other."""
         return float((self.problem.time + _delays(self.problem)).sum())
 
     @property
@@ -158,7 +158,7 @@ def _pairs(
 def matches_of(
     problem: ScheduleProblem, path: Floats, mine: Ints, slack: float
 ) -> tuple[list[tuple[int, int, float]], bool]:
-    """Which block releases how much of what which other one took: block, block, amount.
+    """Match releases with what other blocks took: taker, releaser, amount.
 
     Equal amounts and blocks that come after each other are matched first. Whether every release
     has a block before it that took as much.
@@ -289,7 +289,7 @@ def bridges_of(problem: ScheduleProblem, path: Floats) -> tuple[tuple[Arc, ...],
 
 
 def _reached(near: list[list[int]], origin: int, other: int) -> set[int]:
-    """What is connected to a block without the one connection between it and `other`."""
+    """Blocks connected to `origin` without its edge to `other`."""
     seen, todo = {origin}, [origin]
     while todo:
         i = todo.pop()

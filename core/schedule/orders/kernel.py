@@ -28,7 +28,7 @@ MOST_LAG = 1e9
 
 
 class GapBoard(NamedTuple):
-    """What does not depend on period and limits: P pairs, D units."""
+    """The part of a search that depends on no period or limit: P pairs, D units."""
 
     first: Ints
     """i64[P], i of each pair."""
@@ -66,7 +66,7 @@ class OrderLimits(NamedTuple):
 
 
 class OrderState(NamedTuple):
-    """What is changed by a search, so that it can be continued."""
+    """The state of a search, from which it can be continued."""
 
     gap: Floats
     stamp: Ints
@@ -246,7 +246,7 @@ def held(board, box, i, m):  # type: ignore[no-untyped-def]
 
 @lean
 def memory_floor(board, box, d):  # type: ignore[no-untyped-def]
-    """What unit d holds at least at its peak."""
+    """Least memory of unit d at its peak."""
     most = 0.0
     for n in range(board.taker_ptr[d], board.taker_ptr[d + 1]):
         total = 0.0
@@ -356,10 +356,10 @@ def begin(board, limits, state):  # type: ignore[no-untyped-def]
 
 
 FOUND, NONE, MORE, GROW, RESTART = range(5)
-"""How a call of `search` ends."""
+"""Answers of `search`."""
 
 SELECT, BACK, ROOT = range(3)
-"""What `search` goes on with: `OrderState.counts[MODE]`."""
+"""Steps of `search`: `OrderState.counts[MODE]`."""
 
 
 @inlined

@@ -27,7 +27,7 @@ MOST_CHECKS = 2e8
 
 @callee
 def _overlap(lists, i, at, period, eps, time, ptr, unit, phase):  # type: ignore[no-untyped-def]
-    """How much later than `at` block i has to start for the first block in its way; 0: none."""
+    """Delay of block i beyond `at` for the first block in its way; 0: none is."""
     last, earlier, owner = lists
     for n in range(ptr[i], ptr[i + 1]):
         other = last[unit[n]]
@@ -199,7 +199,7 @@ def orders_to_try(problem: ScheduleProblem) -> list[Ints]:
 
 
 def too_many_to_list(problem: ScheduleProblem) -> bool:
-    """Whether blocks just run one after the other, as there are too many."""
+    """True where there are too many blocks: they just run one after the other."""
     homes = np.bincount(problem.unit, minlength=problem.units).astype(np.float64)
     return float((homes**2).sum()) > MOST_CHECKS
 

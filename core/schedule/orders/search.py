@@ -68,20 +68,20 @@ FINE = 1e-9
 
 @dataclass
 class Meter:
-    """How much may still be done: entries of the matrix that searches look at."""
+    """The work that is left: entries of the matrix that searches look at."""
 
     left: float
     run: Run = PLAIN
     stopped: bool = False
     given: float = 0.0
-    """What was left at first."""
+    """The work that was left at first."""
 
     def __post_init__(self) -> None:
         self.given = max(self.left, 1.0)
 
     @property
     def over(self) -> bool:
-        """Whether to end."""
+        """True once the search has to end."""
         self.run.stands(share=1 - max(self.left, 0.0) / self.given)
         self.stopped = self.stopped or self.run.stop()
         return self.stopped or self.left <= 0
@@ -108,7 +108,7 @@ class FoundOrder(NamedTuple):
     start: Floats | None
     """f64[b]; None: none was found, and if `complete` there is none."""
     value: float
-    """What was made small, of `start`; inf without one."""
+    """The number that was minimised, of `start`; inf without one."""
     bound: float
     """Nothing smaller is possible; inf: proven that there is no schedule."""
     complete: bool
@@ -116,7 +116,7 @@ class FoundOrder(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What a schedule must keep."""
+    """The limits of a schedule that is looked for."""
 
     period: float
     cap: Floats
@@ -172,7 +172,7 @@ def search_orders(
 
 
 def _new_state(field: OrderField, asked: Demand) -> OrderState:
-    """What is known before any search."""
+    """The arrays of a search, with what is known before it."""
     return empty_state(field)._replace(gap=start_matrix(field, asked.period, asked.span))
 
 
@@ -224,7 +224,7 @@ def _checked(problem: ScheduleProblem, gap: Floats, asked: Demand) -> Floats | N
 
 
 def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
-    """What each unit holds at least, f64[D], and the shortest span, before any branching.
+    """Least memory of each unit, f64[D], and the shortest span, before any branching.
 
     None: nothing keeps what was asked.
     """
