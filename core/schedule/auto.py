@@ -29,7 +29,6 @@ from dnnp.core.schedule.problem import (
     TOLERANCE,
     Answer,
     Batch,
-    ScheduleProblem,
     Wanted,
     faults,
     limited,
@@ -65,7 +64,11 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
                 run.warn(f"{wanted.method}: {NOTHING}; this schedule is sequential")
             known = sequential(placement, wanted.micro_batches, compiled=False).start
             method = "sequential"
-        return _as_known(placement, problem, known, method, kept.bound)
+        if faults(problem, known):
+            return None
+        bound = max(makespan_bound(placement, wanted.micro_batches), kept.bound)
+        bound = min(bound, span_of(problem, known))
+        return _made(placement, problem.unroll, Answer(known, method, bound, "interrupted"))
 
     return beside(lambda: _found(placement, wanted, search, told), run.stop, instead)
 
@@ -86,13 +89,18 @@ def _found(
         status, bound = "optimal", makespan
     elif status == "optimal" or run.stop():
         status = "interrupted" if run.stop() else "feasible"
+    return _made(placement, count, answer._replace(start=start, bound=bound, status=status))
+
+
+def _made(placement: Placement, count: int, answer: Answer) -> Schedule:
+    """A schedule as the model has it."""
     rate = float(rate_bound(problem_of(placement, placement.turns)))
     return Schedule(
         placement,
-        start.reshape(count, -1),
+        answer.start.reshape(count, -1),
         answer.method,
-        bound,
-        status,
+        float(answer.bound),
+        answer.status,
         answer.repetend,
         answer.rate_s,
         rate if answer.rate_s is None else min(rate, answer.rate_s),
@@ -103,42 +111,14 @@ def _by_recipe(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     """Run a recipe, which is refused where it exceeds a limit."""
     name = wanted.method
     start = classic(batch.placement, name, batch.problem.unroll).start
-    _check_memory(batch.placement, batch.problem, start, name)
-    return Answer(start, name, batch.bound, rate_s=classic_rate(batch.placement, name))
-
-
-def _as_known(
-    placement: Placement, problem: ScheduleProblem, start: Floats, method: str, bound: float
-) -> Schedule | None:
-    """A schedule that is there without the search, and a bound; None: it does not fit."""
-    if faults(problem, start):
-        return None
-    count = problem.unroll
-    bound = min(max(makespan_bound(placement, count), bound), span_of(problem, start))
-    rate = float(rate_bound(problem_of(placement, placement.turns)))
-    return Schedule(
-        placement,
-        start.reshape(count, -1),
-        method,
-        float(bound),
-        "interrupted",
-        rate_bound_s=rate,
-    )
-
-
-def _check_memory(
-    placement: Placement, problem: ScheduleProblem, start: Floats, method: str
-) -> None:
-    """Refuse a recipe that exceeds a limit."""
-    peak = peak_memory(problem, start)
-    limit = np.array([unit.memory_bytes for unit in placement.units])
-    over = np.flatnonzero(peak > limit * (1 + TOLERANCE))
-    if len(over):
-        d = int(over[0])
+    peak = peak_memory(batch.problem, start)
+    limit = batch.problem.capacity + batch.problem.fixed
+    for d in np.flatnonzero(peak > limit * (1 + TOLERANCE)).tolist():
         raise InfeasibleError(
-            f"{method} holds {shown_bytes(peak[d], 6)} on {placement.units[d].name}, its limit is "
+            f"{name} holds {shown_bytes(peak[d], 6)} on {batch.problem.names[d]}, its limit is "
             f"{shown_bytes(limit[d], 6)}"
         )
+    return Answer(start, name, batch.bound, rate_s=classic_rate(batch.placement, name))
 
 
 MOST_UNROLLED = 4

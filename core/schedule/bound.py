@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -98,9 +97,9 @@ def memory_bound(problem: ScheduleProblem, period: float) -> float:
         left = period - float(cut.sum())
         if left > 0:
             least = np.maximum(least, work.sum(axis=0) / left)
-    ptr, block = problem.on_unit()
+    mine = problem.by_unit()
     for d in np.flatnonzero(least > 0).tolist():
-        quantum = exact_divisor(problem.memory[block[ptr[d] : ptr[d + 1]]])
+        quantum = exact_divisor(problem.memory[mine[d]])
         if quantum:
             least[d] = math.ceil(least[d] / quantum * (1 - TOLERANCE)) * quantum
     return float((least + problem.fixed).max(initial=0.0))
@@ -127,12 +126,10 @@ def makespan_bound(placement: Placement, micro_batches: int) -> float:
     best = 0.0
     for one, cut, work in zip(held.versions, held.cut, held.work, strict=True):
         aside = float(count @ cut)
-        head, tail = _ends(one)
+        head, tail = ends(one)
         best = max(best, aside + float((head + one.time + tail).max()))
-        ptr, block = one.on_unit()
         total = count @ work
-        for d in range(one.units):
-            mine = block[ptr[d] : ptr[d + 1]]
+        for d, mine in enumerate(one.by_unit()):
             busy = mine[one.time[mine] > 0]
             if len(busy):
                 load = count[busy // one.k] * one.time[busy]
@@ -162,7 +159,7 @@ def by_depth(problem: ScheduleProblem) -> Ints:
     return np.argsort(place[problem.tail], kind="stable")
 
 
-def _ends(problem: ScheduleProblem) -> tuple[Floats, Floats]:
+def ends(problem: ScheduleProblem) -> tuple[Floats, Floats]:
     """Longest path that leads to the start of each block, and that follows its end; f64[b]."""
     head, tail = np.zeros(problem.b), np.zeros(problem.b)
     order = by_depth(problem).tolist()
@@ -213,7 +210,7 @@ class _Held:
         shared = _on_all(problem)
         self.versions, self.cut = [problem], [np.zeros(problem.unroll)]
         if (shared & (problem.time > 0)).any():
-            device = np.bincount(_owner(problem), ~problem.is_link[problem.unit], problem.b) > 0
+            device = np.bincount(problem.owner(), ~problem.is_link[problem.unit], problem.b) > 0
             time = np.where(shared | ~device, 0.0, problem.time)
             less = replace(problem, time=time, delay=np.zeros(len(problem.delay)))
             self.versions.append(less)
@@ -233,8 +230,7 @@ class _Held:
         """Set `work` and `single`."""
         problem, k = self.problem, self.problem.k
         timeless = (problem.time == 0) & (problem.memory > 0)
-        ptr, block = problem.on_unit()
-        moves = [block[a:b][problem.memory[block[a:b]] != 0] for a, b in pairwise(ptr)]
+        moves = [mine[problem.memory[mine] != 0] for mine in problem.by_unit()]
         for j in range(problem.unroll):
             for version, work in zip(self.versions, self.work, strict=True):
                 paths = longest_paths(_part(version, j))
@@ -280,17 +276,12 @@ def _part(problem: ScheduleProblem, j: int) -> ScheduleProblem:
     )
 
 
-def _owner(problem: ScheduleProblem) -> Ints:
-    """The block of each entry of `ScheduleProblem.unit`."""
-    return np.repeat(np.arange(problem.b), np.diff(problem.ptr))
-
-
 def _on_all(problem: ScheduleProblem) -> Bools:
     """Blocks that run on all devices that have anything to do, if there are several; bool[b]."""
     used = (problem.load() > 0) & ~problem.is_link
     if used.sum() < 2:
         return np.zeros(problem.b, dtype=np.bool_)
-    hits = np.bincount(_owner(problem), used[problem.unit], problem.b)
+    hits = np.bincount(problem.owner(), used[problem.unit], problem.b)
     everywhere: Bools = hits == used.sum()
     return everywhere
 

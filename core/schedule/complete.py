@@ -165,10 +165,9 @@ def shifted(problem: ScheduleProblem, start: Floats) -> Floats:
     place[sequence] = np.arange(problem.b)
     if (place[problem.tail] > place[problem.head]).any():
         # Rounding put a block that takes no time behind one that waits for it.
-        ptr, block = problem.on_unit()
-        rows = [block[ptr[d] : ptr[d + 1]] for d in range(problem.units)]
         try:
-            sequence = merged(problem, [row[np.argsort(place[row])] for row in rows])
+            rows = [row[np.argsort(place[row])] for row in problem.by_unit()]
+            sequence = merged(problem, rows)
         except FormatError:
             return start
     return left_shift(problem, sequence)
@@ -375,8 +374,7 @@ def _end(
 
 def _deadlines(problem: ScheduleProblem, start: Floats, fixed: Bools) -> Floats:
     """Latest end of each block that is not fixed, for the sake of the fixed ones; f64[b]."""
-    size = np.diff(problem.ptr)
-    owner = np.repeat(np.arange(problem.b), size)
+    owner = problem.owner()
     first = np.full(problem.units, np.inf)
     kept = fixed[owner]
     np.minimum.at(first, problem.unit[kept], start[owner[kept]])

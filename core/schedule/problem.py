@@ -8,6 +8,7 @@ Block i of micro-batch j is block j * k + i, where k is the number of blocks of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -71,10 +72,14 @@ class ScheduleProblem:
             self.unit, np.repeat(self.time, np.diff(self.ptr)), minlength=self.units
         ).astype(np.float64)
 
-    def on_unit(self) -> tuple[Ints, Ints]:
-        """Blocks by unit: those of unit d are `block[ptr[d]:ptr[d + 1]]`, ascending."""
-        owner = np.repeat(np.arange(self.b, dtype=np.int64), np.diff(self.ptr))
-        return csr(self.unit, owner, self.units)
+    def owner(self) -> Ints:
+        """The block of each entry of `unit`."""
+        return np.repeat(np.arange(self.b, dtype=np.int64), np.diff(self.ptr))
+
+    def by_unit(self) -> list[Ints]:
+        """Blocks of each unit, ascending."""
+        ptr, block = csr(self.unit, self.owner(), self.units)
+        return [block[begin:end] for begin, end in pairwise(ptr.tolist())]
 
     def left_behind(self) -> Floats:
         """Memory that each unit holds after all blocks; f64[D]. Not 0: it does not repeat."""
@@ -135,11 +140,9 @@ def steady_memory(problem: ScheduleProblem, start: Floats, period: float) -> Flo
     holds at most if it shrinks.
     """
     peak = problem.fixed.copy()
-    ptr, block = problem.on_unit()
     left = problem.left_behind()
     slack = min(SAME_START * max(span_of(problem, start), period), TOLERANCE * period)
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for d, mine in enumerate(problem.by_unit()):
         mine = mine[problem.memory[mine] != 0]
         if not len(mine):
             continue
@@ -162,10 +165,8 @@ def steady_memory(problem: ScheduleProblem, start: Floats, period: float) -> Flo
 def peak_memory(problem: ScheduleProblem, start: Floats) -> Floats:
     """Peak of what each unit holds while every block runs once; f64[D], `fixed` included."""
     peak = problem.fixed.copy()
-    ptr, block = problem.on_unit()
     since = start - start.min(initial=np.inf)
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for d, mine in enumerate(problem.by_unit()):
         if not len(mine):
             continue
         at = np.sort(since[mine])
@@ -187,9 +188,7 @@ def faults(problem: ScheduleProblem, start: Floats, period: float | None = None)
     late = start[problem.tail] + problem.time[problem.tail] + problem.delay - start[problem.head]
     for i in np.flatnonzero(late > slack).tolist():
         found.append(f"block {problem.head[i]} starts {late[i]:g} too early for {problem.tail[i]}")
-    ptr, block = problem.on_unit()
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for d, mine in enumerate(problem.by_unit()):
         mine = mine[problem.time[mine] > slack]
         if not len(mine):
             continue

@@ -248,9 +248,7 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
 
 def by_rank(problem: ScheduleProblem, rank: Ints) -> tuple[Ints, ...]:
     """Blocks of each unit by rank; rank i64[b]."""
-    ptr, block = problem.on_unit()
-    mine = [block[ptr[d] : ptr[d + 1]] for d in range(problem.units)]
-    return tuple(blocks[np.argsort(rank[blocks], kind="stable")] for blocks in mine)
+    return tuple(mine[np.argsort(rank[mine], kind="stable")] for mine in problem.by_unit())
 
 
 # Recipes (`core.methods`): rank of block i of micro-batch n, i64[N, k]

@@ -25,7 +25,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.schedule.bound import memory_bound, rate_bound
+from dnnp.core.schedule.bound import ends, memory_bound, rate_bound
 from dnnp.core.schedule.orders.board import OrderField, field_of
 from dnnp.core.schedule.orders.list_schedules import list_schedules, too_many_to_list
 from dnnp.core.schedule.orders.search import (
@@ -38,7 +38,7 @@ from dnnp.core.schedule.orders.search import (
     search_orders,
 )
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
-from dnnp.core.schedule.starts import left_shift, merged, tightened
+from dnnp.core.schedule.starts import merged, tightened
 
 Probe = Callable[[float, Meter], tuple[Floats | None, bool]]
 """A schedule of at most that value, and whether the answer is proven."""
@@ -452,7 +452,7 @@ def _unproven(
     if start is None:
         raise LimitError("list scheduling found no repetend within the memory limits")
     memory = memory_bound(problem, period)
-    span = _critical(problem)
+    span = float((ends(problem)[0] + problem.time).max())
     first = FoundOrder(start, period, load, load >= period)
     slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
     counts = np.abs(problem.left_behind()) <= slack
@@ -463,14 +463,6 @@ def _unproven(
     third = FoundOrder(start, took, span, span >= took * (1 - TOLERANCE))
     method = "sequential" if too_many_to_list(problem) else "list"
     return replace(_made(problem, first, second, third, meter), method=method)
-
-
-def _critical(problem: ScheduleProblem) -> float:
-    """The longest path of blocks and waits."""
-    free = replace(
-        problem, unit=np.zeros(0, dtype=np.int64), ptr=np.zeros(problem.b + 1, dtype=np.int64)
-    )
-    return span_of(free, left_shift(free, merged(free, [])))
 
 
 def _at_once(problem: ScheduleProblem) -> Repetend:

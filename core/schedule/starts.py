@@ -203,10 +203,8 @@ def arcs_of(problem: ScheduleProblem, start: Floats, period: float) -> Arcs:
     slack = TOLERANCE * period
     turn = np.floor((start + slack) / period).astype(np.int64)
     phase = np.maximum(start - turn * period, 0.0)
-    ptr, block = problem.on_unit()
     busy, matters = problem.time > 0, problem.memory != 0
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for mine in problem.by_unit():
         groups = [(mine[busy[mine]], problem.time)]
         if (matters & ~busy)[mine].any():
             groups.append((mine[matters[mine]], np.zeros(problem.b)))

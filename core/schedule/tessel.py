@@ -573,10 +573,8 @@ def packed(problem: ScheduleProblem) -> Floats:
     alone = left_shift(problem, whole)
     place = np.empty(problem.b, dtype=np.int64)
     place[whole] = np.arange(problem.b)
-    ptr, block = problem.on_unit()
     turns: dict[int, None] = {}
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for d, mine in enumerate(problem.by_unit()):
         mine = mine[np.lexsort((place[mine], alone[mine]))]
         turns |= dict.fromkeys((mine[::-1] if d % 2 else mine).tolist())
     none = np.zeros(0, dtype=np.int64)

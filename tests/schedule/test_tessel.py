@@ -55,8 +55,7 @@ def least_period(
 
 def brute(problem: ScheduleProblem, most: int) -> list[tuple[float, float]]:
     """Period and memory of all index sets and orders with up to `most` micro-batches."""
-    ptr, on = problem.on_unit()
-    mine = [on[ptr[d] : ptr[d + 1]].tolist() for d in range(problem.units)]
+    mine = [on.tolist() for on in problem.by_unit()]
     found = []
     for index in itertools.product(range(most), repeat=problem.b):
         if min(index) or any(

@@ -84,14 +84,12 @@ def field_of(problem: ScheduleProblem) -> OrderField:
     pair = np.full((b, b), -1, dtype=np.int64)
     pair[first, second] = np.arange(len(first))
     pair[second, first] = np.arange(len(first))
-    ptr, block = problem.on_unit()
     touch: list[list[int]] = []
     for i, j, on in zip(first.tolist(), second.tolist(), units, strict=True):
         both = problem.memory[i] != 0 and problem.memory[j] != 0
         touch.append([d for d in on if both and tracked[d]])
     takers, matches, even = [], [], True
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for d, mine in enumerate(problem.by_unit()):
         mine = mine[problem.memory[mine] != 0] if tracked[d] else mine[:0]
         takers.append(mine[problem.memory[mine] > 0].tolist())
         found, fine = matches_of(problem, path, mine, slack)
@@ -141,11 +139,10 @@ def _pairs(
 
     Of two blocks that start at the same time a release counts first, so it comes first.
     """
-    ptr, block = problem.on_unit()
     busy, holds = problem.time > 0, problem.memory != 0
     units: dict[tuple[int, int], list[int]] = {}
-    for d in range(problem.units):
-        mine = sorted(block[ptr[d] : ptr[d + 1]].tolist(), key=lambda i: (problem.memory[i] > 0, i))
+    for d, on in enumerate(problem.by_unit()):
+        mine = sorted(on.tolist(), key=lambda i: (problem.memory[i] > 0, i))
         for x, i in enumerate(mine):
             for j in mine[x + 1 :]:
                 if (busy[i] and busy[j]) or (tracked[d] and holds[i] and holds[j]):

@@ -15,6 +15,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.schedule.bound import ends
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.schedule.starts import merged, tightened
 
@@ -183,15 +184,7 @@ def _in_turn(problem: ScheduleProblem) -> Floats:
 def orders_to_try(problem: ScheduleProblem) -> list[Ints]:
     """Blocks by number, and those with the longest way to the end first; predecessors first."""
     plain = merged(problem, [])
-    tail = problem.time.copy()
-    after: list[list[tuple[int, float]]] = [[] for _ in range(problem.b)]
-    for i, j, d in zip(
-        problem.tail.tolist(), problem.head.tolist(), problem.delay.tolist(), strict=True
-    ):
-        after[i].append((j, d))
-    for i in reversed(plain.tolist()):
-        for j, d in after[i]:
-            tail[i] = max(tail[i], problem.time[i] + d + tail[j])
+    tail = problem.time + ends(problem)[1]
     place = np.empty(problem.b, dtype=np.int64)
     place[plain] = np.arange(problem.b)
     longest = np.lexsort((place, -tail)).astype(np.int64)

@@ -244,9 +244,7 @@ def _shortest_span(problem: ScheduleProblem, gap: Floats) -> float:
     heads = gap.max(axis=0)
     tails = (gap + problem.time[None, :]).max(axis=1) - problem.time
     best = float((heads + problem.time + tails).max())
-    ptr, block = problem.on_unit()
-    for d in range(problem.units):
-        mine = block[ptr[d] : ptr[d + 1]]
+    for mine in problem.by_unit():
         best = max(best, window(heads[mine], problem.time[mine], tails[mine], MOST_HEADS))
     return best
 
@@ -286,10 +284,8 @@ def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] 
     """`OrderLimits.ptr`, `low` and `high`."""
     problem, eps = field.problem, field.eps(period)
     load = problem.load()
-    ptr, block = problem.on_unit()
     times = [
-        tuple(sorted(t for t in problem.time[block[ptr[d] : ptr[d + 1]]].tolist() if t > 0))
-        for d in range(problem.units)
+        tuple(sorted(t for t in problem.time[mine].tolist() if t > 0)) for mine in problem.by_unit()
     ]
     # A second block without time starts before the first one starts again.
     loose = (np.zeros(1), np.array([period - 8 * eps]))
