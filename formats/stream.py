@@ -18,14 +18,7 @@ from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
 Record = dict[str, Any]
 
-LEVELS = (
-    ("cost",),
-    ("group",),
-    ("plan", "stage"),
-    ("bound",),
-    ("schedule", "block"),
-    ("run",),
-)
+LEVELS = (("cost",), ("group",), ("plan", "stage"), ("bound",), ("schedule", "block"), ("run",))
 """What depends on what: replacing one level drops all later ones."""
 
 COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")

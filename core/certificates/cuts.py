@@ -187,10 +187,7 @@ class Apart:
 
 
 def one_class(
-    exact: Exact,
-    *,
-    overlapping: bool = False,
-    objectives: Sequence[str] = ("throughput",),
+    exact: Exact, *, overlapping: bool = False, objectives: Sequence[str] = ("throughput",)
 ) -> str:
     """The only class that is offered, of accelerators, where no stage is replicated.
 

@@ -185,8 +185,8 @@ class Exact:
         if not math.isnan(given):
             if fastest == links[0]:
                 return Fraction(given)
-            return Fraction(given) * _ratio(links[0], fastest)
-        return _ratio(self.tables.size[tensor], fastest)
+            return Fraction(given) * ratio(links[0], fastest)
+        return ratio(self.tables.size[tensor], fastest)
 
     def named(self, name: object) -> int:
         """Number of the item with this name."""
@@ -259,7 +259,8 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def _ratio(a: float, b: float) -> Fraction:
+def ratio(a: float, b: float) -> Fraction:
+    """An exact ratio; 0 over what is infinite."""
     return Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dnnp.core.certificates.cuts import FITS
-from dnnp.core.certificates.exact import Exact, UncheckedError, UnprovenError
+from dnnp.core.certificates.exact import Exact, UncheckedError, UnprovenError, bits, ratio
 from dnnp.core.check.devices import Mesh
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UncheckableError
@@ -240,14 +240,14 @@ class _Walk:
         path = self.mesh.path(self.kinds[a][0], self.kinds[b][1 if a == b else 0])
         if path is None:
             return self.most + 1
-        moving = _ratio(size, path.bandwidth) if math.isnan(stated) else Fraction(stated)
+        moving = ratio(size, path.bandwidth) if math.isnan(stated) else Fraction(stated)
         return self._quanta(Fraction(path.latency) + moving)
 
     def _host(self, device: DeviceClass, size: float, stated: float) -> int:
         """Quanta of a tensor to or from the host."""
         if device.is_cpu:
             return 0
-        by_size = _ratio(size, device.bandwidth_bytes_per_s)
+        by_size = ratio(size, device.bandwidth_bytes_per_s)
         return self._quanta(by_size if math.isnan(stated) else Fraction(stated))
 
     def _quanta(self, time: Fraction) -> int:
@@ -298,10 +298,7 @@ class _Walk:
     def _bits(self, mask: int) -> Iterator[int]:
         """Items of a mask."""
         self.exact.budget.spend(1 + mask.bit_count())
-        while mask:
-            low = mask & -mask
-            yield low.bit_length() - 1
-            mask ^= low
+        return bits(mask)
 
 
 def _combined(comm: str, into: int, compute: int, overflow: int, out: int) -> int:
@@ -311,7 +308,3 @@ def _combined(comm: str, into: int, compute: int, overflow: int, out: int) -> in
     if comm == "overlap":
         return max(compute, into + overflow + out)
     return max(compute, into + overflow, out)
-
-
-def _ratio(a: float, b: float) -> Fraction:
-    return Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)

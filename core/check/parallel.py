@@ -135,11 +135,7 @@ def hybrid_costs(
     The cost of each stage, and what does not hold besides what follows from that.
     """
     stated = graph.shards is not None and graph.shards.again is not None
-    found = [
-        *_unknown(plan, stated or tables.training),
-        *_batch(plan),
-        *_listed(tables, blocks),
-    ]
+    found = [*_unknown(plan, stated or tables.training), *_batch(plan), *_listed(tables, blocks)]
     costs = []
     later = sum(max(stage.replicas, 1) for stage in plan.stages)
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
@@ -244,13 +240,7 @@ def _listed(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
 
 
 def _again(
-    tables: Tables,
-    plan: Plan,
-    stage: Stage,
-    block: list[int],
-    subject: str,
-    *,
-    stated: bool,
+    tables: Tables, plan: Plan, stage: Stage, block: list[int], subject: str, *, stated: bool
 ) -> Iterator[Violation]:
     """Check the forward passes that run again: some of the stage's, as the plan allows."""
     forward = {tables.ids[v] for v in block if stated or not tables.backward[v]}
@@ -299,11 +289,7 @@ def _cost(
 
 
 def _load(
-    sharded: _Sharded,
-    plan: Plan,
-    weights: float,
-    parts: tuple[float, float, float],
-    d: int,
+    sharded: _Sharded, plan: Plan, weights: float, parts: tuple[float, float, float], d: int
 ) -> tuple[float, float]:
     """Load of a stage, and the part that synchronises weights."""
     options = plan.hybrid

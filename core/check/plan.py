@@ -246,11 +246,7 @@ def check_colors(
 
 
 def _may_part(
-    graph: Graph,
-    tables: Tables,
-    units: Units,
-    nodes: Sequence[int],
-    stage_of: Mapping[int, int],
+    graph: Graph, tables: Tables, units: Units, nodes: Sequence[int], stage_of: Mapping[int, int]
 ) -> bool:
     """Test whether nodes of a colour may be in several shared stages.
 

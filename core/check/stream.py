@@ -19,13 +19,7 @@ from dnnp.core.check.violation import Violation, above, differs, printable, same
 
 Record = Mapping[str, Any]
 
-NEEDS = {
-    "plan": "stage",
-    "stage": "plan",
-    "bound": "plan",
-    "block": "schedule",
-    "run": "plan",
-}
+NEEDS = {"plan": "stage", "stage": "plan", "bound": "plan", "block": "schedule", "run": "plan"}
 """Kind of record -> kind it cannot do without."""
 
 MAX_NUMBER = 1e100

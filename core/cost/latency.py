@@ -32,6 +32,7 @@ early as those before it allow. Every schedule without needless waiting is that 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -378,21 +379,11 @@ def _previous(device: Ints) -> list[int]:
 
 def _order(before: list[set[int]], vertices: list[int], count: int) -> list[int]:
     """Vertices after all they wait for."""
-    vertices = sorted({*vertices, *range(count)})
-    waiting = {v: len(before[v]) for v in vertices}
-    after: dict[int, list[int]] = {v: [] for v in vertices}
-    for v in vertices:
-        for u in before[v]:
-            after[u].append(v)
-    done = [v for v in vertices if not waiting[v]]
-    for v in done:
-        for w in after[v]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                done.append(w)
-    if len(done) < len(vertices):
-        raise FormatError("the blocks of the split wait for each other")
-    return done
+    try:
+        waits = {v: before[v] for v in (*range(count), *vertices)}
+        return list(TopologicalSorter(waits).static_order())
+    except CycleError:
+        raise FormatError("the blocks of the split wait for each other") from None
 
 
 TASK = -1

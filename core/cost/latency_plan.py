@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dnnp.core.cost.latency import (
@@ -85,11 +87,39 @@ def make_latency_plan(
     )
 
 
+def _stage(
+    problem: tuple[Graph, Clustering, LatencyProblem],
+    device: int,
+    mine: Ints,
+    parts: tuple[float, float, float],
+    span: tuple[float, float],
+    **operators: Any,
+) -> Stage:
+    """A stage of tasks on a device; `parts`: in, compute and out; `operators`: more of `Stage`."""
+    graph, units, latency = problem
+    machine = latency.machine
+    in_s, compute_s, out_s = parts
+    return Stage(
+        device=machine.names[device],
+        device_class=machine.classes[device],
+        nodes=_nodes(graph, units, mine),
+        load_s=compute_s if operators else in_s + compute_s + out_s,
+        in_s=in_s,
+        compute_s=compute_s,
+        overflow_s=0.0,
+        out_s=out_s,
+        memory_bytes=float(latency.tasks.memory[mine].sum()),
+        begin_s=span[0],
+        end_s=span[1],
+        **operators,
+    )
+
+
 def _block_stages(
     graph: Graph, units: Clustering, latency: LatencyProblem, split: Invocations
 ) -> tuple[list[Stage], float]:
     """A stage for every invocation, in their order, and one for the CPU pool."""
-    tasks, machine = latency.tasks, latency.machine
+    tasks, machine, problem = latency.tasks, latency.machine, (graph, units, latency)
     check_invocations(tasks, machine, split, latency.options.invocations)
     times = time_invocations(tasks, machine, split)
     rank = np.empty(tasks.n, dtype=np.int64)
@@ -97,44 +127,17 @@ def _block_stages(
     stages = []
     for b, device in enumerate(split.device.tolist()):
         mine = _by(rank, np.flatnonzero(split.block == b))
-        parts = (float(x[b]) for x in (times.in_s, times.compute_s, times.out_s))
-        in_s, compute_s, out_s = parts
-        stages.append(
-            Stage(
-                device=machine.names[device],
-                device_class=machine.classes[device],
-                nodes=_nodes(graph, units, mine),
-                load_s=in_s + compute_s + out_s,
-                in_s=in_s,
-                compute_s=compute_s,
-                overflow_s=0.0,
-                out_s=out_s,
-                memory_bytes=float(tasks.memory[mine].sum()),
-                begin_s=float(times.start_s[b]),
-                end_s=float(times.end_s[b]),
-            )
-        )
+        parts = float(times.in_s[b]), float(times.compute_s[b]), float(times.out_s[b])
+        span = float(times.start_s[b]), float(times.end_s[b])
+        stages.append(_stage(problem, device, mine, parts, span))
     pool = np.flatnonzero(split.block == POOL)
     if len(pool):
         cpu = int(np.argmax(machine.is_cpu))
         length = tasks.time[cpu, pool]
-        start = times.ready_s[pool] - length
-        pool = _by(rank, pool)
-        stages.append(
-            Stage(
-                device=machine.names[cpu],
-                device_class=machine.classes[cpu],
-                nodes=_nodes(graph, units, pool),
-                load_s=float(length.sum()),
-                in_s=0.0,
-                compute_s=float(length.sum()),
-                overflow_s=0.0,
-                out_s=0.0,
-                memory_bytes=float(tasks.memory[pool].sum()),
-                begin_s=max(float(start.min()), 0.0),
-                end_s=float(times.ready_s[pool].max()),
-            )
-        )
+        first = max(float((times.ready_s[pool] - length).min()), 0.0)
+        span = first, float(times.ready_s[pool].max())
+        parts = 0.0, float(length.sum()), 0.0
+        stages.append(_stage(problem, cpu, _by(rank, pool), parts, span))
     return stages, times.value
 
 
@@ -159,31 +162,25 @@ def _operator_stages(
         compute_s = float(tasks.time[device, mine].sum())
         first = min(times.start_s[mine].min(), times.move_start_s[coming].min(initial=np.inf))
         last = max(times.end_s[mine].max(), times.move_end_s[going].max(initial=0.0))
+        moves = zip(coming.tolist(), times.moves[coming].tolist(), strict=True)
+        received = tuple(
+            Transfer(
+                tuple(tasks.carried_id[ptr[f] : ptr[f + 1]].tolist()),
+                machine.names[source],
+                float(times.move_start_s[m]),
+                float(times.move_end_s[m]),
+            )
+            for m, (f, source, _) in moves
+        )
         stages.append(
-            Stage(
-                device=machine.names[device],
-                device_class=machine.classes[device],
-                nodes=_nodes(graph, units, mine),
-                load_s=compute_s,
-                in_s=float(length[coming].sum()),
-                compute_s=compute_s,
-                overflow_s=0.0,
-                out_s=float(length[going].sum()),
-                memory_bytes=float(tasks.memory[mine].sum()),
-                begin_s=float(first),
-                end_s=float(last),
+            _stage(
+                (graph, units, latency),
+                device,
+                mine,
+                (float(length[coming].sum()), compute_s, float(length[going].sum())),
+                (float(first), float(last)),
                 starts_s=tuple(times.start_s[mine].tolist()),
-                receives=tuple(
-                    Transfer(
-                        tuple(tasks.carried_id[ptr[f] : ptr[f + 1]].tolist()),
-                        machine.names[source],
-                        float(times.move_start_s[m]),
-                        float(times.move_end_s[m]),
-                    )
-                    for m, (f, source, _) in zip(
-                        coming.tolist(), times.moves[coming].tolist(), strict=True
-                    )
-                ),
+                receives=received,
             )
         )
     return stages, times.value

@@ -455,21 +455,12 @@ def _stage(problem: SplitProblem, block: Block, near: Ints | Linked | None) -> S
             f"its device has {shown_bytes(device.memory_bytes, 6)}"
         )
     return Stage(
-        device=name,
-        device_class=device.name,
-        nodes=tuple(graph.node_ids[nodes].tolist()),
-        load_s=cost.load_s,
-        in_s=cost.in_s,
-        compute_s=cost.compute_s,
-        overflow_s=cost.overflow_s,
-        out_s=cost.out_s,
-        memory_bytes=cost.memory_bytes,
+        name,
+        device.name,
+        tuple(graph.node_ids[nodes].tolist()),
         replicas=block.replicas,
-        sync_s=cost.sync_s,
-        forward_s=cost.forward_s,
-        backward_s=cost.backward_s,
-        peak_bytes=cost.peak_bytes,
         peak_bound_bytes=_peak_bound(block, cost.peak_bytes),
+        **vars(cost),
     )
 
 

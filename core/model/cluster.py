@@ -13,6 +13,7 @@ from dnnp.core.model.graph import (
     Ints,
     NodeColumns,
     TensorColumns,
+    connected,
     csr,
     distinct,
     make_graph,
@@ -124,25 +125,12 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
 
 def _group_colors(graph: Graph, clustering: Clustering) -> Ints:
     """Colour of each group: colours that meet in one group become one."""
-    colored = np.flatnonzero(graph.color >= 0)
-    if not len(colored):
-        return np.full(clustering.g, -1, dtype=np.int64)
-    parent: dict[int, int] = {}
-
-    def find(c: int) -> int:
-        root = c
-        while parent.setdefault(root, root) != root:
-            root = parent[root]
-        while parent[c] != root:
-            parent[c], c = root, parent[c]
-        return root
-
-    first: dict[int, int] = {}
-    pairs = zip(clustering.label[colored].tolist(), graph.color[colored].tolist(), strict=True)
-    for group, color in pairs:
-        a, b = find(color), find(first.setdefault(group, color))
-        parent[max(a, b)] = min(a, b)
     result = np.full(clustering.g, -1, dtype=np.int64)
-    for group, color in first.items():
-        result[group] = find(color)
+    colored = np.flatnonzero(graph.color >= 0)
+    if len(colored):
+        colors, index = np.unique(graph.color[colored], return_inverse=True)
+        group = clustering.label[colored]
+        joined = connected(len(colors) + clustering.g, index, len(colors) + group)
+        least = np.unique(joined[: len(colors)], return_index=True)[1]
+        result[group] = colors[least[joined[index]]]
     return result

@@ -154,11 +154,7 @@ def _add_views_and_copies(add: Add) -> None:
         "com.microsoft.nchwc:ReorderOutput",
         free,
     )
-    add(
-        "Slice CenterCropPad SequenceAt Crop DynamicSlice com.microsoft:UnfoldTensor",
-        free,
-        copied,
-    )
+    add("Slice CenterCropPad SequenceAt Crop DynamicSlice com.microsoft:UnfoldTensor", free, copied)
     add(
         "Gather GatherElements GatherND ai.onnx.ml:ArrayFeatureExtractor com.microsoft:GatherND "
         "com.microsoft:TorchEmbedding",
@@ -166,11 +162,7 @@ def _add_views_and_copies(add: Add) -> None:
         gathered,
     )
     add("com.microsoft:GatherBlockQuantized", per_output(2.0), gathered)
-    add(
-        "ConstantOfShape EyeLike Range OneHot GivenTensorFill com.microsoft:Range",
-        free,
-        written,
-    )
+    add("ConstantOfShape EyeLike Range OneHot GivenTensorFill com.microsoft:Range", free, written)
     add("Scatter ScatterElements ScatterND", elementwise.scatter)
     add("TensorScatter", free, updated)
 
@@ -212,10 +204,7 @@ def _add_arithmetic(add: Add) -> None:
     add("ai.onnx.preview:FlexAttention", operators.flexible_attention)
     add("LinearAttention", operators.linear_attention)
     # Text: about ten operations a string, a string being one element.
-    add(
-        "StringNormalizer StringConcat StringSplit RegexFullMatch TfIdfVectorizer",
-        per_input(10.0),
-    )
+    add("StringNormalizer StringConcat StringSplit RegexFullMatch TfIdfVectorizer", per_input(10.0))
     # A compressed image: entropy decoding and an inverse transform for each byte.
     add("ImageDecoder", per_input(40.0))
     # Gradient names the tensors it differentiates, not the graph between them.

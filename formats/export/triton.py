@@ -236,11 +236,7 @@ def _instances(stage: Record, devices: Sequence[Record]) -> Message:
     """Instances of a stage: as many as it has replicas, on a GPU each or on the CPU."""
     if is_cpu(stage["class"], devices):
         return [("count", stage["replicas"]), ("kind", Word("KIND_CPU"))]
-    return [
-        ("count", 1),
-        ("kind", Word("KIND_GPU")),
-        ("gpus", gpu_numbers(stage, devices)),
-    ]
+    return [("count", 1), ("kind", Word("KIND_GPU")), ("gpus", gpu_numbers(stage, devices))]
 
 
 def is_cpu(name: str, devices: Iterable[Record]) -> bool:

@@ -10,13 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dnnp.core.model.calibration import (
-    Calibration,
-    CalibrationFile,
-    RunSeen,
-    Setting,
-    StageSeen,
-)
+from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is

@@ -73,11 +73,7 @@ def expand_links(
                         found[source, target] = exact, link
     stated = [link for _, link in found.values()]
     hosts = unnamed_cpus(records, devices)
-    return (
-        *stated,
-        *_by_class(devices, places, found.keys()),
-        *_to_hosts(devices, places, hosts),
-    )
+    return (*stated, *_by_class(devices, places, found.keys()), *_to_hosts(devices, places, hosts))
 
 
 def unnamed_cpus(records: Iterable[Record], devices: Sequence[DeviceClass]) -> list[str]:

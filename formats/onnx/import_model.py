@@ -325,10 +325,7 @@ def _tensor_records(
 
 
 def _node_records(
-    graph: OnnxGraph,
-    ids: Mapping[str, int],
-    colors: Mapping[int, int],
-    works: Mapping[int, Work],
+    graph: OnnxGraph, ids: Mapping[str, int], colors: Mapping[int, int], works: Mapping[int, Work]
 ) -> list[Record]:
     records: list[Record] = []
     for operator in graph.operators:

@@ -69,12 +69,7 @@ def read_workload(data: bytes, path: str, name: str | None = None) -> Stream:
             "count": document.count("maxFPGAs"),
             "memory_bytes": document.number("maxSizePerFPGA"),
         },
-        {
-            "type": "device",
-            "class": PROCESSOR,
-            "kind": "cpu",
-            "count": document.count("maxCPUs"),
-        },
+        {"type": "device", "class": PROCESSOR, "kind": "cpu", "count": document.count("maxCPUs")},
     ]
     nodes = _nodes(document, file)
     edges = _edges(document, {node["id"]: i for i, node in enumerate(nodes)}, file)

@@ -159,10 +159,7 @@ def _costs(way: Fields) -> Record:
 
 
 def _tensors(
-    rows: list[Fields],
-    nodes: list[Record],
-    edges: list[tuple[tuple[int, int], float]],
-    room: Room,
+    rows: list[Fields], nodes: list[Record], edges: list[tuple[tuple[int, int], float]], room: Room
 ) -> list[Record]:
     """One tensor an edge; fills in the nodes' ends."""
     ways = [_ways(row) for row in rows]
