@@ -224,32 +224,41 @@ def loads_from(m, first, end, into_cost, out_cost, bound, scratch):  # type: ign
 
 
 @kernel
+def extend(i, last, row, ways, counts, bound, best, came, how):  # type: ignore[no-untyped-def]
+    """Put a part i..j-1 of load row[way, j] behind every state best[i], for all j up to `last`.
+
+    A way takes `ways[1]` of the devices number `ways[0]`; arguments else as of `fill`.
+    """
+    stride = np.ones(len(counts) + 1, dtype=np.int64)
+    for c in range(len(counts)):
+        stride[c + 1] = stride[c] * (counts[c] + 1)
+    for s in range(stride[-1]):
+        if best[i, s] == np.inf:
+            continue
+        for way in range(len(ways[0])):
+            c, r = ways[0][way], ways[1][way]
+            if (s // stride[c]) % (counts[c] + 1) + r > counts[c]:
+                continue
+            to = s + r * stride[c]
+            for j in range(i + 1, last + 1):
+                load = max(best[i, s], row[way, j])
+                if load <= bound and load < best[j, to]:
+                    best[j, to], came[j, to], how[j, to] = load, i, way
+
+
+@kernel
 def fill(m, first, end, into_cost, out_cost, counts, bound, best, came, how, scratch):  # type: ignore[no-untyped-def]
     """Fill best[j, state] over the items first..end-1, with the start and way of the last stage.
 
     `counts` (i64[C]) are the devices there are; the states are their mixed-radix numbers.
     """
-    stride = np.ones(len(counts) + 1, dtype=np.int64)
-    for c in range(len(counts)):
-        stride[c + 1] = stride[c] * (counts[c] + 1)
     best[first : end + 1] = np.inf
     best[first, 0] = 0.0
     for i in range(first, end):
-        if best[i].min() == np.inf:
-            continue
-        last = loads_from(m, i, end, into_cost, out_cost, bound, scratch)
-        for s in range(stride[-1]):
-            if best[i, s] == np.inf:
-                continue
-            for o in range(len(m.way_class)):
-                c, r = m.way_class[o], m.way_replicas[o]
-                if (s // stride[c]) % (counts[c] + 1) + r > counts[c]:
-                    continue
-                to = s + r * stride[c]
-                for j in range(i + 1, last + 1):
-                    load = max(best[i, s], scratch.row[o, j])
-                    if load <= bound and load < best[j, to]:
-                        best[j, to], came[j, to], how[j, to] = load, i, o
+        if best[i].min() < np.inf:
+            last = loads_from(m, i, end, into_cost, out_cost, bound, scratch)
+            ways = m.way_class, m.way_replicas
+            extend(i, last, scratch.row, ways, counts, bound, best, came, how)
 
 
 def cut_chain(
@@ -263,23 +272,31 @@ def cut_chain(
     best = np.empty((end + 1, states))
     came, how = (np.zeros((end + 1, states), dtype=np.int64) for _ in range(2))
     fill(m, first, end, *costs, counts, bound, best, came, how, scratch_of(m))
-    state = int(best[end].argmin())
-    if not np.isfinite(best[end, state]):
+    parts = _traced(best, came, how, first, end, (m.way_class, m.way_replicas), counts)
+    if parts is None:
         return None
-    stride = np.concatenate([[1], np.cumprod(counts + 1)])
-    parts = _traced(came, how, state, first, end, m.way_replicas * stride[m.way_class])
     return [Stage(a, b, int(m.way_class[way]), int(m.way_replicas[way])) for a, b, way in parts]
 
 
 def _traced(
-    came: Ints, how: Ints, state: int, first: int, end: int, taken: Ints
-) -> list[tuple[int, int, int]]:
-    """First item, end and way of the parts of first..end-1; a way lowers the state by `taken`."""
+    best: Floats,
+    came: Ints,
+    how: Ints,
+    first: int,
+    end: int,
+    ways: tuple[Ints, Ints],
+    counts: Ints,
+) -> list[tuple[int, int, int]] | None:
+    """First item, end and way of the parts of first..end-1; None: there are none."""
+    state = int(best[end].argmin())
+    if best[end, state] == np.inf:
+        return None
+    stride = np.concatenate([[1], np.cumprod(counts + 1)])
     parts: list[tuple[int, int, int]] = []
     while end > first:
         way, start = int(how[end, state]), int(came[end, state])
         parts.append((start, end, way))
-        state -= int(taken[way])
+        state -= int(ways[1][way] * stride[ways[0][way]])
         end = start
     return parts[::-1]
 
@@ -352,16 +369,18 @@ def cut_levels(
     _segments(m, *pins, clustered, factor, sizes, bound, scratch, table)
     # Ways of the outer level: a cluster of each kind, and the ways of all other classes.
     others = np.flatnonzero(m.way_class != clustered)
-    digit = [*range(len(kinds)), *(len(kinds) + m.way_class[others]).tolist()]
-    amount = [1] * len(kinds) + m.way_replicas[others].tolist()
+    ways = (
+        np.append(np.arange(len(kinds)), len(kinds) + m.way_class[others]),
+        np.append(np.ones(len(kinds), dtype=np.int64), m.way_replicas[others]),
+    )
     spare = [0 if c == clustered else d.count for c, d in enumerate(devices)]
     counts = np.array([*(count for _, count in kinds), *spare], dtype=np.int64)
-    rows = np.full((n, len(digit), n + 1), np.inf)
+    rows = np.full((n, len(ways[0]), n + 1), np.inf)
     rows[:, : len(kinds)] = table[:, :n].transpose(1, 0, 2)
     for i in range(n if len(others) else 0):
         last = loads_from(m, i, n, m.cost, m.cost, bound, scratch)
         rows[i, len(kinds) :, i + 1 : last + 1] = scratch.row[others, i + 1 : last + 1]
-    parts = _cover(rows, digit, amount, counts, bound)
+    parts = _cover(rows, ways, counts, bound)
     if parts is None:
         return None
     found: list[Stage] = []
@@ -387,28 +406,16 @@ def cut_levels(
 
 
 def _cover(
-    rows: Floats, digit: list[int], amount: list[int], counts: Ints, bound: float
+    rows: Floats, ways: tuple[Ints, Ints], counts: Ints, bound: float
 ) -> list[tuple[int, int, int]] | None:
     """Parts (`_traced`) by the loads rows[first, way, end]; None if no value up to `bound`."""
-    n = len(rows)
-    stride = np.concatenate([[1], np.cumprod(counts + 1)]).astype(np.int64)
-    best = np.full((int(stride[-1]), n + 1), np.inf)
-    came = np.zeros((int(stride[-1]), n + 1), dtype=np.int64)
-    how = np.zeros((int(stride[-1]), n + 1), dtype=np.int64)
+    n, states = len(rows), int((counts + 1).prod())
+    best = np.full((n + 1, states), np.inf)
+    came, how = (np.zeros((n + 1, states), dtype=np.int64) for _ in range(2))
     best[0, 0] = 0.0
     for i in range(n):
-        for s in np.flatnonzero(best[:, i] < np.inf).tolist():
-            for way, (d, r) in enumerate(zip(digit, amount, strict=True)):
-                if (s // stride[d]) % (counts[d] + 1) + r > counts[d]:
-                    continue
-                to = s + r * stride[d]
-                load = np.maximum(best[s, i], rows[i, way])
-                better = (load < best[to]) & (load <= bound)
-                best[to, better], came[to, better], how[to, better] = load[better], i, way
-    state = int(best[:, n].argmin())
-    if best[state, n] == np.inf:
-        return None
-    return _traced(came.T, how.T, state, 0, n, np.array(amount) * stride[digit])
+        extend(i, n, rows[i], ways, counts, bound, best, came, how)
+    return _traced(best, came, how, 0, n, ways, counts)
 
 
 IDLE = 0.01

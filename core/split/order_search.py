@@ -20,10 +20,10 @@ from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.decoder import (
     LENGTH,
     SLICING,
-    Appraiser,
     OrderProblem,
     kahn_with_priorities,
     order_problem,
+    values_of_orders,
 )
 from dnnp.core.split.slicing.slice import slice_line
 
@@ -112,10 +112,11 @@ class OrderSpace:
         *,
         reject: bool = False,
     ) -> Floats:
-        """As `Appraiser.values`; inf where no slicing meets the limits."""
+        """As `values_of_orders`; inf where no slicing meets the limits."""
         if goal == LENGTH or self.compiled:
-            with Appraiser(self._arrays, self._threads) as appraiser:
-                return appraiser.values(priorities, goal, below, reject=reject)
+            return values_of_orders(
+                self._arrays, priorities, goal, below, reject=reject, threads=self._threads
+            )
         graph, options = self.problem.graph, self.problem.options
         values = np.full(len(priorities), np.inf)
         for row, keys in enumerate(priorities):

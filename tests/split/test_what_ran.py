@@ -17,8 +17,9 @@ from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
-from dnnp.core.split import exact, heuristic, slices
+from dnnp.core.split import exact, heuristic, improve, slices
 from dnnp.core.split.auto import solve
+from support.cases import accelerators_case
 from support.problems import DEGENERATE, chain, problem_of
 
 PROBLEMS = {
@@ -77,6 +78,21 @@ def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None
     assert found.method in (method, "slice", "exact", "first-fit")
     if method in COMBINED and not stopped:
         assert found.method == method
+
+
+@pytest.mark.parametrize("seed", [3, 24, 28])
+def test_exact_is_the_exact_search_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the ideals are too many, `auto` goes on; both keep a bound."""
+    monkeypatch.setattr("dnnp.core.split.ideals.search.MAX_IDEALS", 2)
+    problem, run = accelerators_case(seed).problem, Run(effort=0.01)
+    seen = Calls()
+    seen.watch(monkeypatch, improve, "anneal", "anneal")
+    alone = solve(problem, Request(method="exact"), run)
+    assert not seen.names
+    found = solve(problem, Request(), run)
+    assert seen.names
+    assert (alone.method, found.method) == ("exact", "auto")
+    assert alone.bound <= found.bound <= problem.value(found.blocks) < problem.value(alone.blocks)
 
 
 @pytest.mark.parametrize("method", ["ip", "cpsat"])

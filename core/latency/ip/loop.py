@@ -133,7 +133,7 @@ def solve_model(
     bound
         What is proven already: no solution has a smaller latency.
     run
-        Request about twenty times a second whether to end with what there is.
+        Asked about twenty times a second whether to end with what there is.
 
     Raises
     ------
@@ -487,7 +487,7 @@ def solve_intervals(
         Of the solver. The solution of least latency is found for any number and any seed, if time
         allows; which one of several may depend on them.
     run
-        Request about twenty times a second whether to end with what there is.
+        Asked about twenty times a second whether to end with what there is.
 
     Raises
     ------

@@ -53,7 +53,7 @@ import numpy as np
 
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.solver.program import SLACK, Program
-from dnnp.core.split.ip.task import Net, Task, nets_of, without_shortcuts
+from dnnp.core.split.ip.task import Net, Task, nets_of, reaching, without_shortcuts
 from dnnp.core.split.ip.throughput import NEGLIGIBLE
 
 CLOSE = 1e-9
@@ -519,14 +519,5 @@ def start_of(parts: Parts, block: Ints, member: int, order: Ints | None) -> Ints
     at = block[parts.item]
     if order is not None:
         return 2 + np.sign(order[at] - order[member]).astype(np.int64)
-    reach = at == member
-    pending = np.flatnonzero(reach).tolist()
-    sources: list[list[int]] = [[] for _ in range(len(at))]
-    for u, v in zip(parts.tail.tolist(), parts.head.tolist(), strict=True):
-        sources[v].append(u)
-    while pending:
-        for u in sources[pending.pop()]:
-            if not reach[u]:
-                reach[u] = True
-                pending.append(u)
+    reach = reaching(parts.tail, parts.head, at == member)
     return np.where(at == member, 2, np.where(reach, 1, 3)).astype(np.int64)

@@ -22,7 +22,18 @@ from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.items import Line
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr, distinct, totals
+from dnnp.core.model.graph import (
+    PARAMETER,
+    Bools,
+    Floats,
+    Graph,
+    Ints,
+    csr,
+    distinct,
+    kahn,
+    offsets,
+    totals,
+)
 from dnnp.core.model.plan import CostOptions
 
 MAX_REDUCED = 20_000
@@ -87,16 +98,16 @@ def _reached(start: int, ptr: Ints, after: Ints) -> set[int]:
 
 def without_shortcuts(n: int, tail: Ints, head: Ints) -> tuple[Ints, Ints]:
     """Edges of an acyclic graph without those that follow from others; else all of them."""
-    ptr, after = csr(tail, head, n)
-    order = _kahn(n, ptr, after, head)
+    order = kahn(tail, head, n)[0]
     if len(order) < n or n > MAX_REDUCED:
         return tail, head
+    ptr = offsets(np.bincount(tail, minlength=n))
     rank = np.empty(n, dtype=np.int64)
     rank[order] = np.arange(n)
     reach = [0] * n
     kept: Bools = np.zeros(len(tail), dtype=np.bool_)
     edge = np.argsort(tail, kind="stable")
-    for u in reversed(order):
+    for u in order[::-1].tolist():
         mine = edge[ptr[u] : ptr[u + 1]]
         known = 0
         for e in mine[np.argsort(rank[head[mine]], kind="stable")].tolist():
@@ -108,24 +119,9 @@ def without_shortcuts(n: int, tail: Ints, head: Ints) -> tuple[Ints, Ints]:
     return tail[kept], head[kept]
 
 
-def _kahn(n: int, ptr: Ints, after: Ints, head: Ints) -> list[int]:
-    """A topological order, or a part of one if there is a cycle."""
-    indegree = totals(head, np.ones(len(head)), n).astype(np.int64).tolist()
-    ready = [v for v in range(n) if not indegree[v]]
-    order: list[int] = []
-    while ready:
-        u = ready.pop()
-        order.append(u)
-        for v in after[ptr[u] : ptr[u + 1]].tolist():
-            indegree[v] -= 1
-            if not indegree[v]:
-                ready.append(v)
-    return order
-
-
-def reaching(cells: Cells, members: Bools) -> Bools:
-    """Cells from which some of the `members` (bool[cells]) can be reached, these included."""
-    ptr, before = csr(cells.head, cells.tail, len(cells.node))
+def reaching(tail: Ints, head: Ints, members: Bools) -> Bools:
+    """Vertices from which some of the `members` (bool[n]) can be reached, these included."""
+    ptr, before = csr(head, tail, len(members))
     found = members.copy()
     pending = np.flatnonzero(members).tolist()
     while pending:

@@ -501,11 +501,11 @@ def keep_contiguous(draft: Draft, cells: Cells, run: Run) -> None:
 
     Wherever an edge leaves the block, z becomes 0 and stays so on every path.
     """
-    item = draft.task.cell_item
+    item, edges = draft.task.cell_item, (cells.tail, cells.head)
     for i in range(len(draft.places)):
         if run.stop():
             break
-        z = draft.columns(len(item), lambda at, i=i: reaching(cells, at[item] == i))  # type: ignore[misc]
+        z = draft.columns(len(item), lambda at, i=i: reaching(*edges, at[item] == i))  # type: ignore[misc]
         x = [draft.x[int(v)][i] for v in item]
         for c, column in enumerate(z):
             if x[c] >= 0:

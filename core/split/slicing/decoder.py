@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -376,52 +375,39 @@ def values_of_rows(problem, layout, goal, priorities, below, reject, values):  #
             below = min(below, values[c])
 
 
-class Appraiser:
-    """Values of orders by several threads; the same for any number of them."""
+def values_of_orders(
+    problem: OrderProblem,
+    priorities: Floats,
+    goal: int = SLICING,
+    below: float = np.inf,
+    *,
+    reject: bool = False,
+    threads: int = 0,
+) -> Floats:
+    """Value of the order of each row of priorities, f64[c]; the same for any number of threads.
 
-    def __init__(self, problem: OrderProblem, threads: int = 0) -> None:
-        """`threads`: 0 means one for each processor."""
-        self.problem = problem
-        self._pool = ThreadPoolExecutor(threads or search_threads())
-        self._layouts: list[Layout] = []
-        self._lock = Lock()
+    With `reject`, inf where the value is no smaller than `below`, and perhaps where it is no
+    smaller than that of an earlier row; the first least value is right. Without `threads` there is
+    one for each processor.
+    """
+    values = np.empty(len(priorities))
+    limit = below if reject else np.inf
+    chunk = min(max(CHUNK_ITEMS // len(problem.work), 1), MOST_CHUNK)
+    layouts: list[Layout] = []
 
-    def __enter__(self) -> Self:
-        return self
+    def work(start: int) -> None:
+        try:
+            layout = layouts.pop()  # which threads do without a lock
+        except IndexError:
+            layout = _layout(problem)
+        rows = slice(start, start + chunk)
+        values_of_rows(problem, layout, goal, priorities[rows], limit, reject, values[rows])
+        layouts.append(layout)
 
-    def __exit__(self, *failure: object) -> None:
-        self._pool.shutdown()
-
-    def values(
-        self,
-        priorities: Floats,
-        goal: int = SLICING,
-        below: float = np.inf,
-        *,
-        reject: bool = False,
-    ) -> Floats:
-        """Value of the order of each row of priorities, f64[c].
-
-        With `reject`, inf where the value is no smaller than `below`, and perhaps where it is no
-        smaller than that of an earlier row; the first least value is right.
-        """
-        values = np.empty(len(priorities))
-        limit = below if reject else np.inf
-        chunk = min(max(CHUNK_ITEMS // len(self.problem.work), 1), MOST_CHUNK)
-
-        def work(start: int) -> None:
-            with self._lock:
-                layout = self._layouts.pop() if self._layouts else _layout(self.problem)
-            rows = slice(start, start + chunk)
-            values_of_rows(
-                self.problem, layout, goal, priorities[rows], limit, reject, values[rows]
-            )
-            with self._lock:
-                self._layouts.append(layout)
-
-        for _ in self._pool.map(work, range(0, len(priorities), chunk)):
+    with ThreadPoolExecutor(threads or search_threads()) as pool:
+        for _ in pool.map(work, range(0, len(priorities), chunk)):
             pass
-        return values
+    return values
 
 
 def given_order(problem: SplitProblem, sequence: Ints) -> Ints:
