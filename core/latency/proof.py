@@ -50,6 +50,8 @@ class LatencyProof(NamedTuple):
     value: float
     tried: list[LatencyTrial]
     split: Split | None
+    latency: float
+    """Least latency known."""
 
     def after(self, trial: LatencyTrial) -> LatencyProof:
         """The same with one more argument tried."""
@@ -163,55 +165,49 @@ def latency_bound(
     executions = LATENCY_BOUNDS[method].kinds
     if problem.options.execution not in executions:
         raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
-    known = LatencyProof("simple", 0.0, [], None)
     value = problem.value(split)
+    known = LatencyProof("simple", 0.0, [], None, value)
     kept: Kept[Split] = Kept()
     run = kept.told_by(run)
     run.keep(split, value, "")
     if method in ("auto", "simple"):
-        known = _simple(problem, value, run)
-    if method in ("auto", "ideal") and problem.options.execution == "blocks":
-        value, known = _ideal(problem, value, known, run)
-    if method in ("auto", "exact"):
-        better = split if known.split is None else known.split
-        value, known = _exact(problem, better, value, known, solver, run)
+        known = _simple(problem, known, run)
+    if method in ("auto", "ideal") and problem.options.execution == "blocks" and _open(known, run):
+        known = _ideal(problem, known, run.without_shares())
+    if method in ("auto", "exact") and _open(known, run):
+        known = _exact(problem, known.split or split, known, solver, run.without_shares())
     if kept.proven() > known.value * (1 + CLOSED):
         known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))
-    if kept.beats(value):
-        value, known = kept.value, known._replace(split=kept.split)
-    return known._replace(value=min(known.value, value))
+    if kept.beats(known.latency):
+        known = known._replace(split=kept.split, latency=kept.value)
+    return known._replace(value=min(known.value, known.latency))
 
 
-def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:
+def _open(known: LatencyProof, run: Run) -> bool:
+    """True if there is more to prove, and time for it."""
+    return known.value < known.latency * (1 - CLOSED) and not run.stop()
+
+
+def _simple(problem: LatencyProblem, known: LatencyProof, run: Run) -> LatencyProof:
     """Bound without an integer program, in little time."""
     started = monotonic()
     best, name = beside(
-        lambda: simple_bound(problem, upper=value, run=replace(run, effort=1.0)),
+        lambda: simple_bound(problem, upper=known.latency, run=replace(run, effort=1.0)),
         run.stop,
         lambda: first_bound(problem),
     )
     run.stands(bound=best)
     status = "limit" if run.stop() else "solved"
     trial = LatencyTrial(name, status, best, "", monotonic() - started)
-    return LatencyProof(name, best, [trial], None)
+    return known._replace(method=name, value=best, tried=[trial])
 
 
-def _open(value: float, known: LatencyProof, run: Run) -> bool:
-    """True if there is more to prove, and time for it."""
-    return known.value < value * (1 - CLOSED) and not run.stop()
-
-
-def _ideal(
-    problem: LatencyProblem, value: float, known: LatencyProof, run: Run
-) -> tuple[float, LatencyProof]:
-    """The search over ideals; the least latency known, too."""
-    if not _open(value, known, run):
-        return value, known
+def _ideal(problem: LatencyProblem, known: LatencyProof, run: Run) -> LatencyProof:
+    """Bound by the search over ideals."""
     started = monotonic()
-    run = run.without_shares()
     run.stands("ideals")
     found = beside(
-        lambda: ideal_latency(problem, upper=value, run=run),
+        lambda: ideal_latency(problem, upper=known.latency, run=run),
         run.stop,
         lambda: IdealProof(more=True),
     )
@@ -219,19 +215,15 @@ def _ideal(
     spent = monotonic() - started
     known = known.after(LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent))
     if found.split is not None:
-        value = problem.value(found.split)
-        known = known._replace(split=found.split)
-    return value, known
+        known = known._replace(split=found.split, latency=problem.value(found.split))
+    return known
 
 
 def _exact(
-    problem: LatencyProblem, split: Split, value: float, known: LatencyProof, solver: str, run: Run
-) -> tuple[float, LatencyProof]:
-    """The integer program; the least latency known, too."""
-    if not _open(value, known, run):
-        return value, known
+    problem: LatencyProblem, split: Split, known: LatencyProof, solver: str, run: Run
+) -> LatencyProof:
+    """Bound by the integer program, started from a split."""
     started = monotonic()
-    run = run.without_shares()
     run.stands("integer program")
     limited = run if run.left() is not None else run.within(PROGRAM_S)
     try:
@@ -242,7 +234,6 @@ def _exact(
     status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
     spent = monotonic() - started
     known = known.after(LatencyTrial("exact", status, found.bound, found.failure, spent))
-    if found.split is not None and found.value < value * (1 - CLOSED):
-        value = found.value
-        known = known._replace(split=found.split)
-    return value, known
+    if found.split is not None and found.value < known.latency * (1 - CLOSED):
+        known = known._replace(split=found.split, latency=found.value)
+    return known

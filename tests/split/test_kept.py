@@ -13,7 +13,7 @@ from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import Claim, Known
 from dnnp.core.cost.latency import LatencySolution, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.proof import latency_bound
+from dnnp.core.latency.proof import LatencyProof, latency_bound
 from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
@@ -187,9 +187,9 @@ def test_an_argument_for_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     value = latency.value(split)
     asked = iter([False] * 3)
 
-    def ideal(problem: object, value: float, known: object, run: Run) -> tuple:
-        run.stands(bound=0.95 * value, by="ideals of blocks")
-        return value, known
+    def ideal(problem: object, known: LatencyProof, run: Run) -> LatencyProof:
+        run.stands(bound=0.95 * known.latency, by="ideals of blocks")
+        return known
 
     monkeypatch.setattr("dnnp.core.latency.proof._ideal", ideal)
     proof = latency_bound(latency, split, "ideal", run=Run(interrupted=lambda: next(asked, True)))
