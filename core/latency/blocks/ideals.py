@@ -55,7 +55,7 @@ MOST_WAYS = 128
 blocks, and beyond that not at all."""
 
 
-class Net(NamedTuple):
+class IdealNet(NamedTuple):
     """`I` ideals as of `Lattice`, `w` ways, `k` kinds of accelerators."""
 
     child_ptr: Ints
@@ -142,7 +142,7 @@ class Scratch(NamedTuple):
 
 
 def count_devices(items: BlockItems) -> tuple[Ints, Bools, Ints, Ints]:
-    """Count kinds of accelerators and their mixes: `after`, `under`, `kind`, `used` of `Net`."""
+    """Count kinds of accelerators and their mixes: `after`, `under`, `kind`, `used` of `IdealNet`."""
     kind = kind_of_each(items)
     kinds = max(int(kind.max(initial=-1)) + 1, 1)
     most = len(items.slot_late) // max(len(items.devices), 1)
@@ -174,7 +174,7 @@ def items_lattice(items: BlockItems) -> Lattice | None:
     return make_lattice(items.size, tail, items.after_idx, MOST_IDEALS)
 
 
-def make_net(items: BlockItems, lattice: Lattice) -> Net:
+def make_net(items: BlockItems, lattice: Lattice) -> IdealNet:
     """Lay out a lattice with what lives across its ideals, one label for each way."""
     after, under, kind, used = count_devices(items)
     first = np.unique(kind, return_index=True)[1]
@@ -182,10 +182,10 @@ def make_net(items: BlockItems, lattice: Lattice) -> Net:
     live_ptr, live_idx = live_tasks(parent, last, items)
     capacity = items.capacity[first]
     rest = plain(live_ptr, live_idx, first, capacity, after, under, kind, used)
-    return Net._make([*children, *rest, 1])
+    return IdealNet._make([*children, *rest, 1])
 
 
-def new_tables(net: Net) -> Tables:
+def new_tables(net: IdealNet) -> Tables:
     """Tables that leave nothing out."""
     live, columns = len(net.live_idx), net.ways * net.slots
     return Tables(
@@ -198,7 +198,7 @@ def new_tables(net: Net) -> Tables:
     )
 
 
-def new_scratch(items: BlockItems, net: Net) -> Scratch:
+def new_scratch(items: BlockItems, net: IdealNet) -> Scratch:
     """Room for a sweep."""
     tasks, count, columns = len(items.label), len(items.memory), net.ways * net.slots
     width = int(np.diff(net.live_ptr).max(initial=0)) + 1
@@ -282,7 +282,7 @@ def ideal_latency(
     return IdealProof(bound, search.best, search.reason, search.stopped)
 
 
-def _values(net: Net) -> int:
+def _values(net: IdealNet) -> int:
     """Numbers in the tables of a net."""
     return (len(net.live_idx) + 2 * net.ideals) * len(net.after) * net.slots
 
@@ -294,7 +294,7 @@ class _Search:
     problem: LatencyProblem
     items: BlockItems
     lattice: Lattice
-    net: Net
+    net: IdealNet
     value: float
     """Least latency known."""
     run: Run
@@ -353,7 +353,7 @@ class _Search:
                 return
         self.reason = "more labels are needed than there is room for"
 
-    def decided(self, net: Net, tables: Tables) -> bool:
+    def decided(self, net: IdealNet, tables: Tables) -> bool:
         """Sweep forwards; whether all is known then, or a limit came."""
         for table in (tables.early, tables.done):
             table.fill(np.inf)
@@ -386,7 +386,7 @@ class _Search:
         self.run.stands(bound=min(self.bound, self.value), by=ARGUMENT)
         return self.bound >= self.target
 
-    def swept(self, net: Net, tables: Tables, at: int, *, forward: bool) -> bool:
+    def swept(self, net: IdealNet, tables: Tables, at: int, *, forward: bool) -> bool:
         """Sweep through all ideals; False: a limit came before."""
         while 0 <= at < net.ideals - forward:
             if self.blocks > MOST_BLOCKS * self.run.effort:
@@ -409,7 +409,7 @@ class _Search:
             self.run.keep(split, value, "ideal")
 
 
-def _least_on(net: Net, tables: Tables, at: int) -> float:
+def _least_on(net: IdealNet, tables: Tables, at: int) -> float:
     """Least latency of the splits that a sweep forwards up to ideal `at` did not leave out.
 
     Each goes through some ideal from there on to which it came from one before.
@@ -422,7 +422,7 @@ def _least_on(net: Net, tables: Tables, at: int) -> float:
     return float(least.min())
 
 
-def _traced(search: _Search, net: Net, tables: Tables) -> Invocations:
+def _traced(search: _Search, net: IdealNet, tables: Tables) -> Invocations:
     """The split that the best label of all items stands for, devices of a kind in turn."""
     items, columns, ways = search.items, tables.done.shape[1], len(net.device) + 1
     block = np.full(items.size, POOL, dtype=np.int64)

@@ -65,7 +65,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Net:
+class ItemFlow:
     """Flows that one item makes and the same others read."""
 
     maker: int
@@ -228,7 +228,7 @@ def items_of_tasks(tasks: Tasks) -> Ints:
     return by_first(item[tasks.order])[item]
 
 
-def _nets(problem: LatencyProblem, label: Ints) -> list[Net]:
+def _nets(problem: LatencyProblem, label: Ints) -> list[ItemFlow]:
     tasks, machine = problem.tasks, problem.machine
     cost = np.array([host_times(tasks, machine, d) for d in range(machine.count)])
     found: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
@@ -239,7 +239,7 @@ def _nets(problem: LatencyProblem, label: Ints) -> list[Net]:
         if key[1] or key[2]:
             found.setdefault(key, []).append(f)
     return [
-        Net(
+        ItemFlow(
             maker,
             readers,
             leaves,
@@ -364,7 +364,7 @@ class _Builder:
                 if u >= 0:
                     model.after(self.ready[v], self.ready[u], took)
 
-    def _enters(self, net: Net, s: int) -> int:
+    def _enters(self, net: ItemFlow, s: int) -> int:
         """CommIn: whether a net enters a slot."""
         mine = [self.x(v, s) for v in net.readers if self.x(v, s) != NEVER]
         own = self.x(net.maker, s) if net.maker >= 0 else NEVER
@@ -380,7 +380,7 @@ class _Builder:
             self.model.row([(flag, 1.0), (c, -1.0), (own, 1.0)], ">", 0.0)
         return flag
 
-    def _leaves(self, net: Net, s: int) -> int:
+    def _leaves(self, net: ItemFlow, s: int) -> int:
         """CommOut: whether a net leaves a slot."""
         own = self.x(net.maker, s) if net.maker >= 0 else NEVER
         if own == NEVER or net.leaves or any(self.x(v, s) == NEVER for v in net.readers):

@@ -60,9 +60,9 @@ class Round(NamedTuple):
     hot: float
     cold: float
     mix: tuple[int, ...]
-    """`Search.mix`."""
+    """`ListMemory.mix`."""
     guided: int
-    """`Search.guided`."""
+    """`ListMemory.guided`."""
 
 
 ROUNDS = (
@@ -74,7 +74,7 @@ ROUNDS = (
 
 
 class Listed(NamedTuple):
-    """A list schedule: `State.order` and `State.device`."""
+    """A list schedule: `order` and `device` of `ListState`."""
 
     order: Ints
     device: Ints
