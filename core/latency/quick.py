@@ -14,6 +14,9 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 
+EFFORT = 0.1
+"""Of what serves another method, whatever effort is asked of that one."""
+
 
 def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
     """Refuse what no split can place, naming what is short.
@@ -71,10 +74,6 @@ def first_bound(problem: LatencyProblem) -> tuple[float, str]:
     blocks = problem.options.execution == "blocks"
     name = "critical path" if blocks else "critical path without transfers"
     return critical_path(problem), name
-
-
-EFFORT = 0.1
-"""Of what serves another method, whatever effort is asked of that one."""
 
 
 def quick(run: Run) -> Run:

@@ -50,6 +50,12 @@ TOLERANCE = 0.05
 ROUNDS = 200
 """Of `fluid_shares`, at effort 1."""
 
+STEP = 4.0
+"""Step of the first round; that of round k is smaller by the root of k."""
+
+SOFTNESS = 0.02
+"""Relative distance below the largest load or path within which others have weight."""
+
 
 def getf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Group assignment by the relaxed program, then earliest start first within the groups.
@@ -279,13 +285,6 @@ def _rows(of: Ints, idx: Ints, n: int) -> list[list[int]]:
     ptr, found = csr(of, idx, n)
     flat = found.tolist()
     return [flat[a:b] for a, b in zip(ptr[:-1].tolist(), ptr[1:].tolist(), strict=True)]
-
-
-STEP = 4.0
-"""Step of the first round; that of round k is smaller by the root of k."""
-
-SOFTNESS = 0.02
-"""Relative distance below the largest load or path within which others have weight."""
 
 
 @kernel

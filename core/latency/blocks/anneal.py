@@ -20,6 +20,34 @@ from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.search_context import PLAIN, Run
 
+WAVE = 2
+"""Rounds that run at the same time, from what was best before them; for any number of threads."""
+
+MOST_ROUNDS = 1 << 20
+
+STEPS = 80
+"""Temperatures of a round."""
+
+MOVES_PER_ITEM, LEAST_MOVES, MOST_MOVES = 250, 3000, 300_000
+"""Moves of one of the first rounds; a quarter where items are tied, so that more follow each."""
+
+GROWTH = 1.6
+"""Moves of a round over those of the cycle before, up to 4 * MOST_MOVES."""
+
+DEARER, CHEAPER, MOST_PRICE = 1.2, 0.95, 1000.0
+"""Factors of the price of memory at each temperature, and its limit."""
+
+ROUNDS = 16
+"""Rounds at effort 1."""
+
+MOST_COUNTS = 100_000_000
+"""Flows times slots; 8 bytes each."""
+
+#         BORDER SINGLE JUMP OPEN MERGE PASS SWAP TWICE
+PUSHES = (0, 250, 60, 60, 20, 40, 6, 300)
+OPENS = (0, 250, 120, 150, 50, 40, 6, 300)
+SINGLES = (0, 550, 30, 20, 5, 40, 3, 500)
+
 
 class Labels(NamedTuple):
     """A split as in `state`."""
@@ -249,31 +277,6 @@ def _line_up(items: BlockItems, split: Invocations, block: Ints) -> list[int] | 
     return [v for v in ready if v < blocks] if len(ready) == len(after) else None
 
 
-WAVE = 2
-"""Rounds that run at the same time, from what was best before them; for any number of threads."""
-
-MOST_ROUNDS = 1 << 20
-
-STEPS = 80
-"""Temperatures of a round."""
-
-MOVES_PER_ITEM, LEAST_MOVES, MOST_MOVES = 250, 3000, 300_000
-"""Moves of one of the first rounds; a quarter where items are tied, so that more follow each."""
-
-GROWTH = 1.6
-"""Moves of a round over those of the cycle before, up to 4 * MOST_MOVES."""
-
-DEARER, CHEAPER, MOST_PRICE = 1.2, 0.95, 1000.0
-"""Factors of the price of memory at each temperature, and its limit."""
-
-ROUNDS = 16
-"""Rounds at effort 1."""
-
-
-MOST_COUNTS = 100_000_000
-"""Flows times slots; 8 bytes each."""
-
-
 class Round(NamedTuple):
     """A round of annealing; temperatures are relative to the latency of the start."""
 
@@ -286,11 +289,6 @@ class Round(NamedTuple):
     price: float
     """Of memory, relative to the latency of the start, for a full capacity of excess."""
 
-
-#         BORDER SINGLE JUMP OPEN MERGE PASS SWAP TWICE
-PUSHES = (0, 250, 60, 60, 20, 40, 6, 300)
-OPENS = (0, 250, 120, 150, 50, 40, 6, 300)
-SINGLES = (0, 550, 30, 20, 5, 40, 3, 500)
 
 CYCLE = (
     Round(False, 0.03, 0.003, OPENS, 0.5),

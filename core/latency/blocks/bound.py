@@ -35,6 +35,15 @@ from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
+MOST_ITEMS = 4000
+"""Items above which hulls are not looked at: they are squared."""
+
+MOST_VALUES = 20_000_000
+"""Numbers that may be kept; where there are too many blocks to count, they are not counted."""
+
+CHUNK = 16
+"""Items between looks at the clock."""
+
 
 @kernel
 def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
@@ -298,16 +307,6 @@ def _pool_tasks(items, pool, rest, edge_of, s, most, loose):  # type: ignore[no-
                             least = min(least, rest[edge_of[y], min(b + 1, most)])
                 later = max(later, least)
             pool[t, b] = items.pool[t] + later
-
-
-MOST_ITEMS = 4000
-"""Items above which hulls are not looked at: they are squared."""
-
-MOST_VALUES = 20_000_000
-"""Numbers that may be kept; where there are too many blocks to count, they are not counted."""
-
-CHUNK = 16
-"""Items between looks at the clock."""
 
 
 def path_of_blocks(problem: LatencyProblem, run: Run = PLAIN) -> float:

@@ -54,6 +54,24 @@ MOST_WAYS = 128
 """Mixes of accelerators in use; where there are more, all kinds are counted as one, up to so many
 blocks, and beyond that not at all."""
 
+ARGUMENT = "ideals of blocks"
+"""Name of the bound in plans."""
+
+MOST_VALUES = 30_000_000
+"""Numbers in the tables of a search, 8 bytes each."""
+
+MOST_BLOCKS = 100_000_000
+"""Blocks tried at effort 1, in all sweeps together; some 0.4 us each."""
+
+CHUNK = 1_000_000
+"""Blocks between looks at the clock."""
+
+LABELS = (4, 16, 64)
+"""Labels that a way gets, one after the other, where one does not suffice."""
+
+FEWER = 0.9
+"""Share of the ways of all ideals that are left, below which the same sweeps are worth again."""
+
 
 class IdealNet(NamedTuple):
     """`I` ideals as of `Lattice`, `w` ways, `k` kinds of accelerators."""
@@ -142,7 +160,7 @@ class Scratch(NamedTuple):
 
 
 def count_devices(items: BlockItems) -> tuple[Ints, Bools, Ints, Ints]:
-    """Count kinds of accelerators and their mixes: `after`, `under`, `kind`, `used` of `IdealNet`."""
+    """Kinds of accelerators and their mixes: `after`, `under`, `kind`, `used` of `IdealNet`."""
     kind = kind_of_each(items)
     kinds = max(int(kind.max(initial=-1)) + 1, 1)
     most = len(items.slot_late) // max(len(items.devices), 1)
@@ -221,25 +239,6 @@ def new_scratch(items: BlockItems, net: IdealNet) -> Scratch:
         writes=np.zeros((deep, kinds)),
         start=np.zeros((deep, columns)),
     )
-
-
-ARGUMENT = "ideals of blocks"
-"""Name of the bound in plans."""
-
-MOST_VALUES = 30_000_000
-"""Numbers in the tables of a search, 8 bytes each."""
-
-MOST_BLOCKS = 100_000_000
-"""Blocks tried at effort 1, in all sweeps together; some 0.4 us each."""
-
-CHUNK = 1_000_000
-"""Blocks between looks at the clock."""
-
-LABELS = (4, 16, 64)
-"""Labels that a way gets, one after the other, where one does not suffice."""
-
-FEWER = 0.9
-"""Share of the ways of all ideals that are left, below which the same sweeps are worth again."""
 
 
 class IdealProof(NamedTuple):

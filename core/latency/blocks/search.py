@@ -33,6 +33,12 @@ EVERYTHING = 1 << 60
 TRIES = 8
 """Random items that are looked at for one with a neighbour elsewhere."""
 
+BORDER, SINGLE, JUMP, OPEN, MERGE, PASS, SWAP, TWICE = range(8)
+"""Entries of `BlockMemory.mix`: kinds of moves; the last is the share of moves that are two."""
+
+REACH = 4
+"""A share REACH / s of the moves may take along s items: all sizes cost about the same."""
+
 
 @inlined
 def welcome(items, state, i, label):  # type: ignore[no-untyped-def]
@@ -264,13 +270,6 @@ def pass_by(state, p):  # type: ignore[no-untyped-def]
             at[i] = 2 * p + 1
     slot[p], slot[p + 1] = b, a
     state.place[a], state.place[b] = p + 1, p
-
-
-BORDER, SINGLE, JUMP, OPEN, MERGE, PASS, SWAP, TWICE = range(8)
-"""Entries of `BlockMemory.mix`: kinds of moves; the last is the share of moves that are two."""
-
-REACH = 4
-"""A share REACH / s of the moves may take along s items: all sizes cost about the same."""
 
 
 class BlockMemory(NamedTuple):

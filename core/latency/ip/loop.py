@@ -62,6 +62,9 @@ ASKED_TWICE = ("highs",)
 programs is wrong. The second is that of the tighter program around the solution found, without
 presolve."""
 
+THREADS = 8
+"""Searches that CP-SAT runs side by side; fewer than that, and it leaves out kinds of them."""
+
 
 @dataclass(frozen=True)
 class ExactResult(Generic[S]):
@@ -385,10 +388,6 @@ def overlaps(
             if start + seconds > end:
                 last, end = span, start + seconds
     return {(a, b) for a, b in found if not model.ordered(a, b) and not model.ordered(b, a)}
-
-
-THREADS = 8
-"""Searches that CP-SAT runs side by side; fewer than that, and it leaves out kinds of them."""
 
 
 def formulation_of(problem: LatencyProblem) -> Formulation[Any]:

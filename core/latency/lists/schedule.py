@@ -33,6 +33,9 @@ MOST_CHOICES = 20_000
 SHARES = (0.5, 0.9, 1.0)
 """Shares of the memory that are packed beforehand, one after the other, until the rest fits."""
 
+PACKED, REPAIRED = "-packed", "-repaired"
+"""Behind the names of methods that had to be helped to fit the memory."""
+
 
 @dataclass(frozen=True, eq=False)
 class Room:
@@ -219,10 +222,6 @@ def repaired(room: Room, home: Ints, run: Run = PLAIN) -> Ints:
         else:
             return found
     raise LimitError(FULL)
-
-
-PACKED, REPAIRED = "-packed", "-repaired"
-"""Behind the names of methods that had to be helped to fit the memory."""
 
 
 def schedule_homes(net: TaskNet, device: Ints) -> Placement:

@@ -45,6 +45,31 @@ ROUNDS = 20
 LITTLE = 1e-9
 """Relative; what fits but for rounding fits."""
 
+WINDOW = 64
+"""Positions that a window spans, at most."""
+
+MOST_WORK = 1.5e9
+"""Steps that one pass over the windows may take, roughly."""
+
+TRIALS = 6
+"""Latencies to refute, at most."""
+
+HIGH, CLOSE = 1.5, 1e-3
+"""Latency to try first, over the bound so far, where none is known; relative distance that is
+close enough."""
+
+PASSES = 3
+"""Passes over the windows, at most."""
+
+POINTS = 400
+"""Earliest starts to look at for crowds, at most."""
+
+MOST_PROGRAM = 400_000
+"""Tasks times devices of the linear program."""
+
+SAFE = 1 - 1e-11
+"""Factor of every bound that is computed in floating point."""
+
 
 @lean
 def heads(net, gap, reach, usable, head):  # type: ignore[no-untyped-def]
@@ -274,32 +299,6 @@ def crowded(net, usable, weights, head, tail, upper, at, order):  # type: ignore
                     total += need[v]
                     best = max(best, x + total / share + rest[v])
     return best
-
-
-WINDOW = 64
-"""Positions that a window spans, at most."""
-
-MOST_WORK = 1.5e9
-"""Steps that one pass over the windows may take, roughly."""
-
-TRIALS = 6
-"""Latencies to refute, at most."""
-
-HIGH, CLOSE = 1.5, 1e-3
-"""Latency to try first, over the bound so far, where none is known; relative distance that is
-close enough."""
-
-PASSES = 3
-"""Passes over the windows, at most."""
-
-POINTS = 400
-"""Earliest starts to look at for crowds, at most."""
-
-MOST_PROGRAM = 400_000
-"""Tasks times devices of the linear program."""
-
-SAFE = 1 - 1e-11
-"""Factor of every bound that is computed in floating point."""
 
 
 def operators_bound(
