@@ -14,8 +14,9 @@ solver runs in a process of its own and tells every better solution and bound as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -413,45 +414,29 @@ def ip(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     UnavailableError
         The solver is not installed.
     """
-    run = run.without_shares()
-    start, bound = _begun(problem, run)
-    run.stands("integer program")
-    model = formulation_of(problem)
-    found = solve_model(model, solver=asked.solver, start=start, bound=bound[0], run=run)
-    return _answer(problem, found, start, bound, run)
+    return _solution(problem, run, "integer program", partial(solve_model, solver=asked.solver))
 
 
 def cpsat(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """Solve the same models as intervals, by CP-SAT; for the errors see `ip`."""
+    return _solution(problem, run, "constraint program", solve_intervals)
+
+
+def _solution(
+    problem: LatencyProblem, run: Run, what: str, solve: Callable[..., ExactResult[Any]]
+) -> LatencySolution:
+    """Anneal and bound a little, then solve a model, and answer with the better of two bounds."""
     run = run.without_shares()
-    start, bound = _begun(problem, run)
-    run.stands("constraint program")
-    found = solve_intervals(formulation_of(problem), start=start, bound=bound[0], run=run)
-    return _answer(problem, found, start, bound, run)
-
-
-def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float, str]]:
-    """Find a split to start from, a bound and its argument, with little work."""
     run.stands("annealing")
-    start = quick_split(problem, run)
-    value = np.inf
+    start, value = quick_split(problem, run), np.inf
     if start is not None:
         value = problem.value(start)
         run.keep(start, value, "anneal")
     run.stands("bounding", value=value)
     bound = simple_bound(problem, run=quick(run))
     run.stands(bound=bound[0], by=bound[1])
-    return start, bound
-
-
-def _answer(
-    problem: LatencyProblem,
-    found: ExactResult[Any],
-    start: Split | None,
-    bound: tuple[float, str],
-    run: Run,
-) -> LatencySolution:
-    """Answer with what a solver found, and the better of two bounds."""
+    run.stands(what)
+    found = solve(formulation_of(problem), start=start, bound=bound[0], run=run)
     if found.failure:
         run.warn(f"the solver ended early: {found.failure}")
     if found.split is None:
@@ -460,7 +445,7 @@ def _answer(
         bound = found.bound, found.solver
     ran = found.asked
     if found.failure and start is not None:
-        ran = found.value < problem.value(start)
+        ran = found.value < value
     return LatencySolution(found.split, *bound, "" if ran else "anneal")
 
 
@@ -469,7 +454,6 @@ def solve_intervals(
     *,
     start: S | None = None,
     bound: float = 0.0,
-    threads: int = THREADS,
     run: Run = PLAIN,
 ) -> ExactResult[S]:
     """Solve a scheduling model by CP-SAT.
@@ -482,9 +466,6 @@ def solve_intervals(
         A solution to start from; one that is invalid is not used.
     bound
         What is proven already: no solution has a smaller latency.
-    threads
-        Of the solver. The solution of least latency is found for any number and any seed, if time
-        allows; which one of several may depend on them.
     run
         Asked about twenty times a second whether to end with what there is.
 
@@ -501,13 +482,13 @@ def solve_intervals(
 
     def work(process: SolverProcess) -> bool:
         search.failure = ""
-        return _solved(search, process, threads, run)
+        return _solved(search, process, run)
 
     closed = attempted(work, lambda _: search.failure, run, "cpsat")
     return search.result("cpsat", closed=closed)
 
 
-def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: Run) -> bool:
+def _solved(search: ModelSearch[S], process: SolverProcess, run: Run) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed."""
     from dnnp.core.solver.scheduling_model import TickProgram
 
@@ -546,7 +527,7 @@ def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: R
             program.program,
             hint,
             left,
-            threads,
+            THREADS,
             run.seed,
             news=take,
             patience=None if left is None else left + GRACE_S,
