@@ -70,10 +70,9 @@ class Board:
         with self._lock:
             if slot >= self._used():
                 struct.pack_into("=q", self._memory, 0, slot + 1)
-        at = _HEAD.size + slot * _ROOM
-        text = what.encode(errors="replace")[: _ROOM - _TIMES.size]
-        begin = at + _TIMES.size
-        self._memory[begin : at + _ROOM] = text.ljust(_ROOM - _TIMES.size, b"\0")
+        at, width = _HEAD.size + slot * _ROOM, _ROOM - _TIMES.size
+        text = what.encode(errors="replace")[:width].ljust(width, b"\0")
+        self._memory[at + _TIMES.size : at + _ROOM] = text
         _TIMES.pack_into(self._memory, at, time.monotonic() + self.seconds, self.seconds)
         return slot
 
@@ -151,8 +150,7 @@ def set_limits(seconds: float | None, memory_bytes: float | None) -> None:
     if _board is None:
         return
     if memory_bytes is None:
-        free = free_bytes()
-        memory_bytes = held_bytes(os.getpid()) + SHARE * free
+        memory_bytes = held_bytes(os.getpid()) + SHARE * free_bytes()
     _board.set_limits(STAGE_TIMEOUT_S if seconds is None else seconds or math.inf, memory_bytes)
 
 
@@ -235,8 +233,7 @@ def require_memory(needed: float, what: str) -> None:
     LimitError
         `what` needs more bytes than the process may hold.
     """
-    limit = math.inf if _board is None else _board.memory_bytes
-    if needed > limit:
+    if _board is not None and needed > (limit := _board.memory_bytes):
         raise LimitError(
             f"{what} takes {shown_bytes(needed)}; --max-memory allows {shown_bytes(limit)} in all"
         )

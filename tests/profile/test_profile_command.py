@@ -14,7 +14,7 @@ from onnxruntime import get_available_providers
 
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model import processes
-from dnnp.core.runtime import measure_in_situ, waits
+from dnnp.core.runtime import measure_in_situ
 from dnnp.core.runtime import measure_operators as measure
 from dnnp.core.runtime.model import session
 from dnnp.core.runtime.model.session import Place, SessionConfig
@@ -226,7 +226,7 @@ def measured(tmp_path: Path, stdin: bytes, *arguments: str) -> Result:
 def test_measure_then_remember(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "DISTURBED", 1.0)
+    monkeypatch.setattr(measuring, "DISTURBED", 1.0)
     monkeypatch.setattr(processes, "available_cores", lambda: (0, 1))
     first = measured(tmp_path, imported)
     assert first.status == 0, first.err
@@ -307,7 +307,7 @@ def test_a_provider_that_runs_nodes_as_one(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is timed in parts all the same, which share their time out evenly."""
-    monkeypatch.setattr(measure, "measure_nodes", lambda model, *_: [0.0] * len(model.graph.node))
+    monkeypatch.setattr(measuring, "measure_nodes", lambda model, *_: [0.0] * len(model.graph.node))
     result = measured(tmp_path, imported, "--beside", "1")
     assert result.status == 0, result.err
     assert "'cpu' tells no times of single nodes" in result.err
@@ -339,7 +339,7 @@ def test_what_other_processes_disturb_is_said_and_not_remembered(
 def test_how_it_was_measured_is_in_the_stream(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch, beside: str
 ) -> None:
-    monkeypatch.setattr(waits, "DISTURBED", 1.0)
+    monkeypatch.setattr(measuring, "DISTURBED", 1.0)
     options = ("--beside", beside, "--optimization", "basic")
     first = measured(tmp_path, with_groups(imported, [[0, 1], [2]]), *options)
     assert first.status == 0, first.err

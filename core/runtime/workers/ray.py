@@ -233,8 +233,7 @@ class RayWorker(RemoteWorker[_Sent]):
             raise LostError("its actor has ended") from None
         except errors.RayError as error:
             self._kill()  # it waits for the job for ever
-            text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InputFileError(f"Ray: {text}") from None
+            raise InputFileError(f"Ray: {_first_line(error)}") from None
 
     def _kill(self) -> None:
         if self._actor is not None:
