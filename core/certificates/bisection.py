@@ -122,15 +122,7 @@ class Network:
 
 
 def halves_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> int:
-    """`units`, if no split into two stages has both loads below so many quanta.
-
-    Raises
-    ------
-    UnprovenError
-        Some case has a cut that is too small, or it is for another problem.
-    UncheckedError
-        There is too much to look at.
-    """
+    """`units`, if no split into two stages has both loads below so many quanta."""
     name = one_class(exact)
     if not exact.in_order:
         raise UnprovenError("it is for ordered splits without a backward pass only")

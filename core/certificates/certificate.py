@@ -66,19 +66,8 @@ def check_certificate(
 ) -> CertificateReport:
     """Verify that no split of the validity of a bound record has a smaller objective than it says.
 
-    Parameters
-    ----------
-    graph, clustering
-        What is split; without groups every node stands alone.
-    devices, options
-        What is offered, and what a load is.
-    record
-        The bound; it may be wrong in any way.
-    budget
-        How much work this may be; where that is not enough it is not checkable.
-    plan
-        What it bounds. It states the links, for the argument `links`; `devices` are those at their
-        best links.
+    The record may be wrong in any way; what is more work than the budget is not checkable. The plan
+    states the links, for the argument `links`; `devices` are those at their best links.
     """
     certificate = record.get("certificate")
     if certificate is None:
@@ -210,7 +199,8 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "halves": halves_units,
     "ideal": lambda exact, _, units: ideal_units(exact, units),
 }
-"""Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`."""
+"""Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`,
+or `UncheckedError` where there is too much to look at."""
 
 LINKED = "links"
 """The argument that knows the links of a plan."""

@@ -399,15 +399,7 @@ Mix = tuple[int, ...]
 
 
 def ideal_units(exact: Exact, units: int) -> int:
-    """`units`, if no ordered split has all loads below so many quanta.
-
-    Raises
-    ------
-    UnprovenError
-        Stages of smaller loads may hold all vertices, or it is for another problem.
-    UncheckedError
-        There is too much to look at.
-    """
+    """`units`, if no ordered split has all loads below so many quanta."""
     if exact.validity != "ordered" or exact.options.objective != "throughput":
         raise UnprovenError("it is for the throughput of ordered splits only")
     for lattice in lattices(exact, units):

@@ -37,15 +37,7 @@ Step = tuple[int, int]
 
 
 def linked_units(exact: Exact, plan: Plan | None, units: int) -> int:
-    """`units`, if no ordered split over the links of the plan has all loads below so many quanta.
-
-    Raises
-    ------
-    UnprovenError
-        Stages of smaller charges may get to the end, or it is for another problem.
-    UncheckedError
-        There are too many ideals, or too much to look at.
-    """
+    """`units`, if no ordered split over the links has all loads below so many quanta."""
     if plan is None or not plan.links:
         raise UnprovenError("there are no links")
     if not exact.in_order or plan.objective != "throughput" or plan.options.max_replicas != 1:

@@ -344,17 +344,12 @@ AT_A_TIME = 4096
 
 
 def validity_of(tables: Tables, blocks: Sequence[Sequence[int]]) -> tuple[str, dict[str, str]]:
-    """Return the strongest validity of a split and why stronger ones do not hold.
+    """Return the strongest validity of blocks of nodes and why stronger ones do not hold.
 
     `ordered`: the blocks can be lined up so that every forward edge points the same way, and
     every backward edge points the other way, or every one of them that way too. Edges from one
     pass into the other do not matter. `convex`: no path inside a pass leaves a block and comes
     back (Definition 3.1 and Section 5.3 of the 2020 paper).
-
-    Parameters
-    ----------
-    blocks
-        Node positions of every stage.
     """
     reasons: dict[str, str] = {}
     block_of = {node: b for b, block in enumerate(blocks) for node in block}

@@ -29,14 +29,8 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
 
     Every stage runs, on its own devices, all of its nodes, and no pass starts before another one
     that makes what it reads. Transfers may be blocks, parts of blocks, or times between blocks:
-    what remains of a pass is at least its computation.
-
-    Parameters
-    ----------
-    schedule
-        The schedule record.
-    records
-        Record type -> its records: those of the plan, its stages and nodes are looked at.
+    what remains of a pass is at least its computation. Of `records`, those of the plan, its stages
+    and nodes are looked at.
     """
     stages = {stage["id"]: stage for stage in records.get("stage", ())}
     found: list[Violation] = []

@@ -57,15 +57,7 @@ class PlanReport:
 
 
 def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanReport:
-    """Recompute a plan from its stages and compare.
-
-    Parameters
-    ----------
-    graph, clustering
-        What the plan splits; without groups every node stands alone.
-    plan
-        The plan; it may be wrong in any way that its types allow.
-    """
+    """Recompute a plan, which may be wrong in any way that its types allow, and compare."""
     tables = tables_of(graph)
     position = {node_id: v for v, node_id in enumerate(tables.ids)}
     blocks = [[position[i] for i in stage.nodes if i in position] for stage in plan.stages]
@@ -339,12 +331,8 @@ def _ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -> Ite
 
     The whole model on one device, and replicas of it, are priced again: they have no choice but
     that of the class and the number of devices. What searches found of the others cannot be
-    recomputed, but it is not better than the plan, and fits the devices.
-
-    Parameters
-    ----------
-    order
-        All nodes (positions) in an order in which one device may run them.
+    recomputed, but it is not better than the plan, and fits the devices. One device may run all
+    nodes in `order`.
     """
     yield from _chosen(plan)
     whole = _Whole(plan, tables, units, order)

@@ -286,15 +286,7 @@ class ScheduleReport:
 
 @np.errstate(over="ignore", invalid="ignore")
 def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport:
-    """Recompute a schedule from its blocks and compare.
-
-    Parameters
-    ----------
-    schedule
-        The schedule record; it may be wrong in any way that its types allow.
-    blocks
-        Its block records, each after those that it waits for.
-    """
+    """Recompute a schedule, which may be wrong in any way that its types allow, and compare."""
     found = list(_form(schedule))
     if found:
         return ScheduleReport(tuple(found), None, None, ())

@@ -37,17 +37,8 @@ def check_stream(
 ) -> list[Violation]:
     """Return what does not hold between the records of a stream, or is not checkable.
 
-    Parameters
-    ----------
-    header
-        The header record.
-    records
-        Record type -> its records, in file order.
-    graph_digest
-        Digest of the graph, costs and groups as they stand in the stream, or None if there is
-        no graph.
-    plan_digest
-        Digest of the plan as it stands, or None if there is none.
+    The digests are those of graph, costs and groups, and of the plan, as they stand in the stream;
+    None where they are not there.
     """
     found = [
         *check_declared(records),
@@ -334,13 +325,7 @@ COUNTS = ("threads", "k", "rounds")
 
 
 def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
-    """Return what does not hold about the run records of a stream.
-
-    Parameters
-    ----------
-    records
-        Record type -> its records: runs, the stages of the plan and its schedule are looked at.
-    """
+    """Return what does not hold between runs, the stages of the plan and its schedule."""
     found = []
     for number, run in enumerate(records.get("run", ())):
         subject = f"run {number}"

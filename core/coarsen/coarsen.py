@@ -247,17 +247,9 @@ def contract_chains(units: Units, share: Floats, max_share: float = 1.0) -> None
 
     Constants and model inputs count for nothing here. Merging changes neither what a chain's
     head waits for nor who reads its tail, so one pass in topological order is a fixpoint.
-    Time O(V + E).
-
-    Parameters
-    ----------
-    units
-        The units to merge.
-    share
-        Share of each node of their graph in the work; f64[n].
-    max_share
-        Share of the model's work that a chain may hold besides its heaviest unit, so that
-        a model that is one long chain can still be split evenly. From 1 on, no limit.
+    Time O(V + E). `share`: share of each node of their graph in the work, f64[n]; `max_share`: what
+    a chain may hold besides its heaviest unit, so that a model that is one long chain can still be
+    split evenly; from 1 on, no limit.
     """
     work = np.bincount(units.label(), weights=share, minlength=len(share)).tolist()
     heaviest = work[:]
@@ -301,11 +293,8 @@ def fused_units(
 ) -> tuple[Ints, tuple[str, ...], Bools]:
     """Units by fusion rules.
 
-    Returns
-    -------
-    tuple
-        Unit of each node, a position of a node, i64[n]; the rule that formed each unit, by
-        that position, empty for none; whether each tensor is known before the model runs, bool[m].
+    Returns the unit of each node, a position of a node, i64[n]; the rule that formed each unit, by
+    that position, empty for none; whether each tensor is known before the model runs, bool[m].
     """
     units = Units(graph)
     apply_rules(units, rules, shapes)
@@ -348,22 +337,9 @@ def contract_to(
 ) -> tuple[Ints, bool]:
     """Contract `graph` to `target` groups.
 
-    Parameters
-    ----------
-    graph
-        The graph; its nodes stay whole.
-    share
-        Share of each node in the work; f64[n].
-    target
-        Number of groups to reach, at least 1.
-    max_share
-        Work that a group may hold besides its heaviest node.
-
-    Returns
-    -------
-    tuple
-        Label of each node, i64[n]; the graph of labels is acyclic. And whether there are more
-        than `target` labels because no two groups may be joined any more.
+    `share`: share of each node in the work, f64[n]; `max_share`: what a group may hold besides its
+    heaviest node. Returns the label of each node, i64[n], of which the graph is acyclic, and
+    whether there are more than `target` because no two groups may be joined any more.
     """
     level = _first_level(graph, share)
     label = np.arange(graph.n, dtype=np.int64)

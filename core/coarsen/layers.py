@@ -211,19 +211,9 @@ def join_layers(
 ) -> tuple[Ints, list[Path]]:
     """Join groups of one layer, device classes and pass.
 
-    Parameters
-    ----------
-    graph, clustering
-        The graph and its groups so far; their quotient is acyclic.
-    paths
-        Layer of each node; () for none. What stays without one after `fill_gaps` stays as it
-        is.
-
-    Returns
-    -------
-    tuple
-        New label of each node, i64[n], and the layer of each old group: that of most of its
-        members, of the earliest among equals.
+    The quotient of the groups so far is acyclic. `paths`: layer of each node, () for none; what
+    stays without one after `fill_gaps` stays as it is. Returns the new label of each node, i64[n],
+    and the layer of each old group: that of most of its members, of the earliest among equals.
     """
     paths = fill_gaps(graph, paths)
     layer_of: list[Path] = []

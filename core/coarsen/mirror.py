@@ -34,12 +34,7 @@ def twins_of(nodes: Sequence[Mapping[str, Any]]) -> Ints | None:
 def mirrored(graph: Graph, twins: Ints, found: Coarsening) -> Coarsening:
     """Groups of a graph, from those of its forward pass.
 
-    Parameters
-    ----------
-    twins
-        See `twins_of`.
-    found
-        Groups of the nodes that are not of the backward pass, in their order.
+    `found`: groups of the nodes that are not of the backward pass; `twins`: see `twins_of`.
     """
     before = found.clustering
     label = np.full(graph.n, ALONE, dtype=np.int64)
@@ -67,12 +62,7 @@ def mirrored_units(
 ) -> tuple[Ints, tuple[str, ...]]:
     """Units of a graph, each a position of one of its nodes, and the rule at that position.
 
-    Parameters
-    ----------
-    twins
-        See `twins_of`.
-    unit, rules
-        The same of the forward pass, by positions in that.
+    `unit`, `rules`: the same of the forward pass, by positions in that; `twins`: see `twins_of`.
     """
     early = np.flatnonzero(~graph.backward)
     own = np.arange(graph.n, dtype=np.int64)

@@ -32,16 +32,8 @@ def spread(times: Floats, counts: Floats) -> tuple[float, Floats]:
     loads, and move every unit to the class where it weighs least. This is the Lagrangian dual
     of spreading units over devices in fractions; one class needs no search.
 
-    Parameters
-    ----------
-    times
-        f64[C, g], seconds; inf: unsupported.
-    counts
-        f64[C], devices of each class.
-
-    Returns
-    -------
-    (bound, weight of a device of each class: f64[C])
+    `times`: f64[C, g], inf: unsupported; `counts`: f64[C], devices of each class. Returns the bound
+    and the weight of a device of each class, f64[C].
     """
     weights = np.full(len(counts), 1 / counts.sum())
     units = np.arange(times.shape[1])

@@ -39,17 +39,6 @@ def make_latency_plan(
 ) -> Plan:
     """Price a split by the latency of one sample.
 
-    Parameters
-    ----------
-    latency
-        The problem as the solvers see it.
-    split
-        Blocks, or a placement, as `options.execution` says.
-    bound, bound_method
-        A proven lower bound, and the argument for it.
-    learned
-        The policy that made the split, if one did.
-
     Raises
     ------
     FormatError

@@ -64,13 +64,7 @@ class SplitProblem:
 
     @cached_property
     def machine(self) -> Machine:
-        """The single devices, and what a transfer between two of them takes.
-
-        Raises
-        ------
-        FormatError
-            A link names a device that is not there, or two devices are not connected.
-        """
+        """The single devices, and what a transfer between two of them takes; see `machine_of`."""
         return machine_of(self.devices, self.links)
 
     def plan(self, blocks: list[Block]) -> Plan:

@@ -53,14 +53,8 @@ def cut_into_parts(graph: Graph, units: Clustering, stage_of: Ints, place: Ints)
     """Part of each unit: what runs in one go; i64[g], numbers from 0.
 
     Parts wait for each other without a circle, and those of one stage run one after the other.
-    An ordered split has one part a stage.
-
-    Parameters
-    ----------
-    stage_of
-        i64[g], stage of each unit, numbers from 0.
-    place
-        i64[g], ascending in the order in which each stage runs its units.
+    An ordered split has one part a stage. `stage_of`: i64[g], stage of each unit, numbers from 0;
+    `place`: i64[g], ascending in the order in which each stage runs its units.
     """
     tail, head = graph.edges
     pairs = distinct(units.label[tail] * units.g + units.label[head])

@@ -129,12 +129,8 @@ QUANTISED = "quantised-"
 def family_of(op: str, inputs: Sequence[Shape], known: Sequence[bool], output: Shape) -> str:
     """The family of an operator; empty where it has none.
 
-    Parameters
-    ----------
-    inputs, output
-        Shapes of what it reads, and of what it writes first.
-    known
-        Which inputs are weights, or constants.
+    `inputs`, `output`: shapes of what it reads, and of what it writes first; `known`: which inputs
+    are weights, or constants.
     """
     family = FAMILY.get(op, "")
     if family == "conv":

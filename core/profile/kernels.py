@@ -136,16 +136,8 @@ def kernels_of(
 ) -> Kernels:
     """Kernels of a graph.
 
-    Parameters
-    ----------
-    tensors
-        Records of the stream, for their shapes.
-    label
-        Kernel of each node, 0..q-1.
-    rules
-        Fusion rule of each kernel, empty for none.
-    constant
-        bool[m], tensors that are known before the model runs.
+    `tensors`: records, for their shapes; `label`: kernel of each node, 0..q-1; `rules`: fusion rule
+    of each kernel, empty for none; `constant`: bool[m], known before the model runs.
     """
     shapes: list[Shape] = [r.get("shape") for r in tensors]
     known = constant.tolist()

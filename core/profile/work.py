@@ -58,17 +58,10 @@ def work_of(
 ) -> Work:
     """Gather the work of the nodes of a stream.
 
-    Parameters
-    ----------
-    graph
-        Graph of the stream; `nodes` and `tensors` are its records, in the same order.
-
-    Notes
-    -----
-    Nodes of weights alone (`weight_only`) have no work: they run before the first sample.
-    A node computes in the type of its first floating-point output, else of its first
-    floating-point input, else float32; products of quantised operands in int8. A node
-    without `bytes` moves each of its tensors once.
+    Records and graph are in the same order. Nodes of weights alone (`weight_only`) have no work:
+    they run before the first sample. A node computes in the type of its first floating-point
+    output, else of its first floating-point input, else float32; products of quantised operands in
+    int8. A node without `bytes` moves each of its tensors once.
     """
     flop = np.array([r.get("flop", np.nan) for r in nodes], dtype=np.float64)
     moved = np.array([r.get("bytes", np.nan) for r in nodes], dtype=np.float64)
