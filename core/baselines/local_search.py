@@ -20,6 +20,15 @@ from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 
+RESTARTS = 10
+"""The paper's number."""
+
+MAX_TRIALS = 200_000_000
+"""Reassignments that a call may try at effort 1, about two minutes; each restart has its share."""
+
+CHUNK = 300_000
+"""Reassignments between two questions whether to stop."""
+
 
 class Moves(NamedTuple):
     """Arrays of the problem: `n` items, `p` nets, `K` slots, `P` passes.
@@ -229,16 +238,6 @@ def descend(m, part, limit):  # type: ignore[no-untyped-def]
         if best_item < 0:
             return excess, value, trials
         part[best_item] = best_slot
-
-
-RESTARTS = 10
-"""The paper's number."""
-
-MAX_TRIALS = 200_000_000
-"""Reassignments that a call may try at effort 1, about two minutes; each restart has its share."""
-
-CHUNK = 300_000
-"""Reassignments between two questions whether to stop."""
 
 
 def local_search(

@@ -33,6 +33,14 @@ from dnnp.formats.workloads.scotch import read_mapping, write_graph
 TOTAL = 2**29
 """Sum of the integer weights: twice that, for both ends of edges, fits 32 bits."""
 
+PROGRAMS = ("scotch_gpart", "gpart")
+"""Names of the program: Debian's package scotch adds the prefix, Scotch itself does not."""
+
+TIME_LIMIT_S = 300.0
+"""Seconds after which the program is ended."""
+
+POLL_S = 0.05
+
 
 @dataclass(frozen=True, eq=False)
 class PartGraph:
@@ -141,15 +149,6 @@ def _whole(weights: Floats) -> Ints:
     if not total > 0:
         return np.zeros(len(weights), dtype=np.int64)
     return np.rint(weights * (TOTAL / total)).astype(np.int64)
-
-
-PROGRAMS = ("scotch_gpart", "gpart")
-"""Names of the program: Debian's package scotch adds the prefix, Scotch itself does not."""
-
-TIME_LIMIT_S = 300.0
-"""Seconds after which the program is ended."""
-
-POLL_S = 0.05
 
 
 def scotch(

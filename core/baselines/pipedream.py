@@ -50,6 +50,15 @@ from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.slicing.orders import ORDERS
 
+IDLE = 0.01
+"""A node that takes no more than this share of the mean work computes nothing worth placing."""
+
+SMALL = 0.05
+"""A tensor that costs no more than this share of the largest transfer makes no branching."""
+
+MAX_STEPS = 500_000_000
+"""Stages times ways to run them that the programs may try; a second or two."""
+
 
 class Chain(NamedTuple):
     """A line of `n` items as the program reads it; `C` classes, `o` ways to run a stage."""
@@ -418,13 +427,6 @@ def _cover(
     return _traced(best, came, how, 0, n, ways, counts)
 
 
-IDLE = 0.01
-"""A node that takes no more than this share of the mean work computes nothing worth placing."""
-
-SMALL = 0.05
-"""A tensor that costs no more than this share of the largest transfer makes no branching."""
-
-
 def contract_branches(items: Items, line: Line) -> Items:
     """Join the items of each branching, and idle side leaves to the item they hang on.
 
@@ -536,10 +538,6 @@ def _renumbered(items: Items, label: Ints) -> Items:
     a, b = new[items.tail], new[items.head]
     pairs = distinct(a[a != b] * count + b[a != b])
     return Items(label=new[items.label], count=count, tail=pairs // count, head=pairs % count)
-
-
-MAX_STEPS = 500_000_000
-"""Stages times ways to run them that the programs may try; a second or two."""
 
 
 def pipedream(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:

@@ -75,6 +75,41 @@ MOST_MESSAGES = 16_384
 SURE = 2.0
 """In place of a number drawn between 0 and 1: take the likeliest device."""
 
+PENALTY = 2.0
+"""Cost, in units of `Ground.unit`, of exceeding the memory by all that a device has; the authors
+take two seconds a gigabyte."""
+
+BATCH = 4
+"""Episodes between two steps of the weights; the authors have four to eight workers."""
+
+REMEMBERED = 10
+"""Batches that the baseline is the mean of."""
+
+RATE, LAST_RATE = 5e-3, 5e-4
+"""Of Adam (Kingma and Ba 2015), at first and at last."""
+
+SPREAD = 0.01
+"""Weight of the entropy at first; at last it is 0."""
+
+STEEPEST = 1.25
+"""Norm that slopes are cut to."""
+
+WORK = 240_000_000
+"""Tasks that are scheduled in episodes of training at effort 1."""
+
+MESSAGES = 170
+"""Cost of the messages of a group in a step, in tasks."""
+
+LEAST, MOST = 8 * BATCH, 4096
+"""Episodes at effort 1, whatever the size."""
+
+ROUNDS = 8
+"""In which the policy is applied, from the same placement: first always to the likeliest device,
+then to those that are drawn. The best placement on the way is the answer."""
+
+REPAIRED = "placeto-repaired"
+"""Name of what stands in where no placement that was tried fits the memory."""
+
 
 @contextmanager
 def pytorch() -> Iterator[Any]:
@@ -367,42 +402,6 @@ class Network:
             gains = torch.from_numpy(gain.reshape(-1)[some])
             ((chosen * gains).sum() + spread * entropy).backward()
         return np.array(self.flat.grad.numpy())
-
-
-PENALTY = 2.0
-"""Cost, in units of `Ground.unit`, of exceeding the memory by all that a device has; the authors
-take two seconds a gigabyte."""
-
-BATCH = 4
-"""Episodes between two steps of the weights; the authors have four to eight workers."""
-
-REMEMBERED = 10
-"""Batches that the baseline is the mean of."""
-
-RATE, LAST_RATE = 5e-3, 5e-4
-"""Of Adam (Kingma and Ba 2015), at first and at last."""
-
-SPREAD = 0.01
-"""Weight of the entropy at first; at last it is 0."""
-
-STEEPEST = 1.25
-"""Norm that slopes are cut to."""
-
-WORK = 240_000_000
-"""Tasks that are scheduled in episodes of training at effort 1."""
-
-MESSAGES = 170
-"""Cost of the messages of a group in a step, in tasks."""
-
-LEAST, MOST = 8 * BATCH, 4096
-"""Episodes at effort 1, whatever the size."""
-
-ROUNDS = 8
-"""In which the policy is applied, from the same placement: first always to the likeliest device,
-then to those that are drawn. The best placement on the way is the answer."""
-
-REPAIRED = "placeto-repaired"
-"""Name of what stands in where no placement that was tried fits the memory."""
 
 
 class Seen(NamedTuple):

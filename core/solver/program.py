@@ -24,6 +24,9 @@ which cannot tell a limit from a value that close to it."""
 Row = tuple[list[int], list[float], str, float]
 """Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
 
+OPTIMAL, LIMIT, INFEASIBLE = range(3)
+"""Status codes of scipy; there are others."""
+
 
 def fails_empty(sense: str, bound: float) -> bool:
     """True if a row without columns cannot hold."""
@@ -79,10 +82,6 @@ class Outcome:
     """Why it failed, or what is missing."""
     duals: tuple[float, ...] | None = None
     """Of each row, where the program has no integers."""
-
-
-OPTIMAL, LIMIT, INFEASIBLE = range(3)
-"""Status codes of scipy; there are others."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,18 @@ ORIGIN = -1
 NEVER = -1
 """Stands for a flag that is always 0."""
 
+NEWS = "news"
+"""Status of an outcome that is not the last one."""
+
+TICKS = 2**30
+"""Ticks that the upper limit has where times are not multiples of a number."""
+
+MOST_TICKS = 2**36
+"""Most ticks where they are."""
+
+WEIGHTS = 2**40
+"""The largest weight of a constraint with fractions is scaled to this."""
+
 
 class After(NamedTuple):
     """`later` >= `earlier` + terms, if all `given` flags are 1."""
@@ -184,19 +196,6 @@ class Model:
         count = sum(2 + len(a.terms) + len(a.given) for a in self.afters)
         count += sum(len(row.flags) for row in self.rows)
         return count + 3 * sum(len(lane) for lane in self.lanes)
-
-
-NEWS = "news"
-"""Status of an outcome that is not the last one."""
-
-TICKS = 2**30
-"""Ticks that the upper limit has where times are not multiples of a number."""
-
-MOST_TICKS = 2**36
-"""Most ticks where they are."""
-
-WEIGHTS = 2**40
-"""The largest weight of a constraint with fractions is scaled to this."""
 
 
 @dataclass

@@ -52,6 +52,16 @@ MAX_ENTRIES = 2_000_000
 COARSE = 4.0
 """A reference this many times the value found is too coarse for the bound."""
 
+S = TypeVar("S")
+
+HASTE = 2.0
+"""No further program is written in less time than this many times that of the one before."""
+
+KILL_S = 2.0
+"""Time after its limit at which a solver is killed."""
+
+SHARE = 0.8
+
 
 class Slices:
     """Slices of one solver, `cbc` or `highs`, in one process."""
@@ -142,13 +152,6 @@ def missing(solver: str, reason: str) -> str:
     if reason.startswith("highspy"):
         fault = f"cannot be called: {reason} does not export its C functions, 1.9 to 1.15 do"
     return f"the solver HiGHS {fault}: pip install 'dnnp[highs]'"
-
-
-S = TypeVar("S")
-
-
-HASTE = 2.0
-"""No further program is written in less time than this many times that of the one before."""
 
 
 class Best(Generic[S]):
@@ -329,12 +332,6 @@ def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
         if outcome.status == "failed" or not slices.process.alive:
             return False
     return True
-
-
-KILL_S = 2.0
-"""Time after its limit at which a solver is killed."""
-
-SHARE = 0.8
 
 
 def ask(

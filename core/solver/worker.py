@@ -27,6 +27,12 @@ from typing import Any
 from dnnp.core.solver.program import Outcome, Program, Row, solve_sparse
 from dnnp.core.solver.scheduling_model import NEWS, CpProgram
 
+GAP = 1e-9
+"""Absolute gap at which a solver may stop; programs are scaled to about 1."""
+
+PARENT_CHECK_S = 2.0
+"""Interval between checks for a dead parent, should its end of the socket live on."""
+
 
 def solve_cpsat(
     tell: Callable[[Outcome], None],
@@ -106,13 +112,6 @@ def _cpsat_model(program: CpProgram, hint: Sequence[int] | None) -> tuple[Any, l
             model.add_hint(variable, value)
     model.minimize(variables[0])
     return model, variables
-
-
-GAP = 1e-9
-"""Absolute gap at which a solver may stop; programs are scaled to about 1."""
-
-PARENT_CHECK_S = 2.0
-"""Interval between checks for a dead parent, should its end of the socket live on."""
 
 
 def solve(

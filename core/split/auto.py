@@ -76,6 +76,15 @@ more there are."""
 START_EFFORT = 0.1
 """Effort of the search for a split to start from, of the effort asked for."""
 
+PLANNED = 0.7
+"""With links: share of the work, and of the time, before the searches that heed them."""
+
+LINKS = "links"
+"""Name of these searches, in records."""
+
+SLICING_S = 10.0
+"""Time limit of the slicing that stands in for a method which found nothing in its time."""
+
 
 def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Find an ordered split by one search after the other, until value and bound meet.
@@ -227,13 +236,6 @@ def _two_stages(best: _Best, run: Run) -> None:
     best.take(claim.blocks, value, "exact", run)
 
 
-PLANNED = 0.7
-"""With links: share of the work, and of the time, before the searches that heed them."""
-
-LINKS = "links"
-"""Name of these searches, in records."""
-
-
 def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
     """Split a graph over devices that links join.
 
@@ -259,13 +261,15 @@ def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
     run.tell(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
     if planned <= found.bound * (1 + ROUNDING):
         return replace(found, blocks=blocks)
-    better, bound = _heeding(problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0))
+    better, bound = _over_links(
+        problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0)
+    )
     if problem.value(better) < planned * (1 - ROUNDING):
         return Solution(better, bound, LINKS)
     return replace(found, blocks=better, bound=bound)
 
 
-def _heeding(
+def _over_links(
     problem: SplitProblem, blocks: list[Block], bound: float, asked: Request, run: Run
 ) -> tuple[list[Block], float]:
     """A split that heeds links, no worse than the one given, and the larger bound."""
@@ -332,10 +336,10 @@ def solve(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     def instead() -> Solution | None:
         if kept.split is not None:
             return Solution(kept.split, method=kept.method)
-        return _rather(problem, asked, run)
+        return _stand_in(problem, asked, run)
 
     try:
-        found = beside(lambda: _found(problem, asked, method, run), run.stop, instead)
+        found = beside(lambda: _by_method(problem, asked, method, run), run.stop, instead)
     except LimitError:
         other = instead() if run.stop() else None
         if other is None:
@@ -355,11 +359,7 @@ def _value(problem: SplitProblem, blocks: list[Block]) -> float:
         return inf
 
 
-SLICING_S = 10.0
-"""Time limit of the slicing that stands in for a method which found nothing in its time."""
-
-
-def _rather(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
+def _stand_in(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
     """Stand in for a method that was stopped before it found anything: by `slice` for one that
     was asked for by name; None: nothing that is found at once fits."""
     from dnnp.core.split.first import FIRST_FIT, first_split
@@ -380,13 +380,13 @@ def _rather(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
     return found
 
 
-def _found(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
+def _by_method(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
     """Run a method; where nothing fits, try other orders of the nodes within the stages."""
     try:
         found: Solution = SPLITS[method].function()(problem, asked, run)
     except (InfeasibleError, LimitError) as error:
         reason = unplaceable_part(problem, asked.validity or "ordered")
-        rescued = None if reason else _softly(problem, asked, run)
+        rescued = None if reason else _in_another_order(problem, asked, run)
         if rescued is None:
             raise reason or error from None
         if asked.method not in ("auto", "exact", "slice"):
@@ -415,7 +415,7 @@ def with_small_peak(
     return with_least_peak(problem.graph, blocks, run=run)
 
 
-def _softly(problem: SplitProblem, asked: Request, run: Run) -> list[Block] | None:
+def _in_another_order(problem: SplitProblem, asked: Request, run: Run) -> list[Block] | None:
     """A split that fits once its stages run in an order of small peak, if one is found.
 
     Every method judges peak memory in the order that it has at hand, so this looks for splits

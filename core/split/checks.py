@@ -11,6 +11,9 @@ from dnnp.core.methods import SPLITS
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.plan import Block, Plan
 
+SAME = 1e-9
+"""Relative difference up to which a stated value is the recomputed one."""
+
 
 def resolved(method: str, validity: str) -> str:
     """The method that does the work, where a split of this validity is asked for."""
@@ -99,10 +102,6 @@ def unplaceable_part(problem: SplitProblem, validity: str) -> InfeasibleError | 
         if reason is not None:
             return reason
     return None
-
-
-SAME = 1e-9
-"""Relative difference up to which a stated value is the recomputed one."""
 
 
 def given_plan(problem: SplitProblem, plan: Plan) -> tuple[list[Block], float]:

@@ -71,7 +71,7 @@ def search_ideals(
     run.stands(value=found.value, bound=min(bound, found.value))
     _tell(found, bound, run)
     if found.value == found.bound == np.inf:
-        raise _why(problem, asked, run)
+        raise _reason(problem, asked, run)
     return found
 
 
@@ -85,7 +85,7 @@ def _tell(found: IdealResult, bound: float, run: Run) -> None:
     )
 
 
-def _why(problem: SplitProblem, asked: Request, run: Run) -> InfeasibleError:
+def _reason(problem: SplitProblem, asked: Request, run: Run) -> InfeasibleError:
     """Why no split fits, as slicing says it; the exact search has proven it."""
     try:
         slice_order(problem, asked, run)

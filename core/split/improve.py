@@ -45,6 +45,38 @@ MOST_ITEMS = 1_000
 PAIR_EFFORT = 0.01
 """Effort for one pair, of the effort asked for; where there is but one it has all."""
 
+LARGE = 10_000
+"""Units from which a graph is split by levels, and not searched through windows."""
+
+EVOLVED_ITEMS = 2_000_000
+"""Items that are put in order by evolution at effort 1, over all its orders."""
+
+LEAST_GENERATIONS = 5
+"""Evolution is not worth its while for fewer."""
+
+WINDOW_EFFORT = 0.02
+"""Effort of one window search, of the effort asked for."""
+
+WIDTHS = (6, 10)
+
+EVOLVED, REFINED = 0.2, 0.9
+"""Shares of the whole work at the ends of evolution, and of annealing; windows are the rest."""
+
+ANNEALED = 0.95
+"""Share of annealing in what is done to refine a split."""
+
+COARSEST = 1_000
+"""Units at which coarsening ends."""
+
+LEVEL_RATIO = 1.8
+"""Levels that are less coarse than the one before by this factor are searched; others not."""
+
+UNITS_PER_DEVICE = 8
+"""A pair may have at most this part of a device's share of the work."""
+
+LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
+"""Effort of a level and of the graph itself, of the effort asked for."""
+
 
 def resplit(problem: SplitProblem, blocks: list[Block], run: Run = PLAIN) -> list[Block]:
     """Split pairs of stages anew; the largest load does not grow, memory aside.
@@ -162,39 +194,6 @@ class _Pairs:
         met = np.bincount(self.net[inside[line.pins]], minlength=len(line.source))
         paid = (met > 0) & ((met < np.diff(line.pin_ptr)) | line.always)
         return float(line.work[row, inside].sum() + line.cost[row, paid].sum())
-
-
-LARGE = 10_000
-"""Units from which a graph is split by levels, and not searched through windows."""
-
-EVOLVED_ITEMS = 2_000_000
-"""Items that are put in order by evolution at effort 1, over all its orders."""
-
-LEAST_GENERATIONS = 5
-"""Evolution is not worth its while for fewer."""
-
-WINDOW_EFFORT = 0.02
-"""Effort of one window search, of the effort asked for."""
-
-WIDTHS = (6, 10)
-
-EVOLVED, REFINED = 0.2, 0.9
-"""Shares of the whole work at the ends of evolution, and of annealing; windows are the rest."""
-
-ANNEALED = 0.95
-"""Share of annealing in what is done to refine a split."""
-
-COARSEST = 1_000
-"""Units at which coarsening ends."""
-
-LEVEL_RATIO = 1.8
-"""Levels that are less coarse than the one before by this factor are searched; others not."""
-
-UNITS_PER_DEVICE = 8
-"""A pair may have at most this part of a device's share of the work."""
-
-LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
-"""Effort of a level and of the graph itself, of the effort asked for."""
 
 
 def refined(

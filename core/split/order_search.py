@@ -33,6 +33,15 @@ MOST_KEYS = 500_000_000
 Fitness = Callable[[Floats], Floats]
 """Values of the rows of f64[c, n], each row a chromosome; less is better."""
 
+BATCH_ITEMS = 50_000
+"""Items that are put in order between two questions whether to stop."""
+
+SLOWER = 25
+"""Fewer of them where orders are not valued by compiled code alone."""
+
+MOST_BATCH = 1_024
+"""Orders between two such questions, at most."""
+
 
 def brkga(fitness: Fitness, n: int, how: Evolution, run: Run = PLAIN) -> tuple[Floats, float]:
     """Evolve `n` keys in [0, 1): the best chromosome f64[n] and its value.
@@ -68,16 +77,6 @@ def brkga(fitness: Fitness, n: int, how: Evolution, run: Run = PLAIN) -> tuple[F
         values = np.concatenate([values[: how.kept], fitness(fresh)])
     best = int(values.argmin())
     return keys[best], float(values[best])
-
-
-BATCH_ITEMS = 50_000
-"""Items that are put in order between two questions whether to stop."""
-
-SLOWER = 25
-"""Fewer of them where orders are not valued by compiled code alone."""
-
-MOST_BATCH = 1_024
-"""Orders between two such questions, at most."""
 
 
 class OrderSpace:

@@ -22,6 +22,25 @@ from dnnp.core.model.graph import ACTIVATION, INPUT, Floats, Graph, Ints, csr, c
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 
+ROUNDS = 100
+"""Orders that are varied for each node at most, from either end."""
+
+IN_CACHE = 20_000
+"""Nodes and tensors up to which making one order takes the time of as many visits."""
+
+LEAST, LEAST_NEWEST, GIVEN, NEWEST = range(4)
+"""Rules for the next node: the one that grows live bytes least, earlier or newer ones first among
+equals; or else, unless some node grows nothing, the earliest or the newest ready one."""
+
+MAX_CLOSURE = 5_000
+"""Nodes up to which all paths are looked at."""
+
+WORK = 25_000_000
+"""Visits of nodes and tensors that one block may cost at effort 1."""
+
+KEPT_BLOCKS = 4
+"""Blocks up to which each has the work of one to itself."""
+
 
 class Steps(NamedTuple):
     """`n` nodes, numbered in some topological order, and `t` tensors; CSR rows."""
@@ -193,20 +212,6 @@ def largest_step(steps: Steps, start: float) -> float:
     read = np.bincount(reader[counted], weights=steps.size[steps.reads[counted]], minlength=n)
     end = held + float(steps.size[~entered & steps.stays].sum())
     return float(max(start, end, (held + read + steps.made).max(initial=0.0)))
-
-
-ROUNDS = 100
-"""Orders that are varied for each node at most, from either end."""
-
-IN_CACHE = 20_000
-"""Nodes and tensors up to which making one order takes the time of as many visits."""
-
-LEAST, LEAST_NEWEST, GIVEN, NEWEST = range(4)
-"""Rules for the next node: the one that grows live bytes least, earlier or newer ones first among
-equals; or else, unless some node grows nothing, the earliest or the newest ready one."""
-
-MAX_CLOSURE = 5_000
-"""Nodes up to which all paths are looked at."""
 
 
 class Segment:
@@ -471,13 +476,6 @@ def _must(steps, held):  # type: ignore[no-untyped-def]
                 rest >>= one
                 b += 1
     return need
-
-
-WORK = 25_000_000
-"""Visits of nodes and tensors that one block may cost at effort 1."""
-
-KEPT_BLOCKS = 4
-"""Blocks up to which each has the work of one to itself."""
 
 
 class PeakOrder(NamedTuple):

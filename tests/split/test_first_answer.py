@@ -67,7 +67,7 @@ def small() -> SplitProblem:
 def test_every_method(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnnp.core.split.auto._found", endless)
+    monkeypatch.setattr("dnnp.core.split.auto._by_method", endless)
     problem, said = small(), list[str]()
     found = solve(problem, Request(method=method), replace(STOPPED, warn=said.append))
     assert 0 < found.bound <= problem.value(found.blocks)
@@ -114,7 +114,7 @@ def test_what_was_found_comes_before_the_first_answer(
         run.keep(better, problem.value(better), "slice")
         endless()
 
-    monkeypatch.setattr("dnnp.core.split.auto._found", search)
+    monkeypatch.setattr("dnnp.core.split.auto._by_method", search)
     found = solve(problem, Request(), STOPPED)
     assert (found.method, problem.value(found.blocks)) == ("slice", problem.value(better))
 
@@ -208,7 +208,7 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
     def search(*_: object) -> None:
         raise LimitError("nothing was found")
 
-    monkeypatch.setattr("dnnp.core.split.auto._found", search)
+    monkeypatch.setattr("dnnp.core.split.auto._by_method", search)
     with pytest.raises(LimitError, match="nothing was found"):
         solve(small(), Request(), STOPPED)
 

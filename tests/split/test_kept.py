@@ -139,7 +139,7 @@ def test_a_split(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         ended()
         return Solution(poor, 4.1)
 
-    monkeypatch.setattr("dnnp.core.split.auto._found", search)
+    monkeypatch.setattr("dnnp.core.split.auto._by_method", search)
     found = solve(problem, Request(method="brkga"), stopped_after_a_while())
     assert (problem.value(found.blocks), found.bound, found.method) == (7.0, 4.5, "slice")
 

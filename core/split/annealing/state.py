@@ -34,6 +34,9 @@ IN, WORK, OUT = range(3)
 NET, SIZE, COLUMN, SOURCE = range(4)
 """Columns of `AnnealArrays.hooks`."""
 
+CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
+"""Entries of `AnnealMemory.mix`."""
+
 
 class AnnealArrays(NamedTuple):
     """Arrays of the problem: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
@@ -368,10 +371,6 @@ def measure(live, state):  # type: ignore[no-untyped-def]
         # Items without memory of their own may still hold what they read.
         held[d, 0] += held[d, 2]
         state.ratio[d] = held[d, 0] / state.used[d] if state.used[d] > 0.0 else 1.0
-
-
-CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
-"""Entries of `AnnealMemory.mix`."""
 
 
 class AnnealMemory(NamedTuple):

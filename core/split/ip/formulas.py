@@ -62,6 +62,8 @@ CLOSE = 1e-9
 Rule = Callable[[Ints], float]
 """Value of a column, given the block of every cell."""
 
+MIDDLE = 2
+
 
 class Sum(NamedTuple):
     """A weighted sum of columns, and a constant."""
@@ -339,9 +341,6 @@ class Pipeline:
                 self.formulas.not_below(y, row[-1])
             row.append(y)
         return row
-
-
-MIDDLE = 2
 
 
 class Kind(NamedTuple):

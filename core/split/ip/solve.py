@@ -37,6 +37,9 @@ from dnnp.core.split.ip.task import Place, Task, cells_of, item_of_node, storage
 from dnnp.core.split.ip.throughput import Cut, Draft, by_work, entries, formulate
 from dnnp.core.split.peak import with_least_peak
 
+PEAK_EFFORT = 0.2
+"""Effort for the order of the nodes in the stages of a solution."""
+
 
 def best_split(problem: SplitProblem, validity: str) -> Best[list[Block]]:
     """The best split of a problem so far, of those with a validity; none yet."""
@@ -161,10 +164,6 @@ def _refuse(problem: SplitProblem, validity: str, solver: str) -> None:
         raise UsageError(
             "the integer programs know no clusters of devices; the method 'exact' does"
         )
-
-
-PEAK_EFFORT = 0.2
-"""Effort for the order of the nodes in the stages of a solution."""
 
 
 class Loop(SliceSearch[list[Block]]):

@@ -59,7 +59,7 @@ class OrderProblem(NamedTuple):
     """f64[p]."""
 
 
-def order_problem(line: Line, comm: str, *, weighted: bool = True) -> OrderProblem:
+def order_problem(line: Line, comm: str, *, weighted: bool) -> OrderProblem:
     """The items of a line, to be put in other orders; slicing heeds its first class only.
 
     `weighted` says whether an edge weighs the time to move the tensors on it, or 1.
@@ -378,11 +378,11 @@ def values_of_rows(problem, layout, goal, priorities, below, reject, values):  #
 def values_of_orders(
     problem: OrderProblem,
     priorities: Floats,
-    goal: int = SLICING,
-    below: float = np.inf,
+    goal: int,
+    below: float,
     *,
-    reject: bool = False,
-    threads: int = 0,
+    reject: bool,
+    threads: int,
 ) -> Floats:
     """Value of the order of each row of priorities, f64[c]; the same for any number of threads.
 

@@ -10,6 +10,9 @@ import numpy as np
 from dnnp.core.cost.items import Items
 from dnnp.core.model.graph import Ints, csr
 
+PUBLISHED = "published"
+"""Name of the order of the 2020 paper's programs."""
+
 
 def kahn_order(items: Items) -> Ints:
     """Kahn order with the least item first (MTPP Algorithm 3 with node order as priority)."""
@@ -89,6 +92,3 @@ ORDERS: dict[str, Callable[[Items], Ints]] = {
     "dfs-reverse": _reversed(dfs_order),
 }
 """Those that methods choose from."""
-
-PUBLISHED = "published"
-"""Name of the order of the 2020 paper's programs."""

@@ -37,6 +37,9 @@ from dnnp.core.model.search_context import PLAIN, Run
 MAX_HELD = 50_000_000
 """Intervals whose memory is kept between sweeps; 8 bytes each."""
 
+MAX_STATES = 50_000_000
+"""Items times mixes of device classes; 24 bytes each."""
+
 
 class SweepProblem(NamedTuple):
     """Arrays that the kernels read. Classes are reordered: the last one is minimised."""
@@ -344,10 +347,6 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
             rest -= total[r]
             rest_out -= out[r]
     return above
-
-
-MAX_STATES = 50_000_000
-"""Items times mixes of device classes; 24 bytes each."""
 
 
 @dataclass(frozen=True)
