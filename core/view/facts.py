@@ -52,11 +52,6 @@ class Part:
     measured_s: float | None
     """Its load in the last run of the pipeline; None: there is none."""
 
-    def heaviest(self, most: int) -> list[tuple[int, float]]:
-        """The units that take the longest, and their times; equals by position."""
-        chosen = np.argsort(-self.times, kind="stable")[:most]
-        return list(zip(self.units[chosen].tolist(), self.times[chosen].tolist(), strict=True))
-
 
 @dataclass(frozen=True, eq=False)
 class Facts:

@@ -80,6 +80,15 @@ def text_chart(
     return [*lines, shown]
 
 
+def schedule_words(record: Record, seconds: bool) -> str:
+    """Describe a schedule in one line."""
+    return (
+        f"{record['micro_batches']} micro-batches by {record['method']}: "
+        f"{shown_time(record['makespan_s'], seconds)}, bound "
+        f"{shown_time(record['bound_s'], seconds)}, bubble {shown_share(record['bubble'])}"
+    )
+
+
 def schedule_picture(record: Record, blocks: Sequence[Record], seconds: bool) -> Drawn:
     """The schedule as a picture; what comes after `MOST_SHOWN` blocks is left out, and said."""
     shown, units = list(blocks)[:MOST_SHOWN], record["units"]
@@ -108,11 +117,7 @@ def schedule_picture(record: Record, blocks: Sequence[Record], seconds: bool) ->
     kinds = [kind for kind in COLORS if any(p["kind"] == kind for p in record["passes"])]
     y = HEAD + ROW * len(units) + 20
     body += legend([(COLORS[kind], kind) for kind in kinds], left, y)
-    text = (
-        f"{record['micro_batches']} micro-batches by {record['method']}: "
-        f"{shown_time(record['makespan_s'], seconds)}, bound "
-        f"{shown_time(record['bound_s'], seconds)}, bubble {shown_share(record['bubble'])}"
-    )
+    text = schedule_words(record, seconds)
     if len(shown) < len(blocks):
         text += f"; the first {len(shown)} of {len(blocks)} blocks"
     body.append(label(6, 16, text, 12, extra=BOLD, width=left + wide - 12))

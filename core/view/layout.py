@@ -11,6 +11,7 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -151,21 +152,12 @@ def lay_out(level: Sequence[float], edges: Edges) -> Layout:
     for sweep in range(2 * SWEEPS):
         near = up if sweep % 2 == 0 else down
         for members in rows if sweep % 2 == 0 else rows[::-1]:
-            wanted = {v: _middle([x[u] for u in near[v]], x[v]) for v in members}
+            wanted = {v: median([x[u] for u in near[v]] or [x[v]]) for v in members}
             members.sort(key=lambda v: (wanted[v], v))
             _place(members, [wanted[v] for v in members], x)
     left = min(x, default=0.0)
     places = [value - left for value in x]
     return Layout(places, row, max(places, default=0.0) + 1, len(rows))
-
-
-def _middle(values: list[float], otherwise: float) -> float:
-    """The median."""
-    if not values:
-        return otherwise
-    values.sort()
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
 def _place(members: Sequence[int], wanted: Sequence[float], x: list[float]) -> None:

@@ -34,7 +34,7 @@ from dnnp.core.view.facts import (
     shared_words,
     working,
 )
-from dnnp.core.view.gantt import COLORS, MARKS
+from dnnp.core.view.gantt import COLORS, MARKS, schedule_words
 from dnnp.core.view.layout import Box, boxes_of, edges_of, heaviest, lay_out, levels_of
 from dnnp.core.view.svg import FILLS
 from dnnp.core.view.tables import runs
@@ -425,12 +425,7 @@ def _runs(facts: Facts, data: dict[str, Any]) -> list[str]:
     keys = ""
     if record is not None:
         title = "Schedule"
-        text = (
-            f"{record['micro_batches']} micro-batches by {record['method']}: "
-            f"{shown_time(record['makespan_s'], facts.seconds)}, bound "
-            f"{shown_time(record['bound_s'], facts.seconds)}, bubble "
-            f"{shown_share(record['bubble'])}"
-        )
+        text = schedule_words(record, facts.seconds)
         if len(facts.stream.get("block")) > MOST_BLOCKS:
             text += f"; the first {MOST_BLOCKS} blocks"
         held = {one["kind"] for one in record["passes"]}

@@ -1,0 +1,1 @@
+"""Costs of nodes and groups: by formula, by measuring, from files."""
