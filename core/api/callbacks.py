@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -38,6 +39,23 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Shown:
+    """Shows the best that is known, whatever a step says last."""
+
+    def __init__(self, bar: Bar, doing: str = "") -> None:
+        from dnnp.core.model.search_context import Standing
+
+        self._bar = bar
+        self._known = Standing(doing)
+        self._one_at_a_time = allocate_lock()
+
+    def take(self, standing: Standing) -> None:
+        """Told where a step stands, by any thread."""
+        with self._one_at_a_time:
+            self._known = standing.after(self._known)
+            self._bar.update(self._known)
 
 
 class Caller:

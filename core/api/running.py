@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import Caller, open_source
+from dnnp.callbacks import Caller, Shown, open_source
+from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import Plan, Stage
@@ -22,7 +23,7 @@ from dnnp.core.runtime.model.weights import Weights, random_weights, shard_weigh
 from dnnp.core.runtime.pipeline.prepare import Pipeline, count_sessions, open_pool, prepare
 from dnnp.core.runtime.pipeline.schedule_orders import Program
 from dnnp.core.runtime.pipeline.sources import RunCallbacks, widest
-from dnnp.core.runtime.report.choice import Offer
+from dnnp.core.runtime.report.choice import REPLICAS, WHOLE, Offer
 from dnnp.core.runtime.report.outcome import NO_FORECAST, Checks, Forecast, Outcome
 from dnnp.core.runtime.report.verify import tolerance_for
 from dnnp.core.runtime.workers.pool import Rules
@@ -38,9 +39,7 @@ from dnnp.formats.stream import Stream
 from dnnp.formats.tensors import write_outputs
 from dnnp.graph import Graph
 from dnnp.options.run import SWEEP, RunOptions
-from dnnp.plans.compare_methods import offer_of
 from dnnp.plans.read import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
-from dnnp.search_run import Shown
 from dnnp.step import function
 
 if TYPE_CHECKING:
@@ -369,3 +368,26 @@ def _warn_of_other_devices(caller: Caller, pipeline: Pipeline) -> None:
             f"the loads were predicted for {', '.join(classes)}, the stages run on "
             f"{provider}: expect other times"
         )
+
+
+def offer_of(plan: Plan, graph: NodeGraph, units: Clustering) -> Offer:
+    """Predict the whole model and its replicas, on the devices that a plan uses.
+
+    Raises
+    ------
+    UsageError
+        The plan is for the latency of one sample.
+    """
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.model.request import Request
+    from dnnp.core.split.ways import whole_blocks
+
+    if plan.objective == "latency":
+        raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
+    problem = SplitProblem(graph, units, plan.devices, plan.options)
+    blocks, reasons = whole_blocks(problem, Request())
+    value = {block.device.name: problem.value([block]) for block in blocks}
+    used = [s.device_class for s in plan.stages for _ in range(s.replicas)]
+    rates = [1 / value[name] if value[name] else 0.0 for name in used if name in value]
+    ruled_out = {} if rates else dict.fromkeys((WHOLE, REPLICAS), "; ".join(reasons))
+    return Offer(len(rates), ruled_out, rates, plan.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,12 +9,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from dnnp.callbacks import Shown
 from dnnp.core.kernels.kernel import interpret_again, is_cold, when_compiling
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.search_context import Run, Standing
+from dnnp.core.model.search_context import Run
 
 if TYPE_CHECKING:
-    from dnnp.callbacks import Bar, Caller
+    from dnnp.callbacks import Caller
     from dnnp.core.methods import Method
 
 FEW = 300
@@ -75,21 +75,6 @@ def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run
     caller.release()
     with bar:
         yield replace(run, watch=Shown(bar, doing).take)
-
-
-class Shown:
-    """Shows the best that is known, whatever a step says last."""
-
-    def __init__(self, bar: Bar, doing: str = "") -> None:
-        self._bar = bar
-        self._known = Standing(doing)
-        self._one_at_a_time = allocate_lock()
-
-    def take(self, standing: Standing) -> None:
-        """Told where a step stands, by any thread."""
-        with self._one_at_a_time:
-            self._known = standing.after(self._known)
-            self._bar.update(self._known)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from dnnp.core.split.ways import (
     with_best_replicas,
 )
 from dnnp.formats.stream import Stream
-from dnnp.plans.compare_methods import offer_of
+from dnnp.running import offer_of
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import header, to_bytes

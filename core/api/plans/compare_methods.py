@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dnnp.callbacks import Caller
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import (
     DnnpError,
     InfeasibleError,
     LimitError,
     UnavailableError,
-    UsageError,
 )
-from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CLOSED, Plan, Tried
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
@@ -25,7 +22,7 @@ from dnnp.core.model.text import counted, shown_time
 from dnnp.options.split import SplitOptions
 
 if TYPE_CHECKING:
-    from dnnp.core.runtime.report.choice import Offer
+    pass
 
 
 WORTH_SAYING = 1.1
@@ -93,28 +90,6 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
             f"{copies} replicas of the whole model fit and are predicted {faster}: "
             f"{shown_time(value, problem.graph.in_seconds)} (--allow-replicas compares them)"
         )
-
-
-def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
-    """Predict the whole model and its replicas, on the devices that a plan uses.
-
-    Raises
-    ------
-    UsageError
-        The plan is for the latency of one sample.
-    """
-    from dnnp.core.runtime.report.choice import REPLICAS, WHOLE, Offer
-    from dnnp.core.split.ways import whole_blocks
-
-    if plan.objective == "latency":
-        raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
-    problem = SplitProblem(graph, units, plan.devices, plan.options)
-    blocks, reasons = whole_blocks(problem, Request())
-    value = {block.device.name: problem.value([block]) for block in blocks}
-    used = [s.device_class for s in plan.stages for _ in range(s.replicas)]
-    rates = [1 / value[name] if value[name] else 0.0 for name in used if name in value]
-    ruled_out = {} if rates else dict.fromkeys((WHOLE, REPLICAS), "; ".join(reasons))
-    return Offer(len(rates), ruled_out, rates, plan.value)
 
 
 STRENGTH = ("free", "convex", "ordered")
