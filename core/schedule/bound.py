@@ -69,12 +69,12 @@ def load_bound(problem: ScheduleProblem) -> float:
     return max(float(problem.load().max(initial=0.0)), _clique(problem))
 
 
-def rate_bound(problem: ScheduleProblem) -> float:
+def rate_bound(problem: ScheduleProblem, known: Residence | None = None) -> float:
     """Least time per micro-batch within `problem.capacity`, whatever the unrolling, s.
 
     `max(load, residence / memory)` (see the module); inf if one block does not fit.
     """
-    bound, held = load_bound(problem), _Held(problem)
+    bound, held = load_bound(problem), known or Residence(problem)
     if held.too_small():
         return math.inf
     for cut, work in zip(held.cut, held.work, strict=True):
@@ -86,12 +86,12 @@ def rate_bound(problem: ScheduleProblem) -> float:
     return bound / problem.unroll
 
 
-def memory_bound(problem: ScheduleProblem, period: float) -> float:
+def memory_bound(problem: ScheduleProblem, period: float, known: Residence | None = None) -> float:
     """No repetend of this period holds less on its fullest unit; `fixed` included.
 
     Residence over the period, rounded up to a multiple of the quantum of all memories of a unit.
     """
-    held = _Held(problem)
+    held = known or Residence(problem)
     least = held.single.copy()
     for cut, work in zip(held.cut, held.work, strict=True):
         left = period - float(cut.sum())
@@ -118,7 +118,7 @@ def makespan_bound(placement: Placement, micro_batches: int) -> float:
     problem = problem_of(placement, min(turns, micro_batches))
     if not problem.b:
         return 0.0
-    held = _Held(problem)
+    held = Residence(problem)
     if held.too_small():
         return math.inf
     u = problem.unroll
@@ -189,7 +189,7 @@ def window(head: Floats, load: Floats, tail: Floats, most_heads: int | None = No
     return best
 
 
-class _Held:
+class Residence:
     """Least memory of units, of a problem and of its contraction if it has one.
 
     Attributes

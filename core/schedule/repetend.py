@@ -25,7 +25,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.schedule.bound import ends, memory_bound, rate_bound
+from dnnp.core.schedule.bound import Residence, ends, memory_bound, rate_bound
 from dnnp.core.schedule.orders.board import OrderField, field_of
 from dnnp.core.schedule.orders.list_schedules import list_schedules, too_many_to_list
 from dnnp.core.schedule.orders.search import (
@@ -147,8 +147,6 @@ def least_memory(
 
     steps = _memory_steps(problem)
     bound = float(floor.max(initial=0.0))
-    if start is not None and worth(start) > bound:
-        bound = min(max(bound, memory_bound(problem, period)), worth(start))
     most = float((problem.fixed + np.abs(problem.memory).sum() * field.periods).max(initial=0.0))
     return closed_in(probe, worth, steps, bound, start, most, meter)
 
@@ -282,7 +280,8 @@ def find_repetend(
     load = float(problem.load().max(initial=0.0))
     # Without times there is no shortest period; any short one will do.
     least = load or TINY * float(problem.delay.sum())
-    rate = rate_bound(problem) * problem.unroll
+    residence = Residence(problem)
+    rate = rate_bound(problem, residence) * problem.unroll
     if math.isfinite(rate):
         least = max(least, rate)
     start, period = (None, math.inf) if known is None else known
@@ -291,7 +290,7 @@ def find_repetend(
             period, start = length, times
     run.stands("shortest period", value=period / problem.unroll, what="period")
     if problem.b > MOST_BLOCKS:
-        return _unproven(problem, start, period, load, meter)
+        return _unproven(problem, residence, start, period, load, meter)
     field = field_of(problem)
     first = shortest(field, least, start, period, meter)
     if first.start is None:
@@ -300,10 +299,10 @@ def find_repetend(
         first = first._replace(bound=0.0, complete=False)
     run.stands("least memory and span", value=first.value / problem.unroll, what="period")
     quick = meter.limited(meter.left * QUICK)
-    second = _second(field, first, quick)
+    second = _second(field, residence, first, quick)
     third = _third(field, first, second, quick)
     if not (second.complete and third.complete) and not quick.stopped:
-        second = _second(field, first._replace(start=third.start), meter)
+        second = _second(field, residence, first._replace(start=third.start), meter)
         third = _third(field, first, second, meter)
     meter.stopped = meter.stopped or quick.stopped
     return replace(_made(problem, first, second, third, meter), method="orders")
@@ -407,13 +406,17 @@ def _culprit(field: OrderField, period: float, meter: Meter) -> str:
     return " and ".join(field.problem.names[d] for d in limited)
 
 
-def _second(field: OrderField, first: FoundOrder, meter: Meter) -> FoundOrder:
+def _second(field: OrderField, residence: Residence, first: FoundOrder, meter: Meter) -> FoundOrder:
     """The least memory at the period that was found; a schedule is known."""
     given = meter.left * SHARES[1]
     part = meter.limited(given)
     found = least_memory(field, first.value, part, first.start)
     meter.settle(part, given)
-    return found
+    if found.complete:
+        return found
+    bound = memory_bound(field.problem, first.value, residence)
+    bound = min(max(found.bound, bound), found.value)
+    return found._replace(bound=bound, complete=bound == found.value)
 
 
 def _third(field: OrderField, first: FoundOrder, second: FoundOrder, meter: Meter) -> FoundOrder:
@@ -446,12 +449,17 @@ def _made(
 
 
 def _unproven(
-    problem: ScheduleProblem, start: Floats | None, period: float, load: float, meter: Meter
+    problem: ScheduleProblem,
+    residence: Residence,
+    start: Floats | None,
+    period: float,
+    load: float,
+    meter: Meter,
 ) -> Repetend:
     """The repetend of list scheduling, with simple bounds: too many blocks to search."""
     if start is None:
         raise LimitError("list scheduling found no repetend within the memory limits")
-    memory = memory_bound(problem, period)
+    memory = memory_bound(problem, period, residence)
     span = float((ends(problem)[0] + problem.time).max())
     first = FoundOrder(start, period, load, load >= period)
     slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
