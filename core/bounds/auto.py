@@ -48,7 +48,7 @@ class Trial(NamedTuple):
     method: str
     status: str
     value: float | None
-    """What it proves, or the simple bound if that is larger; None: nothing."""
+    """Bound that it proves, at least the simple one; None: nothing."""
     reason: str
     seconds: float
 
@@ -82,7 +82,7 @@ AUTO = (
     Step("same-block"), Step("cover"), Step("ideal"), Step("no-dag"), Step("bottleneck"),
     Step("guess"), Step("exact"),
 )  # fmt: skip
-"""What `auto` tries after `simple`, cheapest first."""
+"""Steps of `auto` after `simple`, cheapest first."""
 
 FEW = 2
 FEW_AUTO = (
@@ -100,7 +100,7 @@ SMALL_AUTO = (
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
 CHECKABLE, MOST_LINEAR = ("ideal", "halves", "pairs", "same-block", "cover"), 64
-"""What `auto` tries besides where the best argument cannot be checked; linear programs for so many
+"""Tried besides where the best argument cannot be checked; linear programs for so many
 units at most."""
 
 LINKED = "links"
@@ -160,10 +160,10 @@ class _Judge:
     def __init__(self, problem: SplitProblem, known: Known, run: Run, *, strict: bool) -> None:
         self.problem, self.known, self.run = problem, known, run
         self.strict = strict
-        """Whether a missing solver is an error."""
+        """True: a missing solver is an error."""
         self.value = known.value
         self.most = self._unlinked_value(known.blocks)
-        """What arguments that know no links may prove: the least value without them."""
+        """Most that arguments without links may prove: the least value without them."""
         self.blocks: list[Block] | None = None
         self.found_by = ""
         self.held: list[tuple[str, Claim]] = []
@@ -174,12 +174,12 @@ class _Judge:
         """Argument -> the value that it last ended with, and its claim."""
 
     def done(self, name: str) -> bool:
-        """Whether nothing is left that this argument could prove, or no time to prove it."""
+        """Tell whether nothing is left that this argument could prove, or no time to prove it."""
         most = self.value if name == LINKED else min(self.value, self.most)
         return self.best()[1].value >= most * (1 - CLOSED) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
-        """Whether an argument has nothing to add.
+        """Tell whether an argument has nothing to add.
 
         Solvers prove no more than their tolerance allows. Where there were too many
         ideals to begin with, there are as many later, unless there is a better split.
@@ -201,12 +201,12 @@ class _Judge:
         return best
 
     def may_add(self, name: str) -> bool:
-        """Whether an argument was not tried yet with the best value that is known."""
+        """Tell whether an argument was not tried yet with the best value that is known."""
         tried = name in self.last and self.last[name][0] == self.value
         return not tried and not self.run.stop()
 
     def proof(self) -> Proof:
-        """What came out of it."""
+        """Sum up the trials."""
         return Proof(*self.best(), self.tried, self.value, self.blocks, self.found_by)
 
     def attempt(self, step: Step, *, besides: bool = False) -> None:

@@ -190,10 +190,12 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     counts = [min(d.count, units.g * options.max_replicas) for d in offered]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return 0.0
-    first = units.member_idx[units.member_ptr[:-1]]
     nowhere = np.full(units.g, np.inf)
     work = np.stack(
-        [totals(items.label[first], units.times.get(d.name, nowhere), items.count) for d in offered]
+        [
+            totals(items.label[units.first], units.times.get(d.name, nowhere), items.count)
+            for d in offered
+        ]
     )
     weights = spread(work, np.array(counts, dtype=np.float64))[1]
     share = (weights[:, None] * work).min(axis=0)
@@ -285,12 +287,11 @@ def chain_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
             upper = middle
         else:
             lower = middle
-    claim = whole.claim("chain", lower + chain.step, chain.proof)
-    return Claim(claim.value, status, certificate=claim.certificate)
+    return whole.claim("chain", lower + chain.step, chain.proof, status)
 
 
 class _Chain:
-    """What a target in quanta is judged by."""
+    """Judge of targets in quanta."""
 
     def __init__(self, whole: Whole, counts: list[int], options: CostOptions) -> None:
         self.counts, self.most_replicas = counts, options.max_replicas
@@ -331,7 +332,7 @@ class _Chain:
             self.low, self.high = _merged(least, most)
 
     def feasible(self, target: int) -> bool:
-        """Whether the devices may get to the end if no load is above `target` quanta."""
+        """Tell whether the devices may get to the end if no load is above `target` quanta."""
         if self.with_nets:
             return bool(
                 _reaches_end(
@@ -367,7 +368,7 @@ def _merged(least: Sequence[float], most: Sequence[float]) -> tuple[list[float],
 
 @kernel
 def _reaches_end(least, most, paid, target, stages, end):  # type: ignore[no-untyped-def]
-    """Whether `stages` stages of load `target` may get to work `end`."""
+    """Tell whether `stages` stages of load `target` may get to work `end`."""
     m = len(least) - 1
     place = np.full(m + 1, -np.inf)
     place[0] = 0.0
@@ -398,7 +399,7 @@ def _covers(
     max_replicas: int,
     end: float,
 ) -> bool:
-    """Whether the devices, `counts` of each class, get to the end in these steps of work."""
+    """Tell whether the devices, `counts` of each class, get to the end in these steps of work."""
     furthest = {(0,) * len(counts): high[0]}
     # Mixes of devices come before those with one device more.
     for used in product(*(range(c + 1) for c in counts)):

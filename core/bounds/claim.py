@@ -28,7 +28,7 @@ from dnnp.core.split.cuts import Nets
 
 @dataclass(frozen=True)
 class Known:
-    """What an argument starts from, besides the problem."""
+    """Input of an argument besides the problem."""
 
     validity: str
     """`ordered`, `convex` or `free`: the splits that the bound must hold for."""
@@ -61,11 +61,11 @@ class Claim:
     blocks: list[Block] | None = None
     """A split better than the one known, if one was found on the way."""
     long: bool = False
-    """Whether verifying it may take more steps than `dnnp-check` takes."""
+    """True: verifying it may take more steps than `dnnp-check` takes."""
 
     @property
     def checkable(self) -> bool:
-        """Whether another program is likely to verify it."""
+        """True if another program is likely to verify it."""
         return bool(self.certificate and self.certificate.get("checkable", True)) and not self.long
 
 
@@ -77,7 +77,7 @@ SMALLEST = -1022
 
 
 def mixes_passes(problem: SplitProblem) -> bool:
-    """Whether some unit holds nodes of both passes; then its edges say little about order."""
+    """Tell whether some unit holds nodes of both passes; then its edges say little about order."""
     units = problem.units
     late = totals(units.label, problem.graph.backward, units.g)
     size = np.diff(units.member_ptr)
@@ -85,7 +85,7 @@ def mixes_passes(problem: SplitProblem) -> bool:
 
 
 def items_for(problem: SplitProblem, validity: str) -> Items:
-    """What every split of this validity keeps whole.
+    """Items that every split of this validity keeps whole.
 
     With a backward pass there is more than one way to order items; then only colours count.
     """
@@ -131,10 +131,12 @@ class Whole:
         """The nets, priced for class `c`."""
         return Nets(self.ptr, self.pins, self.always, self.cost[c])
 
-    def claim(self, argument: str, units: int, proof: Mapping[str, Any]) -> Claim:
-        """A claim of `units` quanta."""
+    def claim(
+        self, argument: str, units: int, proof: Mapping[str, Any], status: str = SOLVED, **more: Any
+    ) -> Claim:
+        """Claim `units` quanta; `more`: other fields of the claim."""
         certificate = {"argument": argument, "quantum": self.quantum, "units": units, **proof}
-        return Claim(units * self.quantum, SOLVED, certificate=certificate)
+        return Claim(units * self.quantum, status, certificate=certificate, **more)
 
 
 def one_class(
@@ -191,7 +193,7 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
     exponent = math.frexp(most)[1] - bits if most > 0 else 0
     quantum = math.ldexp(1.0, max(exponent, SMALLEST))
     unit_work = np.floor(times / quantum)
-    of_unit = items.label[units.member_idx[units.member_ptr[:-1]]]
+    of_unit = items.label[units.first]
     work = np.stack([totals(of_unit, row, items.count) for row in unit_work])
     ratio = Fraction(quantum)
     cost = np.array([[float(t // ratio) for t in exact] for exact in values])

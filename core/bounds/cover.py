@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -64,7 +63,7 @@ WORD = 63
 
 
 class Field(NamedTuple):
-    """What sets are made of; numbers are whole."""
+    """Items and nets of the search; numbers are whole."""
 
     work: Floats
     """f64[n]."""
@@ -101,11 +100,11 @@ def field_of(work: Floats, nets: Nets, between: Between, pairs: Floats) -> Field
 
 
 OPEN, IN, OUT = 0, 1, 2
-"""What is decided of an item."""
+"""Decisions about an item."""
 
 
 class Aim(NamedTuple):
-    """Which sets are looked for."""
+    """Sets that are looked for."""
 
     price: Floats
     """f64[n], whole numbers."""
@@ -118,7 +117,7 @@ class Aim(NamedTuple):
 
 
 class FoundSets(NamedTuple):
-    """What a search found; it is written by it."""
+    """Sets that a search found; it writes them."""
 
     sets: Bools
     """bool[kept * n, n]: the last ones of each root, which has `kept` rows."""
@@ -129,7 +128,7 @@ class FoundSets(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What is decided at some depth of the search, and what follows; a stack of them has one more
+    """Decisions at some depth of the search, and what follows; a stack of them has one more
     dimension."""
 
     state: np.ndarray
@@ -485,7 +484,7 @@ def branch_of(state, near, price):  # type: ignore[no-untyped-def]
 
 
 MOST_ITEMS = 300
-"""What lies between two items takes n^3 bits, and each level of the search n^2."""
+"""Sets between two items take n^3 bits, and each level of the search n^2."""
 
 UNIT = float(1 << 30)
 """Prices are whole numbers: that of a set that is just allowed."""
@@ -494,7 +493,7 @@ FIRST_STEPS = 3_000
 """Steps that the search from one item may take at first; more once nothing is found."""
 
 MORE = 4
-"""How many times more steps are allowed then."""
+"""Factor of the steps that are allowed then."""
 
 MOST_STEPS = 100_000_000
 """Steps from one item at most."""
@@ -506,13 +505,13 @@ KEPT = 6
 """Sets that each search may add: the most valuable ones, which it meets last."""
 
 STEP = 0.4
-"""Where the next target lies between what is proven and what is not."""
+"""Place of the next target between what is proven and what is not."""
 
 PRECISION = 3e-4
 """Relative width of that interval at which the search for a target ends."""
 
 POLL_S = 0.02
-"""How often to ask whether to stop while a search runs."""
+"""Seconds between questions whether to stop."""
 
 
 def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
@@ -548,11 +547,7 @@ class _CoverSearch:
         self.nets = merged(whole.nets(0))[0]
         between = between_of(graph, whole.items, known.validity)
         pairs = pair_costs(
-            whole.work[0],
-            self.nets,
-            between,
-            enough=float(self.target),
-            run=relaxation.run,
+            whole.work[0], self.nets, between, enough=float(self.target), run=relaxation.run
         )
         self.field = Field(*plain(*field_of(whole.work[0], self.nets, between, pairs)))
         self.sets: dict[bytes, tuple[Bools, float]] = {}
@@ -602,16 +597,16 @@ class _CoverSearch:
             self._decide(self.target)
 
     def claim(self) -> Claim:
-        """What was proven."""
+        """Claim what was proven."""
         failure = self.relaxation.failure
         status = FAILED if failure else LIMIT if self.relaxation.run.stop() else SOLVED
         units, proof = self.proof
         if not units:
             return Claim(0.0, status, failure)
-        return replace(self.whole.claim("cover", units, proof), status=status, reason=failure)
+        return self.whole.claim("cover", units, proof, status, reason=failure)
 
     def _decide(self, target: int) -> tuple[bool | None, int]:
-        """Whether no split has a largest load below a target; None if that is not known.
+        """Tell whether no split has a largest load below a target; None if that is not known.
 
         False: k sets cover all items in fractions, the largest of them with the load that comes
         with the answer.

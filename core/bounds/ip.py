@@ -30,6 +30,11 @@ exact
     replicas and clusters, where memory does not bind; the blocks that an item may be in are fixed
     by what a better split leaves room for (`windows`). All else, that is several classes, CPUs,
     capacities, replicas, `gpipe`, and convex and free splits, by `dnnp.core.split.ip.solve`.
+
+Of several programs (`CandidateSearch`) the one with the least bound so far is solved next, for a
+while: only that raises the least bound of all. When it is solved to the end its optimum is the
+least one. Solutions of one program limit the others from above. A solver's bound is kept when it
+does not finish, lowered by a margin for the tolerances that the solver works with.
 """
 
 from __future__ import annotations
@@ -39,24 +44,25 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, isfinite
+from time import monotonic
 
 import numpy as np
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known, one_class
+from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, one_class, refused
 from dnnp.core.bounds.pairs import between_of, closure, pair_costs
-from dnnp.core.bounds.programs import Candidate, CandidateSearch
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.divisor import common_divisor
+from dnnp.core.cost.divisor import common_divisor, snapped
 from dnnp.core.cost.items import Line
-from dnnp.core.cost.load_formula import MARGIN, WORTHWHILE
+from dnnp.core.cost.load_formula import MARGIN, ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
-from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.search_context import PLAIN, Run
-from dnnp.core.solver.program import SLACK
-from dnnp.core.solver.slices import SAFETY
+from dnnp.core.solver.child import solver_process
+from dnnp.core.solver.program import SLACK, TOLERANCES, Outcome
+from dnnp.core.solver.slices import ATTEMPTS, GRACE_S, SAFETY, missing
 from dnnp.core.split.cuts import Nets, network_of, push
 from dnnp.core.split.ip.formulas import (
     Formulas,
@@ -68,7 +74,194 @@ from dnnp.core.split.ip.formulas import (
     superblocks,
 )
 from dnnp.core.split.ip.solve import best_split, solve_ip, task_of
-from dnnp.core.split.ip.task import Task, item_of_node, storage_of
+from dnnp.core.split.ip.task import Task, storage_of
+
+FIRST_SLICE_S = 5.0
+"""First slice of a program, where there is one; an interrupt costs the last slice."""
+
+SHORT_SLICE_S = 1.0
+"""The same where there are several."""
+
+GROWTH = 5.0
+"""Length of a slice of a program over that of the one before."""
+
+EARLY = 0.5
+"""Share of a slice before which a solver has no reason to give up."""
+
+LOOSE = 1e-6
+"""By how much a solver's own solution may violate a row and still be a start."""
+
+
+@dataclass
+class Candidate:
+    """One of the programs; loads are in units of the reference."""
+
+    make: Callable[[float], Formulas]
+    """The program of what is at most a load."""
+    starts: Sequence[Ints] = ()
+    """Blocks of the cells of known solutions."""
+    low: float = 0.0
+    """No solution is better."""
+    best: list[float] | None = None
+    """Values of the columns in the best solution found by the solver."""
+    slice_s: float = 0.0
+    closed: bool = False
+    """True: there is nothing left to learn."""
+    failures: int = 0
+
+
+@dataclass
+class CandidateSearch:
+    """Solve the candidates of a call.
+
+    Parameters
+    ----------
+    solver
+        `cbc` or `highs`.
+    reference
+        The load that counts as 1, seconds.
+    upper
+        Solutions above this are of no interest; in units of the reference.
+    quantum
+        A number of which all loads are multiples, seconds; 0: none is known.
+    run
+        When to end.
+    found
+        Told of every solution: the candidate, its program, the values of the columns. Returns
+        what it is worth, or inf; that limits the programs from above.
+    """
+
+    solver: str
+    reference: float
+    upper: float
+    quantum: float
+    run: Run
+    found: Callable[[Candidate, Formulas, Sequence[float]], float] | None = None
+    failure: str = ""
+    """Failure of the solver."""
+    last: str = "none"
+    """Last status of the program with the least bound."""
+
+    def least(self, candidates: Sequence[Candidate]) -> tuple[float, bool]:
+        """Lower bound of the least optimum, seconds, and whether it is the optimum.
+
+        It is at most `upper`.
+        """
+        while True:
+            chosen = min(range(len(candidates)), key=lambda i: (candidates[i].low, i))
+            c = candidates[chosen]
+            if c.low >= self.upper * (1 - ROUNDING):
+                return self.upper * self.reference, True
+            if c.closed:
+                return c.low * self.reference, c.failures < ATTEMPTS
+            self.run.stands(bound=c.low * self.reference)
+            if self.run.stop():
+                return c.low * self.reference, False
+            self._advance(c, len(candidates) == 1)
+
+    def _advance(self, c: Candidate, single: bool) -> None:
+        formulas = c.make(self.upper)
+        if self.run.stop():
+            return
+        outcome = Outcome("infeasible")
+        begun = monotonic()
+        if not formulas.hopeless:
+            outcome = self._solve(c, formulas, single)
+        early = monotonic() - begun < c.slice_s * EARLY
+        if outcome.status in ("limit", "feasible") and early and not self.run.stop():
+            c.failures += 1
+            c.closed = c.failures >= ATTEMPTS
+            self.failure = f"the solver {self.solver} ended before its time"
+        self.last = outcome.status
+        if outcome.status == "missing":
+            raise UnavailableError(missing(self.solver, outcome.reason))
+        if outcome.status == "failed":
+            c.failures += 1
+            c.closed = c.failures >= ATTEMPTS
+            self.failure = f"the solver {self.solver} failed: {outcome.reason}"
+            return
+        if outcome.status == "infeasible":
+            # There is nothing up to the limit, which is a split that is known.
+            low = self._snapped(self.upper - SAFETY)
+            c.low, c.closed = max(c.low, min(low, self.upper)), True
+            return
+        if outcome.bound <= self.upper + SAFETY:
+            low = self._snapped(outcome.bound - SAFETY)
+            c.low = max(c.low, min(low, self.upper))
+        if outcome.values is not None:
+            c.best = list(outcome.values)
+            top = outcome.values[formulas.top]
+            worth = top if self.found is None else self.found(c, formulas, outcome.values)
+            self.upper = min(self.upper, max(worth, c.low))
+        c.closed |= outcome.status == "optimal"
+        if outcome.status == "optimal" and _is_open(outcome, formulas):
+            c.failures = ATTEMPTS
+            self.failure = f"the solver {self.solver} calls optimal what is above its bound"
+
+    def _solve(self, c: Candidate, formulas: Formulas, single: bool) -> Outcome:
+        """One slice. What cannot be is asked twice, with other tolerances.
+
+        That is no solution, or an optimum above the bound: HiGHS says so now and then.
+        """
+        known = [at for at in map(formulas.start, c.starts) if at is not None]
+        starts = known if c.best is None else [*known, c.best]
+        starts = [at for at in starts if formulas.admits(at, LOOSE)]
+        start = min(starts, key=lambda at: at[formulas.top], default=None)
+        outcome, doubtful = Outcome("limit"), None
+        for tolerance in TOLERANCES:
+            seconds, patience = self._times(c, single)
+            with solver_process() as process:
+                outcome = process.solve(
+                    self.solver,
+                    formulas.program,
+                    start,
+                    seconds,
+                    tolerance,
+                    patience=patience,
+                    stop=self.run.interrupted,
+                )
+            outcome = _with_bound(outcome, formulas)
+            if outcome.status == "infeasible":
+                formulas.program.lower[formulas.top] = 0.0
+            elif _is_open(outcome, formulas):
+                doubtful = outcome
+            else:
+                break
+        if doubtful is not None and doubtful.bound >= outcome.bound:
+            return doubtful
+        if known and outcome.status == "infeasible":
+            return Outcome("failed", reason="it finds no solution, but there is one")
+        return outcome
+
+    def _times(self, c: Candidate, single: bool) -> tuple[float | None, float | None]:
+        """Seconds that the solver is given next, and after which it is killed."""
+        first = FIRST_SLICE_S if single else SHORT_SLICE_S
+        c.slice_s = seconds = max(c.slice_s * GROWTH, first)
+        left = self.run.left()
+        if left is None:
+            return seconds, None
+        if single and seconds > left / 2:
+            seconds = left
+        c.slice_s = max(min(seconds, left - min(GRACE_S, left / 3)), 0.01)
+        return c.slice_s, left + GRACE_S
+
+    def _snapped(self, low: float) -> float:
+        return snapped(low * self.reference, self.quantum) / self.reference
+
+
+def _with_bound(outcome: Outcome, formulas: Formulas) -> Outcome:
+    """Without integers the optimum is the bound; HiGHS states none."""
+    if outcome.status != "optimal" or outcome.values is None or any(formulas.program.integer):
+        return outcome
+    return replace(outcome, bound=outcome.values[formulas.top])
+
+
+def _is_open(outcome: Outcome, formulas: Formulas) -> bool:
+    """Tell whether a solution that is called optimal is above the bound."""
+    if outcome.status != "optimal" or outcome.values is None:
+        return False
+    return outcome.bound < outcome.values[formulas.top] - SAFETY
+
 
 MOST_PAIRED = 250
 """Items up to which all pairs are looked at."""
@@ -81,7 +274,7 @@ FIRST_SHARE = 0.3
 
 
 class Call:
-    """What all bounds of the hierarchy are given, and what follows from it."""
+    """Problem of the bounds of the hierarchy, and what follows from it."""
 
     def __init__(self, problem: SplitProblem, known: Known, run: Run) -> None:
         self.problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
@@ -109,8 +302,7 @@ class Call:
     def pairs(self, task: Task) -> list[tuple[int, int]]:
         """`apart` as items of a task."""
         units = self.problem.units
-        first = units.member_idx[units.member_ptr[:-1]]
-        item = item_of_node(self.problem.graph, task.line)[first]
+        item = task.line.item_of_node[units.first]
         found = {(min(u, v), max(u, v)) for u, v in ((item[a], item[b]) for a, b in self.apart)}
         return sorted((int(u), int(v)) for u, v in found)
 
@@ -120,7 +312,7 @@ class Call:
         if block is None:
             return None
         of_item = np.zeros(task.line.n, dtype=np.int64)
-        item = item_of_node(self.problem.graph, task.line)
+        item = task.line.item_of_node
         of_item[item] = block
         return of_item if (of_item[item] == block).all() else None
 
@@ -141,9 +333,7 @@ class Call:
         order = quotient_order(self.problem.graph, block, len(self.known.blocks))
         if order is None:
             return None
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        return place
+        return np.argsort(order)
 
     def search(self, tasks: Sequence[Task]) -> CandidateSearch:
         """The search for the least of some programs."""
@@ -156,14 +346,14 @@ class Call:
         return CandidateSearch(self.known.solver, reference, 1.0, quantum, self.run)
 
     def lower(self) -> float:
-        """What is known of the bound, seconds."""
+        """Best bound so far, seconds."""
         return max(self.simple, self.known.floor)
 
     def trivial(self) -> Claim | None:
         """The answer where there is nothing to solve."""
         problem = self.problem
         if problem.options.objective != "throughput":
-            return Claim(0.0, REFUSED, f"not for the objective {problem.options.objective}")
+            return refused(f"not for the objective {problem.options.objective}")
         nothing = not problem.graph.n or not problem.devices
         if nothing or self.known.value <= self.simple * (1 + CLOSED):
             return Claim(min(self.simple, self.known.value))
@@ -180,7 +370,7 @@ def no_dag_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
 def no_io_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """Bottleneck without transfers: for convex splits."""
     if known.validity == "free":
-        return Claim(0.0, REFUSED, "holds for ordered and convex splits only")
+        return refused("holds for ordered and convex splits only")
     call = Call(problem, known, run)
     return call.trivial() or _middle(call, "no-io", known.validity, transfers=False)
 
@@ -188,7 +378,7 @@ def no_io_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
 def bottleneck_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The three-superblock program (section 4.2): for convex splits."""
     if known.validity == "free":
-        return Claim(0.0, REFUSED, "holds for ordered and convex splits only")
+        return refused("holds for ordered and convex splits only")
     call = Call(problem, known, run)
     return call.trivial() or _middle(call, "bottleneck", known.validity)
 
@@ -197,11 +387,11 @@ def guess_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """Guess the bottleneck block (section 4.3): for ordered splits over one class of devices."""
     call = Call(problem, known, run)
     if known.validity != "ordered":
-        return Claim(0.0, REFUSED, "holds for ordered splits only")
+        return refused("holds for ordered splits only")
     if len(call.problem.devices) > 1:
-        return Claim(0.0, REFUSED, "holds for one class of devices only")
+        return refused("holds for one class of devices only")
     if call.problem.options.max_replicas > 1:
-        return Claim(0.0, REFUSED, "does not hold where stages are replicated")
+        return refused("does not hold where stages are replicated")
     return call.trivial() or _middle(call, "guess", "ordered", guess=True)
 
 
@@ -257,7 +447,7 @@ class Stages:
         return parts_of(self.task, precedence=self.precedence)
 
     def maker(self, kind: Kind, lower: float) -> Callable[[float], Formulas]:
-        """How to make the program of a kind of stage."""
+        """Make the function that makes the program of a kind of stage."""
         call, reference = self.call, self.search.reference
         pairs = call.pairs(self.task)
 
@@ -305,7 +495,7 @@ def too_large(call: Call) -> Claim:
 
 
 def _kinds(task: Task, *, guess: bool) -> list[Kind]:
-    """What the stage of work L may be; the weakest guesses first."""
+    """Kinds of the stage of work L; the weakest guesses first."""
     if guess:
         stages = min(task.devices[0].count, task.line.n)
         places = sorted(range(stages), key=lambda j: (abs(2 * j - stages + 1), j))
@@ -319,7 +509,7 @@ def _kinds(task: Task, *, guess: bool) -> list[Kind]:
 
 
 def _fits(kind: Kind, place: int, blocks: int) -> bool:
-    """Whether the block at a place of the pipeline can be the one that is guessed."""
+    """Tell whether the block at a place of the pipeline can be the one that is guessed."""
     before, after = kind.before or 0, kind.after or 0
     return place <= before and blocks - 1 - place <= after
 
@@ -334,7 +524,7 @@ def claim_of(
     value: float | None = None,
     blocks: list[Block] | None = None,
 ) -> Claim:
-    """What a search proved; `value` is that of the best split known by now."""
+    """Claim what a search proved; `value` is that of the best split known by now."""
     value = call.known.value if value is None else min(value, call.known.value)
     status, reason = SOLVED if done else LIMIT, search.failure if not done else ""
     if low <= call.lower() * (1 + CLOSED):
@@ -381,7 +571,7 @@ def pairs_apart(problem: SplitProblem, known: Known, run: Run = PLAIN) -> list[t
     between = between_of(problem.graph, whole.items, known.validity)
     costs = pair_costs(whole.work[0], whole.nets(0), between, enough=float(enough), run=run)
     unit = np.full(whole.items.count, units.g, dtype=np.int64)
-    of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]
+    of_unit = whole.items.label[units.first]
     np.minimum.at(unit, of_unit, np.arange(units.g))
     u, v = np.nonzero(np.triu(costs >= enough, 1))
     return [(int(unit[a]), int(unit[b])) for a, b in zip(u, v, strict=True)]
@@ -408,7 +598,7 @@ def exact_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
 
 
 def _plain(call: Call, task: Task) -> bool:
-    """Whether Figure 3 says everything about a task."""
+    """Tell whether Figure 3 says everything about a task."""
     graph, options = call.problem.graph, call.problem.options
     if len(task.devices) > 1 or options.max_replicas > 1 or task.devices[0].cluster_size:
         return False
@@ -459,7 +649,7 @@ class _Exact:
 
     def _blocks(self, task: Task, at: Ints) -> list[Block]:
         graph = self.call.problem.graph
-        of_node = at[item_of_node(graph, task.line)]
+        of_node = at[task.line.item_of_node]
         ordered = graph.order[np.argsort(of_node[graph.order], kind="stable")]
         borders = np.flatnonzero(np.diff(of_node[ordered])) + 1
         return [Block(part, self.call.problem.devices[0]) for part in np.split(ordered, borders)]
@@ -479,14 +669,10 @@ def _general(call: Call) -> Claim:
     known = call.known
     try:
         result = solve_ip(
-            call.problem,
-            known.validity,
-            solver=known.solver,
-            incumbent=known.blocks,
-            run=call.run,
+            call.problem, known.validity, solver=known.solver, incumbent=known.blocks, run=call.run
         )
     except UsageError as error:
-        return Claim(0.0, REFUSED, str(error))
+        return refused(str(error))
     except (InfeasibleError, LimitError) as error:
         return Claim(call.simple, _ended(str(error)), str(error))
     best = best_split(call.problem, known.validity)

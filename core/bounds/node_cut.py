@@ -129,8 +129,7 @@ def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
             return Claim(value, status, certificate={"argument": "node-cut", "checkable": False})
     if search.best is None:
         return Claim(0.0, status)
-    claim = whole.claim("node-cut", units, search.best)
-    return Claim(claim.value, status, certificate=claim.certificate)
+    return whole.claim("node-cut", units, search.best, status)
 
 
 class _CutSearch:

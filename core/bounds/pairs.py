@@ -57,7 +57,7 @@ class Between(NamedTuple):
     before: Bools
     """bool[n, m]: what reaches each item, itself included."""
     nested: bool
-    """Whether two items of such a set have nothing between them that is not in it."""
+    """True: two items of such a set have nothing between them that is not in it."""
 
     def holds(self, u: int, v: int) -> Ints:
         """Items that share a stage with u and v if these share one, both included; ascending."""
@@ -66,7 +66,7 @@ class Between(NamedTuple):
 
 
 def between_of(graph: Graph, items: Items, validity: str) -> Between:
-    """What lies between the items of `items_for`. O(items * edges)."""
+    """Find what lies between the items of `items_for`. O(items * edges)."""
     if validity == "free":
         own = np.eye(items.count, dtype=np.bool_)
         return Between(np.arange(items.count), own, own, True)
@@ -80,8 +80,7 @@ def between_of(graph: Graph, items: Items, validity: str) -> Between:
         tail, head = graph.edges
         same = graph.backward[tail] == graph.backward[head]
         tail, head = tail[same], head[same]
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
+    rank = np.argsort(order)
     ahead = np.argsort(rank[tail], kind="stable")
     after = closure(items.count, label, tail[ahead], head[ahead])
     back = np.argsort(-rank[head], kind="stable")
@@ -137,6 +136,7 @@ def pair_costs(
     network = network_of(work, nets)
     held = np.zeros(len(work)) if memory is None else memory
     label, after, before, held = plain(between.label, between.after, between.before, held)
+    laid = between._replace(label=label, after=after, before=before)
     n = len(work)
     costs = np.full((n, n), -1.0)
     step = max(1, PAIRS_AT_ONCE // max(n, 1))
@@ -145,15 +145,10 @@ def pair_costs(
             break
         run.stands(share=first / n)
         all_pairs(
-            network.ptr,
-            network.heads,
-            network.twin,
+            network.arcs,
             network.capacity,
-            label,
-            after,
-            before,
+            laid,
             held,
-            between.nested,
             float(capacity) * (1 + ROOM),
             float(enough),
             first,
@@ -170,10 +165,7 @@ def pairs_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     if graph.n > MOST_THINGS:
         return refused(f"more than {MOST_THINGS} nodes")
     whole = one_class(
-        problem,
-        known.validity,
-        most_items=MOST_ITEMS,
-        objectives=("throughput", "gpipe"),
+        problem, known.validity, most_items=MOST_ITEMS, objectives=("throughput", "gpipe")
     )
     if isinstance(whole, Claim):
         return whole
@@ -206,8 +198,7 @@ def pairs_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
             lower = middle
         else:
             upper = middle
-    claim = whole.claim("pairs", lower, _proof(whole, between, costs, lower))
-    return Claim(claim.value, status, certificate=claim.certificate)
+    return whole.claim("pairs", lower, _proof(whole, between, costs, lower), status)
 
 
 def _proof(whole: Whole, between: Between, costs: Floats, bound: int) -> dict[str, Any]:
@@ -300,31 +291,19 @@ def forced(ptr, pins, always, cost, costs, bound):  # type: ignore[no-untyped-de
 
 @kernel
 def all_pairs(  # type: ignore[no-untyped-def]
-    ptr,
-    heads,
-    twin,
-    arcs,
-    label,
-    after,
-    before,
-    memory,
-    nested,
-    capacity,
-    enough,
-    first,
-    last,
-    costs,
+    arcs, free, between, memory, capacity, enough, first, last, costs
 ):
     """Fill rows `first` to `last` of `costs`, negative where it is open.
 
     Larger sets come later and are known once a pair in them is `enough`.
     """
+    label, after, before = between.label, between.after, between.before
     n = len(costs)
     inside = np.zeros(n, np.bool_)
     sources = np.empty(n, np.int64)
     sizes = np.empty(n, np.int64)
     for u in range(first, last):
-        base = arcs.copy()
+        base = free.copy()
         alone = 0.0
         for v in range(n):
             sizes[v] = 1
@@ -349,14 +328,14 @@ def all_pairs(  # type: ignore[no-untyped-def]
                     sources[count] = w
                     count += 1
                     held += memory[w]
-                    if nested:
+                    if between.nested:
                         known = max(known, costs[w, w], costs[u, w], costs[w, v])
             if v == u:
-                alone = max_flow(ptr, heads, twin, base, sources[:count], enough)
+                alone = max_flow(arcs, base, sources[:count], enough)
                 known = alone
             elif known < enough:
                 rest = base.copy()
-                further = max_flow(ptr, heads, twin, rest, sources[:count], enough - alone)
+                further = max_flow(arcs, rest, sources[:count], enough - alone)
                 known = max(known, alone + further)
             if held > capacity:
                 known = np.inf

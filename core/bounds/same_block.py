@@ -29,7 +29,7 @@ min(l r, u r). Multipliers are rounded to whole numbers, and this sum is compute
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -37,9 +37,10 @@ import numpy as np
 
 from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, Whole, one_class, refused
 from dnnp.core.bounds.pairs import Between, between_of, cuts_of, pair_costs
+from dnnp.core.cost.items import same_nets
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Floats, Ints, offsets, totals
+from dnnp.core.model.graph import Floats, Ints, csr_rows, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Outcome, Program, Row
@@ -69,7 +70,7 @@ class Terms(NamedTuple):
     weights: list[int]
     least: int
     loads: bool
-    """Whether it is a row of loads, in quanta."""
+    """True: it is a row of loads, in quanta."""
 
 
 class Together:
@@ -230,20 +231,11 @@ class Together:
 
 def merged(nets: Nets) -> tuple[Nets, Ints]:
     """Nets with the same pins as one, without those that cost nothing; and one of each."""
-    chosen: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
-    pins = nets.pins.tolist()
-    ends = nets.ptr.tolist()
-    for e in np.flatnonzero(nets.cost > 0).tolist():
-        key = bool(nets.always[e]), tuple(pins[ends[e] : ends[e + 1]])
-        chosen.setdefault(key, []).append(e)
-    ptr = offsets([len(key[1]) for key in chosen])
-    flat = [v for key in chosen for v in key[1]]
-    return Nets(
-        ptr,
-        np.array(flat, dtype=np.int64),
-        np.array([key[0] for key in chosen], dtype=np.bool_),
-        np.array([float(nets.cost[same].sum()) for same in chosen.values()]),
-    ), np.array([same[0] for same in chosen.values()], dtype=np.int64)
+    dear = np.flatnonzero(nets.cost > 0)
+    number, kept = same_nets(*csr_rows(nets.ptr, nets.pins, dear), nets.always[dear])
+    first = dear[kept]
+    cost = totals(number, nets.cost[dear], len(first))
+    return Nets(*csr_rows(nets.ptr, nets.pins, first), nets.always[first], cost), first
 
 
 def _scattered(pins: list[int], together: Floats, *, always: bool) -> tuple[list[int], float]:
@@ -351,7 +343,7 @@ LOOSE = 1e-2
 """By how much a row must hold to be loose."""
 
 STEP = 0.5
-"""Where the next target lies between bound and target."""
+"""Place of the next target between bound and target."""
 
 SCALE = 1 << 40
 """Multipliers of rows of loads are counted in parts of 1 / SCALE."""
@@ -392,7 +384,7 @@ class _Added:
 
     @property
     def useless(self) -> bool:
-        """Whether it may be forgotten."""
+        """True if it may be forgotten."""
         return self.idle >= IDLE and not is_of_loads(self.name)
 
 
@@ -419,11 +411,7 @@ class _PairSearch:
         self.costs: Floats = np.zeros((program.n, program.n))
         if program.parts == PARTS["sum"]:
             self.costs = pair_costs(
-                whole.work[0],
-                whole.nets(0),
-                between,
-                enough=float(self.target),
-                run=relaxation.run,
+                whole.work[0], whole.nets(0), between, enough=float(self.target), run=relaxation.run
             )
         self.closed = np.zeros((program.n, program.n), dtype=np.bool_)
         self.rows: list[_Added] = []
@@ -450,7 +438,7 @@ class _PairSearch:
                 break
 
     def claim(self) -> Claim:
-        """What the multipliers of the last solve prove."""
+        """Claim what the multipliers of the last solve prove."""
         failure = self.relaxation.failure
         status = FAILED if failure else SOLVED if self.relaxation.solved else LIMIT
         names, duals = self.last
@@ -460,8 +448,8 @@ class _PairSearch:
         if units <= 0:
             return Claim(0.0, status, failure)
         cuts = cuts_of(self.whole, self.between, self.costs, self.target, pairs)
-        claim = self.whole.claim("same-block", units, self._proof(rows, cuts))
-        return replace(claim, status=status, reason=failure)
+        proof = self._proof(rows, cuts)
+        return self.whole.claim("same-block", units, proof, status, reason=failure)
 
     def _converge(self) -> float:
         """Add rows until there is none that is violated, or no progress; the bound in quanta."""
@@ -533,7 +521,7 @@ class _PairSearch:
 
 
 def is_of_loads(name: Named) -> bool:
-    """Whether a row is about loads."""
+    """Tell whether a row is about loads."""
     return name[0] in ("total", "stage")
 
 

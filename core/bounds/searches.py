@@ -8,22 +8,11 @@ checks it walks the ideals again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import frexp
 
 import numpy as np
 
-from dnnp.core.bounds.claim import (
-    LIMIT,
-    REFUSED,
-    SMALLEST,
-    SOLVED,
-    Claim,
-    Known,
-    Whole,
-    one_class,
-    refused,
-)
+from dnnp.core.bounds.claim import LIMIT, SMALLEST, SOLVED, Claim, Known, Whole, one_class, refused
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import Block
@@ -70,10 +59,9 @@ def halves_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
             search.meet(inside)
     units = search.search()
     tree = [[int(whole.names[r[0]])] if len(r) == 1 else r for r in search.rows(units)]
-    claim = whole.claim("halves", units, {"tree": tree})
     better = None if search.best is None else _blocks(problem, whole, search.best)
     status = LIMIT if search.why else SOLVED
-    return replace(claim, status=status, reason=search.why, blocks=better)
+    return whole.claim("halves", units, {"tree": tree}, status, reason=search.why, blocks=better)
 
 
 def _blocks(problem: SplitProblem, whole: Whole, inside: Bools) -> list[Block]:
@@ -95,15 +83,15 @@ def linked_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
     """
     options = problem.options
     if not problem.links:
-        return Claim(0.0, REFUSED, "there are no links")
+        return refused("there are no links")
     if known.validity != "ordered":
-        return Claim(0.0, REFUSED, "holds for ordered splits only")
+        return refused("holds for ordered splits only")
     if options.objective != "throughput":
-        return Claim(0.0, REFUSED, f"not for the objective {options.objective}")
+        return refused(f"not for the objective {options.objective}")
     if problem.graph.backward.any():
-        return Claim(0.0, REFUSED, "not for graphs with a backward pass")
+        return refused("not for graphs with a backward pass")
     if options.max_replicas > 1:
-        return Claim(0.0, REFUSED, "does not hold where stages are replicated")
+        return refused("does not hold where stages are replicated")
     answer = linked_search(problem, known.value, run)
     if not answer.bound:
         why = "stopped" if run.stop() else "too many ideals and kinds of devices"

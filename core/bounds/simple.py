@@ -51,11 +51,7 @@ def simple_bound(problem: SplitProblem) -> float:
 
 
 def _compute_bound(
-    graph: Graph,
-    units: Clustering,
-    offered: list[DeviceClass],
-    max_replicas: int,
-    part: Bools,
+    graph: Graph, units: Clustering, offered: list[DeviceClass], max_replicas: int, part: Bools
 ) -> float:
     """The bound for the units in `part` (bool[g])."""
     nowhere = np.full(units.g, np.inf)
@@ -121,7 +117,7 @@ def _whole_bound(
     mean = -(-work // weight) if max_replicas == 1 else work // weight
     names = [d.name for d in whole.devices]
     best = {"kind": "mean", "weights": dict(zip(names, shares, strict=True)), "units": mean}
-    of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]
+    of_unit = whole.items.label[units.first]
     together = np.stack([totals(of_unit, t, whole.items.count) for t in times])
     copies = [min(max_replicas, n) for n in counts]
     least = (together / np.array(copies)[:, None]).min(axis=0)

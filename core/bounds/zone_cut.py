@@ -75,7 +75,7 @@ is no certificate."""
 
 
 class Ladder(NamedTuple):
-    """What a target is judged by; m zones and one more, from 0."""
+    """Judge of a target; m zones and one more, from 0."""
 
     least: Floats
     most: Floats
@@ -139,8 +139,7 @@ def zone_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
         "span": search.span,
         "rates": [list(RATES[t]) for t in search.needed()],
     }
-    claim = whole.claim("zone-cut", search.proven, proof)
-    return replace(claim, status=LIMIT if run.stop() else SOLVED)
+    return whole.claim("zone-cut", search.proven, proof, LIMIT if run.stop() else SOLVED)
 
 
 class _Search:
@@ -199,7 +198,7 @@ class _Search:
         return bool(gets_through(*ladder, float(target), self.stages, span))
 
     def _ladder(self, span: int, target: float) -> Ladder | None:
-        """What zones hold, pay and are worth; None: there is too much of it."""
+        """Compute what zones hold, pay and are worth; None: there is too much of it."""
         strip, after, until, m = self.strip, self.after, self.until, len(self.path)
         first, last = near_zones(strip, after, until, span)
         ptr, pins, always, cost = plain(strip.ptr, strip.pins, strip.always, strip.cost)
@@ -222,7 +221,7 @@ class _Search:
 
 @kernel
 def gets_through(least, most, paid, others, rates, worth, target, stages, span):  # type: ignore[no-untyped-def]
-    """Whether so many stages of load `target` may get to the end; see the module.
+    """Tell whether so many stages of load `target` may get to the end; see the module.
 
     `work` and `left` are the most work(I) and work(I) - x(I) of each zone; only zones in which one
     of them grew in the last round are gone on from.
@@ -301,8 +300,7 @@ def strip_of(
     pairs = distinct(vertex[line.tail] * n + vertex[line.head])
     pairs = pairs[pairs // n != pairs % n]
     order = Items(np.arange(n), n, pairs // n, pairs % n).order
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
+    place = np.argsort(order)
     where = place[vertex]
     net = np.repeat(np.arange(len(cost)), np.diff(line.pin_ptr))
     pins = distinct(net * n + where[line.pins])
@@ -339,7 +337,7 @@ MOST_ENTRIES = 5_000_000
 """Items, edges and nets of all zones together."""
 
 IN, OUT = -1, -2
-"""What is surely in the ideals of a zone, and surely not."""
+"""Pins surely in the ideals of a zone, and surely not."""
 
 
 class _Zone(NamedTuple):
@@ -408,7 +406,7 @@ def most_of_zones(
 
 
 def _by_zone(start: Ints, end: Ints, m: int) -> tuple[Ints, Ints] | None:
-    """What stands in zones start..end - 1, by zone 0..m, ascending (CSR)."""
+    """List what stands in zones start..end - 1, by zone 0..m, ascending (CSR)."""
     sizes = np.maximum(end - start, 0)
     if sizes.sum() > MOST_ENTRIES:
         return None
@@ -431,14 +429,13 @@ def _solved(zone: _Zone, rates: Sequence[tuple[int, int]]) -> Floats:
         (n + zone.net[reads], node[reads], np.inf),
         (zone.head, zone.tail, np.inf),
     )
-    ptr, heads, twin, capacity, places = lay_out(parts, sink + 1)
+    arcs, capacity, places = lay_out(parts, sink + 1)
     found = []
     for little, much in rates:
         factor = np.full(len(capacity), float(much))
         factor[places[0]] = little
         # Unlimited ones stay so; nothing is worth nothing.
         scaled = np.where(np.isinf(capacity), np.inf, capacity * factor)
-        starts, ends, twins, residual = plain(ptr, heads, twin, scaled)
-        flow = max_flow(starts, ends, twins, residual, np.array([source]), np.inf)
+        flow = max_flow(arcs, scaled, np.array([source]), np.inf)
         found.append(little * float(zone.work.sum()) - float(flow))
     return np.array(found)

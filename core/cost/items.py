@@ -14,8 +14,10 @@ wherever the producer stands, so one form serves inference and training.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,10 +28,12 @@ from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
     INPUT,
+    Bools,
     Floats,
     Graph,
     Ints,
     connected,
+    csr_rows,
     distinct,
     kahn,
     offsets,
@@ -189,13 +193,33 @@ class Line:
         """Number of items."""
         return self.work.shape[1]
 
+    @cached_property
+    def item_of_node(self) -> Ints:
+        """Position of every node's item; i64[nodes]."""
+        found = np.empty(len(self.nodes), dtype=np.int64)
+        found[self.nodes] = np.repeat(np.arange(self.n), np.diff(self.node_ptr))
+        return found
+
+    def passes(self, options: CostOptions) -> list[tuple[Floats, Bools]]:
+        """Passes with a target each: work f64[C, n], and which nets are theirs, bool[p]."""
+        if options.objective != "gpipe":
+            return [(self.work, np.ones(len(self.source), dtype=np.bool_))]
+        late = self.backward_work
+        return [(self.work - late, ~self.backward_net), (late, self.backward_net)]
+
+    def nodes_of(self, graph: Graph, items: Sequence[int] | Ints) -> Ints:
+        """Nodes of a stage of these items, in execution order."""
+        _, nodes = csr_rows(self.node_ptr, self.nodes, np.asarray(items))
+        # An item may hold nodes of both passes, which run far apart in time.
+        return nodes[np.argsort(graph.rank[nodes])] if graph.backward.any() else nodes
+
 
 def execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
     """Nodes by item, then in an order that keeps units whole where that is possible.
 
     An item of several units may interleave them; there the graph's own order decides.
     """
-    single = np.bincount(where[units.member_idx[units.member_ptr[:-1]]]) == 1
+    single = np.bincount(where[units.first]) == 1
     within = np.empty(graph.n, dtype=np.int64)
     within[units.member_idx] = np.arange(graph.n)
     key = np.where(single[where], within, graph.rank)
@@ -221,6 +245,15 @@ def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints
     kept = (counts > 1) | (always & (counts > 0))
     chosen = np.flatnonzero(kept)
     return offsets(counts[chosen]), pin[kept[tensor]], chosen, always[chosen]
+
+
+def same_nets(ptr: Ints, pins: Ints, *marks: np.ndarray) -> tuple[Ints, Ints]:
+    """Count nets with the same pins and marks as one: the number of each, and the first of each."""
+    numbers: dict[tuple[object, ...], int] = {}
+    ends, marked = ptr.tolist(), zip(*(mark.tolist() for mark in marks), strict=True)
+    keys = ((pins[a:b].tobytes(), *m) for (a, b), m in zip(pairwise(ends), marked, strict=True))
+    number = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    return number, np.unique(number, return_index=True)[1]
 
 
 def steps_of(graph: Graph, line: Line, options: CostOptions) -> Steps:

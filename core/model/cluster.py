@@ -41,6 +41,11 @@ class Clustering:
         """Number of groups."""
         return len(self.group_ids)
 
+    @property
+    def first(self) -> Ints:
+        """First node of each group; i64[g]."""
+        return self.member_idx[self.member_ptr[:-1]]
+
     def members(self, group: int) -> Ints:
         """Node positions of `group`, in topological order."""
         return self.member_idx[self.member_ptr[group] : self.member_ptr[group + 1]]

@@ -103,13 +103,13 @@ class Teams(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How a stage is priced and judged; numbers as in `HybridProblem`."""
+    """Prices and limits of stages; numbers as in `HybridProblem`."""
 
     devices: int
     most_replicas: int
     """Of all stages together."""
     partwise: bool
-    """Whether some parts of a stage may run otherwise than is fastest: see `Swaps`."""
+    """True: some parts of a stage may run otherwise than is fastest: see `Swaps`."""
     first: int
     last: int
     """Kinds of sums to try: `PLAIN`, `AGAIN` or both; or `FASTEST`, and then swaps."""
@@ -123,7 +123,7 @@ class Rules(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What kernels work in."""
+    """Arrays that kernels work in."""
 
     sums: Floats
     """f64[4, D], what enters and leaves the stage at hand (`gather`)."""
@@ -185,7 +185,7 @@ def gather(a, small, large):  # type: ignore[no-untyped-def]
 
 @callee
 def allowed(rules, limit, in_s, out_s, sync, replicas):  # type: ignore[no-untyped-def]
-    """Compute time that a stage may take so that its load stays below the limit; -1: none."""
+    """Compute time at which the load (`load_of`, `share_of`) is at the limit; -1: none is."""
     top = limit + rules.slack
     if rules.overlap_sync:
         if sync > top:
@@ -201,7 +201,7 @@ def allowed(rules, limit, in_s, out_s, sync, replicas):  # type: ignore[no-untyp
 
 @callee
 def feasible(swaps, scratch, i, y, need, budget):  # type: ignore[no-untyped-def]
-    """Whether some swaps save `need` bytes and take `budget` seconds at most; 1, 0, -1: unknown.
+    """Tell whether some swaps save `need` bytes in `budget` seconds at most; 1, 0, -1: unknown.
 
     If it returns 1, the first element of `took` is the number of swaps, which follow.
     """
@@ -317,7 +317,7 @@ def most_in_flight(a, limit, small, large, team):  # type: ignore[no-untyped-def
 
 @callee
 def holds(words, small, large):  # type: ignore[no-untyped-def]
-    """Whether one set is part of another."""
+    """Tell whether one set is part of another."""
     outside = np.uint64(0)
     for w in range(words.shape[1]):
         outside |= words[small, w] & ~words[large, w]
@@ -377,7 +377,7 @@ def cover(a, limit, least):  # type: ignore[no-untyped-def]
 
 @lean
 def last_stage(a, limit, least, large, replicas):  # type: ignore[no-untyped-def]
-    """How a set was covered: the set before its first stage, and the team of that; -1: not at all.
+    """Trace how a set was covered: the set before its first stage, and its team; -1: not at all.
 
     `replicas` are those of all its stages.
     """
@@ -446,15 +446,14 @@ def ends_of_orders(orders: Sequence[Ints]) -> Bools:
     n = len(orders[0])
     found = []
     for order in orders:
-        place = np.empty(n, dtype=np.int64)
-        place[order] = np.arange(n)
+        place = np.argsort(order)
         found.append(place[None, :] >= n - np.arange(n + 1)[:, None])
     member = np.unique(np.concatenate(found), axis=0) if len(found) > 1 else found[0]
     return np.asarray(member[np.argsort(member.sum(axis=1), kind="stable")])
 
 
 def family_of(problem: HybridProblem, member: Bools) -> Family:
-    """What a cover needs of sets of items.
+    """Sum up sets of items for a cover.
 
     `member`: bool[I, n], by size, each set once, the empty one and that of all items among them.
     """
@@ -586,7 +585,7 @@ def teams_of(problem: HybridProblem) -> Teams:
 
 
 def rules_of(problem: HybridProblem, scale: float) -> Rules:
-    """How stages are priced and judged; `scale`: a time that no sum of them exceeds."""
+    """Collect the rules; `scale`: a time that no sum of them exceeds."""
     options = problem.options
     first, last = kinds_of(problem)
     return Rules(

@@ -118,8 +118,7 @@ def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
 
 def _orders(items: Items) -> list[Ints]:
     """Topological orders of items that are numbered by `items.order`."""
-    place = np.empty(items.count, dtype=np.int64)
-    place[items.order] = np.arange(items.count)
+    place = np.argsort(items.order)
     renumbered = Items(items.label, items.count, place[items.tail], place[items.head])
     return [order(renumbered) for order in ORDERS.values()]
 
@@ -189,8 +188,7 @@ def _nodes(problem: SplitProblem, found: _Found) -> list[tuple[Ints, Ints]]:
     """Nodes of each block in execution order, and those that run otherwise to hold less: as they
     state, or forward passes that run again."""
     graph, items = problem.graph, found.items
-    place = np.empty(items.count, dtype=np.int64)
-    place[items.order] = np.arange(items.count)
+    place = np.argsort(items.order)
     ptr, nodes = csr(place[items.label][graph.order], graph.order, items.count)
     rows = []
     for block in found.blocks:

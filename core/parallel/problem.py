@@ -38,7 +38,7 @@ import numpy as np
 from dnnp.core.cost.collectives import collective_time
 from dnnp.core.cost.items import Items, nets_of
 from dnnp.core.cost.load import node_memory, transfer_times, weights_stated
-from dnnp.core.cost.load_formula import COMM, combine
+from dnnp.core.cost.load_formula import COMM, OVERLAP, SUM, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
@@ -113,8 +113,7 @@ def hybrid_problem(
             f"{usable} devices may be used; parallel plans have at most {MOST_DEVICES} (-k, "
             "--tensor-parallel, --data-parallel)"
         )
-    place = np.empty(n, dtype=np.int64)
-    place[items.order] = np.arange(n)
+    place = np.argsort(items.order)
     where = place[items.label]
     degrees = degrees_in(graph)
     time, again = node_times(given, device)
@@ -261,7 +260,7 @@ def node_bytes(graph: Graph) -> tuple[Floats, Floats]:
 
 
 def stated_weights(graph: Graph) -> Bools:
-    """Whether all nodes say what weights they have at a degree; bool[D]."""
+    """Tell whether all nodes say what weights they have at a degree; bool[D]."""
     if graph.shards is None:
         return np.zeros(1, dtype=np.bool_)
     return np.asarray(~np.isnan(graph.shards.weight).any(axis=1))
@@ -343,8 +342,8 @@ def block_cost(problem: HybridProblem, block: HybridBlock, later: int) -> Hybrid
     held = total(problem.held)
     if len(block.recomputed):
         held += float(problem.kept[enters].sum())
-    load = combine(problem.comm, in_s, compute, 0.0, out_s) / d
-    load = max(load, sync) if problem.options.overlap_sync else load + sync
+    load = combine(problem.comm, in_s, compute, 0.0, out_s)
+    load = shared_load(OVERLAP if problem.options.overlap_sync else SUM, load, d, sync)
     return HybridCost(load, compute, in_s, out_s, sync, total(problem.fixed) + y * held, y)
 
 
@@ -395,7 +394,7 @@ def replicas_of(problem: HybridProblem) -> Ints:
 
 
 class _Pass(NamedTuple):
-    """What a stage does in one pass."""
+    """One pass of a stage."""
 
     stage: int
     backward: bool

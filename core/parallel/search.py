@@ -81,7 +81,7 @@ class Space:
     top: float
     """No load of a stage exceeds it."""
     complete: bool
-    """Whether the family holds all sets, so that what it refuses is proven."""
+    """True: the family holds all sets, so that what it refuses is proven."""
 
 
 def simple_bound(problem: HybridProblem) -> float:

@@ -64,7 +64,7 @@ from dnnp.core.parallel.search import (
 
 
 class Share(NamedTuple):
-    """What stages on all devices may take."""
+    """Limits of stages on all devices."""
 
     degree: int
     """Position of the tensor-parallel degree of all devices."""
@@ -78,9 +78,9 @@ class Share(NamedTuple):
     last: int
     """Kinds of sums to try: `PLAIN`, `AGAIN` or both."""
     weighed: bool
-    """Whether memory is limited; else it is not counted."""
+    """True: memory is limited; else it is not counted."""
     counted: bool
-    """Whether the number of replicas matters; else it is not counted."""
+    """True: the number of replicas matters; else it is not counted."""
     only: Ints
     """i64[I], items of each set that cannot be in other stages."""
 
@@ -168,7 +168,7 @@ def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
 
 @callee
 def _hopeless(rules, share, limit, rest, devices, load):  # type: ignore[no-untyped-def]
-    """Whether the work that is left is more than what all devices can still do."""
+    """Tell whether the work that is left is more than what all devices can still do."""
     own = (rules.devices - devices) * (limit + rules.slack)
     return rest > own + rules.devices * (share.budget + rules.slack - load)
 
@@ -329,7 +329,7 @@ class _Box(NamedTuple):
 
 @dataclass
 class _State:
-    """What is known so far."""
+    """Best plan and boxes that are left."""
 
     best: HybridSolution | None = None
     boxes: list[_Box] = field(default_factory=list)

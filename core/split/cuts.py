@@ -43,21 +43,19 @@ from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.search_context import PLAIN, Run
 
 
+class Residual(NamedTuple):
+    """Arcs of a residual network and their reverse ones (CSR)."""
+
+    ptr: Ints
+    heads: Ints
+    twin: Ints
+    """Index of the reverse of each."""
+
+
 def lay_out(
     parts: Sequence[tuple[Ints, Ints, Floats | float]], nodes: int
-) -> tuple[Ints, Ints, Ints, Floats, list[Ints]]:
-    """Lay out a residual network (CSR).
-
-    Parameters
-    ----------
-    parts
-        Arcs: their tails, heads and capacities.
-
-    Returns
-    -------
-    (i64[nodes + 1], heads of the arcs and of their reverse ones, index of the reverse of each,
-    capacities, where the arcs of each part are)
-    """
+) -> tuple[Residual, Floats, list[Ints]]:
+    """Lay out arcs by their tails, heads and capacities: (arcs, capacities, those of each part)."""
     tail, head = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     capacity = np.concatenate([np.broadcast_to(part[2], len(part[0])) for part in parts])
     arcs = len(tail)
@@ -66,17 +64,18 @@ def lay_out(
     where[order] = np.arange(2 * arcs)
     twin = where[np.where(order < arcs, order + arcs, order - arcs)]
     heads = np.concatenate([head, tail])[order]
-    residual = np.concatenate([capacity, np.zeros(arcs)])[order]
     ends = np.cumsum([len(part[0]) for part in parts])
-    return ptr, heads, twin, residual, np.split(where[:arcs], ends[:-1])
+    *laid, residual = plain(ptr, heads, twin, np.concatenate([capacity, np.zeros(arcs)])[order])
+    return Residual(*laid), residual, np.split(where[:arcs], ends[:-1])
 
 
 @kernel
-def max_flow(ptr, heads, twin, capacity, sources, enough):  # type: ignore[no-untyped-def]
+def max_flow(arcs, capacity, sources, enough):  # type: ignore[no-untyped-def]
     """Further flow from the items `sources` to the last node (Dinic); uses up `capacity`.
 
     Stops where it is `enough`. An earlier flow from some of the sources may be in `capacity`.
     """
+    ptr, heads, twin = arcs.ptr, arcs.heads, arcs.twin
     nodes = len(ptr) - 1
     sink = nodes - 1
     level = np.empty(nodes, np.int64)
@@ -151,8 +150,9 @@ def max_flow(ptr, heads, twin, capacity, sources, enough):  # type: ignore[no-un
 
 
 @kernel
-def reached(ptr, heads, capacity, source):  # type: ignore[no-untyped-def]
+def reached(arcs, capacity, source):  # type: ignore[no-untyped-def]
     """Nodes that a flow leaves reachable from the source."""
+    ptr, heads = arcs.ptr, arcs.heads
     nodes = len(ptr) - 1
     seen = np.zeros(nodes, np.bool_)
     queue = np.empty(nodes, np.int64)
@@ -185,12 +185,9 @@ class Nets(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Residual network (CSR). Nodes: the items, two for each net, the sink."""
+    """Network of items. Nodes: the items, two for each net, the sink."""
 
-    ptr: Ints
-    heads: Ints
-    twin: Ints
-    """Index of the reverse arc."""
+    arcs: Residual
     capacity: Floats
     enter: Ints
     """Arc from each pin into its net."""
@@ -211,26 +208,25 @@ def network_of(work: Floats, nets: Nets) -> Network:
         (first, np.where(nets.always, sink, second), nets.cost),
         (second[net][is_open], nets.pins[is_open], np.inf),
     )
-    *network, places = lay_out(parts, sink + 1)
+    arcs, capacity, places = lay_out(parts, sink + 1)
     leave = np.full(len(net), -1, dtype=np.int64)
     leave[is_open] = places[3]
-    return Network(*plain(*network, places[1], leave))
+    return Network(arcs, capacity, *plain(places[1], leave))
 
 
 def push(network: Network, capacity: Floats, sources: Ints, enough: float = np.inf) -> float:
     """Flow from the items `sources`, of `enough` or more if there is as much; see `max_flow`."""
-    ptr, heads, twin = network.ptr, network.heads, network.twin
-    return float(max_flow(ptr, heads, twin, capacity, sources, enough))
+    return float(max_flow(network.arcs, capacity, sources, enough))
 
 
 def pushed(network: Network, capacity: Floats) -> Floats:
-    """What each pin pushes into its net, less what it takes out; f64[pins].
+    """Flow from each pin into its net, less that out of it; f64[pins].
 
     `capacity` is what the flow left.
     """
-    flow = capacity[network.twin[network.enter]].copy()
+    flow = capacity[network.arcs.twin[network.enter]].copy()
     some = network.leave >= 0
-    flow[some] -= capacity[network.twin[network.leave[some]]]
+    flow[some] -= capacity[network.arcs.twin[network.leave[some]]]
     return flow
 
 
@@ -249,7 +245,7 @@ OPEN, IN, OUT = 0, 1, 2
 
 
 class TwoStages(NamedTuple):
-    """What is split: n items and the nets between them, in whole numbers."""
+    """Problem of two stages: n items and the nets between them, in whole numbers."""
 
     order: Ints
     """i64[n], the items in a topological order."""
@@ -267,15 +263,13 @@ class TwoStages(NamedTuple):
 
 
 class _Network(NamedTuple):
-    """Residual network (CSR) for every weight. Nodes: items, two for each net, source, sink.
+    """Network for every weight. Nodes: items, two for each net, source, sink.
 
     What the cut leaves with the source is the ideal. Arcs that depend on the weight, or on what is
     fixed, are filled in for each flow.
     """
 
-    ptr: Ints
-    heads: Ints
-    twin: Ints
+    arcs: Residual
     capacity: Floats
     """Without those arcs."""
     ahead: Ints
@@ -290,8 +284,7 @@ class _Network(NamedTuple):
 def _network(of: TwoStages) -> _Network:
     """The network of the items, and of nets by what they cost on the only class."""
     n, p = len(of.order), len(of.cost)
-    place = np.empty(n, dtype=np.int64)
-    place[of.order] = np.arange(n)
+    place = np.argsort(of.order)
     net = np.repeat(np.arange(p), np.diff(of.ptr))
     first, second, source, sink = n + np.arange(p), n + p + np.arange(p), n + 2 * p, n + 2 * p + 1
     # Whoever writes a tensor comes before all who read it.
@@ -310,8 +303,8 @@ def _network(of: TwoStages) -> _Network:
         (first[always], np.full(len(always), sink), 0.0),
         (np.full(len(always), source), second[always], 0.0),
     )
-    *network, places = lay_out(parts, sink + 1)
-    return _Network(*plain(*network, *places[5:]))
+    arcs, capacity, places = lay_out(parts, sink + 1)
+    return _Network(arcs, capacity, *plain(*places[5:]))
 
 
 @dataclass
@@ -319,7 +312,7 @@ class _Node:
     """A node of the tree."""
 
     item: int = -1
-    """What it branches on; -1: nothing yet."""
+    """Item to branch on; -1: none yet."""
     children: tuple[int, int] = (-1, -1)
     """Nodes in which the item is in, and out."""
     weight: int = PARTS // 2
@@ -354,7 +347,7 @@ class Halves:
         self.why = ""
         """Why it ended before everything was proven."""
         self.told: Callable[[float], None] = lambda proven: None
-        """Is told what is proven so far."""
+        """Called with what is proven so far."""
 
     def meet(self, inside: Bools) -> None:
         """Look only for what is better than this ideal, bool[n]."""
@@ -445,13 +438,12 @@ class Halves:
         paid = self.cost[self.of.always]
         capacity[network.ahead_net] = weight * paid
         capacity[network.behind_net] = other * paid
-        ptr, heads, twin = network.ptr, network.heads, network.twin
-        source = np.array([len(ptr) - 3])
-        flow = max_flow(ptr, heads, twin, capacity, source, (self.least - 1) * PARTS + 1)
-        return float(flow), reached(ptr, heads, capacity, source[0])[: self.n]
+        source = np.array([len(network.arcs.ptr) - 3])
+        flow = max_flow(network.arcs, capacity, source, (self.least - 1) * PARTS + 1)
+        return float(flow), reached(network.arcs, capacity, source[0])[: self.n]
 
     def _side(self, inside: Bools) -> _Side:
-        """What an ideal and the rest cost."""
+        """Price an ideal and the rest."""
         of, pinned = self.of, inside[self.of.pins]
         p = len(of.cost)
         has = np.bincount(self.net[pinned], minlength=p) > 0
@@ -480,7 +472,7 @@ class Halves:
 
 
 def _next_weight(low: _Side | None, high: _Side | None, least: int, most: int) -> int:
-    """Where the lines of both ideals meet; half of the way on, where there is one only."""
+    """Weight at which the lines of both ideals meet; half of the way on, where there is one."""
     if low is None or high is None:
         weight = (least + most) // 2
     else:
@@ -493,8 +485,7 @@ def _closures(of: TwoStages) -> tuple[Bools, Bools]:
     """bool[n, n]: what comes before each item, itself included, and what after."""
     n = len(of.order)
     before = np.eye(n, dtype=np.bool_)
-    place = np.empty(n, dtype=np.int64)
-    place[of.order] = np.arange(n)
+    place = np.argsort(of.order)
     for edge in np.argsort(place[of.head], kind="stable").tolist():
         before[of.head[edge]] |= before[of.tail[edge]]
     return before, before.T.copy()

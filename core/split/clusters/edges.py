@@ -75,7 +75,7 @@ class Arcs(NamedTuple):
     weight: Floats
     """f64[E], bytes that replicas synchronise."""
     into_ptr: Ints
-    """Where those of each r begin (CSR)."""
+    """First block of each r (CSR)."""
     cpu_ptr: Ints
     """CPU blocks by the ideal before them (CSR)."""
     cpu_tail: Ints

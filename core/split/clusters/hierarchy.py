@@ -59,7 +59,7 @@ class ClusterSplit(NamedTuple):
 
 
 class LatticeOutcome(NamedTuple):
-    """What the search of one lattice proved, for splits along its ideals and links of its level."""
+    """Best split along the ideals of a lattice, and bounds for links of its level."""
 
     best: ClusterSplit | None
     """The best split known."""
@@ -71,7 +71,7 @@ class LatticeOutcome(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClusterCase:
-    """What is to be split, and on what."""
+    """Problem and budget of a search over clusters."""
 
     problem: SplitProblem
     """Its devices: the accelerators in clusters, and the CPUs if there are any."""
@@ -117,13 +117,7 @@ def priced(case: ClusterCase, line: Line, parts: Sequence[Part]) -> tuple[Cluste
     problem, graph = case.problem, case.problem.graph
     blocks = []
     for part in parts:
-        nodes = np.concatenate(
-            [line.nodes[line.node_ptr[i] : line.node_ptr[i + 1]] for i in part.items]
-        )
-        if graph.backward.any():
-            # An item holds nodes of both passes, which run far apart in time.
-            nodes = nodes[np.argsort(graph.rank[nodes])]
-        device = problem.devices[part.device_class]
+        nodes, device = line.nodes_of(graph, part.items), problem.devices[part.device_class]
         blocks.append(Block(nodes, device, part.replicas, part.number))
     loads = []
     for block, near in zip(blocks, link_levels(graph, blocks), strict=True):
@@ -255,7 +249,7 @@ class _Pipelines:
         return int(self.after[0, -1])
 
     def probe(self, goal: Goal, enough: Callable[[int], bool]) -> bool | None:
-        """Whether a target can be met; None if `enough` steps were taken before that was clear."""
+        """Tell whether a target can be met; None: not clear after `enough` steps."""
         self.fewest(goal)
         self.clusters[:] = NONE
         self.steps = first = 0
@@ -313,7 +307,7 @@ class _Pipelines:
             device = size * (full - stretch.full if stretch.odd else cluster)
             for stage in stretch.stages:
                 number, device_class = (cpus, 1) if stage.on_cpu else (device, 0)
-                items = _between(self.lattice, stage.start, stage.end)
+                items = self.lattice.between(stage.start, stage.end)
                 parts.append(Part(items, device_class, number, stage.replicas))
                 if stage.on_cpu:
                     cpus += stage.replicas
@@ -347,19 +341,13 @@ class _Stage(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """What runs in a cluster, on CPUs between clusters, or, one stage, in several clusters."""
+    """Stages of a cluster, on CPUs between clusters, or, one stage, in several clusters."""
 
     stages: list[_Stage]
     full: int = 0
     """Full clusters."""
     odd: bool = False
     """The one that is not full is among them."""
-
-
-def _between(lattice: Lattice, start: int, end: int) -> list[int]:
-    """Items of the block between two ideals, ascending."""
-    before = set(lattice.members(start))
-    return [item for item in lattice.members(end) if item not in before]
 
 
 class OutError(Exception):

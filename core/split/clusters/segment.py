@@ -30,7 +30,7 @@ BUCKETS = 16
 
 
 class Scratch(NamedTuple):
-    """What the kernels work in; `need` and `came` hold the last segment's path."""
+    """Arrays that kernels work in; `need` and `came` hold the last segment's path."""
 
     ahead: Ints
     """i64[I, cpus + 1], fewest devices from an ideal to the end of the segment, by CPUs used."""
@@ -130,7 +130,7 @@ def has(bits, ideal, item):  # type: ignore[no-untyped-def]
 
 @part
 def subset(a, x, y):  # type: ignore[no-untyped-def]
-    """Whether ideal x is inside ideal y."""
+    """Tell whether ideal x is inside ideal y."""
     for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
         if a.bits[x, w] & ~a.bits[y, w]:
             return False
@@ -139,7 +139,7 @@ def subset(a, x, y):  # type: ignore[no-untyped-def]
 
 @part
 def extra(a, s, x, y):  # type: ignore[no-untyped-def]
-    """What a block pays for the listed nets: (in, out) of each pass."""
+    """Sum up what a block pays for the listed nets: (in, out) of each pass."""
     bits, pins = a.bits, a.pins
     arriving, leaving, late_in, late_out = 0.0, 0.0, 0.0, 0.0
     for i in range(s.counts[0]):
@@ -260,7 +260,7 @@ def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
 
 @part
 def moved_by(parts):  # type: ignore[no-untyped-def]
-    """What the passes of a block move by its parts (f64[2, 3]): (in, out) of each."""
+    """Transfers of a block by its parts (f64[2, 3]): (in, out) of each pass."""
     return parts[0, 1], parts[0, 2], parts[1, 1], parts[1, 2]
 
 
@@ -374,7 +374,7 @@ def _first_edge(a, start, s):  # type: ignore[no-untyped-def]
 
 @kernel
 def _screen(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-def]
-    """As if CPUs in the segment took the inner link: fill `screened`, `behind` and `front`.
+    """Fill `screened`, `behind` and `front`, as if CPUs in the segment took the inner link.
 
     Returns (whether the segment is possible then, steps).
     """

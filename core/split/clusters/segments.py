@@ -30,7 +30,7 @@ ON_CPUS, IN_CLUSTER, IN_CLUSTERS = 0, 1, 2
 
 
 class Platform(NamedTuple):
-    """How many devices there are."""
+    """Numbers of devices."""
 
     size: int
     """Devices of a full cluster."""
@@ -192,7 +192,7 @@ def _sort(a, x, s):  # type: ignore[no-untyped-def]
 
 @callee
 def _promising(platform, before, after, x):  # type: ignore[no-untyped-def]
-    """Whether a cluster may end at an ideal, by the devices that either side takes at least."""
+    """Tell whether a cluster may end at an ideal, by the least devices of either side."""
     size, rest = platform.size, platform.rest
     for c in range(platform.cpus + 1):
         full = (before[x, c] + size - 1) // size

@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.items import Items, Line
-from dnnp.core.model.graph import Floats, Ints, distinct, strong
+from dnnp.core.model.graph import Ints, distinct, strong
 from dnnp.core.model.plan import CostOptions
 
 MOST_ITEMS = 20_000
@@ -80,8 +80,7 @@ def chained(line: Line, items: Items, order: Ints, share: float) -> Items:
 
 def _relabelled(line: Line, items: Items, order: Ints, into: Ints) -> Items:
     """Items where position v of the line has become part of `into[v]`."""
-    place = np.empty(items.count, dtype=np.int64)
-    place[order] = np.arange(items.count)
+    place = np.argsort(order)
     kept, compact = np.unique(into, return_inverse=True)
     tail, head = compact[line.tail], compact[line.head]
     apart = tail != head
@@ -123,13 +122,14 @@ class _Contraction:
         self.comm = options.comm
         self.below = below
         # Rows: pairs of an accelerator class and a pass. Only `gpipe` tells the passes apart.
-        passes = _by_pass(line, options)
+        passes = line.passes(options)
         accelerators = [c for c, d in enumerate(line.devices) if not d.is_cpu]
         cpus = [c for c, d in enumerate(line.devices) if d.is_cpu]
         # Lists: to index an array takes longer than what is done with most of these numbers.
         work = [work[c] for work, _ in passes for c in accelerators]
         self.work = [np.where(np.isfinite(w), w, 0.0).tolist() for w in work]
-        self.cost = [cost[c].tolist() for _, cost in passes for c in accelerators]
+        cost = [np.where(nets, line.cost[c], 0.0) for _, nets in passes for c in accelerators]
+        self.cost = [row.tolist() for row in cost]
         self.cpu_work = line.work[cpus].tolist()
         absent = np.packbits(~np.isfinite(line.work), axis=0).T
         self.unsupported = [int.from_bytes(classes) for classes in absent.tolist()]
@@ -199,7 +199,7 @@ class _Contraction:
         return found
 
     def _safe(self, x: int, y: int) -> bool:
-        """Whether x may follow y wherever y goes; see the module's conditions."""
+        """Tell whether x may follow y wherever y goes; see the module's conditions."""
         if self.unsupported[x] & ~self.unsupported[y]:
             return False
         for work in self.cpu_work:
@@ -241,17 +241,6 @@ class _Contraction:
             mine[x] = set()
             mine[y].discard(x)
             mine[y].discard(y)
-
-
-def _by_pass(line: Line, options: CostOptions) -> list[tuple[Floats, Floats]]:
-    """(work f64[C, n], cost f64[C, p]) of each pass that the objective tells apart."""
-    if options.objective != "gpipe":
-        return [(line.work, line.cost)]
-    late = line.backward_work
-    return [
-        (line.work - late, np.where(line.backward_net, 0.0, line.cost)),
-        (late, np.where(line.backward_net, line.cost, 0.0)),
-    ]
 
 
 def joined(line: Line, items: Items, order: Ints, below: float) -> Items:

@@ -193,7 +193,7 @@ def drop(p, walk, v):  # type: ignore[no-untyped-def]
 
 @inlined
 def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
-    """Whether some class may take the block of d items or a larger one; fills `walk.dead`."""
+    """Tell whether some class may take the block of d items or a larger one; fills `walk.dead`."""
     n_classes, n_passes, _ = p.work.shape
     alive = False
     for c in range(n_classes):
@@ -230,7 +230,7 @@ def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
 
 @inlined
 def takes(p, goal, walk, d):  # type: ignore[no-untyped-def]
-    """Whether some class takes the block of d items; fills `walk.need`."""
+    """Tell whether some class takes the block of d items; fills `walk.need`."""
     usable = False
     memory = walk.held[d] + walk.own[d]
     known = p.peak == 0 or p.relaxed == 1
@@ -291,7 +291,7 @@ def _replicas(p, goal, loads, c, weight):  # type: ignore[no-untyped-def]
 
 @inlined
 def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def]
-    """Whether an item may join the block of d items on class c without harm to another.
+    """Tell whether an item may join the block of d items on class c without harm to another.
 
     Then the block need not be considered: the one with the item does as well. What could grow by
     an item once often can by it again, so that one is tried first.
@@ -311,7 +311,7 @@ def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def
 
 @inlined
 def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
-    """Whether a later block that holds x is no dearer without it.
+    """Tell whether a later block that holds x is no dearer without it.
 
     It pays for x's nets that have other pins in it and none in front (`opened`), and no longer
     for x's work and for nets of which x was the last pin (`closed`): opened <= closed + work.
@@ -333,7 +333,7 @@ def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
 
 @inlined
 def _takes_with(p, goal, walk, c, d, x):  # type: ignore[no-untyped-def]
-    """Whether the block of d items with x needs no more replicas on class c than without."""
+    """Tell whether the block of d items with x needs no more replicas on class c than without."""
     held = walk.held[d] + p.item_bytes[x]
     weight = walk.weight[d] + p.item_weight[x]
     for i in range(p.param_ptr[x], p.param_ptr[x + 1]):
@@ -428,7 +428,7 @@ def peak_of(p, items, count, live, mark, last):  # type: ignore[no-untyped-def]
 
 
 class Goal(NamedTuple):
-    """What a pass decides, and what it says where the answer is no."""
+    """Target of a pass, and notes on what it refused."""
 
     target: Floats
     """f64[P], the largest loads that are allowed; finite."""
@@ -441,7 +441,7 @@ class Goal(NamedTuple):
 
 @inlined
 def is_covered(memo, ideal):  # type: ignore[no-untyped-def]
-    """Whether some devices cover an ideal."""
+    """Tell whether some devices cover an ideal."""
     covered = False
     for s in range(memo.least.shape[1]):
         covered |= memo.least[ideal, s] != NONE
@@ -472,7 +472,7 @@ def _free_of(p, s, a):  # type: ignore[no-untyped-def]
 
 @inlined
 def is_enough(p, goal, ideal, room, pays):  # type: ignore[no-untyped-def]
-    """Whether devices of such a share may do the work behind an ideal, and pay for what crosses."""
+    """Tell whether devices of such a share may do and pay for what is behind an ideal."""
     enough = True
     for q in range(len(p.rest)):
         owed = p.rest[q, ideal] + (p.crossing[q, ideal] if pays else 0.0)
@@ -496,7 +496,7 @@ def note_crossing(p, walk, ideal):  # type: ignore[no-untyped-def]
 
 @inlined
 def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def]
-    """Whether the devices left may do the rest behind an ideal in some state; then mark it.
+    """Tell whether the devices left may do the rest behind an ideal in some state; mark it.
 
     Forgets the states in which they may not.
     """
@@ -632,7 +632,7 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
 
 @inlined
 def _may_save(least, counts, strides, ideal, j):  # type: ignore[no-untyped-def]
-    """Whether a block could save devices on the way from an ideal to its end."""
+    """Tell whether a block could save devices on the way from an ideal to its end."""
     for s in range(least.shape[1]):
         a = least[ideal, s]
         if a == NONE:

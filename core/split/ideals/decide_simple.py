@@ -18,7 +18,7 @@ from dnnp.core.split.ideals.problem import NONE, PricedGraph
 
 
 class Plain(NamedTuple):
-    """What such a problem leaves of `PricedGraph`."""
+    """Part of a `PricedGraph` that such a problem needs."""
 
     payer: int
     """The class of the accelerators."""
@@ -60,7 +60,7 @@ class PlainWalk(NamedTuple):
 
 
 def is_plain(p: PricedGraph) -> bool:
-    """Whether this kernel may stand in for the general one."""
+    """Tell whether this kernel may stand in for the general one."""
     classes, passes, _ = p.work.shape
     return bool(
         p.comm == SUM
@@ -162,7 +162,7 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
 
 @inlined
 def _plain_of(p):  # type: ignore[no-untyped-def]
-    """What is left of a problem."""
+    """Select that part."""
     payer = p.row_class[0]
     other = 1 - payer if len(p.counts) == 2 else payer
     return Plain(
@@ -265,7 +265,7 @@ def _left_to_larger_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-un
 
 @callee
 def _gain(plain, walk, x):  # type: ignore[no-untyped-def]
-    """What the block that holds x later saves, at least, when x moves to the front."""
+    """Bound the saving of the block that holds x later, when x moves to the front."""
     gain = plain.work[x]
     for i in range(plain.item_ptr[x], plain.item_ptr[x + 1]):
         e = plain.item_net[i]

@@ -23,7 +23,7 @@ MOST_CHILDREN = 60_000_000
 """Pairs of an ideal and one with an item more; 8 bytes each."""
 
 _refused: deque[bytes] = deque(maxlen=8)
-"""What had too many ideals lately: a search with a better split mostly asks for the same again."""
+"""Graphs with too many ideals, the last ones: a search with a better split mostly asks again."""
 
 
 class Lattice(NamedTuple):
@@ -57,6 +57,11 @@ class Lattice(NamedTuple):
         """The same, bool[I, n]."""
         found = np.unpackbits(self.words(n).view(np.uint8), axis=1, count=n, bitorder="little")
         return found.astype(np.bool_)
+
+    def between(self, start: int, end: int) -> list[int]:
+        """Items of the block between two ideals, ascending."""
+        before = set(self.members(start))
+        return [item for item in self.members(end) if item not in before]
 
     def members(self, ideal: int) -> list[int]:
         """Items of an ideal, ascending."""
@@ -221,7 +226,7 @@ def _furthest(n, succ_ptr, succ):  # type: ignore[no-untyped-def]
 
 @kernel
 def _all_full(sets, count, width):  # type: ignore[no-untyped-def]
-    """How many first words, but for the last one, are full in all of so many bit sets."""
+    """Count the first words, but for the last one, that are full in all of so many bit sets."""
     full = width - 1
     for row in range(0, count * width, width):
         w = 0

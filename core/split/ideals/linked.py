@@ -47,7 +47,7 @@ MOST_WORK = 2_000_000_000
 
 
 class LinkedAnswer(NamedTuple):
-    """What the search found."""
+    """Result of the search."""
 
     blocks: list[Block] | None
     """The split that is charged least, if that is less than what was known."""
@@ -69,7 +69,7 @@ def kinds_of(machine: Machine) -> list[Ints]:
 
 
 def _alike(machine: Machine, a: int, b: int) -> bool:
-    """Whether exchanging two devices changes nothing."""
+    """Tell whether exchanging two devices changes nothing."""
     turned = np.arange(machine.count)
     turned[[a, b]] = b, a
     both = np.ix_(turned, turned)
@@ -123,8 +123,7 @@ class _Search:
         self.most = [min(len(kind), self.n) for kind in self.kinds]
         """Devices of each kind that may be of use."""
         self.stride = np.concatenate([[1], np.cumprod([m + 1 for m in self.most])])
-        where = np.empty(graph.n, dtype=np.int64)
-        where[line.nodes] = np.repeat(np.arange(self.n), np.diff(line.node_ptr))
+        where = line.item_of_node
         ptr, pins, tensor, _ = nets_of(graph, where, problem.options)
         made = graph.producer[tensor] >= 0
         self.source = np.where(made, where[graph.producer[tensor]], -1)
@@ -167,7 +166,7 @@ class _Search:
         return np.tri(self.n + 1, self.n, -1, dtype=np.bool_)
 
     def too_large(self, ideals: int) -> bool:
-        """Whether this would take too long, or too much memory."""
+        """Tell whether this would take too long, or too much memory."""
         count, states = len(self.kinds), int(self.stride[-1])
         ends = (count + 1) ** 2
         work = ideals**2 / 2 * (states * ends * count / 8 + len(self.source))
@@ -235,9 +234,8 @@ class _Search:
         found = []
         for stage in stages:
             number = int(machine.names[free[stage.kind].pop(0)].rpartition("/")[2])
-            rows = [line.nodes[line.node_ptr[x] : line.node_ptr[x + 1]] for x in stage.items]
-            device = self.device[stage.kind]
-            found.append(Block(np.concatenate(rows), device, number=number))
+            nodes = line.nodes_of(self.problem.graph, stage.items)
+            found.append(Block(nodes, self.device[stage.kind], number=number))
         return found
 
     def _charges(
@@ -329,7 +327,7 @@ class _Search:
 
 
 class _Sides:
-    """What both sides of each ideal hold."""
+    """Items and nets on both sides of each ideal."""
 
     def __init__(self, search: _Search, inside: Bools) -> None:
         self.search, self.inside = search, inside

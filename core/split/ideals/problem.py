@@ -9,11 +9,21 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.capacity import spread
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import Line, same_nets
 from dnnp.core.cost.load import weights_stated
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
 from dnnp.core.kernels.kernel import plain
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals
+from dnnp.core.model.graph import (
+    PARAMETER,
+    Bools,
+    Floats,
+    Graph,
+    Ints,
+    csr,
+    csr_rows,
+    distinct,
+    totals,
+)
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.ideals.lattice import Lattice
 
@@ -106,7 +116,7 @@ class PricedGraph(NamedTuple):
 
 
 class Memo(NamedTuple):
-    """What a pass fills: the best way into each (ideal, state)."""
+    """Best way into each (ideal, state), filled by a pass."""
 
     least: np.ndarray
     """i16[I, S], fewest devices of the last class; NONE: not reached."""
@@ -117,7 +127,7 @@ class Memo(NamedTuple):
 
 
 def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
-    """Whether some block could need more memory than some accelerator has."""
+    """Tell whether some block could need more memory than some accelerator has."""
     capacity = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
     if not np.isfinite(capacity):
         return False
@@ -126,20 +136,12 @@ def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
     return bool(graph.tensor_bytes.sum() > capacity * (1 - ROUNDING))
 
 
-def weights_of(graph: Graph, line: Line) -> Floats:
-    """Weight bytes of each item, shared parameters in full; f64[n]."""
-    where = _item_of_node(graph, line)
-    stated = weights_stated(graph)
-    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    reads = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~stated[node]
-    own = totals(where[stated], graph.node_bytes[stated], line.n)
-    return own + totals(where[node[reads]], graph.tensor_bytes[graph.in_idx[reads]], line.n)
-
-
-def _item_of_node(graph: Graph, line: Line) -> Ints:
-    where = np.empty(graph.n, dtype=np.int64)
-    where[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
-    return where
+def is_weighty(graph: Graph, line: Line, options: CostOptions) -> Bools:
+    """Tell which items have weights that replicas synchronise; bool[n]."""
+    memory = memory_arrays(graph, line, options)
+    item = np.repeat(np.arange(line.n), np.diff(memory["param_ptr"]))
+    shared = item[memory["param_weight"][memory["param_idx"]] > 0]
+    return (memory["item_weight"] > 0) | np.isin(np.arange(line.n), shared)
 
 
 def priced_graph(
@@ -148,21 +150,14 @@ def priced_graph(
     """Arrange items, nets and devices for the kernels, with nothing known of what is left."""
     n = line.n
     devices = [line.devices[c] for c in classes]
-    passes = [(line.work, np.ones(len(line.source), dtype=np.bool_))]
-    if options.objective == "gpipe":
-        ahead = line.work - line.backward_work
-        passes = [(ahead, ~line.backward_net), (line.backward_work, line.backward_net)]
+    passes = line.passes(options)
     work = np.stack([w[[*classes]] for w, _ in passes], axis=1)
     rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
-    net, pins, source, always, late, cost = _merged_nets(line)
-    net_cost = np.array(
-        [
-            np.where(passes[q][1][late], cost[classes[c]], 0.0)
-            if len(passes) > 1
-            else cost[classes[c]]
-            for c, q in rows
-        ]
-    ).reshape(len(rows), len(source))
+    ptr, pins, kept, cost = _merged_nets(line)
+    net = np.repeat(np.arange(len(kept)), np.diff(ptr))
+    source, always = line.source[kept], line.always[kept]
+    net_cost = np.array([np.where(passes[q][1][kept], cost[classes[c]], 0.0) for c, q in rows])
+    net_cost = net_cost.reshape(len(rows), len(kept))
     item_ptr, item_net = csr(pins, net, n)
     counts = np.array([d.count for d in devices], dtype=np.int64)
     weights = spread(line.work[[*classes]], counts.astype(np.float64))[1]
@@ -184,7 +179,7 @@ def priced_graph(
         ),
         "item_ptr": item_ptr,
         "item_net": item_net,
-        "net_size": np.bincount(net, minlength=len(source)),
+        "net_size": np.diff(ptr),
         "net_source": source,
         "net_always": always.astype(np.int64),
         "net_cost": net_cost,
@@ -205,6 +200,13 @@ def priced_graph(
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
     return PricedGraph(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
+
+
+def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, Floats]:
+    """Take nets of one kind as one: (ptr, pins, the first of each, cost f64[C, p])."""
+    number, kept = same_nets(line.pin_ptr, line.pins, line.source, line.always, line.backward_net)
+    cost = np.stack([totals(number, row, len(kept)) for row in line.cost])
+    return *csr_rows(line.pin_ptr, line.pins, kept), kept, cost
 
 
 def with_rest(p: PricedGraph, lattice: Lattice) -> PricedGraph:
@@ -241,10 +243,9 @@ def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
         [("shared", p) for p in sorted(shared[ptr[item] : ptr[item + 1]].tolist())]
         for item in range(n)
     ]
-    net, pins, source, always, late, cost = _merged_nets(line)
-    starts = np.searchsorted(net, np.arange(len(source) + 1))
-    for e, maker in enumerate(source.tolist()):
-        pays = (bool(always[e]), bool(line.backward_net[late[e]]), tuple(cost[:, e].tolist()))
+    starts, pins, kept, cost = _merged_nets(line)
+    for e, (first, maker) in enumerate(zip(kept.tolist(), line.source[kept].tolist(), strict=True)):
+        pays = (bool(line.always[first]), bool(line.backward_net[first]), *cost[:, e].tolist())
         readers = [i for i in pins[starts[e] : starts[e + 1]].tolist() if i != maker]
         if maker >= 0:
             ends[maker].append(("made", tuple(readers), *pays))
@@ -272,29 +273,6 @@ def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, pass
     return share
 
 
-def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats]:
-    """Nets with the same pins, source and pass as one: (net, pin) pairs, then arrays by net.
-
-    Returns (net of each pin, pin, source, always, a net of its kind in the line, cost f64[C, p]).
-    """
-    groups: dict[tuple[object, ...], int] = {}
-    of_net = np.empty(len(line.source), dtype=np.int64)
-    for e in range(len(line.source)):
-        ends = line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]].tobytes()
-        key = (ends, int(line.source[e]), bool(line.always[e]), bool(line.backward_net[e]))
-        of_net[e] = groups.setdefault(key, len(groups))
-    count = len(groups)
-    kept = np.full(count, len(of_net), dtype=np.int64)
-    np.minimum.at(kept, of_net, np.arange(len(of_net)))
-    cost = np.stack([totals(of_net, row, count) for row in line.cost])
-    sizes = np.diff(line.pin_ptr)
-    chosen = np.zeros(len(of_net), dtype=np.bool_)
-    chosen[kept] = True
-    net = np.repeat(of_net, sizes)[np.repeat(chosen, sizes)]
-    pins = line.pins[np.repeat(chosen, sizes)]
-    return net, pins, line.source[kept], line.always[kept], kept, cost
-
-
 def _sums(lattice: Lattice, share: Floats) -> Floats:
     """Sum of `share` (f64[P, n]) over the items of each ideal; f64[P, I].
 
@@ -316,7 +294,7 @@ def _sums(lattice: Lattice, share: Floats) -> Floats:
 def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
     """Arrays that give the memory and the weights of a block, by their names in `PricedGraph`."""
     n = line.n
-    where = _item_of_node(graph, line)
+    where = line.item_of_node
     node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     tensor = graph.in_idx
     static = graph.tensor_kind[tensor] >= PARAMETER

@@ -30,9 +30,9 @@ from dnnp.core.split.ideals.problem import (
     Memo,
     PricedGraph,
     in_turn,
+    is_weighty,
     may_bind,
     priced_graph,
-    weights_of,
     with_rest,
 )
 
@@ -42,7 +42,7 @@ MAX_BLOCKS = 1_000_000_000
 SLOWER = 5
 """Time of a block in the general kernel over that in the plain one."""
 SLOWER_PEAK = 12
-"""How many times longer a block takes where its peak memory has to be known."""
+"""Time of a block whose peak memory has to be known, over that in the general kernel."""
 
 FIRST_BLOCKS = 10_000_000
 """Blocks that deciding a target may take at first; four times as many in each further round."""
@@ -58,7 +58,7 @@ MAX_STATES = 40_000_000
 
 @dataclass(frozen=True)
 class IdealResult:
-    """What the search found."""
+    """Result of the search."""
 
     blocks: list[Block] | None
     """The best split if it beats the incumbent."""
@@ -77,11 +77,7 @@ class _OutError(Exception):
 
 
 def ideal_search(
-    problem: SplitProblem,
-    *,
-    incumbent: float = np.inf,
-    floor: float = 0.0,
-    run: Run = PLAIN,
+    problem: SplitProblem, *, incumbent: float = np.inf, floor: float = 0.0, run: Run = PLAIN
 ) -> IdealResult:
     """Find an ordered split below `incumbent`, or prove that there is none.
 
@@ -127,8 +123,7 @@ def window_search(
     if kept is None:
         return IdealResult(None, incumbent, 0.0, 0, 0)
     items, at = kept
-    rank = np.empty(items.count, dtype=np.int64)
-    rank[items.order] = np.arange(items.count)
+    rank = np.argsort(items.order)
     order = np.lexsort((rank, at))
     tail = np.concatenate([items.tail, order[:-width]])
     head = np.concatenate([items.head, order[width:]])
@@ -137,11 +132,7 @@ def window_search(
 
 
 def coarse_search(
-    problem: SplitProblem,
-    *,
-    incumbent: float,
-    share: float,
-    run: Run = PLAIN,
+    problem: SplitProblem, *, incumbent: float, share: float, run: Run = PLAIN
 ) -> IdealResult:
     """Search the splits that cut no chain of items, up to `share` of the work a chain.
 
@@ -231,7 +222,7 @@ class _Choice:
             line = self.problem.line(items)
         weighty = np.zeros(line.n, dtype=np.bool_)
         if options.max_replicas > 1 and self.problem.graph.backward.any():
-            weighty[:] = weights_of(self.problem.graph, line) > 0
+            weighty = is_weighty(self.problem.graph, line, options)
         fewer = contract_items(
             line,
             items,
@@ -336,13 +327,7 @@ class _Choice:
         """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""
         line, blocks, loads = self.line, [], []
         for before, after, c, replicas in path:
-            inside = set(self.lattice.members(after)) - set(self.lattice.members(before))
-            nodes = np.concatenate(
-                [line.nodes[line.node_ptr[v] : line.node_ptr[v + 1]] for v in sorted(inside)]
-            )
-            if self.problem.graph.backward.any():
-                # An item holds nodes of both passes, which run far apart in time.
-                nodes = nodes[np.argsort(self.problem.graph.rank[nodes])]
+            nodes = line.nodes_of(self.problem.graph, self.lattice.between(before, after))
             device = next(
                 d for d in self.problem.devices if d.name == line.devices[self.classes[c]].name
             )
@@ -366,7 +351,7 @@ class _Choice:
         return float(largest[1 + vary] if gpipe else largest[0])
 
     def _certify(self, arrays: PricedGraph) -> None:
-        """Where the order of a block's nodes decides its memory, prove for any order.
+        """Prove for any order of nodes what was proven for one.
 
         Peak memory was that of one order; here a lower bound of it for all orders stands in.
         """
