@@ -75,7 +75,7 @@ METERS = (
     Meter("nodes", "schedule.orders.search:search", *[lambda given, _: given[2].counts[NODES]] * 2),
     Meter("states", "schedule.optimal:beam", lambda _, found: found.work),
     Meter("states", "schedule.complete:beam", lambda _, found: found.work),
-    Meter("sets", "parallel.search:cover", lambda given, _: len(given[0].work)),
+    Meter("sets", "parallel.search:cover", lambda given, _: len(given[0].family.work)),
 )
 
 
