@@ -26,7 +26,6 @@ from dnnp.cmds.shell.arguments import add_options, rows_of
 from dnnp.cmds.shell.context import Context, reason_of
 from dnnp.cmds.shell.overwrite import check_output, declare
 from dnnp.cmds.shell.parser import Parser
-from dnnp.core.methods import Method, lines
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -38,6 +37,7 @@ from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.cmds.shell.guardian import Listen
+    from dnnp.core.methods import Method
 
 
 INTERRUPTED = 130
@@ -163,6 +163,8 @@ class Command:
         add_options(parser, self.tables)
         parser.set_defaults(**dict.fromkeys(self._unsaid))
         for title, methods in self._methods.items():
+            from dnnp.core.methods import lines
+
             parser.add_argument_group(title, lines(methods))
         return parser
 
