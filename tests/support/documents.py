@@ -54,7 +54,8 @@ def run(script: str, folder: Path, programs: Path, shorter: Mapping[str, str]) -
     """What a script prints; it must succeed. Strings of `shorter` take the place of others."""
     for long, short in shorter.items():
         script = script.replace(long, short)
-    with tempfile.TemporaryFile("w+") as printed:
+    # To append: commands of a pipe that write at once must not write over each other.
+    with tempfile.TemporaryFile("a+") as printed:
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
