@@ -13,7 +13,7 @@ from dnnp.core.model.graph import PARAMETER, Graph
 from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
 from dnnp.core.profile.work import work_of
 from dnnp.core.tensor_parallel.layout import Layout, choose
-from dnnp.core.tensor_parallel.rules import Operator, Rule, all_rules, part, with_blocks
+from dnnp.core.tensor_parallel.rules import Operator, Rule, part, rules, with_blocks
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.inputs.devices import DeviceSpec
 from dnnp.formats.stream import Stream
@@ -115,7 +115,7 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
     layout: Layout = choose(
         [reads[v] for v in order],
         [writes[v] for v in order],
-        [all_rules([seen[v]], t)[0] for v in order],
+        [rules(seen[v], t) for v in order],
         lambda i, rule: price(order[i], rule),
         lambda x: exchange(ALL_GATHER, x),
     )

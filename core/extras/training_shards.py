@@ -29,8 +29,8 @@ from dnnp.core.tensor_parallel.rules import (
     Mixtures,
     Operator,
     Rule,
-    all_rules,
     more_rules,
+    rules,
     share_of,
 )
 from dnnp.core.training.backward import LOSS, gradients_of, is_trainable
@@ -110,7 +110,7 @@ def state_training(
     writes = [() if v in passes.losses else sharded.writes[v] for v in order]
     named = [(sharded.nodes[v].get("scope", ""), seen[v]) for v in order]
     mixtures = Mixtures(named, reads, writes, t)
-    known = all_rules([seen[v] for v in order], t)
+    known = [rules(seen[v], t) for v in order]
     ways = [(*own, *more_rules(seen[v], own, t)) for v, own in zip(order, known, strict=True)]
     ways = [
         tuple(replace(rule, outputs=()) for rule in own) if v in passes.losses else own

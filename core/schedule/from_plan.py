@@ -70,13 +70,13 @@ def placement_of_plan(
             "plans of the objectives throughput and gpipe"
         )
     classes = {d.name: d for d in plan.devices}
-    parts, waits = _parts(graph, units, plan)
     given = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
     blocks = _blocks(graph, plan, classes)
+    parts, waits = _parts(graph, units, plan, blocks)
     _price(given, plan, blocks, parts)
     _hold(graph, parts)
     names, homes = _homes(plan)
-    devices = _devices(plan, classes, parts, names)
+    devices = _devices(plan, classes, parts, names, homes)
     carried = _carried(given, blocks, parts, waits) if explicit else {}
     builder = _PlacementBuilder(devices, [], plan, parts, homes, explicit)
     for i in TopologicalSorter(waits).static_order():
@@ -96,11 +96,10 @@ def placement_of_plan(
 
 
 def _parts(
-    graph: Graph, units: Clustering, plan: Plan
+    graph: Graph, units: Clustering, plan: Plan, blocks: Sequence[Block]
 ) -> tuple[list[_StagePart], dict[int, set[int]]]:
     """Parts of all stages, and for each of them those that it waits for."""
-    position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    rows = [np.array([position[n] for n in s.nodes], dtype=np.int64) for s in plan.stages]
+    rows = [block.nodes for block in blocks]
     ahead = np.zeros(units.g, dtype=np.bool_)
     ahead[units.label[~graph.backward]] = True
     label, place = np.empty(units.g, dtype=np.int64), np.empty(units.g, dtype=np.int64)
@@ -216,22 +215,23 @@ def _homes(plan: Plan) -> tuple[list[str], list[tuple[tuple[int, ...], ...]]]:
 
 
 def _devices(
-    plan: Plan, classes: dict[str, DeviceClass], parts: Sequence[_StagePart], names: Sequence[str]
+    plan: Plan,
+    classes: dict[str, DeviceClass],
+    parts: Sequence[_StagePart],
+    names: Sequence[str],
+    homes: Sequence[tuple[tuple[int, ...], ...]],
 ) -> list[Unit]:
     """The devices with their limits."""
-    fixed: dict[str, float] = dict.fromkeys(names, 0.0)
+    fixed = [0.0] * len(names)
     for s, stage in enumerate(plan.stages):
         between = sum(max(p.held_bytes, 0.0) for p in parts if p.stage == s)
-        first = int(stage.device.rpartition("/")[2])
-        for j in range(stage.replicas):
-            own = max(stage.memory_bytes - between, 0.0)
-            fixed[f"{stage.device_class}/{first + j}"] += own
+        for (unit,) in homes[s]:
+            fixed[unit] += max(stage.memory_bytes - between, 0.0)
     devices = []
-    for name in names:
+    for name, always in zip(names, fixed, strict=True):
         device = classes[name.rpartition("/")[0]]
         free = device.is_cpu or plan.options.memory_mode != "hard"
-        limit = float("inf") if free else device.memory_bytes
-        devices.append(Unit(name, limit, fixed[name]))
+        devices.append(Unit(name, float("inf") if free else device.memory_bytes, always))
     return devices
 
 

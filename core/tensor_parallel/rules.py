@@ -281,11 +281,6 @@ def part(state: int, t: int, shape: Shape | None = None) -> float:
     return (end - begin) / size
 
 
-def all_rules(nodes: Sequence[Operator], t: int) -> list[tuple[Rule, ...]]:
-    """Ways to run each node."""
-    return [rules(node, t) for node in nodes]
-
-
 def with_blocks(
     nodes: Sequence[Operator], reads: Sequence[Sequence[int]], writes: Sequence[Sequence[int]]
 ) -> list[Operator]:
