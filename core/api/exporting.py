@@ -79,6 +79,8 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
         return torch_plan(stream.get("plan")[0], stream.get("stage"), stream.get("node"))
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
+    if options.to != "msr-split":
+        raise AssertionError(f"no writer for --to {options.to}")
     from dnnp.formats.workloads.msr import write_split
     from dnnp.plans.read import refuse_shards
 

@@ -1,7 +1,9 @@
 """The table: for every operator, a formula for its work and one for the bytes it moves.
 
-Keys are operator types of the default domain, or `domain:type`. Operators that occur in
-neither part (vendor plug-ins, unknown custom domains) are priced by their bytes.
+Keys are operator types of the default domain, or `domain:type`. Operators without a rule (vendor
+plug-ins, unknown custom domains), and nodes without a shape that their rule needs, are priced by
+their bytes. Those with a fixed number of operations an element stand in
+`dnnp.core.profile.elementwise`, if they are ONNX's own.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_golden_roofline() -> None:
     assert result.one("header")["provenance"][-1]["tool"] == "dnnp-profile"
     assert result.err == (
         "dnnp-profile: 1 of 4 nodes, 3.6% of the time on v100, are priced by the bytes they move "
-        "only, as the work of their operators is unknown: org.example:Mystery (1)\n"
+        "only, as the work of their operators or a shape is unknown: org.example:Mystery (1)\n"
         "dnnp-profile: v100: priced by stated rates, not by rates fitted to operators that ran "
         "there (python -m dnnp.samples.fit_device)\n"
         "dnnp-profile: 4 nodes in 3 groups, one after the other: 1.086 ms on v100\n"

@@ -200,6 +200,7 @@ def test_cpus_only(method):
 @pytest.mark.parametrize("method", HERE)
 def test_isolated_nodes(method):
     result = checked(stream([], 3, 1, 2, 3), "-k", "3", "--method", method)
+    # The optimum; a method that need not find it is an exception, as `single` is.
     assert result.one("plan")["value"] == (9 if method == "single" else 3)
 
 

@@ -159,7 +159,11 @@ def _chosen(
     cpus = [d for d in devices if d.is_cpu]
     if options.k is not None and len(accelerators) > 1 and counted:
         names = ", ".join(d.name for d in accelerators)
-        raise UsageError(f"-k with several accelerator classes ({names}); give counts by --devices")
+        counts = ",".join(f"{d.name}:1" for d in accelerators[:2])
+        raise UsageError(
+            f"-k with several accelerator classes ({names}); give counts by --devices, such as "
+            f"--devices {counts}"
+        )
     if options.k is None and not counted:
         raise UsageError("how many devices? give -k N or --devices FILE")
     if not counted:

@@ -178,7 +178,7 @@ def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Caller) -> N
     whole = math.fsum(seconds) or 1.0
     rough = [(r, t) for r, t, known in zip(nodes, seconds, work.known, strict=True) if not known]
     for partial, why in (
-        (False, "the bytes they move only, as the work of their operators is unknown"),
+        (False, "the bytes they move only, as the work of their operators or a shape is unknown"),
         (True, "a part of their work, such as one trip of a loop whose number of trips is unknown"),
     ):
         found = [(r, t) for r, t in rough if bool(r.get("partial")) == partial]
