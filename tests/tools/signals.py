@@ -67,7 +67,8 @@ class Ending:
 
     @property
     def early(self) -> bool:
-        """Whether Ctrl-C came while the interpreter started, before any module of a command."""
+        """Whether Ctrl-C came while the interpreter started, before any module of a command: it is
+        Python that prints then, and chooses the status."""
         ours = re.findall(r'File ".*/(?:cmds|core|formats)/(?!__init__\.py)', self.err)
         return self.err.endswith("KeyboardInterrupt\n") and not ours
 
@@ -76,7 +77,7 @@ class Ending:
         allowed = {0, 130, -number} if number == signal.SIGINT else {0, -number}
         if self.status is None:
             yield "does not end"
-        elif self.status not in allowed:
+        elif self.status not in allowed and not self.early:
             yield f"status {self.status}"
         if ("Traceback" in self.err or "Fatal Python error" in self.err) and not self.early:
             yield "traceback"
