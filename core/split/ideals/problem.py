@@ -229,7 +229,16 @@ def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
         options.memory_model == "peak" and may_bind(graph, line, options)
     ):
         return line  # with peak memory the order within a block counts, too
-    n, held = line.n, memory_arrays(graph, line, options)
+    n = line.n
+    near = [
+        np.bincount(one, weights, minlength=n)
+        for one, other in ((line.tail, line.head), (line.head, line.tail))
+        for weights in (None, other + 1.0)
+    ]
+    costs = np.vstack([line.work, line.backward_work, line.memory, *near])
+    if np.unique(costs, axis=1).shape[1] == n:
+        return line  # at once: no two items are alike in what is quickly compared
+    held = memory_arrays(graph, line, options)
     kinds: list[list[object]] = [[] for _ in range(n)]
     for rows in (line.work, line.backward_work, line.memory[None], held["item_weight"][None]):
         for kind, column in zip(kinds, rows.T.tolist(), strict=True):
