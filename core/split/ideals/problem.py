@@ -230,12 +230,12 @@ def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
     ):
         return line  # with peak memory the order within a block counts, too
     n = line.n
-    near = [
+    around = [
         np.bincount(one, weights, minlength=n)
         for one, other in ((line.tail, line.head), (line.head, line.tail))
         for weights in (None, other + 1.0)
     ]
-    costs = np.vstack([line.work, line.backward_work, line.memory, *near])
+    costs = np.vstack([line.work, line.backward_work, line.memory, *around])
     if np.unique(costs, axis=1).shape[1] == n:
         return line  # at once: no two items are alike in what is quickly compared
     held = memory_arrays(graph, line, options)
