@@ -179,7 +179,7 @@ class _Choice:
         if lattice is None and not self.run.stop():
             line = in_turn(self.problem.graph, line, self.problem.options)
             # Where copies are the reason there are few without them: a look that costs little.
-            lattice = make_lattice(line.n, line.tail, line.head, most // 10)
+            lattice = make_lattice(line.n, line.tail, line.head, most // 10 + 1)
         if lattice is None or self.run.stop():
             return
         self.ideals = lattice.size
