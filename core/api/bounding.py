@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dnnp.callbacks import Caller
 from dnnp.core.bounds.claim import Claim, Known
 from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import Run
@@ -89,12 +90,18 @@ def _bound_throughput(
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     options.caller.elapsed("recomputed the plan")
-    known = Known(plan.validity, blocks, value, solver=options.solver or "cbc")
+    validity = options.validity or plan.validity
+    if VALIDITIES.index(validity) > VALIDITIES.index(plan.validity):
+        raise UsageError(
+            f"--validity {validity}: the plan is {plan.validity}, so that a bound of {validity} "
+            "splits alone says nothing of it"
+        )
+    known = Known(validity, blocks, value, solver=options.solver or "cbc")
     with with_bar(options.caller, run, "bounding") as shown:
         proof = bound(problem.searched, known, options.method, shown)
     better = _better_plan(stream, options.caller, problem, proof)
     found = (proof.method, proof.claim, proof.tried)
-    _put(stream, options.caller, *found, better, plan.validity, options.timings)
+    _put(stream, options.caller, *found, better, validity, options.timings)
 
 
 def _bound_latency(
@@ -105,6 +112,8 @@ def _bound_latency(
     from dnnp.core.latency.proof import given_split, latency_bound
 
     caller = options.caller
+    if options.validity is not None:
+        raise UsageError("--validity is for throughput and gpipe; this plan is one for latency")
     try:
         latency, split = given_split(problem.searched, plan)
     except FormatError as error:
@@ -167,7 +176,6 @@ def _put(
     """Put the bound, and a better plan if there is one, into the stream; say what it is."""
     stated = float(stream.get("plan")[0]["bound"])
     old = {"bound"} if better is None else {"bound", *_replace_plan(stream, caller, better)}
-    validity = validity if better is None else better.validity
     plan = raise_bound(stream.get("plan")[0], claim.value, method)
     stream.records["plan"] = [plan]
     timed = ("method", "status", "value", "reason", "time_s")

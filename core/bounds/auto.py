@@ -78,15 +78,15 @@ class Step(NamedTuple):
 
 
 AUTO = (
-    Step("chain"), Step("zone-cut"), Step("node-cut"), Step("ideal", SMALL_EFFORT), Step("pairs"),
-    Step("same-block"), Step("cover"), Step("ideal"), Step("no-dag"), Step("bottleneck"),
-    Step("guess"), Step("exact"),
+    Step("chain"), Step("zone-cut"), Step("node-cut"), Step("cpu-cut"),
+    Step("ideal", SMALL_EFFORT), Step("pairs"), Step("same-block"), Step("cover"), Step("ideal"),
+    Step("no-dag"), Step("bottleneck"), Step("guess"), Step("exact"),
 )  # fmt: skip
 """Steps of `auto` after `simple`, cheapest first."""
 
 FEW = 2
 FEW_AUTO = (
-    *AUTO[:4], Step("halves"), Step("pairs"), Step("ideal"), Step("exact", share=0.5),
+    *AUTO[:5], Step("halves"), Step("pairs"), Step("ideal"), Step("exact", share=0.5),
     Step("guess", share=0.4), Step("no-dag", share=0.3), Step("bottleneck", share=0.3),
     Step("same-block", share=0.5), Step("cover", share=1.0),
 )  # fmt: skip
@@ -94,8 +94,8 @@ FEW_AUTO = (
 
 SMALL = 16
 SMALL_AUTO = (
-    *AUTO[:5], Step("ideal"), Step("cover", share=0.75), Step("same-block", share=0.6),
-    *AUTO[8:],
+    *AUTO[:6], Step("ideal"), Step("cover", share=0.75), Step("same-block", share=0.6),
+    *AUTO[9:],
 )  # fmt: skip
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 

@@ -19,10 +19,15 @@ cut is what comes in plus what goes out. That is the same cut with other capacit
 
 No split, whatever its validity, is better than the largest of these costs. For many devices, which
 leave little but transfers around large items, it is often the optimum.
+
+Beside L CPUs, items that cost B or more on every accelerator run on a CPU in each split with loads
+below B. So they are in no set on an accelerator, which makes others cost more there, until those
+may have to follow. If their times on CPUs add up to L * B, no split is better than B (`cpu-cut`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +47,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import totals
+from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.plan import without_memory
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.cuts import Nets, Network, network_of, push, pushed
@@ -55,6 +60,12 @@ MOST_CUTS = 200
 
 FORBIDDEN = 2.0**50
 """Work of an item on a class that cannot run it."""
+
+MOST = 2**62
+"""Quanta that no load exceeds."""
+
+NEAR = 1e-6
+"""Relative precision of the bound by what CPUs must take, where no proof hits it exactly."""
 
 LITTLE = 1e-9
 """Relative growth of a bound that is not worth giving up its certificate."""
@@ -138,31 +149,38 @@ class _CutSearch:
     def __init__(self, whole: Whole, copies: list[int], comm: str) -> None:
         self.whole, self.copies = whole, copies
         self.mixes = [((1, 0, 1),) if d.is_cpu else MIXES[comm] for d in whole.devices]
+        self.outside = np.zeros(whole.items.count, dtype=np.bool_)
+        """Items that are in no set on an accelerator."""
         self.networks: dict[tuple[int, int, int], Network] = {}
         self.best: dict[str, Any] | None = None
         net = np.repeat(np.arange(len(whole.tensors), dtype=np.int64), np.diff(whole.ptr))
         # No bound of an item is above what it costs by itself.
-        self.alone = np.full(whole.items.count, np.inf)
-        for c, device in enumerate(whole.devices):
-            around = totals(whole.pins, whole.cost[c, net], whole.items.count)
-            load = whole.work[c] + (0.0 if device.is_cpu else around)
-            self.alone = np.minimum(self.alone, load / copies[c])
+        around = [totals(whole.pins, cost[net], whole.items.count) for cost in whole.cost]
+        self.loads = (whole.work + np.array(around)) / np.array(copies)[:, None]
+        """f64[C, n], of each item alone."""
+        self.alone = self.loads.min(axis=0)
 
     def try_item(self, v: int, known: int) -> int:
         """Cut around item `v` on every class; return what is proven then."""
+        units, proof = self.around(v, range(len(self.whole.devices)), known)
+        if units > known:
+            self.best = proof
+        return units
+
+    def around(self, v: int, classes: Iterable[int], known: int) -> tuple[int, dict[str, Any]]:
+        """Bound of item `v` on some classes, and its proof; `known`, without one, if not above."""
         proofs = {}
-        units = 2**62
-        for c, device in enumerate(self.whole.devices):
+        units = MOST
+        for c in classes:
             if not np.isfinite(self.whole.work[c, v]):
                 continue
             mixes = [self.cut(c, v, mix) for mix in self.mixes[c]]
             found, proof = max(mixes, key=lambda pair: pair[0])
             units = min(units, found)
-            proofs[device.name] = proof
+            proofs[self.whole.devices[c].name] = proof
             if units <= known:
-                return known
-        self.best = {"item": int(self.whole.names[v]), "classes": proofs}
-        return units
+                return known, {}
+        return units, {"item": int(self.whole.names[v]), "classes": proofs}
 
     def cut(self, c: int, v: int, mix: tuple[int, int, int]) -> tuple[int, dict[str, Any]]:
         """Bound of item `v` on class `c`, and its proof."""
@@ -172,7 +190,8 @@ class _CutSearch:
             return int(whole.work[c, v]) // self.copies[c], {"mix": list(mix), "flows": []}
         if (c, a, b) not in self.networks:
             # An item that cannot run here is in no set: its work is beyond all costs.
-            work = np.where(np.isfinite(whole.work[c]), whole.work[c], FORBIDDEN)
+            able = np.isfinite(whole.work[c]) & ~self.outside
+            work = np.where(able, whole.work[c], FORBIDDEN)
             nets = whole.nets(c)._replace(cost=b * whole.cost[c])
             self.networks[c, a, b] = network_of(a * work, nets)
         network = self.networks[c, a, b]
@@ -180,3 +199,61 @@ class _CutSearch:
         flow = int(push(network, capacity, np.array([v])))
         proof = {"mix": list(mix), "flows": flows_of(whole, pushed(network, capacity))}
         return flow // (d * self.copies[c]), proof
+
+
+def cpu_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound by what CPUs must take, with a certificate; 0 if it is not above the floor."""
+    whole = whole_of(problem, known.validity)
+    cpus = [c for c, d in enumerate(whole.devices) if d.is_cpu]
+    if not cpus or len(cpus) == len(whole.devices):
+        return refused("only for accelerators with CPUs beside them")
+    if len(whole.pins) > MOST_PINS:
+        return refused(f"more than {MOST_PINS} uses of tensors")
+    copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
+    search = _CutSearch(whole, copies, problem.options.comm)
+    accelerators = [c for c in range(len(whole.devices)) if c not in cpus]
+    count, time = sum(whole.devices[c].count for c in cpus), whole.work[cpus].min(axis=0)
+    if not np.isfinite(np.minimum(time, whole.work[accelerators].min(axis=0))).all():
+        return refused("a unit runs on no device that is offered")
+    lower, proofs = int(known.floor / whole.quantum), []
+    upper = int(min(known.value / whole.quantum, MOST) * (1 - ROUNDING / 2)) + 1
+    tried = upper - 1
+    while upper - lower > 1 + NEAR * lower and not run.stop():
+        found, items = _crowded(search, accelerators, count, time, tried)
+        if items:
+            lower, proofs = max(found, tried), items
+            upper = max(upper, lower)
+        else:
+            upper = tried
+        tried = (lower + upper) // 2
+    status = LIMIT if run.stop() else SOLVED
+    if not proofs:
+        return Claim(0.0, status)
+    return whole.claim("cpu-cut", lower, {"items": proofs}, status)
+
+
+def _crowded(
+    search: _CutSearch, accelerators: Sequence[int], count: int, time: Floats, units: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Find items that no accelerator takes for less than `units`, too many for `count` CPUs.
+
+    Returns what is proven and their proofs, each of which leaves out the items before it; 0 and
+    none if the CPUs have room for all there are. `time` is f64[n], on a CPU.
+    """
+    search.outside[:] = False
+    proofs: list[dict[str, Any]] = []
+    least, load, before = MOST, 0.0, -1
+    dear = np.flatnonzero(search.loads[accelerators].min(axis=0) >= units)
+    while len(proofs) > before:
+        before = len(proofs)
+        search.networks.clear()
+        for v in dear[~search.outside[dear]].tolist():
+            found, proof = search.around(v, accelerators, units - 1)
+            if found < units:
+                continue
+            search.outside[v] = True
+            proofs.append(proof)
+            least, load = min(least, found), load + time[v]
+            if load >= count * units:
+                return least if load == np.inf else min(least, int(load) // count), proofs
+    return 0, []

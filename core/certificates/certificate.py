@@ -13,7 +13,12 @@ from typing import Any
 
 from dnnp.core.certificates.bisection import halves_units
 from dnnp.core.certificates.cover import cover_units
-from dnnp.core.certificates.cuts import node_cut_units, pairs_units, same_block_units
+from dnnp.core.certificates.cuts import (
+    cpu_cut_units,
+    node_cut_units,
+    pairs_units,
+    same_block_units,
+)
 from dnnp.core.certificates.exact import (
     Budget,
     Exact,
@@ -191,6 +196,7 @@ def _part_units(exact: Exact, part: Mapping[str, Any]) -> int:
 ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "simple": _simple_units,
     "node-cut": lambda exact, certificate, _: node_cut_units(exact, certificate),
+    "cpu-cut": lambda exact, certificate, _: cpu_cut_units(exact, certificate),
     "pairs": pairs_units,
     "chain": chain_units,
     "zone-cut": zone_cut_units,

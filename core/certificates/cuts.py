@@ -19,7 +19,7 @@ Pairs of items that a cut keeps apart limit how often nets are paid: `pairs` cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -44,9 +44,14 @@ argument may call what is more too much."""
 
 
 def cut_bound(
-    exact: Exact, name: str, sources: set[int], flows: object, mix: tuple[int, int] = (1, 1)
+    exact: Exact,
+    name: str,
+    sources: set[int],
+    flows: object,
+    mix: tuple[int, int] = (1, 1),
+    outside: Collection[int] = (),
 ) -> int:
-    """Least cost of every set with the sources on class `name`; quanta.
+    """Least cost of every set with the sources, and no item `outside`, on class `name`; quanta.
 
     With `mix` (a, b) a set costs a times its work plus b times its nets.
     """
@@ -81,7 +86,9 @@ def cut_bound(
             raise UnprovenError(f"what flows into tensor {tensor} is not what flows out of it")
     for item, amount in balance.items():
         limit = exact.work[name][item]
-        if item not in sources and limit is not None and -amount > a * limit:
+        if item in sources or item in outside or limit is None:
+            continue
+        if -amount > a * limit:
             raise UnprovenError(f"item {exact.names[item]} takes more than its work")
     found = sum(balance.get(item, 0) for item in sources)
     return found + a * sum(exact.work[name][item] or 0 for item in sources)
@@ -91,10 +98,47 @@ def node_cut_units(exact: Exact, certificate: Mapping[str, Any]) -> int:
     """Least load of the device of one item, on any class that can run it."""
     if exact.options.objective not in ("throughput", "gpipe"):
         raise UnprovenError("it is for throughput only")
-    item = exact.named(field(certificate, "item", int))
-    classes = field(certificate, "classes", dict)
+    proven = _device_units(exact, certificate, list(exact.devices), set())
+    if not proven:
+        raise UnprovenError("no class that is offered can run the item")
+    return min(proven)
+
+
+def cpu_cut_units(exact: Exact, certificate: Mapping[str, Any]) -> int:
+    """Least of what items cost on accelerators without those before, and of the mean CPU's time."""
+    if exact.options.objective not in ("throughput", "gpipe"):
+        raise UnprovenError("it is for throughput only")
+    accelerators = [name for name, device in exact.devices.items() if not device.is_cpu]
+    cpus = [name for name in exact.devices if name not in accelerators]
+    count = sum(exact.devices[name].count for name in cpus)
+    if not count:
+        raise UnprovenError("there are no CPUs")
+    outside: set[int] = set()
+    proven, load, limited = [], 0, True
+    for row in of_kind(certificate.get("items"), list, "the list of items"):
+        item = exact.named(field(row, "item", int))
+        if item in outside:
+            raise UnprovenError(f"item {exact.names[item]} is listed twice")
+        proven += _device_units(exact, row, accelerators, outside)
+        outside.add(item)
+        times = [time for name in cpus if (time := exact.work[name][item]) is not None]
+        load, limited = load + min(times, default=0), limited and bool(times)
+    if limited or not proven:
+        proven.append(load // count)
+    return min(proven)
+
+
+def _device_units(
+    exact: Exact, proof: Mapping[str, Any], names: Sequence[str], outside: set[int]
+) -> list[int]:
+    """Least load of the device of one item, on each of some classes that can run it.
+
+    Items `outside` are on none of them.
+    """
+    item = exact.named(field(proof, "item", int))
+    classes = field(proof, "classes", dict)
     proven = []
-    for name in exact.devices:
+    for name in names:
         if exact.work[name][item] is None:
             continue
         if name not in classes:
@@ -107,12 +151,13 @@ def node_cut_units(exact: Exact, certificate: Mapping[str, Any]) -> int:
             raise UnprovenError(
                 f"the mix is no mean of the parts of a load under {exact.options.comm}"
             )
-        found = cut_bound(exact, name, {item}, field(classes[name], "flows", list), (a, b))
+        flows = field(classes[name], "flows", list)
+        found = cut_bound(exact, name, {item}, flows, (a, b), outside)
         copies = min(exact.options.max_replicas, exact.devices[name].count)
         proven.append(found // (parts * copies))
-    if not proven or set(classes) - set(exact.devices):
+    if set(classes) - set(names):
         raise UnprovenError("its classes are not those that are offered")
-    return min(proven)
+    return proven
 
 
 def _is_mean(options: CostOptions, a: int, b: int, parts: int) -> bool:

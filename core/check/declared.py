@@ -186,9 +186,11 @@ OPERATORS = [
 """`core.check.latency`."""
 
 _CUTS = {"cuts": _fields("items flows memory")}
+_CUT: Tree = {"item": None, "classes": {"*": _fields("mix flows")}}
 CERTIFICATES: dict[str, Tree] = {
     "simple": {"parts": _fields("pass kind weights item units")},
-    "node-cut": {"item": None, "classes": {"*": _fields("mix flows")}},
+    "node-cut": _CUT,
+    "cpu-cut": {"items": _CUT},
     "pairs": {"cliques": None, **_CUTS},
     "chain": _fields("path weights"),
     "zone-cut": _fields("path span rates joined"),

@@ -57,6 +57,15 @@ BOUNDS = by_name(
         "or not the set could be a stage: a minimum cut for each group.",
     ),
     Method(
+        "cpu-cut",
+        "what costs every accelerator more than the bound is too much for the CPUs",
+        "dnnp.core.bounds.node_cut:cpu_cut_claim",
+        ANY,
+        more="For accelerators with CPUs beside them. A group whose cheapest set costs as much as "
+        "the bound on each accelerator runs on a CPU, and is in no set of others, which then cost "
+        "more; all such groups together take CPUs too long.",
+    ),
+    Method(
         "ideal",
         "exact search over order ideals (what the first stages of a pipeline may hold together)",
         "dnnp.core.split.exact:ideal_claim",

@@ -6,6 +6,7 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.annealing.anneal import anneal
@@ -69,11 +70,30 @@ def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solutio
             raise
         if isinstance(error, LimitError):
             run.warn(f"{error}; this is the best ordered split")
-        return Solution(first, method=made)
-    if first is not None and problem.value(first) < problem.value(blocks):
-        # It may have replicas, or need the order of a stage's nodes to fit.
-        return Solution(first, method=made)
-    return Solution(blocks, method="anneal")
+        blocks, made = first, made
+    else:
+        if first is not None and problem.value(first) < problem.value(blocks):
+            # It may have replicas, or need the order of a stage's nodes to fit.
+            blocks = first
+        else:
+            made = "anneal"
+    return Solution(blocks, _cut_bound(problem, asked, blocks, run), made)
+
+
+def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: Run) -> float:
+    """The larger of two bounds by minimum cuts; they hold for splits without order too."""
+    from dnnp.core.bounds.claim import Known
+    from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
+
+    unlinked = problem.unlinked
+    value, floor = unlinked.value(unlinked.own(blocks)), simple_bound(unlinked)
+    if asked.validity is None or value <= floor * (1 + ROUNDING) or run.stop():
+        return floor
+    run.stands("bounding", bound=floor)
+    for argument in (node_cut_claim, cpu_cut_claim):
+        known = Known(asked.validity, blocks, value, floor)
+        floor = max(floor, min(argument(unlinked, known, run).value, value))
+    return floor
 
 
 def ip(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:

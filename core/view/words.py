@@ -78,6 +78,7 @@ def shortened(text: str, width: int) -> str:
 SAYS = {
     "simple": "all devices share the work evenly, or the longest unit takes so long",
     "node-cut": "every stage that holds a certain unit computes and moves at least so much",
+    "cpu-cut": "units that cost accelerators more are too many for the CPUs",
     "pairs": "pairs of units that share no stage make tensors move so often that the loads add up",
     "chain": "stages with smaller loads do not get to the end of a path through the graph",
     "zone-cut": "stages that pay at least for minimum cuts do not get to the end of a path",

@@ -224,6 +224,22 @@ def test_a_plan_that_is_not_what_it_says(name):
     assert result.err.count("\n") == 1
 
 
+def test_a_bound_for_more_splits_than_those_of_the_plan():
+    ordered = planned()
+    record = checked(dnnp("bound", "--validity", "free", stdin=ordered))
+    assert record["validity"] == "free"
+    assert record["value"] <= checked(dnnp("bound", stdin=ordered))["value"]
+    free = planned("anneal", "--validity", "free")
+    if Result(0, free, "").one("plan")["validity"] == "free":
+        result = dnnp("bound", "--validity", "ordered", stdin=free)
+        assert result.status == 2
+        assert "--validity ordered: the plan is free" in result.err
+    latency = dnnp("partition", "-k", "2", "--objective", "latency", stdin=stream()).out
+    result = dnnp("bound", "--validity", "free", stdin=latency)
+    assert result.status == 2
+    assert "--validity is for throughput and gpipe" in result.err
+
+
 def test_a_validity_that_the_stages_do_not_have(tmp_path):
     """Nodes 1 and 2 of `seeds.graph_records` lie between 0 and 4."""
     split = tmp_path / "split.json"

@@ -15,7 +15,7 @@ import pytest
 
 from dnnp.core.bounds.chain import chain_claim
 from dnnp.core.bounds.claim import Known, Whole, whole_of
-from dnnp.core.bounds.node_cut import node_cut_claim
+from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
 from dnnp.core.bounds.pairs import pairs_claim
 from dnnp.core.bounds.searches import halves_claim
 from dnnp.core.bounds.simple import simple_claim
@@ -35,6 +35,7 @@ from support.problems import chain
 PRODUCERS = {
     "simple": simple_claim, "chain": chain_claim, "node-cut": node_cut_claim, "pairs": pairs_claim,
     "ideal": ideal_claim, "halves": halves_claim, "zone-cut": zone_cut_claim,
+    "cpu-cut": cpu_cut_claim,
 }  # fmt: skip
 SUM = CostOptions(memory_model="sum")
 ORDERED = Known("ordered")
@@ -203,6 +204,40 @@ def bad_node_cut(made: Made) -> Iterator[Json]:
         yield record
 
 
+def bad_cpu_cut(made: Made) -> Iterator[Json]:
+    items = made.certificate["items"]
+    for number, row in enumerate(items):
+        for name in row["classes"]:
+            yield from bad_flows(
+                made,
+                lambda c, number=number, name=name: c["items"][number]["classes"][name]["flows"],
+            )
+            for mix in ([1, 1], [1, 1, 0], [-1, 1, 1], "sum", [0, 0, -1]):
+                record = deepcopy(made.record)
+                record["certificate"]["items"][number]["classes"][name]["mix"] = mix
+                yield record
+            for change in (lambda c, n: c.pop(n), lambda c, n: c.update(elsewhere=c[n])):
+                record = deepcopy(made.record)
+                change(record["certificate"]["items"][number]["classes"], name)
+                yield record
+        for other in (UNKNOWN, None, "all"):
+            record = deepcopy(made.record)
+            record["certificate"]["items"][number]["item"] = other
+            yield record
+        record = deepcopy(made.record)
+        record["certificate"]["items"].append(row)
+        yield record  # it would take the CPUs twice
+    whole = instance(made)
+    times = whole.work[[c for c, d in enumerate(whole.devices) if d.is_cpu]].min(axis=0)
+    if np.isfinite(times).all():
+        record = deepcopy(made.record)
+        record["certificate"]["items"].pop()
+        yield record  # the CPUs have room for those before it
+    record = deepcopy(made.record)
+    record["certificate"]["items"] = []
+    yield record
+
+
 def bad_pairs(made: Made) -> Iterator[Json]:
     certificate = made.certificate
     whole = instance(made)
@@ -303,7 +338,7 @@ def bad_zone_cut(made: Made) -> Iterator[Json]:
 
 BAD = {
     "simple": bad_simple, "node-cut": bad_node_cut, "pairs": bad_pairs, "chain": bad_chain,
-    "ideal": bad_ideal, "halves": bad_halves, "zone-cut": bad_zone_cut,
+    "ideal": bad_ideal, "halves": bad_halves, "zone-cut": bad_zone_cut, "cpu-cut": bad_cpu_cut,
 }  # fmt: skip
 
 

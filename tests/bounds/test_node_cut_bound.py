@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.node_cut import node_cut_bound
+from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_bound
 from dnnp.core.cost.items import item_choices
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
@@ -70,3 +73,20 @@ def test_refuses_what_it_does_not_hold_for():
     for devices, options in cases:
         assert node_cut_bound(SplitProblem(graph, units, devices, options)) == 0.0
     assert node_cut_bound(SplitProblem(graph, units, (device,), SUM), above=100.0) == 0.0
+
+
+def test_what_only_cpus_take_is_too_much_for_them():
+    # On the accelerator the middle pays 9 + 5 + 5 or more with what is beside it; the CPU takes 12.
+    graph = chain(4, 9, 4, transfer=5.0)
+    graph = replace(graph, times={"dev": graph.times["dev"], "cpu": np.array([30.0, 12.0, 30.0])})
+    devices = (
+        DeviceClass("dev", count=2, bandwidth_bytes_per_s=1.0),
+        DeviceClass("cpu", kind="cpu", count=1),
+    )
+    problem = SplitProblem(graph, singletons(graph), devices, SUM)
+    for validity in ("ordered", "free"):
+        optimum = brute_force(problem, validity=validity)[0]
+        assert optimum == pytest.approx(12)
+        claim = cpu_cut_claim(problem, Known(validity, value=optimum))
+        assert claim.value == pytest.approx(12)
+        assert [row["item"] for row in claim.certificate["items"]] == [1]

@@ -339,6 +339,10 @@ class BoundOptions(DeviceOptions, first=True):
     method: str = option(
         "auto", choices=tuple(BOUNDS), metavar="NAME", group="method", page=True,
         help="how to prove it (default: auto)")
+    validity: str | None = option(
+        choices=("ordered", "convex", "free"), page=True,
+        help="the splits that the bound is to hold for: ordered, convex or free (default: the "
+        "plan's); not stronger than the plan's")
     solver: str | None = option(
         choices=SOLVERS, page=True,
         help="cbc (default) or highs; solves integer programs")
