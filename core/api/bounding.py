@@ -135,7 +135,8 @@ def _bound_latency(
         )
     claim = Claim(proof.value, "solved")
     found = (proof.method, claim, proof.tried)
-    _put(stream, caller, *found, better, plan.validity, options.timings)
+    validity = (better or plan).validity  # the bound holds for all that the execution allows
+    _put(stream, caller, *found, better, validity, options.timings)
 
 
 def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
