@@ -38,6 +38,7 @@ from dnnp.formats.spread import unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.formats.tensors import write_outputs
 from dnnp.graph import Graph
+from dnnp.options.choices import DEFAULT_DEVICE, HERE
 from dnnp.options.run import SWEEP, RunOptions
 from dnnp.plans.read import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
 from dnnp.step import function
@@ -188,6 +189,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             pool=pool,
         )
         _warn_of_other_devices(caller, pipeline)
+        _tell_of_shipped_rates(caller, stream, pipeline)
         if rough := "".join(map(unknown_words, stream.get("plan"))):
             caller.note(f"the predicted loads leave something out{rough}")
         if plan.links and not options.emulate_links:
@@ -367,6 +369,17 @@ def _warn_of_other_devices(caller: Caller, pipeline: Pipeline) -> None:
         caller.note(
             f"the loads were predicted for {', '.join(classes)}, the stages run on "
             f"{provider}: expect other times"
+        )
+
+
+def _tell_of_shipped_rates(caller: Caller, stream: Stream, pipeline: Pipeline) -> None:
+    """Say when the loads follow from the rates of the default device, not from this machine's."""
+    by_rates = any(d["class"] == DEFAULT_DEVICE and d.get("fitted") for d in stream.get("device"))
+    known = {"measured", "calibration"} & {*stream.header}
+    if by_rates and not known and all(p.provider == "cpu" for h in pipeline.homes for p in h):
+        caller.note(
+            f"the loads were predicted by the rates of {DEFAULT_DEVICE}, not of this machine: "
+            f"dnnp-profile --device {HERE} measures those, once"
         )
 
 

@@ -118,7 +118,7 @@ def fit(blocks: Sequence[Block], start: Machine) -> Fit:
         bounds=(-problem.range, problem.range),
         loss="soft_l1",
         max_nfev=_STEPS,
-        ftol=1e-6,
+        ftol=1e-4,
     )
     return Fit(problem.machine(found.x), problem.seconds(found.x))
 

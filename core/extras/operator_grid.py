@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,12 @@ TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
 _OPSET, _IR = 17, 8
 
 
+@cache
+def _numbers() -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Random numbers that weights repeat: to draw each would take longer than to time them."""
+    return np.random.default_rng(0).standard_normal(1 << 16, np.float32)
+
+
 @dataclass
 class Builder:
     """Collects the nodes and weights of a chain."""
@@ -35,8 +41,8 @@ class Builder:
 
     def weight(self, *shape: int, inner: int = 1) -> str:
         """Random weights; `inner`, the length of the sums that they are in, sets their scale."""
-        rng = np.random.default_rng(len(self.weights))
-        return self.constant(rng.standard_normal(shape, np.float32) / sqrt(inner))
+        values = np.resize(_numbers()[len(self.weights) :], shape)
+        return self.constant(values / np.float32(sqrt(inner)))
 
     def constant(self, value: np.ndarray[Any, Any]) -> str:
         """A weight of this value; floating-point values in the type of the chain."""
@@ -491,6 +497,14 @@ def _expand(b: Builder, x: str, size: Shape) -> str:
     return b.add("Reshape", b.add("Slice", wide, *at), b.constant(np.array(size)))
 
 
+def _bag(b: Builder, x: str, length: int, size: Shape) -> str:
+    """Rows of a table, summed up by sample: numbers of words from the input, a part of the sums."""
+    y = b.add("Mul", b.add("Sigmoid", x), b.constant(np.array(size[0] - 1, np.float32)))
+    y = b.add("Gather", b.weight(*size), b.add("Cast", y, to=7))
+    at = [b.constant(np.array([v])) for v in (0, length, 1)]
+    return b.add("Slice", b.add("ReduceSum", y, at[2], keepdims=0), *at)
+
+
 def _sort(b: Builder, x: str) -> str:
     width = b.constant(np.array([32]))
     y = b.add("TopK", x, width, outputs=2, axis=-1)
@@ -518,6 +532,8 @@ def moves() -> list[Case]:
         cases.append(_case("scatter", shape, _scatter, size=shape))
     for shape in ((16, 256), (128, 1000)):
         cases.append(_case("sort", shape, _sort))
+    for shape, table in (((128, 16), (2000, 32)), ((32, 8), (5000, 64))):
+        cases.append(_case("bag", shape, _bag, length=shape[1], size=table))
     return cases
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from dnnp.core.extras.operator_grid import TYPES, Case
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.model.providers import first_line, ort_errors
 from dnnp.core.runtime.model.session import Place, SessionConfig, make_session
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 SHORT, LONG = 2, 8
 """Blocks of the two chains."""
@@ -42,12 +45,13 @@ def block_time(case: Case, spent_s: float, beside: int = 0) -> float:
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal(case.shape).astype(TYPES[case.dtype])}
     clock = time.thread_time_ns if case.threads == 1 else time.perf_counter_ns
-    sessions = [_session(case, n) for n in (SHORT, LONG)]
+    models = [case.chain(length) for length in (SHORT, LONG)]
+    sessions = [_session(case, model) for model in models]
     times: list[list[int]] = [[], []]
     try:
         for session in sessions:
             session.run(None, feeds)
-        with _busy([_session(case, LONG) for _ in range(beside)], feeds):
+        with _busy([_session(case, models[1]) for _ in range(beside)], feeds):
             until = time.perf_counter() + spent_s
             while time.perf_counter() < until or len(times[0]) < LEAST_RUNS:
                 for session, spent in zip(sessions, times, strict=True):
@@ -60,9 +64,9 @@ def block_time(case: Case, spent_s: float, beside: int = 0) -> float:
     return (long - short) * 1e-9 / (LONG - SHORT)
 
 
-def _session(case: Case, length: int) -> Any:
+def _session(case: Case, model: ModelProto) -> Any:
     config = SessionConfig(threads=case.threads, pin=False)
-    return make_session(case.chain(length), Path(os.curdir), config, Place(), alone=True)
+    return make_session(model, Path(os.curdir), config, Place(), alone=True)
 
 
 @contextmanager

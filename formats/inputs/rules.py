@@ -50,6 +50,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -265,12 +266,17 @@ def load_rules(name: str) -> RuleSet:
         The file is not a rule file; the message names the field.
     """
     if name in bundled():
-        return parse_rules(read_bundled("rules", name), f"{name}.json")
+        return _bundled(name)
     plain = not name.endswith(".json") and os.path.basename(name) == name
     if plain and not os.path.exists(name):
         hint = instead(name, [*bundled(), "none", "ort"], "or the path of a rule file")
         raise UsageError(f"no rules named '{name}'{hint}")
     return parse_rules(read_file(name), name)
+
+
+@cache
+def _bundled(name: str) -> RuleSet:
+    return parse_rules(read_bundled("rules", name), f"{name}.json")
 
 
 def parse_rules(data: bytes, file: str) -> RuleSet:

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.runtime.model import session as sessions
+from dnnp.formats.inputs.devices import class_record, load_device
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import read_bytes
 from support.run import SAMPLES, Result, dnnp, interrupted_at_terminal
@@ -369,6 +370,18 @@ def test_another_device_class_is_said(stream: bytes) -> None:
     result = dnnp("run", "-n", "2", stdin=written(other))
     assert result.status == 0
     assert "the loads were predicted for v100, the stages run on cpu" in result.err
+
+
+def test_rates_of_the_shipped_device_are_named(stream: bytes) -> None:
+    said = "predicted by the rates of cpu-core, not of this machine: dnnp-profile --device cpu-here"
+    priced = read_bytes(stream)
+    shipped = class_record(load_device("cpu-core"))
+    priced.replace("device", [{**shipped, "fitted": True}])
+    assert said in dnnp("run", "-n", "2", stdin=written(priced)).err
+    how = {"provider": "cpu", "threads": 1, "optimization": "all", "beside": 1, "rounds": 9}
+    priced.header["measured"] = how | {"total_s": 1e-3, "cold_s": 1e-3}
+    assert said not in dnnp("run", "-n", "2", stdin=written(priced)).err
+    assert said not in dnnp("run", "-n", "2", stdin=stream).err
 
 
 def test_control_c_writes_what_there_is(stream: bytes, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ The table has, for each model and mode of pricing,
                 two replicas
 
 Below it stand the median and the largest of |error|, of all models and of those that are held out
-(marked `*`): no fit may see them. `--modes fitted` prices by a device file that fit_device makes
+(marked `*`): no fit may see them. `--modes here` prices by rates that this machine measures in 20
+seconds, on no model at all. `--modes fitted` prices by a device file that fit_device makes
 from measured streams of the models that are not held out. `--modes calibrated` fits factors to the
 runs of the models that are not held out, priced as `--base` says, and prices all models with them.
 
@@ -53,7 +54,7 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 SHARED = ROOT.parent / "shared" / "models"
 K = "2"
 
-MODES = ("analytic", "fitted", "measured", "calibrated")
+MODES = ("analytic", "here", "fitted", "measured", "calibrated")
 
 HELD_OUT = ("mobilenet-v2", "gpt", "gnmt8", "resnet50_narrow", "moe")
 """Models that no fit may see, a third of all: two convolution networks, one of them depthwise, a
@@ -135,6 +136,8 @@ class Bench:
         if base == "measured":
             # Not a common cache: the machine may have become faster or slower in between.
             words = ["--mode", "measure", "--cache", str(self.folder / f"cache.{mode}")]
+        if mode == "here":
+            words = ["--device", "cpu-here", "--cache", str(self.folder / "cache.here")]
         if mode == "fitted":
             words = ["--device", str(self.device(fitted))]
         if mode == "calibrated":

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dnnp.callbacks import Caller
 from dnnp.core.extras import operator_times
 from dnnp.core.extras.fit import Block, Fit, Machine, fit
 from dnnp.core.extras.operator_grid import Case, grid
 from dnnp.core.extras.operator_times import cache_sizes, channel_block, copy_rate, memory_size
-from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.errors import FormatError, InputFileError, UsageError
+from dnnp.core.model.processes import available_cores
+from dnnp.core.model.search_context import Standing
 from dnnp.core.profile.kernels import Kernels, subset
 from dnnp.core.profile.work import work_of
 from dnnp.core.runtime.model.providers import ort_version
 from dnnp.formats.files import read_file, scratch_folder, whole_file
 from dnnp.formats.graph import clustering_of, graph_of
-from dnnp.formats.inputs.cost_cache import cpu_model
+from dnnp.formats.inputs.cost_cache import cpu_model, default_folder, key_of
+from dnnp.formats.inputs.devices import DeviceSpec, parse_device
 from dnnp.formats.stream import read_bytes
 from dnnp.loading import load_onnx
+from dnnp.options.choices import HERE
 from dnnp.pricing.costs import fused, kernels_by, kernels_in
 
 Record = dict[str, Any]
@@ -38,6 +47,12 @@ _OPEN = 0.1
 """Weight of a block of operators beside groups of models: it tells what these leave open."""
 _GROUPS = "groups of "
 """Beginning of the kinds of blocks that are groups of a model."""
+HERE_S = 20.0
+"""Time in which this machine's rates are measured."""
+_POINT_S, _FIT_S = 0.015, 4.0
+"""Of this time, what a point takes, and what is left for the fit."""
+_VERSION = 1
+"""Raised whenever points or fit change: files of other versions are measured anew."""
 _FAR = 10
 """Blocks of both chains, whose weights share the caches."""
 
@@ -59,6 +74,8 @@ class FitOptions:
     streams: Sequence[str] = ()
     """Files of streams that `dnnp-profile --mode measure` priced on this machine's CPU: their
     groups were timed as stages run, and count most."""
+    limit_s: float = math.inf
+    """No point is begun later; those of other kinds than before come first."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,9 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
     """
     groups = [group_blocks(path, options.threads) for path in options.streams]
     cases = grid(options.threads, quick=options.quick)
-    chains = measured(cases, options.seconds, options.beside, tell)
+    if options.limit_s < math.inf:
+        cases = _kinds_in_turn(cases)
+    chains = measured(cases, options.seconds, options.beside, tell, options.limit_s)
     weight = _OPEN if groups else 1.0
     seen = Measured(
         [replace(block, weight=weight * block.weight) for block in chains.blocks]
@@ -96,6 +115,56 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
         chains.failed,
     )
     return _record(options, fit(seen.blocks, start_of_machine()), seen)
+
+
+def device_here(threads: int, cache: str | None, caller: Caller, *, keep: bool) -> DeviceSpec:
+    """The device of this machine's processor: as it was measured before, or measured now.
+
+    Parameters
+    ----------
+    threads
+        Threads of a stage.
+    cache
+        Folder where its file is; None: the user's own.
+    keep
+        Look there, and write there what is measured.
+
+    Raises
+    ------
+    InputFileError
+        ONNX Runtime runs none of the operators that are measured.
+    """
+    begin, beside = time.perf_counter(), min(1, len(available_cores()) // threads - 1)
+    facts = {"cpu": cpu_model(), "caches": cache_sizes(), "threads": threads, "beside": beside}
+    facts |= {"onnxruntime": ort_version(), "version": _VERSION}
+    folder = default_folder() if cache is None else Path(cache)
+    path = folder / f"{HERE}-{key_of(facts)[:16]}.json"
+    with suppress(InputFileError, FormatError):
+        if keep:
+            found = parse_device(read_file(path), str(path))
+            caller.note(f"{HERE}: rates measured before: {path}")
+            return found
+    doing = f"measuring the rates of {facts['cpu']}"
+    caller.note(f"{HERE}: {doing}, some {HERE_S:.0f} s, once")
+    with caller.progress(doing) as bar:
+
+        def tell(done: int, total: int, title: str) -> None:
+            share = max(done / total, (time.perf_counter() - begin) / HERE_S)
+            bar.update(Standing(doing, share=min(share, 1.0)))
+
+        limit_s = HERE_S - _FIT_S
+        options = FitOptions(HERE, threads, _POINT_S, max(beside, 0), limit_s=limit_s)
+        record = fit_device(options, tell)
+    took = f"{HERE}: {record['notes'][2]}; took {time.perf_counter() - begin:.0f} s"
+    try:
+        if keep:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_device(record, str(path))
+            took += f", kept as {path}"
+    except (OSError, InputFileError):
+        caller.detail(f"{folder}: cannot be written; the rates are not kept")
+    caller.note(took)
+    return parse_device(json.dumps(record).encode(), HERE)
 
 
 def write_device(record: Record, path: str) -> None:
@@ -147,13 +216,29 @@ def group_blocks(path: str, threads: int) -> Measured:
     return Measured(blocks, [kind] * len(blocks))
 
 
-def measured(cases: Sequence[Case], seconds: float, beside: int, tell: Tell) -> Measured:
-    """Time cases; the titles of those that fail are kept."""
+def _kinds_in_turn(cases: Sequence[Case]) -> list[Case]:
+    """The first case of each kind, then the second of each, and so on."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for case in cases:
+        turns.append(seen[case.kind])
+        seen[case.kind] += 1
+    return [case for _, case in sorted(zip(turns, cases, strict=True), key=lambda pair: pair[0])]
+
+
+def measured(
+    cases: Sequence[Case], seconds: float, beside: int, tell: Tell, limit_s: float = math.inf
+) -> Measured:
+    """Time cases until `limit_s` have passed; the titles of those that fail are kept."""
+    until = time.perf_counter() + limit_s
     kinds: list[str] = []
     blocks: list[Block] = []
     failed: list[str] = []
     reason = "they take less than can be told"
     for done, case in enumerate(cases):
+        if blocks and time.perf_counter() > until:
+            failed.append(f"{len(cases) - done} more, for want of time")
+            break
         tell(done, len(cases), case.title)
         try:
             spent = operator_times.block_time(case, seconds, beside)

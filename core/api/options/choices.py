@@ -26,6 +26,8 @@ DEFAULT_RULES = "ort-cpu"
 DEFAULT_SHARE = 0.02
 
 DEFAULT_DEVICE = "cpu-core"
+HERE = "cpu-here"
+"""The class of this machine's processor, whose rates are measured at first use."""
 PROFILE_MODES = ("analytic", "measure", "scaled")
 MEASURED = "measured"
 """Stands for the only class which a graph prices."""

@@ -14,6 +14,7 @@ from dnnp.options.choices import (
     DEFAULT_RULES,
     DEFAULT_SHARE,
     FAMILIES,
+    HERE,
     LAYERED,
     MODEL_FORMATS,
     OPTIMIZATIONS,
@@ -165,8 +166,9 @@ class ProfileOptions(Options):
         "times of one class to others")
     device: Sequence[str] = option(
         (), metavar="NAME|FILE", page=True,
-        help="device class to price (default: cpu-core); by name or by device file; repeatable, "
-        "but not with --mode measure")
+        help="device class to price (default: cpu-core), or cpu-here: this machine; by name or by "
+        "device file; cpu-here has rates that are measured at first use, in 20 seconds, and kept; "
+        "repeatable, but not with --mode measure")
     costs: Sequence[str] = option(
         (), metavar="FILE", page=True,
         help="take costs from a file; whatever else the stream prices: a table (name, class, "
@@ -240,7 +242,7 @@ class ProfileOptions(Options):
         if self.mode == "scaled" and not self.device:
             raise UsageError("--mode scaled needs --device: the class to carry times to")
         if not self.costs:  # which may be for a class that only the stream knows
-            self._check_devices([device.name for device in self.devices])
+            self._check_devices([d if isinstance(d, str) else d.name for d in self._given])
 
     def _check_devices(self, names: Sequence[str]) -> None:
         from dnnp.formats.inputs.devices import device_names
@@ -277,10 +279,22 @@ class ProfileOptions(Options):
 
     @cached_property
     def devices(self) -> list[DeviceSpec]:
-        """The devices to price."""
+        """The devices to price; that of this machine is measured if need be."""
+        return [self._here() if isinstance(d, str) else d for d in self._given]
+
+    def _here(self) -> DeviceSpec:
+        from dnnp.fits.device import device_here
+
+        folder = None if self.no_cache else self.cache
+        return device_here(self.threads, folder, self.caller, keep=not self.no_cache)
+
+    @cached_property
+    def _given(self) -> list[DeviceSpec | str]:
+        """The devices to price; a name stands for this machine's."""
         from dnnp.formats.inputs.devices import load_device
 
-        return [load_device(name) for name in self.device or [DEFAULT_DEVICE]]
+        names = self.device or [DEFAULT_DEVICE]
+        return [name if name == HERE else load_device(name) for name in names]
 
 
 class CoarsenOptions(Options):
