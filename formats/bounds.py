@@ -151,4 +151,6 @@ def raise_bound(plan: Record, value: float, method: str) -> Record:
     closed = is_closed(best, value) and plan["status"] != "infeasible"
     status = proven_status({**plan, "status": "optimal"} if closed else plan)
     by = {"bound_method": method} if plan["objective"] == "latency" and method else {}
+    if status == "optimal":
+        plan = {name: value for name, value in plan.items() if name != "max_gap"}
     return {**plan, "bound": min(value, best), "gap": gap_of(best, value), "status": status, **by}

@@ -164,6 +164,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         planned_by=record.get("planned_by", ""),
         learned=_policy(record["policy"]) if "policy" in record else None,
         excess_bytes=float(record.get("excess_bytes", 0.0)),
+        max_gap=float(record.get("max_gap", 0.0)),
         hybrid=_hybrid(record["parallel"]) if "parallel" in record else None,
     )
 
@@ -323,6 +324,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["planned_by"] = plan.planned_by
     if plan.learned:
         record["policy"] = plan.learned._asdict()
+    if plan.max_gap:
+        record["max_gap"] = plan.max_gap
     if plan.excess_bytes:
         record["excess_bytes"] = plan.excess_bytes
     if plan.hybrid is not None:

@@ -118,9 +118,11 @@ PLAN = {
     "bound": number("proven lower bound of the value of any split of this validity"),
     "gap": number("(value - bound) / value"),
     "status": string(
-        "optimal: proven; infeasible: capacities were ignored, and some device has too little",
-        enum=("optimal", "feasible", "interrupted", "infeasible"),
+        "optimal: proven; within_gap: the gap is at most max_gap, where the search need not go on; "
+        "infeasible: capacities were ignored, and some device has too little",
+        enum=("optimal", "within_gap", "feasible", "interrupted", "infeasible"),
     ),
+    "max_gap": number("within_gap: the gap that was asked for", positive=True, optional=True),
     "excess_bytes": number(
         "infeasible: the most memory that a device needs beyond what it has",
         positive=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dnnp.core.model.plan import WITHIN
 from dnnp.core.model.text import counted
 from dnnp.formats.stream import Record, Stream
 
@@ -59,14 +60,16 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
         plan["unknown"] = {"time": share, "sizes": len(vague)}
     if vague:
         plan["status"] = proven_status(plan)
+        plan.pop("max_gap", None)
         for entry in plan.get("tried", ()):
             entry["status"] = proven_status({**plan, "status": entry["status"]})
 
 
 def proven_status(plan: Record) -> str:
-    """The status of a plan; `optimal` is none where sizes are unknown."""
+    """The status of a plan; where sizes are unknown no gap is known, and nothing optimal."""
     unknown = plan.get("unknown", {}).get("sizes", 0) > 0
-    return "feasible" if unknown and plan["status"] == "optimal" else str(plan["status"])
+    claimed = plan["status"] in ("optimal", WITHIN)
+    return "feasible" if unknown and claimed else str(plan["status"])
 
 
 def unknown_words(plan: Record) -> str:

@@ -9,7 +9,7 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods import LATENCY, SPLITS, Method
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.plan import OBJECTIVES, Plan
+from dnnp.core.model.plan import OBJECTIVES, WITHIN, Plan, status_words, within
 from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_bytes, shown_time
@@ -78,6 +78,7 @@ def add_plan(
         from dnnp.plans.given_split import given_plan
 
         plan, effort = given_plan(problem, *given, options), None
+    plan = within(plan, options.max_gap)
     record, stages = plan_records(plan)
     if effort is not None:
         record["effort"] = effort
@@ -256,6 +257,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
         evolution=options.evolution,
         training=training,
         solver=options.solver or "cbc",
+        max_gap=options.max_gap,
         least_peak=options.memory_model == "peak",
     )
 
@@ -300,11 +302,9 @@ def _report(caller: Caller, plan: Plan, problem: SplitProblem, record: Record) -
     if "spread" in record:
         found += f" +- {record['spread']:.1%}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
-    proven = (
-        "optimal"
-        if plan.status == "optimal"
-        else f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {100 * plan.gap:.1f} %"
-    )
+    proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {100 * plan.gap:.1f} %"
+    if plan.status in ("optimal", WITHIN):
+        proven = status_words(plan)
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     rough = unknown_words(record)
     caller.note(f"{found}, {proven}, {plan.validity}{rough}{interrupted}")

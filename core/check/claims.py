@@ -92,6 +92,10 @@ def check_objective(plan: Plan, value: float | None) -> list[Violation]:
     if plan.status == "optimal" and not same(plan.bound, plan.value):
         message = f"claims to be optimal, but value {plan.value!r} is above bound {plan.bound!r}"
         found.append(Violation("status", "plan", message, plan.value, plan.bound))
+    near = plan.status == "within_gap"
+    if near != (plan.max_gap > 0) or (near and above(plan.gap, plan.max_gap)):
+        message = f"the status is {plan.status!r}, max_gap {plan.max_gap!r}, the gap {plan.gap!r}"
+        found.append(Violation("status", "plan", message, plan.gap, plan.max_gap))
     return found
 
 

@@ -46,10 +46,10 @@ ORIGIN = {
 
 PLAN: dict[str, Any] = {
     **ORIGIN,
-    **_fields("type id k value bound gap excess_bytes digest"),
+    **_fields("type id k value bound gap max_gap excess_bytes digest"),
     "unknown": _fields("time sizes"),
     "validity": VALIDITY,
-    "status": ("optimal", "feasible", "interrupted", "infeasible"),
+    "status": ("optimal", "within_gap", "feasible", "interrupted", "infeasible"),
     "memory_mode": ("hard", "overflow", "ignore"),
     "devices": {
         **_fields("class name count fitted memory_bytes fast_memory_bytes bandwidth_bytes_per_s"),

@@ -21,6 +21,9 @@ OBJECTIVES = {
 CLOSED = 1e-9
 """Relative gap between value and bound up to which a plan is optimal for those who ask."""
 
+MAX_GAP, WITHIN = 1e-4, "within_gap"
+"""Gap up to which `auto` need not go on, unless another is asked for; the status of such plans."""
+
 
 @dataclass(frozen=True)
 class CostOptions:
@@ -218,7 +221,8 @@ class Plan:
     bound: float
     """A proven lower bound of the value over all splits of this validity."""
     status: str
-    """`optimal`, `feasible`, `interrupted`, or `infeasible`: see `excess_bytes`."""
+    """`optimal`, `within_gap` (see `max_gap`), `feasible`, `interrupted`, or `infeasible`: see
+    `excess_bytes`."""
     options: CostOptions
     devices: tuple[DeviceClass, ...]
     digest: str
@@ -240,6 +244,8 @@ class Plan:
     excess_bytes: float = 0.0
     """Where capacities are ignored: the most memory that a device needs beyond what it has; 0: all
     fits."""
+    max_gap: float = 0.0
+    """Within the gap: the one that was asked for. 0 of all others."""
     hybrid: HybridOptions | None = None
     """What a parallel plan could use; None: it is none, and all stages have one shard."""
 
@@ -262,3 +268,17 @@ class Plan:
     def gap(self) -> float:
         """(value - bound) / value; 0 when the value is 0."""
         return (self.value - self.bound) / self.value if self.value > 0 else 0.0
+
+
+def within(plan: Plan, max_gap: float) -> Plan:
+    """Mark a plan that is not proven optimal, but has a gap of at most `max_gap`."""
+    near = plan.status in ("feasible", "interrupted") and plan.gap <= max_gap
+    return replace(plan, status=WITHIN, max_gap=max_gap) if near and max_gap > 0 else plan
+
+
+def status_words(plan: Plan) -> str:
+    """The status of a plan, for messages.
+
+    A gap that was asked for stands for itself: `within 0.01 %`.
+    """
+    return f"within {100 * plan.max_gap:g} %" if plan.status == WITHIN else plan.status

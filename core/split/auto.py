@@ -52,6 +52,9 @@ STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
 """Efforts of the exact search, each followed by windows of these widths around the best split if
 that is not proven. A better incumbent makes the next effort go further."""
 
+CLOSING_UNITS = 300
+"""Units up to which a small gap is closed all the same: it mostly takes a moment."""
+
 OFTEN = ((SLICED, 0.15, 0.3), (0.3, 0.6, 1.0))
 """Of each step, shares of the whole work: at its begin, after the exact search, and at its end."""
 
@@ -126,6 +129,8 @@ class _Best:
     value: float
     bound: float
     method: str = "exact"
+    max_gap: float = 0.0
+    """Relative gap that need not be closed."""
 
     @property
     def proven(self) -> bool:
@@ -135,6 +140,11 @@ class _Best:
     @property
     def closed(self) -> bool:
         return self.bound >= self.value * (1 - CLOSED)
+
+    @property
+    def near(self) -> bool:
+        """True if the gap is one that need not be closed."""
+        return self.bound >= self.value * (1 - max(self.max_gap, CLOSED))
 
     def take(self, blocks: list[Block] | None, value: float, method: str, run: Run) -> None:
         """Keep a split if it is better."""
@@ -146,7 +156,7 @@ class _Best:
 def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
     blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
-    best = _Best(problem, blocks or [], value, floor)
+    best = _Best(problem, blocks or [], value, floor, max_gap=asked.max_gap)
     small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
     if blocks is not None:
         if run.stop():
@@ -167,9 +177,10 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
         best.bound = max(best.bound, found.bound)
         if small and not best.proven:
             best.bound, small = quick_bound(problem, best.bound, best.value), False
-        if best.blocks and not best.proven:
+        settled = best.near and problem.units.g > CLOSING_UNITS
+        if best.blocks and not (best.proven or settled):
             _improve(best, widths, run.begin("chains as one", middle, end))
-        if best.closed or run.stop():
+        if best.closed or settled or run.stop():
             break
         if best.blocks and effort < 1:
             _two_stages(best, run)
@@ -177,7 +188,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
             break
     if not best.blocks:
         raise nothing_found(run)
-    if run.left() is not None and not best.closed:
+    if run.left() is not None and not best.near:
         from dnnp.core.split.improve import improved
 
         goal = best.bound * (1 + ROUNDING)
@@ -259,7 +270,7 @@ def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
     run.keep(blocks, problem.value(blocks), found.method)
     planned = problem.value(blocks)
     run.tell(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
-    if planned <= found.bound * (1 + ROUNDING):
+    if found.bound >= planned * (1 - max(asked.max_gap, ROUNDING)):
         return replace(found, blocks=blocks)
     better, bound = _over_links(
         problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0)

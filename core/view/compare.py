@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dnnp.core.cost.validity import VALIDITIES
-from dnnp.core.model.plan import Plan
+from dnnp.core.model.plan import Plan, status_words
 from dnnp.core.model.text import printable, shown_bytes, shown_time, table
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.text import laid_out, load_lines, timeline
@@ -91,7 +91,7 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
             "rate": shown_rate(plan.value),
             "bound": shown_time(plan.bound, facts.seconds),
             "gap": shown_share(max(plan.gap, 0.0)),
-            "status": plan.status,
+            "status": status_words(plan),
             "time": "-" if facts.solving_s is None else shown_time(facts.solving_s, True),
             "stages": str(len(facts.parts)),
             "balance": shown_share(facts.balance),

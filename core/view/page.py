@@ -19,7 +19,7 @@ import orjson
 
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import PARAMETER, Graph
-from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.plan import OBJECTIVES, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_time
 from dnnp.core.view.drawing import PALETTE
 from dnnp.core.view.facts import (
@@ -271,7 +271,7 @@ def _summary(facts: Facts) -> list[str]:
         pairs += [
             ("bound", shown_time(plan.bound, facts.seconds)),
             ("gap", shown_share(max(plan.gap, 0.0))),
-            ("status", plan.status),
+            ("status", status_words(plan)),
             ("validity", plan.validity),
             ("method", plan.method),
             ("stages", str(len(facts.parts))),

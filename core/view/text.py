@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
-from dnnp.core.model.plan import OBJECTIVES, Stage
+from dnnp.core.model.plan import OBJECTIVES, Stage, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_time, table
 from dnnp.core.view.facts import (
     LOADS,
@@ -239,7 +239,7 @@ def _plan(facts: Facts) -> list[str]:
         rate = f", {shown_rate(plan.value)}"
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
-        f"{plan.status}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "
+        f"{status_words(plan)}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "
         f"gap {shown_share(max(plan.gap, 0.0))}{unknown_words(facts.stream.get('plan')[0])}",
     ]
     if plan.excess_bytes:

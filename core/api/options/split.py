@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.methods import ALL_SHAPES, BOUNDS, LATENCY, SCHEDULES, SPLITS
 from dnnp.core.model.errors import UnavailableError, UsageError
+from dnnp.core.model.plan import MAX_GAP
 from dnnp.options.choices import RECOMPUTE, WEIGHT_SYNC
 from dnnp.options.table import Options, option
 
@@ -176,6 +177,10 @@ class SplitOptions(DeviceOptions):
     time_limit: float | None = option(
         least=0, metavar="S", page=True,
         help="seconds, then the best split found (default: none)")
+    max_gap: float = option(
+        MAX_GAP, least=0, most=1, metavar="X", page=True,
+        help="a gap that is small enough; auto does not labour to close it, and the plan is "
+        "within it, not optimal (default: 0.0001; for 0.01 %; 0: go on to the end)")
     effort: float | None = option(
         above=0, metavar="X",
         help="scale the work of searches that would not end (default: 1)")
