@@ -170,6 +170,7 @@ def written() -> list[tuple[str, bytes]]:
         (GRAPH, f"-k 3 --method exact {LINKS}", ()),
         (GRAPH, "-k 3 --allow-replicas --bandwidth 1e9", ()),
         (GRAPH, "-k 3 --method slice,greedy,placeto --effort 0.01 --memory 90", ()),
+        (WIDE, "-k 3 --bandwidth 100 --method slice --max-gap 0.9", (SIMPLE,)),
         (GRAPH, "-k 3 --method slice,exact", ("schedule -n 2 --transfers non-blocking",)),
         (TRAINING, "-k 3", ("bound", "schedule -n 3 --split-backward")),
         (CHAIN, "--objective latency --execution operators", ("bound",)),

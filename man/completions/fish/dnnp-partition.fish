@@ -18,6 +18,7 @@ complete -c dnnp-partition -l sequence -r -F -d 'order to slice, or to fill gree
 complete -c dnnp-partition -l priorities -r -F -d 'slice the order of Kahn\'s algorithm by these priorities: a JSON list of a number for each group or node'
 complete -c dnnp-partition -l solver -x -a 'cbc highs' -d 'solver of integer programs'
 complete -c dnnp-partition -l time-limit -x -d 'seconds, then the best split found'
+complete -c dnnp-partition -l max-gap -x -d 'a gap that is small enough; auto does not labour to close it, and the plan is within it, not optimal'
 complete -c dnnp-partition -l effort -x -d 'scale the work of searches that would not end'
 complete -c dnnp-partition -l seed -x -d 'seed of random choices'
 complete -c dnnp-partition -l tensor-parallel -x -d 'devices that may hold a stage together'
