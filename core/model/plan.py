@@ -21,8 +21,8 @@ OBJECTIVES = {
 CLOSED = 1e-9
 """Relative gap between value and bound up to which a plan is optimal for those who ask."""
 
-MAX_GAP, WITHIN = 1e-4, "within_gap"
-"""Gap up to which `auto` need not go on, unless another is asked for; the status of such plans."""
+WITHIN = "within_gap"
+"""Status of plans whose gap is not closed, but as small as was asked for."""
 
 
 @dataclass(frozen=True)

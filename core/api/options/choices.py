@@ -65,3 +65,6 @@ VIEW_PICTURES = ("loads", "schedule", "graph")
 VIEW_AXES = ("k", "method")
 """Axes of a chart of plans."""
 OPTIMIZATIONS = ("disable", "basic", "extended", "all")
+
+MAX_GAP = 1e-4
+"""Gap up to which `auto` need not go on, unless another is asked for."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.methods import ALL_SHAPES, BOUNDS, LATENCY, SCHEDULES, SPLITS
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.core.model.plan import MAX_GAP
-from dnnp.options.choices import RECOMPUTE, WEIGHT_SYNC
+from dnnp.options.choices import MAX_GAP, RECOMPUTE, WEIGHT_SYNC
 from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
