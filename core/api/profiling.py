@@ -37,6 +37,8 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
+    classes_matter = not options.costs or options.tensor_parallel is not None
+    devices = devices_of(options) if classes_matter else []
     if options.costs:
         from dnnp.pricing.given import price_given
 
@@ -44,16 +46,16 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     elif options.mode == "analytic":
         from dnnp.pricing.costs import price_analytic
 
-        price_analytic(stream, options.devices, options.caller)
+        price_analytic(stream, devices, options.caller)
     elif options.mode == "scaled":
         start = options.source or MEASURED
-        price_scaled(stream, options.devices, start, options.against, options.caller)
+        price_scaled(stream, devices, start, options.against, options.caller)
     else:
         from dnnp.pricing.measuring import price_measured as price
 
         if any(record.get("backward") for record in stream.get("node")):
             from dnnp.fits.gradients import price_training as price
-        price(stream, options.devices[0], options)
+        price(stream, devices[0], options)
     if options.from_run:
         from dnnp.fits.runs import price_by_runs
 
@@ -61,11 +63,22 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     if options.tensor_parallel is not None:
         from dnnp.core.extras.shards import price_shards
 
-        price_shards(stream, options.devices, options.tensor_parallel)
+        price_shards(stream, devices, options.tensor_parallel)
     describe_costs(stream, options.caller)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)
+
+
+def devices_of(options: ProfileOptions) -> list[DeviceSpec]:
+    """The devices to price; this machine's is measured, unless it was before."""
+    return [_here(options) if isinstance(d, str) else d for d in options.devices]
+
+
+def _here(options: ProfileOptions) -> DeviceSpec:
+    from dnnp.fits.device import device_here
+
+    return device_here(options.threads, options.cache, options.caller, keep=not options.no_cache)
 
 
 def price_scaled(

@@ -166,8 +166,8 @@ class ProfileOptions(Options):
         "times of one class to others")
     device: Sequence[str] = option(
         (), metavar="NAME|FILE", page=True,
-        help="device class to price (default: cpu-core), or cpu-here: this machine; by name or by "
-        "device file; cpu-here has rates that are measured at first use, in 20 seconds, and kept; "
+        help="class to price, such as cpu-here (default: cpu-core); by name or by device file; "
+        "cpu-here: this machine, whose rates are measured at first use, in 20 seconds, and kept; "
         "repeatable, but not with --mode measure")
     costs: Sequence[str] = option(
         (), metavar="FILE", page=True,
@@ -242,7 +242,7 @@ class ProfileOptions(Options):
         if self.mode == "scaled" and not self.device:
             raise UsageError("--mode scaled needs --device: the class to carry times to")
         if not self.costs:  # which may be for a class that only the stream knows
-            self._check_devices([d if isinstance(d, str) else d.name for d in self._given])
+            self._check_devices([d if isinstance(d, str) else d.name for d in self.devices])
 
     def _check_devices(self, names: Sequence[str]) -> None:
         from dnnp.formats.inputs.devices import device_names
@@ -278,19 +278,8 @@ class ProfileOptions(Options):
         return self.provider.lower() in ("cpu", "cpuexecutionprovider")
 
     @cached_property
-    def devices(self) -> list[DeviceSpec]:
-        """The devices to price; that of this machine is measured if need be."""
-        return [self._here() if isinstance(d, str) else d for d in self._given]
-
-    def _here(self) -> DeviceSpec:
-        from dnnp.fits.device import device_here
-
-        folder = None if self.no_cache else self.cache
-        return device_here(self.threads, folder, self.caller, keep=not self.no_cache)
-
-    @cached_property
-    def _given(self) -> list[DeviceSpec | str]:
-        """The devices to price; a name stands for this machine's."""
+    def devices(self) -> list[DeviceSpec | str]:
+        """The devices to price; a name stands for that of this machine."""
         from dnnp.formats.inputs.devices import load_device
 
         names = self.device or [DEFAULT_DEVICE]
