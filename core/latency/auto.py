@@ -11,18 +11,20 @@ With a time limit annealing goes on until it is over.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
-from dnnp.core.latency.quick import EFFORT, anneal_split, quick, simple_bound
+from dnnp.core.latency.quick import EFFORT, anneal_split, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.text import counted
 
 BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
 """Blocks: shares of the whole work at the ends of the bound, of the first search over ideals, of a
@@ -37,6 +39,9 @@ ENDLESS = 1000.0
 
 TIMED = 0.6
 """Share of the time left that it may take then."""
+
+FEWER = 0.4
+"""Blocks: share of the whole work, and of a time limit, for splits with an invocation less."""
 
 STARTS = ("heft", "heft-congested", "m-etf", "single")
 """Operators: methods that `auto` never falls behind, as long as there is time for them. They take
@@ -76,7 +81,8 @@ def auto_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySol
 
     For the errors see `anneal_blocks`.
     """
-    known = _first(problem, run.begin("bounding", 0.0, BOUNDED))
+    run, start = _with_fewer(problem, asked, auto_blocks, run)
+    known = _first(problem, start, run.begin("bounding", 0.0, BOUNDED))
     first = run.begin("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
     known, more = _searched(problem, known, first)
     if not known.proven:
@@ -99,7 +105,8 @@ def anneal_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencyS
     LimitError
         No split was found.
     """
-    known = _first(problem, run.begin("bounding", 0.0, BOUNDED))
+    run, start = _with_fewer(problem, asked, anneal_blocks, run)
+    known = _first(problem, start, run.begin("bounding", 0.0, BOUNDED))
     known = _begun(problem, known, run.begin("annealing", BOUNDED, WARM))
     return _refined(problem, known, run.begin("annealing", WARM, 1.0))
 
@@ -155,12 +162,13 @@ def _listed(problem: LatencyProblem, asked: Request, run: Run) -> Split | None:
     return best
 
 
-def _first(problem: LatencyProblem, run: Run) -> _Known:
-    """Bound the latency of blocks, before there is a split."""
+def _first(problem: LatencyProblem, start: Split | None, run: Run) -> _Known:
+    """Bound the latency of blocks; `start` is a split that is known."""
     from dnnp.core.latency.blocks.items import block_items, check_feasible
 
     check_feasible(block_items(problem))
-    return _bounded(problem, _Known(), run)
+    value = np.inf if start is None else problem.value(start)
+    return _bounded(problem, _Known(start, value), run)
 
 
 def _bounded(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
@@ -196,8 +204,6 @@ def _searched(problem: LatencyProblem, known: _Known, run: Run) -> tuple[_Known,
 def _begun(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
     """Anneal blocks a little."""
     run.tell("annealing")
-    if known.split is None:
-        known = known._replace(split=_invoked_once(problem, run))
     return _annealed(problem, known, run.scaled(EFFORT))
 
 
@@ -231,15 +237,25 @@ def _answer(known: _Known) -> LatencySolution:
     return LatencySolution(known.split, known.bound, known.argument)
 
 
-def _invoked_once(problem: LatencyProblem, run: Run) -> Split | None:
-    """Where accelerators may be invoked again: a split without that, to start from.
+def _with_fewer(
+    problem: LatencyProblem,
+    asked: Request,
+    method: Callable[[LatencyProblem, Request, Run], LatencySolution],
+    run: Run,
+) -> tuple[Run, Split | None]:
+    """Let a method find a split that invokes accelerators once less, to start from.
 
-    There is less to choose, as colours join more.
+    There is less to choose, as colours join more; and more invocations never do worse than fewer.
+    Returns what is left of the run, and the split.
     """
-    if problem.options.invocations == 1:
-        return None
-    once = replace(problem, options=replace(problem.options, invocations=1))
+    most = problem.options.invocations
+    if most == 1:
+        return run, None
+    fewer = replace(problem, options=replace(problem.options, invocations=most - 1))
+    part = run.begin(counted(most - 1, "invocation"), 0.0, FEWER).without_bounds()
     try:
-        return anneal_split(once, run=quick(run))
+        found = method(fewer, asked, part.part(FEWER) if run.left() is not None else part).split
     except (InfeasibleError, LimitError):
-        return None
+        return run, None
+    run.keep(found, problem.value(found), asked.method)
+    return run.begin("bounding", FEWER, 1.0), found

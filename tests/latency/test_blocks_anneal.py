@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.auto import auto_blocks
 from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
@@ -117,3 +119,14 @@ def test_without_accelerators_all_is_in_the_pool() -> None:
     assert len(split.device) == 0
     bound, _ = simple_bound(alone)
     assert judge(alone, split) == pytest.approx(bound, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", [2, 7, 8])
+def test_more_invocations_are_never_worse(seed: int) -> None:
+    values = []
+    for invocations in (1, 2, 3):
+        rng = random.Random(seed)
+        problem = random_problem(rng, 25, execution="blocks", devices=3, q=invocations)
+        values.append(problem.value(auto_blocks(problem, Request(), Run(effort=0.003)).split))
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < values[0]
