@@ -182,8 +182,10 @@ def _schedules() -> Iterator[Case]:
         for shape in SHAPES:
             options = {"shape": shape, "method": method.name, "micro_batches": 4, "devices": 4}
             yield Case("schedule", method.name, shape, None, (("schedule", options),))
+    shapes = {"chimera": "X", "dualpipe": "X"}
+    shapes |= dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipev"), "VV")
     for method in RECIPES.values():
-        shape = {"chimera": "X", "dualpipe": "X", "zb-v": "VV"}.get(method.name, "V")
+        shape = shapes.get(method.name, "V")
         options = {"shape": shape, "method": method.name, "micro_batches": 4}
         if method.name in SPLIT:
             options["split_backward"] = 0.5

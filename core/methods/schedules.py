@@ -96,6 +96,13 @@ RECIPES = by_name(
         more="Needs backward blocks that are split.",
     ),
     Method(
+        "zb-h2",
+        "zero bubble: no device waits after its first block, in twice the memory of 1f1b",
+        "dnnp.core.schedule.zero_bubble:zb_h2",
+        source="Qi et al. 2023, section 2",
+        more="Needs backward blocks that are split.",
+    ),
+    Method(
         "zb-v",
         "zero bubble with two stages a device, there and back (shape VV)",
         "dnnp.core.schedule.zero_bubble:zb_v",
@@ -105,12 +112,36 @@ RECIPES = by_name(
         "the memory of 1f1b.",
     ),
     Method(
+        "v-half",
+        "zero bubble with two stages a device (shape VV) in half the memory of 1f1b",
+        "dnnp.core.schedule.zero_bubble:v_half",
+        source="Qi et al. 2024, V-Half",
+        more="Needs backward blocks that are split. Devices hold (D + 2) // 2 micro-batches, and "
+        "wait for about 3 D blocks of 6 N.",
+    ),
+    Method(
+        "v-min",
+        "the same in a third of the memory of 1f1b",
+        "dnnp.core.schedule.zero_bubble:v_min",
+        source="Qi et al. 2024, V-Min",
+        more="Needs backward blocks that are split. Devices hold (D + 4) // 3 micro-batches, and "
+        "wait for about 4 D blocks of 6 N.",
+    ),
+    Method(
         "dualpipe",
         "two pipelines from both ends (shape X), split backward passes",
         "dnnp.core.schedule.zero_bubble:dualpipe",
         source="DeepSeek-V3 2024, section 3.2.1",
         more="Needs backward blocks that are split. A micro-batch is one of each pipeline. Forward "
         "and backward passes that the published schedule overlaps run one after the other.",
+    ),
+    Method(
+        "dualpipev",
+        "the same folded on half as many devices (shape VV), split backward passes",
+        "dnnp.core.schedule.zero_bubble:dualpipev",
+        source="DeepSeek-V3 2024; Sea AI Lab 2025, cut in half",
+        more="Needs backward blocks that are split. Devices hold 2 D + 1 stages, but no parameters "
+        "twice.",
     ),
     Method(
         "inference",

@@ -2,8 +2,9 @@
 
 1. The best repetend of one micro-batch a period; of two, three, four while the rate is above its
    bound (`best_repetend`).
-2. Its warm-up and cool-down within the memory of the repetend, else within the limits.
-3. Every recipe where the makespan is above its bound; the shortest schedule is kept.
+2. All micro-batches, within the limits of memory; a device without one keeps to what the repetend
+   holds: the repetend unrolled, and every recipe, each with its idle time filled (`justify`).
+3. Where that is above the bound of the makespan, a search from the shortest one (`complete`).
 
 A search that is stopped answers with its best schedule, or one micro-batch after the other.
 """
@@ -11,7 +12,8 @@ A search that is stopped answers with its best schedule, or one micro-batch afte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -135,7 +137,7 @@ MOST_FOR_RECIPES = 50_000
 
 
 def auto(batch: Batch, wanted: Wanted, run: Run) -> Answer:
-    """A schedule around the best repetend, or a recipe that is shorter.
+    """A schedule around the best repetend, or from a recipe; no longer than any that fits.
 
     Raises
     ------
@@ -147,50 +149,47 @@ def auto(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     part = run.begin("looking for a repetend", 0.0, FOUND)
     repetend = best_repetend(batch.placement, wanted.unroll, part)
     completed, tight = _completed(batch, repetend, run.begin("warm-up and cool-down", FOUND, 1.0))
-    start, method, bound = completed.start.ravel(), completed.method, batch.bound
-    if not tight:
-        bound = max(bound, completed.bound)
-    if span_of(batch.problem, start) > bound * (1 + TOLERANCE):
-        limits = within(batch.placement, repetend.memory_bytes) if tight else batch.placement
-        run.stands("recipes")
-        start, method = _recipe(limits, wanted.micro_batches, start, method, run)
-    return Answer(start, method, bound, completed.status, repetend, repetend.rate_s)
+    bound = batch.bound if tight else max(batch.bound, completed.bound)
+    start = completed.start.ravel()
+    return Answer(start, completed.method, bound, completed.status, repetend, repetend.rate_s)
 
 
-def _recipe(
-    placement: Placement, count: int, start: Floats, method: str, run: Run
-) -> tuple[Floats, str]:
-    """The shortest of a schedule that is known and of recipes that keep the limits; f64[b], name.
-
-    `method` made the schedule that is known; the limits are those of `placement`.
-    """
-    problem = problem_of(placement, count)
-    if problem.b > MOST_FOR_RECIPES:
-        run.warn(f"{problem.b} blocks are above {MOST_FOR_RECIPES}: recipes were not tried")
-        return start, method
+def _recipes(placement: Placement, count: int, run: Run) -> Iterator[tuple[str, Floats]]:
+    """Names of recipes that fit the placement, and their schedules, f64[b]."""
+    blocks = count * len(placement.blocks)
+    if blocks > MOST_FOR_RECIPES:
+        run.warn(f"{blocks} blocks are above {MOST_FOR_RECIPES}: recipes were not tried")
+        return
+    run.stands("recipes")
     for name in RECIPES:
         try:
-            other = classic(placement, name, count).start
+            start = classic(placement, name, count).start
         except (UsageError, LimitError):
             continue
-        if span_of(problem, other) < span_of(problem, start) and not faults(problem, other):
-            start, method = other, name
-    return start, method
+        yield name, start
 
 
 def _completed(batch: Batch, repetend: Repetend, run: Run) -> tuple[Completed, bool]:
     """All micro-batches, and whether their limits are tighter than those of the placement.
 
-    The warm-up holds no more than the steady state does, if that is possible: where blocks
-    release before others take, it need not be.
+    Each device may hold what its limit allows. One without a limit holds no more than any does in
+    the steady state, if that is possible: where blocks release before others take, it need not be.
     """
     placement = batch.placement
-    inner = within(placement, repetend.memory_bytes)
-    for limits in [placement] if inner.units == placement.units else [inner, placement]:
+    inner = tuple(
+        mine if math.isinf(unit.memory_bytes) else unit
+        for unit, mine in zip(
+            placement.units, within(placement, repetend.memory_bytes).units, strict=True
+        )
+    )
+    tighter = replace(placement, units=inner)
+    count = batch.problem.unroll
+    for limits in [placement] if inner == placement.units else [tighter, placement]:
         try:
             # What is proven below tighter limits is not proven of all schedules.
             step = run if limits is placement else run.without_bounds()
-            completed = complete(limits, repetend, batch.problem.unroll, batch.bound, step)
+            recipes = _recipes(limits, count, step)
+            completed = complete(limits, repetend, count, batch.bound, step, recipes)
         except (InfeasibleError, LimitError):
             if limits is placement:
                 raise

@@ -11,21 +11,20 @@ that adds m there releases m.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.model.errors import FormatError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
+from dnnp.core.model.errors import LimitError
+from dnnp.core.model.graph import Bools, Floats
 from dnnp.core.model.schedule import Placement, Repetend
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.schedule.justify import justified, reversed_problem, shifted
 from dnnp.core.schedule.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.schedule.optimal import beam, optimal, work_of
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, faults, problem_of, span_of
-from dnnp.core.schedule.shop import releases_early, root_bound, shop_of
-from dnnp.core.schedule.starts import left_shift, merged
+from dnnp.core.schedule.shop import root_bound, shop_of
 
 MOST_BLOCKS = 5_000_000
 """Of all micro-batches together."""
@@ -75,8 +74,11 @@ def complete(
     micro_batches: int,
     bound: float = 0.0,
     run: Run = PLAIN,
+    starts: Iterable[tuple[str, Floats]] = (),
 ) -> Completed:
     """Schedule N micro-batches; never longer than the repetend, unrolled and left-shifted.
+
+    Nor longer than any of `starts` that keeps the limits.
 
     Parameters
     ----------
@@ -86,6 +88,8 @@ def complete(
         A makespan that none is below, if one is known: there the search ends.
     run
         Its effort scales the work of the searches; `stop` is asked every 0.2 s or so.
+    starts
+        Other schedules, f64[b], and their makers; not looked at where the repetend is enough.
 
     Raises
     ------
@@ -104,8 +108,13 @@ def complete(
     problem = problem_of(placement, micro_batches)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
     bound = max(bound, least_end(placement, micro_batches))
+    run.stands("filling idle time")
     best = _valid(problem, unrolled(repetend, micro_batches))
     status, method = "feasible", "auto"
+    if best is not None:
+        best = justified(problem, best, bound + slack, run)
+    if best is None or span_of(problem, best) > bound + slack:
+        best, method = _started(problem, best, starts, bound + slack, run)
     few = problem.b <= MOST_AT_ONCE * run.effort
     if best is None or (few and span_of(problem, best) > bound + slack):
         part = run.begin("all blocks at once", 0.0, AT_ONCE).scaled(WORK / WORK_OF_OPTIMAL)
@@ -132,6 +141,27 @@ def complete(
     return Completed(best.reshape(micro_batches, count), bound, status, method)
 
 
+def _started(
+    problem: ScheduleProblem,
+    best: Floats | None,
+    starts: Iterable[tuple[str, Floats]],
+    enough: float,
+    run: Run,
+) -> tuple[Floats | None, str]:
+    """The shortest of a schedule that is known, f64[b], and others, justified; and its maker."""
+    value, method = np.inf if best is None else span_of(problem, best), "auto"
+    for name, start in starts:
+        if run.stop() or value <= enough:
+            break
+        if faults(problem, start):
+            continue
+        other = justified(problem, start, enough, run)
+        if span_of(problem, other) < value:
+            best, value = other, span_of(problem, other)
+            method = name if value == span_of(problem, start) else "auto"
+    return best, method
+
+
 def around(
     placement: Placement, repetend: Repetend, micro_batches: int, enough: float, run: Run
 ) -> Floats | None:
@@ -153,42 +183,6 @@ def _valid(problem: ScheduleProblem, made: Floats) -> Floats | None:
         if not faults(problem, start):
             return start - start.min()
     return None
-
-
-def shifted(problem: ScheduleProblem, start: Floats) -> Floats:
-    """Earliest start times in the order of the given ones, f64[b]; that order keeps all waits."""
-    rank = np.empty(problem.k)
-    rank[_at_once(problem)] = np.arange(problem.k)
-    grain = ROUNDING * max(float(np.ptp(start)), 1e-300)
-    sequence = np.lexsort((np.tile(rank, problem.unroll), np.round(start / grain)))
-    place = np.empty(problem.b, dtype=np.int64)
-    place[sequence] = np.arange(problem.b)
-    if (place[problem.tail] > place[problem.head]).any():
-        # Rounding put a block that takes no time behind one that waits for it.
-        try:
-            rows = [row[np.argsort(place[row])] for row in problem.by_unit()]
-            sequence = merged(problem, rows)
-        except FormatError:
-            return start
-    return left_shift(problem, sequence)
-
-
-def _at_once(problem: ScheduleProblem) -> Ints:
-    """Order, i64[k], of blocks that start at the same time: memory is released before it is held.
-
-    Blocks that come after one that takes no time and holds memory come after it all the same.
-    """
-    k = problem.k
-    time, memory = problem.time[:k], problem.memory[:k]
-    holds = np.where(memory > 0, np.where(time > 0, 2, 1), 0)
-    order = releases_early(problem)
-    first = problem.tail < k
-    for i in order[time[order] == 0].tolist():
-        after = problem.head[first & (problem.tail == i)]
-        holds[after] = np.maximum(holds[after], holds[i])
-    place = np.empty(k, dtype=np.int64)
-    place[order] = np.arange(k)
-    return np.lexsort((place, holds))
 
 
 def least_end(placement: Placement, micro_batches: int) -> float:
@@ -321,28 +315,6 @@ def cool_down(
     start = -(unrolled(repetend, micro_batches)[: -count - 1 : -1] + time)
     extra = np.zeros((before, start.shape[1]))
     return _end(problem, np.concatenate([start, extra + np.inf]), cut, width, most, run)
-
-
-def reversed_problem(problem: ScheduleProblem) -> ScheduleProblem:
-    """The problem whose schedules are those of `problem` backwards; the last micro-batch first.
-
-    Between two blocks a unit holds the same as in the schedule itself if nothing is left behind
-    after all blocks.
-    """
-    k = problem.k
-    old = (np.arange(problem.unroll)[::-1, None] * k + np.arange(k)).ravel()
-    new = np.empty_like(old)
-    new[old] = np.arange(problem.b)
-    ptr, unit = csr_rows(problem.ptr, problem.unit, old)
-    return replace(
-        problem,
-        time=problem.time[old],
-        memory=-problem.memory[old],
-        ptr=ptr,
-        unit=unit,
-        tail=new[problem.head],
-        head=new[problem.tail],
-    )
 
 
 def _end(

@@ -9,7 +9,7 @@
     interleaved-1f1b  1f1b with several stages on each device (Megatron-LM, Narayanan et al. 2021)
     chimera           two chains in opposite directions, groups of micro-batches one after
                       another (Chimera with direct concatenation, Li and Hoefler 2021)
-    zb-h1, zb-v, dualpipe
+    zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev
                       split backward passes, see `core.schedule.zero_bubble`
     inference         forward passes alone: micro-batches in order, the latest stage first
 
@@ -186,7 +186,7 @@ def fill(rank: Ints, stage: Stage, turn: Ints, warm: int, lag: int) -> None:
         rank[:, stage.weight] = 3 * (turn + lag) + 1
 
 
-SPLIT = ("zb-h1", "zb-v", "dualpipe")
+SPLIT = ("zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev")
 """Recipes for split backward passes."""
 
 MOST_BLOCKS = 20_000_000

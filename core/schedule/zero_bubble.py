@@ -1,9 +1,15 @@
 """Recipes for backward passes that are split: weight blocks fill what would be bubbles.
 
     zb-h1     1f1b that keeps its memory (Qi et al. 2023, section 2)
+    zb-h2     no bubble in twice the memory of 1f1b (the same)
     zb-v      two stages a device, there and back: no bubble in the memory of 1f1b (Qi et al. 2023,
               section 6; Qi et al. 2024, V-ZB)
+    v-half, v-min
+              the same stages in half and in a third of that memory (Qi et al. 2024)
     dualpipe  two chains in opposite directions from both ends (DeepSeek-V3 2024, section 3.2.1)
+    dualpipev
+              the same folded on half as many devices, two stages a device ("cut in half", Sea AI
+              Lab 2025)
 
 See `core.schedule.recipes` for what a recipe is.
 """
@@ -12,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +26,8 @@ from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.schedule import Placement
+from dnnp.core.schedule.justify import justified
+from dnnp.core.schedule.problem import problem_of
 from dnnp.core.schedule.recipes import (
     Stage,
     fill,
@@ -39,11 +48,26 @@ def zb_h1(placement: Placement, count: int) -> Ints:
 
     Every stage has as many micro-batches between forward and weight block as the first one.
     """
-    chain = _split_chain(placement, "zb-h1")
-    one_stage_each(placement, chain, "zb-h1")
+    return _handcrafted(placement, count, "zb-h1", 1)
+
+
+def zb_h2(placement: Placement, count: int) -> Ints:
+    """2 (D - d) - 1 forward blocks to warm up stage d, and weight blocks 2 d micro-batches late.
+
+    Where every block takes the same time the first gradient comes back right after those, so no
+    stage waits after its first block, from 2 D - 1 micro-batches on. Each holds 2 D - 1.
+    """
+    return _handcrafted(placement, count, "zb-h2", 2)
+
+
+def _handcrafted(placement: Placement, count: int, name: str, times: int) -> Ints:
+    """ZB-H1 and ZB-H2; `times` the way of a stage to the end and back is filled."""
+    chain = _split_chain(placement, name)
+    one_stage_each(placement, chain, name)
     rank = np.zeros((count, len(placement.blocks)), dtype=np.int64)
     for d, stage in enumerate(chain):
-        fill(rank, stage, np.arange(count), len(chain) - d, d)
+        warm = times * (len(chain) - 1 - d) + 1
+        fill(rank, stage, np.arange(count), warm, times * d)
     return rank
 
 
@@ -56,18 +80,80 @@ def zb_v(placement: Placement, count: int) -> Ints:
     earlier stage first; else a weight block. So D devices take 6 N + D - 1 slots for N >= 2 D - 2
     micro-batches, which is the least that there is.
     """
-    chain = _split_chain(placement, "zb-v")
-    homes = [placement.blocks[stage.forward].homes for stage in chain]
-    devices = len(chain) // 2
-    if len(chain) % 2 or homes != homes[::-1]:
-        raise UsageError(
-            "zb-v needs two stages on each device, which the chain of stages visits in turn and "
-            "then the other way round"
-        )
-    one_stage_each(placement, chain[:devices], "zb-v")
+    chain = _v_chain(placement, "zb-v")
     slot = np.full((3, count, len(chain)), LATE, dtype=np.int64)
     _v_slots(slot, np.zeros((3, len(chain)), dtype=np.int64))
-    rank = np.zeros((count, len(placement.blocks)), dtype=np.int64)
+    return _by_slot(placement, chain, slot)
+
+
+def v_half(placement: Placement, count: int) -> Ints:
+    """Passes of one chunk two slots after each other, of the other chunk one; see `_v_block`.
+
+    Holds (D + 2) // 2 micro-batches of both stages; idle for 3 D of 6 N slots, about.
+    """
+    devices = len(_v_chain(placement, "v-half")) // 2
+    gap = 0 if devices % 2 else 3
+    d = np.arange(devices)
+    back = 3 * devices + gap
+    begin = 2 * d, 3 * devices - d - 2, back + 2 * d - 1, back + 3 * devices - d - 2
+    return _v_block(placement, count, "v-half", begin, (devices + 2) // 2)
+
+
+def v_min(placement: Placement, count: int) -> Ints:
+    """Passes one slot after each other; see `_v_block`.
+
+    Holds (D + 4) // 3 micro-batches of both stages; idle for 4 D of 6 N slots, about.
+    """
+    devices = len(_v_chain(placement, "v-min")) // 2
+    gap = 0 if devices % 3 else 2
+    d = np.arange(devices)
+    back = 2 * devices + gap
+    begin = d, 2 * devices - d - 1, back + d, back + 2 * devices - d - 1
+    return _v_block(placement, count, "v-min", begin, (devices + 4) // 3)
+
+
+def _v_block(placement: Placement, count: int, name: str, begin: Sequence[Ints], most: int) -> Ints:
+    """Repeat a building block every six slots, if every block took one, and squeeze the result.
+
+    `begin` are the first slots of the passes on each device: forward, of the near and of the far
+    stage, and backward, of the far and of the near one. Weights take what slots are left. Then
+    passes move into idle slots of warm-up and cool-down where a device still holds no more than
+    `most` micro-batches of both stages ("squeeze" and "reorder", Qi et al. 2024, section 3).
+    """
+    chain = _v_chain(placement, name)
+    slot = np.zeros((3, count, len(chain)), dtype=np.int64)
+    turn = 6 * np.arange(count)
+    for near, (f0, f1, b1, b0) in enumerate(zip(*begin, strict=True)):
+        far = len(chain) - 1 - near
+        for kind, s, first in zip(
+            (0, 0, 1, 1), (near, far, far, near), (f0, f1, b1, b0), strict=True
+        ):
+            slot[kind, :, s] = turn + first
+        used = set(slot[:2, :, [near, far]].ravel().tolist())
+        done = sorted((int(slot[BACKWARD, n, s]), s, n) for s in (near, far) for n in range(count))
+        now = 0
+        for at, s, n in done:
+            now = max(now, at) + 1
+            while now in used:
+                now += 1
+            slot[WEIGHT, n, s] = now
+    problem = problem_of(placement, count)
+    gain = np.array([{"forward": 1.0, "weight": -1.0}.get(b.kind, 0.0) for b in placement.blocks])
+    even = replace(
+        problem,
+        time=np.ones(problem.b),
+        delay=np.zeros(len(problem.delay)),
+        memory=np.tile(gain, count),
+        capacity=np.full(problem.units, 2.0 * most),
+        fixed=np.zeros(problem.units),
+    )
+    start = _by_slot(placement, chain, slot).ravel().astype(np.float64)
+    return np.rint(justified(even, start)).astype(np.int64).reshape(count, -1)
+
+
+def _by_slot(placement: Placement, chain: Sequence[Stage], slot: Ints) -> Ints:
+    """Ranks from the slots of passes, i64[3, N, stages]."""
+    rank = np.zeros((slot.shape[1], len(placement.blocks)), dtype=np.int64)
     for s, stage in enumerate(chain):
         rank[:, [stage.forward, stage.backward, stage.weight]] = slot[:, :, s].T
     return rank
@@ -129,14 +215,31 @@ def dualpipe(placement: Placement, count: int) -> Ints:
     for chain in chains:
         _check_split(placement, chain, "dualpipe")
     depth = len(chains[0])
-    pairs = max(count, depth)
+    # On the second half of the devices the other chain is the near one.
+    ends = [(chains[0][d], chains[1][depth - 1 - d]) for d in range(depth // 2)]
+    ends += [(chains[1][d], chains[0][depth - 1 - d]) for d in range(depth // 2)]
+    return _both_ends(placement, count, ends, depth // 2)
+
+
+def dualpipev(placement: Placement, count: int) -> Ints:
+    """The first half of the devices of DualPipe; the far chain is the second half of the stages.
+
+    Fewer than 2 D micro-batches run as the first ones of 2 D do.
+    """
+    chain = _v_chain(placement, "dualpipev")
+    devices = len(chain) // 2
+    ends = list(zip(chain[:devices], chain[: devices - 1 : -1], strict=True))
+    return _both_ends(placement, count, ends, devices)
+
+
+def _both_ends(
+    placement: Placement, count: int, ends: Sequence[tuple[Stage, Stage]], half: int
+) -> Ints:
+    """Ranks by `_from_both_ends`; near and far stages of one half, or of both."""
+    pairs = max(count, 2 * half)
     rank = np.zeros((pairs, len(placement.blocks)), dtype=np.int64)
-    for d in range(depth):
-        stages = (chains[0][d], chains[1][depth - 1 - d])
-        # On the second half of the devices the other chain is the near one.
-        near, far = stages if d < depth // 2 else stages[::-1]
-        order = _from_both_ends(depth // 2, min(d, depth - 1 - d), pairs)
-        for place, (kind, is_far, n) in enumerate(order):
+    for d, (near, far) in enumerate(ends):
+        for place, (kind, is_far, n) in enumerate(_from_both_ends(half, d % half, pairs)):
             stage = far if is_far else near
             rank[n, (stage.forward, stage.backward, stage.weight)[kind]] = place
     return rank[:count]
@@ -217,6 +320,19 @@ def _split_chain(placement: Placement, name: str) -> Sequence[Stage]:
     _needs_split(placement, name)
     chain = only_chain(placement, name)
     _check_split(placement, chain, name)
+    return chain
+
+
+def _v_chain(placement: Placement, name: str) -> Sequence[Stage]:
+    """The stages of a chain that visits devices in turn, then the other way round."""
+    chain = _split_chain(placement, name)
+    homes = [placement.blocks[stage.forward].homes for stage in chain]
+    if len(chain) % 2 or homes != homes[::-1]:
+        raise UsageError(
+            f"{name} needs two stages on each device, which the chain of stages visits in turn "
+            "and then the other way round"
+        )
+    one_stage_each(placement, chain[: len(chain) // 2], name)
     return chain
 
 

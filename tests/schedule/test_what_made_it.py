@@ -10,8 +10,8 @@ import pytest
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Schedule
 from dnnp.core.model.search_context import Run
-from dnnp.core.schedule import auto, repetend, tessel
-from dnnp.core.schedule.complete import Completed, unrolled
+from dnnp.core.schedule import auto, complete, repetend, tessel
+from dnnp.core.schedule.complete import Completed
 from dnnp.core.schedule.optimal import in_turn, optimal
 from dnnp.core.schedule.problem import Wanted, problem_of, with_limit
 from dnnp.core.schedule.recipes import classic
@@ -30,13 +30,9 @@ def solved(wanted: Wanted, placement=V, effort: float = 1.0) -> tuple[Schedule, 
 
 
 def test_auto_names_the_recipe_that_it_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a bad completion some recipe is shorter."""
-
-    def bad(limits, found, count, *_):
-        start = 2 * unrolled(found, count)
-        return Completed(start, 0.0, "feasible")
-
-    monkeypatch.setattr(auto, "complete", bad)
+    """With a bad schedule around the repetend some recipe is shorter."""
+    monkeypatch.setattr(complete, "_valid", lambda problem, made: 2 * made.ravel())
+    monkeypatch.setattr(complete, "justified", lambda problem, start, *_: start)
     found, _ = solved(Wanted(8))
     assert found.method in ("gpipe", "1f1b", "1f1b+", "sequential")
     same = classic(V, found.method, 8).start
@@ -118,7 +114,9 @@ def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         auto,
         "complete",
-        lambda limits, found, count, *_: Completed(unrolled(found, count), 0.0, "feasible"),
+        lambda limits, found, count, bound, run, starts: Completed(
+            complete.unrolled(found, count + len(list(starts))), 0.0, "feasible"
+        ),
     )
     assert solved(Wanted(4))[1] == ["32 blocks are above 1: recipes were not tried"]
 
