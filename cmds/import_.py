@@ -18,6 +18,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.loading import generate_stream, import_stream, kind_of
 
     _check_usage(args)
+    context.progress("importing")
     if args.synthetic:
         stream = generate_stream(options_of(GenerateOptions, args, context))
     else:

@@ -254,7 +254,10 @@ class Command:
         return args
 
     def _perform(self, args: argparse.Namespace, context: Context) -> int:
-        status = self._run(args, context)
+        try:
+            status = self._run(args, context)
+        finally:
+            context.rest()
         return INTERRUPTED if context.interrupted and status == 0 else status
 
 

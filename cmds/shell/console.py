@@ -43,8 +43,8 @@ REDRAWN_S = 0.1
 PATIENCE_S = 1.0
 """Time that work may take without a bar on a terminal, seconds."""
 
-LINE_S = 30.0
-"""Time between two lines, and before the first, where there is no terminal."""
+FIRST_S, LINE_S = 2.0, 30.0
+"""Time before the first line where there is no terminal, and most time between two, which grows."""
 
 BAR, WIDE = 20, 110
 """Characters of a bar, and of a line that has room for one."""
@@ -76,6 +76,8 @@ class Progress(Bar):
         Held by whoever writes there.
     limit_s
         Seconds after which the work is over at the latest.
+    since
+        When the command last gave a sign of life, by the clock; None: now.
     clock
         The time, in seconds.
     """
@@ -88,16 +90,17 @@ class Progress(Bar):
         writing: LockType,
         *,
         limit_s: float | None = None,
+        since: float | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._name, self._console, self._writing = name, console, writing
-        from dnnp.core.model.search_context import Standing
-
-        self._standing = Standing(doing)
+        self._doing = doing
+        self._standing: Standing | None = None
         self._limit_s, self._clock = limit_s, clock
         self._drawn = draws(console)
         self._begun = clock()
-        self._due = self._begun + (PATIENCE_S if self._drawn else LINE_S)
+        self._due = self._begun if since is None else since
+        self._due += PATIENCE_S if self._drawn else FIRST_S
         self._there = ""
         """Text that stands on the terminal now."""
         self._under_way = allocate_lock()
@@ -110,6 +113,10 @@ class Progress(Bar):
     def update(self, standing: Standing) -> None:
         """Show where the work stands, unless that was shown a moment ago."""
         self._standing = standing
+        self._look()
+
+    def _look(self) -> None:
+        """Show the standing if it is time."""
         # Whoever cannot write, since somebody else does, goes on with the work.
         if self._clock() >= self._due and self._writing.acquire(blocking=False):
             try:
@@ -133,14 +140,14 @@ class Progress(Bar):
 
     def _tick(self) -> None:
         while not self._under_way.acquire(timeout=TICK_S):
-            self.update(self._standing)
+            self._look()
 
     def _show(self) -> None:
         now = self._clock()
         if self._closed or now < self._due:
             return
         if not self._drawn:
-            self._due = now + LINE_S
+            self._due = now + min(max(now - self._begun, FIRST_S), LINE_S)
             tell(self._console, printable(self._line(now - self._begun)) + "\n")
             return
         self._due = now + REDRAWN_S
@@ -151,7 +158,10 @@ class Progress(Bar):
 
     def _line(self, elapsed_s: float, width: int = 0) -> str:
         """Line after some seconds, in `width` characters; 0: in as many as it takes."""
-        standing, limit_s = self._standing, self._limit_s
+        from dnnp.core.model.search_context import Standing
+
+        limit_s = self._limit_s
+        standing = self._standing or Standing(self._doing)
         share, time = standing.share, f"{elapsed_s:.0f} s"
         if limit_s:
             share, time = elapsed_s / limit_s, f"{elapsed_s:.0f} of at most {limit_s:g} s"

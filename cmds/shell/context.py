@@ -57,6 +57,8 @@ class Context(Caller):
         """For bars."""
         self._started = time.perf_counter()
         self.began = time.monotonic()
+        self._heard: float | None = None
+        """Last sign of life, by that clock."""
 
     def configure(self, args: argparse.Namespace) -> None:
         """Take over the options that every command has."""
@@ -93,6 +95,7 @@ class Context(Caller):
 
     def _say(self, lines: Iterable[str]) -> None:
         """Every line of text leaves here. That it cannot be written decides nothing."""
+        self._heard = self.clock()
         with self._writing:
             if self._bar is not None:
                 self._bar.hide()
@@ -103,13 +106,20 @@ class Context(Caller):
         self.detail(f"{what} after {time.perf_counter() - self._started:.3f} s")
 
     def progress(self, doing: str, limit_s: float | None = None) -> Bar:
-        """Show where long work stands; silent with --quiet."""
+        """Show where long work stands, in place of what was shown; silent with --quiet."""
         if self.quiet:
             return Bar()
+        self.rest()
+        since, told = self._heard, (self.console, self._writing)
         self._bar = Progress(
-            self.tool, doing, self.console, self._writing, limit_s=limit_s, clock=self.clock
+            self.tool, doing, *told, limit_s=limit_s, since=since, clock=self.clock
         )
         return self._bar
+
+    def rest(self) -> None:
+        """Show nothing any more of where work stands."""
+        if self._bar is not None:
+            self._bar.close()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -179,7 +189,9 @@ class Context(Caller):
         """Read and check a stream. A first Ctrl-C while reading is for the commands before."""
         with self.interruptible():
             data = self.read_input(path)
-            self.began = time.monotonic()
+            # To wait for the command before is no work.
+            self.began, self._heard = time.monotonic(), self.clock()
+            self.progress("reading the stream")
             from dnnp.formats.stream import read_bytes
 
             stream = read_bytes(data, "<stdin>" if path == "-" else path)
@@ -187,6 +199,7 @@ class Context(Caller):
         for message in stream.warnings:
             self.warn(message)
         self.elapsed("read the stream")
+        self.progress("working")
         return stream
 
     def write(self, stream: Stream) -> None:
@@ -194,6 +207,7 @@ class Context(Caller):
         from dnnp.formats.header import stamped
         from dnnp.formats.stream import write
 
+        self.progress("writing the stream")
         elapsed_s = time.perf_counter() - self._started if self.timings else None
         stream.header = stamped(stream.header, self.tool, self.arguments, elapsed_s)
         with self.open_output() as file:

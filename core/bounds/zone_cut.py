@@ -66,6 +66,9 @@ MOST_PAIRS = 8_000_000
 RATES = ((0, 1), (1, 4), (1, 2), (3, 4), (1, 1))
 """Rates p / q that are tried."""
 
+HALFWAY = 4
+"""Halvings of an interval after which half of the work on it is said to be done."""
+
 SPANS = (1 / 3, 1 / 2, 2 / 3)
 """Spans that are tried, of the zones that a stage has in the mean."""
 
@@ -90,7 +93,9 @@ class Ladder(NamedTuple):
     """f64[m + 1, R], the most p * work - q * x of the ideals of each zone."""
 
 
-def zone_cut_bound(problem: SplitProblem, *, above: float = 0.0, below: float = np.inf) -> float:
+def zone_cut_bound(
+    problem: SplitProblem, *, above: float = 0.0, below: float = np.inf, run: Run = PLAIN
+) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use.
 
     Looks only for bounds `above` what is known, and not beyond `below`, the value of a split. For
@@ -113,7 +118,7 @@ def zone_cut_bound(problem: SplitProblem, *, above: float = 0.0, below: float = 
     strip, _ = strip_of(line, work, cost, options)
     search = _Search(strip, min(offered[0].count, line.n))
     most = below / quantum if below < np.inf else np.inf
-    search.raise_to(above / quantum, most, PRECISION, PLAIN)
+    search.raise_to(above / quantum, most, PRECISION, run)
     found = search.proven * quantum * (1 - MARGIN)
     return found if found > above else 0.0
 
@@ -161,7 +166,8 @@ class _Search:
         most = int(min(value, total + float(self.strip.cost.sum()) + 1))
         mean = len(self.path) / self.stages
         found: set[int] = set()
-        for part in SPANS:
+        for number, part in enumerate(SPANS):
+            run.stands(share=number / len(SPANS))
             span = max(1, round(part * mean))
             if span in found or run.stop() or known >= most * (1 - precision):
                 continue
@@ -171,9 +177,10 @@ class _Search:
                 return
             if self._feasible(ladder, span, known):
                 continue
-            upper = most
+            upper, turn = most, 0
             while upper - known > max(precision * upper, 1) and not run.stop():
-                middle = (known + upper) // 2
+                middle, turn = (known + upper) // 2, turn + 1
+                run.stands(share=(number + turn / (turn + HALFWAY)) / len(SPANS))
                 if self._feasible(ladder, span, middle):
                     upper = middle
                 else:

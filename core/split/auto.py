@@ -58,6 +58,9 @@ CLOSING_UNITS = 300
 OFTEN = ((SLICED, 0.15, 0.3), (0.3, 0.6, 1.0))
 """Of each step, shares of the whole work: at its begin, after the exact search, and at its end."""
 
+BOUNDED = 0.15
+"""Share of the whole work at the end of the bounds of large graphs."""
+
 ONCE = ((SLICED, 0.2, 0.95), (0.95, 0.97, 1.0))
 """The same where the exact search is mostly tried once."""
 
@@ -162,8 +165,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
         if run.stop():
             return Solution(blocks, floor, "slice")
         if not small and value > floor * (1 + ROUNDING):
-            run.stands("bounding", share=SLICED)
-            best.bound = quick_bound(problem, floor, value)
+            best.bound = quick_bound(problem, floor, value, run.begin("bounding", SLICED, BOUNDED))
             run.stands(bound=best.bound)
         if value <= best.bound * (1 + ROUNDING):
             return Solution(blocks, best.bound, "slice")
@@ -196,7 +198,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
     return Solution(best.blocks, best.bound, best.method)
 
 
-def quick_bound(problem: SplitProblem, floor: float, value: float) -> float:
+def quick_bound(problem: SplitProblem, floor: float, value: float, run: Run = PLAIN) -> float:
     """The best of the bounds that cost little; `floor` is one that is known, `value` a split's."""
     from dnnp.core.bounds.chain import chain_bound
     from dnnp.core.bounds.node_cut import node_cut_bound
@@ -206,7 +208,7 @@ def quick_bound(problem: SplitProblem, floor: float, value: float) -> float:
     floor = max(floor, node_cut_bound(problem, above=floor))
     if floor >= value * (1 - CLOSED):
         return floor
-    return max(floor, zone_cut_bound(problem, above=floor, below=value))
+    return max(floor, zone_cut_bound(problem, above=floor, below=value, run=run))
 
 
 def _improve(best: _Best, widths: Sequence[int], run: Run) -> None:

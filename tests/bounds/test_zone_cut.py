@@ -23,6 +23,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.search_context import Run
 from dnnp.core.split.slices import best_slicing
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
@@ -78,6 +79,15 @@ def test_layers_that_are_alike():
     assert chain_bound(problem) < found <= value * (1 + 1e-9)
     # It is only looked for where there is something to be found.
     assert zone_cut_bound(problem, above=value, below=value) == 0.0
+
+
+def test_it_says_how_far_it_is():
+    problem, shares = fan(layers=6, k=8), []
+    run = Run(watch=lambda standing: shares.append(standing.share))
+    assert zone_cut_bound(problem, run=run) == zone_cut_bound(problem)
+    assert len(set(shares)) > 10
+    assert shares == sorted(shares)
+    assert shares[-1] < 1
 
 
 @pytest.mark.parametrize("first", [0, 40])
