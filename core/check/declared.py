@@ -147,10 +147,10 @@ _LATENCY = {
     **_fields("bound_method"),
     "objective": ("latency",),
     "comm": ("sum",),
-    "memory_model": ("sum", "weights"),
+    "memory_model": ("sum", "weights", "peak"),
     "memory_mode": ("hard", "ignore"),
 }
-_SPAN = {**STAGE, **_fields("begin_s end_s")}
+_SPAN = {**STAGE, **_fields("begin_s end_s peak_bytes")}
 BLOCKS = [
     Case(
         " of a plan for the latency of blocks",

@@ -15,14 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
 from dnnp.core.check.devices import Mesh, number_of
 from dnnp.core.check.graph import Tables, shown
+from dnnp.core.check.live import peaks_of_blocks, peaks_of_operators
 from dnnp.core.check.load import Cost, Units, check_parts, crossing, node_memory
-from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early, fits, same
+from dnnp.core.check.violation import (
+    ROUNDING,
+    TOLERANCE,
+    Violation,
+    differs,
+    early,
+    fits,
+    same,
+)
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph
 from dnnp.core.model.plan import Plan, Transfer
@@ -62,7 +72,25 @@ class PlanCase:
 
     def memory(self, stage: int) -> float:
         """Memory of a stage, bytes."""
-        if self.plan.options.memory_model != "weights":
+        return self.static(stage) + (self.peaks[stage] or 0.0)
+
+    @cached_property
+    def peaks(self) -> list[float | None]:
+        """Peak of live tensors of each stage, bytes; None where they do not count."""
+        if self.plan.options.memory_model != "peak":
+            return [None] * len(self.blocks)
+        if self.plan.options.execution == "blocks":
+            return peaks_of_blocks(
+                self, lambda number: _is_cpu(self, self.plan.stages[number].device_class)
+            )
+        if any(len(s.starts_s or ()) != len(self.held(i)) for i, s in enumerate(self.plan.stages)):
+            return [None] * len(self.blocks)  # `check_operators` says so
+        times = _times(self)
+        return peaks_of_operators(self, times.start, times.length, times.receives)
+
+    def static(self, stage: int) -> float:
+        """Memory of the units of a stage, bytes, live tensors aside."""
+        if self.plan.options.memory_model == "sum":
             return sum(node_memory(self.tables, v) for v in self.blocks[stage])
         return sum(self._weights(unit) for unit in self.held(stage))
 
@@ -71,7 +99,8 @@ class PlanCase:
         tables, total = self.tables, 0.0
         read: set[int] = set()
         for v in self.members[unit]:
-            if tables.memory[v] == tables.memory[v]:
+            stated = self.plan.options.memory_model == "weights"
+            if stated and tables.memory[v] == tables.memory[v]:
                 total += tables.memory[v]
             else:
                 read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
@@ -117,7 +146,18 @@ def check_latency(case: PlanCase, graph: Graph) -> tuple[list[Violation], float 
     wrong, value, costs = check(case)
     for number, cost in enumerate(costs):
         wrong += check_parts(case.plan.stages[number], cost, f"stage {number}")
+        wrong += _peak(case, number)
     return found + wrong, value, costs
+
+
+def _peak(case: PlanCase, number: int) -> Iterator[Violation]:
+    """A stage states its peak of live tensors where they count."""
+    stated, expected = case.plan.stages[number].peak_bytes, case.peaks[number]
+    if stated is not None and expected is not None:
+        yield from differs("load", f"stage {number}", "peak_bytes", stated, expected)
+    elif stated is not None or expected is not None:
+        message = f"peak_bytes is {stated!r}, recomputed {expected!r}"
+        yield Violation("load", f"stage {number}", message, expected, stated)
 
 
 def _devices(case: PlanCase) -> Iterator[Violation]:
@@ -148,13 +188,16 @@ def _capacities(case: PlanCase) -> Iterator[Violation]:
     if case.plan.options.memory_mode == "ignore":
         return
     total: dict[str, float] = {}
+    live: dict[str, float] = {}
     for number, stage in enumerate(case.plan.stages):
-        total[stage.device] = total.get(stage.device, 0.0) + case.memory(number)
+        total[stage.device] = total.get(stage.device, 0.0) + case.static(number)
+        # A device runs one invocation after the other.
+        live[stage.device] = max(live.get(stage.device, 0.0), case.peaks[number] or 0.0)
     for number, stage in enumerate(case.plan.stages):
         device = case.devices.get(stage.device_class)
         if device is None or device.is_cpu or stage.device not in total:
             continue
-        needed = total.pop(stage.device)
+        needed = total.pop(stage.device) + live[stage.device]
         if not fits(needed, device.memory_bytes):
             there = shown_bytes(device.memory_bytes, 6)
             message = f"{stage.device} needs {shown_bytes(needed, 6)}, it has {there}"

@@ -36,6 +36,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
+from dnnp.core.cost.live import Live, block_peaks, live_of, placed_peaks
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.machine import Machine, machine_of
@@ -152,15 +153,23 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     )
 
 
+def rank_of(tasks: Tasks) -> Ints:
+    """Position of each task in `order`; i64[n]."""
+    rank = np.empty(tasks.n, dtype=np.int64)
+    rank[tasks.order] = np.arange(tasks.n)
+    return rank
+
+
 def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats:
     """Memory of each unit; f64[g], bytes.
 
     `weights`: what the source states of a node, else the parameters and constants that the nodes
-    of the unit read, each once. `sum`: the memory of the nodes added up.
+    of the unit read, each once; `peak`: the latter of all nodes, live tensors come on top. `sum`:
+    the memory of the nodes added up.
     """
-    if options.memory_model != "weights":
+    if options.memory_model == "sum":
         return totals(units.label, node_memory(graph), units.g)
-    stated = ~np.isnan(graph.node_bytes)
+    stated = ~np.isnan(graph.node_bytes) & (options.memory_model == "weights")
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     static = (graph.tensor_kind[graph.in_idx] >= PARAMETER) & ~stated[reader]
     pairs = distinct(units.label[reader[static]] * graph.m + graph.in_idx[static])
@@ -520,6 +529,8 @@ class LatencyProblem:
     """`execution`, `invocations`, `transfers` and `congestion` count here."""
     whole: SplitProblem | None = None
     """What it was laid out from; None: tasks and machine are all there is."""
+    live: Live | None = None
+    """Tensors that count beside the memory of the tasks; None: none do."""
 
     def value(self, split: Split) -> float:
         """Latency of a split; FormatError or InfeasibleError if it is not valid."""
@@ -527,7 +538,56 @@ class LatencyProblem:
             check_invocations(self.tasks, self.machine, split, self.options.invocations)
         else:
             check_placement(self.tasks, self.machine, split)
+        if self.live is not None and self.live.binds:
+            over = self.held(split) - self.live.capacity * ROOM
+            if (over > 0).any():
+                name, lacks = self.machine.names[int(np.argmax(over))], float(over.max())
+                raise InfeasibleError(
+                    f"infeasible: with live tensors {name} lacks {shown_bytes(lacks, 6)}"
+                )
         return self.time(split)
+
+    def peaks(self, split: Split) -> Floats:
+        """Peak of live tensors of each device, f64[D], or of each invocation, f64[b]; bytes."""
+        if self.live is None:
+            raise ValueError("no tensors count")
+        if isinstance(split, Invocations):
+            return block_peaks(self.live, split, rank_of(self.tasks))
+        times = simulate(self.tasks, self.machine, split, self.options.congestion)
+        return placed_peaks(self.live, self.tasks, split, times)
+
+    def held(self, split: Split) -> Floats:
+        """Memory of each device with live tensors, the pool aside; f64[D], bytes."""
+        peaks, count = self.peaks(split), self.machine.count
+        home = split.device
+        if isinstance(split, Invocations):
+            most = np.zeros(count)
+            np.maximum.at(most, split.device, peaks)
+            peaks, home = most, np.append(split.device, POOL)[split.block]
+        mine = home >= 0
+        return peaks + totals(home[mine], self.tasks.memory[mine], count)
+
+    def fits(self, split: Split) -> bool:
+        """Test whether the devices hold a split."""
+        try:
+            self.value(split)
+        except InfeasibleError:
+            return False
+        return True
+
+    @property
+    def relaxed(self) -> LatencyProblem:
+        """The problem without live tensors: its bounds hold for this one."""
+        return self if self.live is None else replace(self, live=None)
+
+    @property
+    def searched(self) -> LatencyProblem:
+        """The same where a device does not support what alone needs more than it has."""
+        if self.live is None or not self.live.binds:
+            return self
+        needed = self.tasks.memory + self.live.floor
+        time = np.where(needed > self.machine.capacity[:, None] * ROOM, np.inf, self.tasks.time)
+        return replace(self, tasks=replace(self.tasks, time=time))
 
     def time(self, split: Split) -> float:
         """Latency of a split whatever the devices hold; FormatError where it cannot run."""
@@ -567,4 +627,7 @@ def latency_problem(problem: SplitProblem) -> LatencyProblem:
         raise UsageError(f"latency is planned for up to {MOST_DEVICES} devices")
     machine = machine_of(devices, problem.links)
     tasks = tasks_of(problem.graph, units, machine, options)
-    return LatencyProblem(tasks, machine, options, problem)
+    live = None
+    if options.memory_model == "peak":
+        live = live_of(problem.graph, units, tasks, machine.capacity, options)
+    return LatencyProblem(tasks, machine, options, problem, live)

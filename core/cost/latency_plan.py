@@ -14,6 +14,7 @@ from dnnp.core.cost.latency import (
     Placement,
     check_invocations,
     check_placement,
+    rank_of,
     simulate,
     time_invocations,
 )
@@ -47,6 +48,7 @@ def make_latency_plan(
         A device is invoked too often, has too little memory or does not support a task.
     """
     graph, units = problem.graph, problem.units
+    latency.value(split)  # refuses what does not fit
     if isinstance(split, Invocations):
         stages, value = _block_stages(graph, units, latency, split)
     else:
@@ -82,6 +84,7 @@ def _stage(
     mine: Ints,
     parts: tuple[float, float, float],
     span: tuple[float, float],
+    peak: float | None = None,
     **operators: Any,
 ) -> Stage:
     """A stage of tasks on a device; `parts`: in, compute and out; `operators`: more of `Stage`."""
@@ -97,7 +100,8 @@ def _stage(
         compute_s=compute_s,
         overflow_s=0.0,
         out_s=out_s,
-        memory_bytes=float(latency.tasks.memory[mine].sum()),
+        memory_bytes=float(latency.tasks.memory[mine].sum()) + (peak or 0.0),
+        peak_bytes=peak,
         begin_s=span[0],
         end_s=span[1],
         **operators,
@@ -111,14 +115,15 @@ def _block_stages(
     tasks, machine, problem = latency.tasks, latency.machine, (graph, units, latency)
     check_invocations(tasks, machine, split, latency.options.invocations)
     times = time_invocations(tasks, machine, split)
-    rank = np.empty(tasks.n, dtype=np.int64)
-    rank[tasks.order] = np.arange(tasks.n)
+    rank = rank_of(tasks)
+    peaks: list[float] | None = None if latency.live is None else latency.peaks(split).tolist()
     stages = []
     for b, device in enumerate(split.device.tolist()):
         mine = _by(rank, np.flatnonzero(split.block == b))
         parts = float(times.in_s[b]), float(times.compute_s[b]), float(times.out_s[b])
         span = float(times.start_s[b]), float(times.end_s[b])
-        stages.append(_stage(problem, device, mine, parts, span))
+        peak = None if peaks is None else peaks[b]
+        stages.append(_stage(problem, device, mine, parts, span, peak))
     pool = np.flatnonzero(split.block == POOL)
     if len(pool):
         cpu = int(np.argmax(machine.is_cpu))
@@ -141,6 +146,7 @@ def _operator_stages(
     is_task = placement.events[:, 0] == TASK
     rank[placement.events[is_task, 1]] = np.arange(tasks.n)
     ptr = tasks.carried_ptr
+    peaks: list[float] | None = None if latency.live is None else latency.peaks(placement).tolist()
     stages = []
     for device in distinct(placement.device).tolist():
         mine = _by(rank, np.flatnonzero(placement.device == device))
@@ -168,6 +174,7 @@ def _operator_stages(
                 mine,
                 (float(length[coming].sum()), compute_s, float(length[going].sum())),
                 (float(first), float(last)),
+                None if peaks is None else peaks[device],
                 starts_s=tuple(times.start_s[mine].tolist()),
                 receives=received,
             )

@@ -337,9 +337,13 @@ def excess_of(stages: Sequence[Stage], devices: Sequence[DeviceClass], mode: str
     if mode != "ignore":
         return 0.0
     held: dict[tuple[str, str], float] = {}
+    peaks: dict[tuple[str, str], float] = {}
     for stage in stages:
-        key = stage.device_class, stage.device
-        held[key] = held.get(key, 0.0) + stage.memory_bytes
+        key, peak = (stage.device_class, stage.device), stage.peak_bytes or 0.0
+        # Of the live tensors of stages that a device runs one after the other, the most count.
+        more = max(peak - peaks.get(key, 0.0), 0.0)
+        held[key] = held.get(key, 0.0) + stage.memory_bytes - peak + more
+        peaks[key] = peaks.get(key, 0.0) + more
     room = {d.name: np.inf if d.is_cpu else d.memory_bytes for d in devices}
     return max(
         (m - room[name] for (name, _), m in held.items() if m > room[name] * ROOM), default=0.0

@@ -153,9 +153,9 @@ def _listed(problem: LatencyProblem, asked: Request, run: Run) -> Split | None:
         run.stands(f"list schedules, {name}", share=number / len(STARTS))
         try:
             found = LATENCY[name].function("operators")(problem, asked, quiet.part(STARTED)).split
+            value = problem.value(found)
         except (InfeasibleError, LimitError):
             continue
-        value = problem.value(found)
         run.keep(found, value, name)
         if value < least:
             best, least = found, value

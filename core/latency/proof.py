@@ -165,6 +165,8 @@ def latency_bound(
     executions = LATENCY_BOUNDS[method].kinds
     if problem.options.execution not in executions:
         raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
+    # Live tensors aside: what bounds all splits without them bounds those that fit with them.
+    whole, problem = problem, problem.relaxed
     value = problem.value(split)
     known = LatencyProof("simple", 0.0, [], None, value)
     kept: Kept[Split] = Kept()
@@ -180,6 +182,8 @@ def latency_bound(
         known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))
     if kept.beats(known.latency):
         known = known._replace(split=kept.split, latency=kept.value)
+    if known.split is not None and not whole.fits(known.split):
+        known = known._replace(split=None, latency=value)
     return known._replace(value=min(known.value, known.latency))
 
 

@@ -35,11 +35,12 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
     if len(alone):
         unit = int(problem.units.group_ids[alone[0]])
         raise InfeasibleError(f"infeasible: {what} {unit} is not supported on any device")
-    fits = supported & (tasks.memory <= machine.capacity[:, None] * (1 + MARGIN))
+    needed = tasks.memory if latency.live is None else tasks.memory + latency.live.floor
+    fits = supported & (needed <= machine.capacity[:, None] * (1 + MARGIN))
     large = np.flatnonzero(~fits.any(axis=0))
     if len(large):
         unit = int(problem.units.group_ids[large[0]])
-        need = float(tasks.memory[large[0]])
+        need = float(needed[large[0]])
         most = float(machine.capacity[supported[:, large[0]]].max())
         raise InfeasibleError(
             f"infeasible: {what} {unit} needs {shown_bytes(need, 6)}, the largest device that "

@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split, latency_problem
+from dnnp.core.cost.latency import (
+    Invocations,
+    LatencyProblem,
+    LatencySolution,
+    Split,
+    latency_problem,
+)
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
-from dnnp.core.latency.quick import first_bound, quick, refuse_impossible, simple_bound
+from dnnp.core.latency.lists.net import net_of
+from dnnp.core.latency.lists.schedule import REPAIRED, schedule_order
+from dnnp.core.latency.quick import (
+    anneal_split,
+    first_bound,
+    quick,
+    refuse_impossible,
+    simple_bound,
+)
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
-from dnnp.core.model.errors import UsageError
-from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import distinct
+from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.auto import LINKS, solve
@@ -61,6 +78,7 @@ def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> La
     method = method_of(asked.method, problem.options.execution)
     latency = latency_problem(problem)
     refuse_impossible(problem, latency)
+    latency = latency.searched
     kept: Kept[Split] = Kept()
     told = kept.told_by(run)
 
@@ -72,7 +90,12 @@ def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> La
                 run.warn(f"{asked.method}: {NOTHING}; this split is by {name}")
         return None if split is None else LatencySolution(split, *first_bound(latency), name)
 
-    found = beside(lambda: _found(method, latency, asked, told), run.stop, instead)
+    def work() -> LatencySolution:
+        if latency.live is None or not latency.live.binds:
+            return _found(method, latency.relaxed, asked, told)
+        return _fitted(method, latency, asked, told)
+
+    found = beside(work, run.stop, instead)
     if kept.beats(latency.value(found.split)) and kept.split is not None:
         found = replace(found, split=kept.split, method=kept.method)
     if kept.proven() > found.bound * (1 + CLOSED):
@@ -91,6 +114,105 @@ def _found(
     return replace(found, method=found.method or asked.method)
 
 
+SEARCHING = ("auto", "anneal")
+"""Methods that are free to answer with any split that fits."""
+
+RESERVED = (1.0, 0.5, 0.25)
+"""Blocks: shares of the live tensors of a split that does not fit which others leave room for."""
+
+LINED = 0.1
+"""Share of a time limit that a pipeline may take."""
+
+
+def _fitted(
+    method: LatencyMethod, problem: LatencyProblem, asked: Request, run: Run
+) -> LatencySolution:
+    """Run a method where live tensors count; its bound is that of all splits without them.
+
+    Annealing of operators counts them itself. Others see the memory of the tasks alone; where their
+    answer does not fit, it is the best of a pipeline, which does, and of a little annealing.
+
+    Raises
+    ------
+    InfeasibleError
+        No split fits, even without live tensors.
+    LimitError
+        None was found that fits with them.
+    """
+
+    def keep(split: Split, value: float, name: str) -> None:
+        if problem.fits(split):
+            run.keep(split, value, name)
+
+    free = asked.method in SEARCHING
+    splits: list[Split] = []
+    if free:
+        splits = _lined(problem, asked, quick(run).part(LINED))
+        for split in splits:
+            run.keep(split, problem.value(split), "max-load")
+    found: LatencySolution | None = None
+    knows = free and problem.options.execution == "operators"
+    try:
+        told = replace(run, keep=keep)
+        found = _found(method, problem if knows else problem.relaxed, asked, told)
+    except LimitError:
+        if not free:
+            raise
+    if found is not None and problem.fits(found.split):
+        return found
+    if not free:
+        splits = _lined(problem, asked, quick(run))
+    splits += _eased(problem, found, quick(run))
+    if not splits:
+        raise LimitError("nothing was found that fits with its live tensors; offer more memory")
+    split = min(splits, key=problem.value)
+    name = asked.method if free else asked.method + REPAIRED
+    if name != asked.method:
+        run.warn(f"{asked.method}: its live tensors do not fit; what ran instead is {name}")
+    if found is None:
+        return LatencySolution(split, *simple_bound(problem.relaxed, run=quick(run)), name)
+    return replace(found, split=split, method=name)
+
+
+def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
+    """Pipelines for throughput that fit as answers, if there are any."""
+    try:
+        asked = replace(asked, method="auto", ties=None, validity=None)
+        blocks, _ = _throughput(problem, asked, replace(run, warn=PLAIN.warn))
+        label = problem.whole.units.label if problem.whole else distinct(problem.tasks.order)
+        home = homes_of_blocks(problem, label, blocks)
+        splits = [split_of_homes(problem, home)]
+        if problem.options.execution == "operators":
+            nodes = [u for block in blocks for u in label[block.nodes].tolist()]
+            order = np.array(list(dict.fromkeys(nodes)), dtype=np.int64)
+            splits.append(schedule_order(net_of(problem), home, order))
+        return [split for split in splits if problem.fits(split)]
+    except (InfeasibleError, LimitError, FormatError, UsageError):
+        return []
+
+
+def _eased(problem: LatencyProblem, found: LatencySolution | None, run: Run) -> list[Split]:
+    """Splits that fit, from a little annealing; of blocks where some room is left free."""
+    problems = [problem]
+    if found is not None and isinstance(found.split, Invocations):
+        machine, problems = problem.machine, []
+        peaks = problem.peaks(found.split)
+        used = np.array(machine.classes)[found.split.device]
+        most = [float(peaks[used == name].max(initial=0.0)) for name in machine.classes]
+        for share in RESERVED:
+            room = np.maximum(machine.capacity - share * np.array(most), 0.0)
+            problems.append(replace(problem, machine=replace(machine, capacity=room)))
+    splits = []
+    for one in problems:
+        try:
+            split = anneal_split(one, run=run.alone())
+        except (InfeasibleError, LimitError):
+            continue
+        if problem.fits(split):
+            splits.append(split)
+    return splits
+
+
 def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """The split of the least largest load; for the errors see `solve`.
 
@@ -106,10 +228,19 @@ def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySoluti
 
 def by_throughput(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """The split of a method for throughput; for the errors see `solve`."""
+    blocks, method = _throughput(problem, asked, run)
+    whole = problem.whole
+    label = whole.units.label if whole is not None else distinct(problem.tasks.order)
+    split = split_of_homes(problem, homes_of_blocks(problem, label, blocks))
+    return LatencySolution(split, method="" if method in (asked.method, LINKS) else method)
+
+
+def _throughput(problem: LatencyProblem, asked: Request, run: Run) -> tuple[list[Block], str]:
+    """The blocks that a method for throughput finds, and what made them."""
     whole = problem.whole
     if whole is None:
         raise UsageError(f"method {asked.method} needs a graph, not only its tasks")
-    alone = whole.options.memory_model == "weights" and not whole.graph.backward.any()
+    alone = whole.options.memory_model != "sum" and not whole.graph.backward.any()
     counted = "peak" if alone else "sum"
     options = replace(whole.options, objective="throughput", memory_model=counted)
     whole = whole.with_options(options)
@@ -122,8 +253,4 @@ def by_throughput(problem: LatencyProblem, asked: Request, run: Run) -> LatencyS
     if asked.method == "auto" and asked.order == PUBLISHED and asked.ties is not None:
         line, bounds, classes = asked.ties(whole, value, run)
         blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
-    blocks = [block for block in blocks if len(block.nodes)]
-    split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
-    return LatencySolution(
-        split, method="" if found.method in (asked.method, LINKS) else found.method
-    )
+    return [block for block in blocks if len(block.nodes)], found.method

@@ -32,8 +32,8 @@ class CostOptions:
     comm: str = "sum"
     """`sum`, `overlap` or `duplex`: how transfers and compute combine."""
     memory_model: str = "peak"
-    """`sum` of node memory, or `peak`: parameters once plus peak live activations. Latency knows
-    `sum` and `weights`: parameters, once for each unit."""
+    """`sum` of node memory, or `peak`: parameters once plus peak live activations. Of latency
+    parameters count once for each unit, alone with `weights`, and activations by its times."""
     memory_mode: str = "hard"
     """`hard`: above capacity is infeasible; `overflow`: the excess is streamed (MTPP Eq. 2);
     `ignore`: capacities do not count, and a plan that exceeds one is marked."""

@@ -201,7 +201,6 @@ def test_a_node_that_nothing_supports(tmp_path: Path) -> None:
         (["--execution", "blocks", "--congestion", "none"], "--congestion is for"),
         (["--execution", "operators", "--invocations", "2"], "--invocations is for"),
         (["--execution", "operators", "--charge-io"], "--charge-io is for"),
-        (["--memory-model", "peak"], "no --memory-model peak"),
         (["--memory-mode", "overflow"], "no --memory-mode overflow"),
         (["--max-replicas", "2"], "no --max-replicas"),
         (["--validity", "ordered"], "not validity"),

@@ -15,7 +15,7 @@ from itertools import permutations, product
 import numpy as np
 
 from dnnp.core.cost.latency import POOL, TASK, Invocations, LatencyProblem, Placement, pool_times
-from dnnp.core.model.errors import FormatError
+from dnnp.core.model.errors import FormatError, InfeasibleError
 
 SLACK = 1e-12
 """By how much memory may be above a capacity, relatively, as in the cost model."""
@@ -110,7 +110,7 @@ class _Blocks:
             for split in self.splits():
                 try:
                     value = self.problem.value(split)
-                except FormatError:
+                except (FormatError, InfeasibleError):
                     continue
                 if value < self.value:
                     self.value, self.best = value, split
@@ -284,7 +284,10 @@ class _Operators:
     def offer(self, value: float, events: list[tuple[int, int]]) -> None:
         """Take a sequence that is better; the cost model has to agree about its value."""
         placement = Placement(np.array(self.home), np.array(events, dtype=np.int64).reshape(-1, 2))
-        judged = self.problem.value(placement)
+        try:
+            judged = self.problem.value(placement)
+        except InfeasibleError:
+            return  # for its live tensors
         if not math.isclose(judged, value, rel_tol=1e-12, abs_tol=1e-300):
             raise AssertionError(f"the simulator says {judged}, brute force {value}")
         if judged < self.value:
@@ -347,7 +350,10 @@ class _Sequences:
             return
         least = min(ready, key=lambda e: starts[e] + self.length[e])
         first_end = starts[least] + self.length[least]
-        for e in self.rivals(least, [e for e in ready if starts[e] < first_end]):
+        rivals = self.rivals(least, [e for e in ready if starts[e] < first_end])
+        live = self.owner.problem.live
+        # Where live tensors count, what needs no memory yet may be worth waiting for.
+        for e in ready if live is not None and live.binds else rivals:
             kept = {lane: self.free.get(lane, 0.0) for lane in self.lanes[e]}
             self.end[e] = starts[e] + self.length[e]
             self.free.update(dict.fromkeys(self.lanes[e], self.end[e]))

@@ -267,8 +267,9 @@ class SplitOptions(DeviceOptions):
         choices=("sum", "peak", "weights"),
         help="memory of a stage: node memory added up, or parameters plus peak activations "
         "(default: sum where nodes state memory or the graph has a backward pass, else peak); "
-        "peak, if given, also orders the nodes of each stage for a small peak; weights, for "
-        "latency, and its default where nodes state no memory: parameters alone")
+        "peak, if given, also orders the nodes of each stage for a small peak; latency: peak, by "
+        "the times of the plan, where nodes state no memory; weights, for latency: parameters "
+        "alone")
     memory_mode: str = option(
         "hard", choices=("hard", "overflow", "ignore"), page=True,
         help="hard (default), overflow or ignore; above capacity: infeasible, or streamed over "

@@ -306,8 +306,6 @@ def latency_options(
     UsageError
         Options that this objective does not have, or that do not go together.
     """
-    if options.memory_model == "peak":
-        raise UsageError("--objective latency adds memory up: no --memory-model peak")
     if options.memory_mode == "overflow":
         raise UsageError("--objective latency streams nothing: no --memory-mode overflow")
     if options.max_replicas not in (None, 1):
@@ -332,7 +330,7 @@ def latency_options(
         raise UsageError("--charge-io needs --transfers tensor")
     stated_none = bool(np.isnan(graph.node_bytes).all())
     return CostOptions(
-        memory_model=options.memory_model or ("weights" if stated_none else "sum"),
+        memory_model=options.memory_model or ("peak" if stated_none else "sum"),
         memory_mode=options.memory_mode,
         charge_io=options.charge_io,
         objective="latency",

@@ -21,7 +21,7 @@ from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packe
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.replay import new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints, distinct
+from dnnp.core.model.graph import Floats, Ints, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
 WORK, MOST_WORK = 1.5e7, 4e8
@@ -130,8 +130,8 @@ def anneal_operators(
         found = _search(problem, net, origin, endless, run)
     if found is not None:
         for placement in _polished(problem, net, found):
-            latency = problem.value(placement)
-            if latency < value:
+            latency, fits = _judged(problem, net, placement)
+            if fits and latency < value:
                 best, value = placement, latency
     if best is None:
         raise LimitError("annealing found no placement that fits the memory of the devices")
@@ -249,13 +249,15 @@ def listed_of(placement: Placement) -> Listed:
 
 def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tuple[float, bool]:
     """Latency of a placement, more where it does not fit; whether it fits."""
-    used = np.bincount(
-        placement.device, weights=problem.tasks.memory, minlength=problem.machine.count
-    )
+    used = totals(placement.device, problem.tasks.memory, problem.machine.count)
+    total = float(problem.tasks.memory.sum())
+    if problem.live is not None and problem.live.binds:
+        used = problem.held(placement)
+        total = float(used.sum())
     over = float(np.maximum(used - net.capacity, 0.0).sum())
     value = simulate(problem.tasks, problem.machine, placement, problem.options.congestion).value
     if over > 0:
-        return value * (2 + over / float(problem.tasks.memory.sum())), False
+        return value * (2 + over / total), False
     return value, True
 
 

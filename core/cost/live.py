@@ -1,0 +1,193 @@
+"""Live tensors of a plan for one sample, by its own times: what a device holds beside parameters.
+
+`operators` (Moirai, Eq. 5): a tensor that other tasks read, or that the model gives out, is held
+
+    where it is made    from the start of its maker to the end of the last that reads it there, and
+                        of the last transfer of it; an output of the model to the end of all
+    where it is sent    from the start of the transfer to the end of the last that reads it there
+    inputs              from time 0 to the end of the last that reads them, on each device
+
+and what a task makes for itself alone while it runs: the peak over its nodes in their order. What
+a task reads and makes counts together even if it takes no time.
+
+`blocks`: an invocation holds what a stage of a pipeline does (`stage_memory`), of those of one
+device the largest counts; the pool holds what it likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dnnp.core.cost.load import stage_memory
+from dnnp.core.model.cluster import Clustering, contract
+from dnnp.core.model.graph import INPUT, PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.plan import CostOptions
+
+if TYPE_CHECKING:
+    from dnnp.core.cost.latency import Invocations, Placement, Tasks, Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Live:
+    """Tensors that devices hold: `t` of them, made by tasks or (maker -1) inputs of the model."""
+
+    graph: Graph
+    units: Clustering
+    options: CostOptions
+    capacity: Floats
+    """f64[D], bytes for parameters and live tensors together."""
+    scratch: Floats
+    """f64[n], bytes of what a task makes for itself alone."""
+    floor: Floats
+    """f64[n], bytes of all that a task reads and makes; of `blocks` the peak over its nodes."""
+    maker: Ints
+    size: Floats
+    """i64[t] and f64[t], bytes."""
+    lasts: np.ndarray
+    """bool[t]: an output of the model."""
+    use_ptr: Ints
+    use_task: Ints
+    use_flow: Ints
+    """Tasks that read each tensor, its maker excluded, and the flow that brings it to each; -1 of
+    inputs."""
+    flow_size: Floats
+    """f64[f], bytes of a flow on the device that receives it."""
+    binds: bool
+    """False: any device holds all parameters and tensors at once."""
+
+
+def live_of(
+    graph: Graph, units: Clustering, tasks: Tasks, capacity: Floats, options: CostOptions
+) -> Live:
+    """Lay out the tensors of a graph whose units are tasks."""
+    coarse = contract(graph, units)
+    made = coarse.producer >= 0
+    tensor = np.repeat(np.arange(coarse.m), np.diff(coarse.use_ptr))
+    reads = (coarse.tensor_kind[tensor] < PARAMETER) & (coarse.use_idx != coarse.producer[tensor])
+    tensor, reader = tensor[reads], coarse.use_idx[reads]
+    kept = (coarse.is_output & made) | (np.bincount(tensor, minlength=coarse.m) > 0)
+    kept &= made | (coarse.tensor_kind == INPUT)
+    number = np.cumsum(kept) - 1
+    flows = {
+        (i, r if options.transfers == "edge" else -1): f
+        for f in range(tasks.flows)
+        for i in tasks.carried_id[tasks.carried_ptr[f] : tasks.carried_ptr[f + 1]].tolist()
+        for r in tasks.use_idx[tasks.use_ptr[f] : tasks.use_ptr[f + 1]].tolist()
+    }
+    ids = coarse.tensor_ids[tensor].tolist()
+    keys = zip(ids, reader.tolist(), strict=True)
+    single = options.transfers != "edge"
+    flow = np.array([flows.get((i, -1 if single else r), -1) for i, r in keys], dtype=np.int64)
+    use_ptr, order = csr(number[tensor], np.arange(len(tensor)), int(kept.sum()))
+    sizes = dict(zip(coarse.tensor_ids.tolist(), coarse.tensor_bytes.tolist(), strict=True))
+    carried = np.repeat(np.arange(tasks.flows), np.diff(tasks.carried_ptr))
+    weight = np.array([sizes[i] for i in tasks.carried_id.tolist()])
+    flow_size = totals(carried, weight, tasks.flows)
+    scratch = _scratch(graph, units, set(coarse.tensor_ids[kept].tolist()))
+    size, maker = coarse.tensor_bytes[kept], coarse.producer[kept]
+    floor = scratch + totals(maker[maker >= 0], size[maker >= 0], tasks.n)
+    floor += totals(reader, coarse.tensor_bytes[tensor], tasks.n)
+    if options.execution == "blocks":
+        floor = np.array([_peak_of(graph, units.members(u), options) for u in range(units.g)])
+    most = float(tasks.memory.sum() + scratch.sum() + size.sum())
+    most += float(flow_size.sum()) if options.transfers == "edge" else 0.0
+    return Live(
+        graph=graph,
+        units=units,
+        options=options,
+        capacity=capacity,
+        scratch=scratch,
+        floor=floor,
+        maker=maker,
+        size=size,
+        lasts=coarse.is_output[kept] & (maker >= 0),
+        use_ptr=use_ptr,
+        use_task=reader[order],
+        use_flow=flow[order],
+        flow_size=flow_size,
+        binds=bool((capacity < most).any()),
+    )
+
+
+def _scratch(graph: Graph, units: Clustering, held: set[int]) -> Floats:
+    """Peak of the tensors that only nodes of one unit know, over its nodes; f64[g], bytes.
+
+    `held`: ids of the tensors that count by themselves.
+    """
+    peak = np.zeros(units.g)
+    ids, size = graph.tensor_ids.tolist(), graph.tensor_bytes.tolist()
+    for u in range(units.g):
+        nodes = units.members(u).tolist()
+        step = {v: i for i, v in enumerate(nodes)}
+        change = np.zeros(len(nodes) + 1)
+        for v in nodes:
+            for t in graph.writes(v).tolist():
+                if ids[t] not in held:
+                    last = max((step[r] for r in graph.readers(t).tolist()), default=step[v])
+                    change[step[v]] += size[t]
+                    change[max(last, step[v]) + 1] -= size[t]
+        peak[u] = np.cumsum(change)[:-1].max(initial=0.0)
+    return peak
+
+
+def placed_peaks(live: Live, tasks: Tasks, placement: Placement, times: Timeline) -> Floats:
+    """Peak of live tensors on each device; f64[D], bytes."""
+    device, count = placement.device, len(live.capacity)
+    arrives = np.zeros((tasks.flows, count))
+    arrives[times.moves[:, 0], times.moves[:, 2]] = times.move_end_s
+    last = np.zeros((tasks.flows, count))
+    flow = np.repeat(np.arange(tasks.flows), np.diff(tasks.use_ptr))
+    np.maximum.at(last, (flow, device[tasks.use_idx]), times.end_s[tasks.use_idx])
+    made = live.maker >= 0
+    home = np.where(made, device[live.maker], -1)
+    until = np.where(made, times.end_s[live.maker], 0.0)
+    tensor = np.repeat(np.arange(len(live.size)), np.diff(live.use_ptr))
+    there = device[live.use_task]
+    done = times.end_s[live.use_task]
+    sent = (there != home[tensor]) & (live.use_flow >= 0)
+    done = np.where(sent, arrives[live.use_flow, there] if tasks.flows else 0.0, done)
+    np.maximum.at(until, tensor, done)
+    until[live.lasts] = times.value
+    entered = ~made[tensor]
+    pairs, at = np.unique(tensor[entered] * count + there[entered], return_inverse=True)
+    fed = np.zeros(len(pairs))
+    np.maximum.at(fed, at, done[entered])
+    where = np.concatenate([home[made], times.moves[:, 2], pairs % count, device])
+    start = [times.start_s[live.maker[made]], times.move_start_s, np.zeros(len(pairs))]
+    begin = np.concatenate([*start, times.start_s])
+    received = last[times.moves[:, 0], times.moves[:, 2]]
+    end = np.concatenate([until[made], received, fed, times.end_s])
+    moved = live.flow_size[times.moves[:, 0]]
+    size = np.concatenate([live.size[made], moved, live.size[pairs // count], live.scratch])
+    # What ends at a time is gone before anything begins then.
+    when, on = np.concatenate([end, begin]), np.concatenate([where, where])
+    order = np.lexsort((np.arange(len(when)) >= len(end), when, on))
+    running = np.cumsum(np.concatenate([-size, size])[order])
+    # A device begins with nothing, whatever rounding left of the one before it.
+    first = np.searchsorted(on[order], np.arange(count))
+    before = np.append(0.0, running)[first]
+    peak = np.zeros(count)
+    np.maximum.at(peak, on[order], running - before[on[order]])
+    np.maximum.at(peak, device, live.floor)
+    return peak
+
+
+def block_peaks(live: Live, split: Invocations, rank: Ints) -> Floats:
+    """Peak of live tensors of each invocation, its units by rank (i64[n]); f64[b], bytes."""
+    peaks = np.zeros(len(split.device))
+    for b in range(len(peaks)):
+        mine = np.flatnonzero(split.block == b)
+        mine = mine[np.argsort(rank[mine], kind="stable")]
+        nodes = np.concatenate([live.units.members(u) for u in mine.tolist()])
+        peaks[b] = _peak_of(live.graph, nodes, live.options)
+    return peaks
+
+
+def _peak_of(graph: Graph, nodes: Ints, options: CostOptions) -> float:
+    """Peak of live tensors of nodes that run one after the other as a stage, bytes."""
+    step = np.full(graph.n, -1, dtype=np.int64)
+    step[nodes] = np.arange(len(nodes))
+    return stage_memory(graph, nodes, step, options)[1] or 0.0

@@ -1,0 +1,117 @@
+"""Live tensors of latency plans: by hand, against brute force, and in the command."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from tools.agree_live import disagreements, live_case
+
+from dnnp.core.cost.latency import Placement, latency_problem, lazy_events
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.cluster import singletons
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import CostOptions
+from dnnp.formats.graph import graph_of
+from dnnp.formats.stream import Stream
+from support.graphs import header, to_bytes
+from support.run import dnnp
+
+
+def chain(*, memory: float | None = None) -> Stream:
+    """x (10) -> a (40) -> b (30, +5 of weights) -> c (20) -> d (1, an output); a is read by d."""
+    sizes = [("input", 10), ("activation", 40), ("activation", 30), ("activation", 20)]
+    sizes += [("activation", 1), ("parameter", 5)]
+    tensors = [
+        {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size}
+        for i, (kind, size) in enumerate(sizes)
+    ]
+    tensors[4]["output"] = True
+    reads = [[0], [1, 5], [2], [1, 3]]
+    nodes = [
+        {
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
+            "inputs": inputs,
+            "outputs": [v + 1],
+            "time_s": {"dev": 1},
+        }
+        for v, inputs in enumerate(reads)
+    ]
+    for node in nodes:
+        if memory is not None:
+            node["memory_bytes"] = memory
+    return Stream(header=header(), records={"tensor": tensors, "node": nodes})
+
+
+def placed(home: list[int], **options: str) -> dict[int, float]:
+    """Memory of the devices that run the nodes of `chain`, in their order; 10 bytes a second."""
+    graph: Graph = graph_of(chain())
+    device = DeviceClass("dev", count=2, memory_bytes=1e6, bandwidth_bytes_per_s=10)
+    cost = CostOptions(objective="latency", execution="operators", memory_model="peak", **options)
+    problem = latency_problem(SplitProblem(graph, singletons(graph), (device,), cost))
+    homes = np.array(home)
+    split = Placement(homes, lazy_events(problem.tasks, homes, problem.tasks.order))
+    return dict(enumerate(problem.held(split).tolist()))
+
+
+@pytest.mark.parametrize(
+    ("home", "held"),
+    [
+        # 5 of weights, and a, b and c: while c is made.
+        ([0, 0, 0, 0], {0: 95, 1: 0}),
+        # t1 stays for d; t2 leaves after it is made and frees its memory when c is done.
+        ([0, 0, 1, 0], {0: 5 + 40 + 30, 1: 50}),
+        # d is elsewhere: t1 is held here until it is sent, and there until d ends.
+        ([0, 0, 0, 1], {0: 95, 1: 61}),
+    ],
+)
+def test_memory_by_hand(home: list[int], held: dict[int, float]) -> None:
+    assert placed(home) == held
+
+
+@pytest.mark.parametrize("execution", ["operators", "blocks"])
+def test_agrees_with_brute_force_and_simulation(execution: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(12):
+        assert disagreements(live_case(seed, execution, 3), counts) == [], seed
+    assert min(counts[name] for name in ("found", "InfeasibleError", "costs")) > 0
+
+
+def partition(*arguments: object, stdin: bytes):
+    return dnnp("partition", "--objective", "latency", *arguments, stdin=stdin)
+
+
+@pytest.mark.parametrize("execution", ["operators", "blocks"])
+def test_live_tensors_count_where_nodes_state_no_memory(execution: str) -> None:
+    given = ["--execution", execution, "-k", 2, "--bandwidth", 10]
+    stream = to_bytes(chain())
+    short = partition(*given, "--memory", 70, stdin=stream)
+    assert (short.status, short.out) == (4, b"")
+    assert "needs" in short.err
+    loose = partition(*given, "--memory", 70, "--memory-model", "weights", stdin=stream)
+    assert loose.one("plan")["status"] == "optimal"
+    assert dnnp("check", stdin=loose.out).status == 0
+    roomy = partition(*given, "--memory", 100, stdin=stream)
+    stages = roomy.records("stage")
+    assert roomy.one("plan")["memory_model"] == "peak"
+    assert stages[0]["memory_bytes"] == 95
+    assert stages[0]["peak_bytes"] == 90
+    assert dnnp("check", stdin=roomy.out).status == 0
+
+
+def test_stated_memory_is_summed() -> None:
+    found = partition("-k", 2, "--memory", 50, stdin=to_bytes(chain(memory=20)))
+    assert found.one("plan")["memory_model"] == "sum"
+
+
+def test_a_baseline_that_does_not_fit_is_repaired() -> None:
+    given = ["--execution", "operators", "-k", 2, "--bandwidth", 10, "--memory", 94]
+    found = partition(*given, "--method", "single", stdin=to_bytes(chain()))
+    assert found.one("plan")["method"] == "single-repaired"
+    assert "its live tensors do not fit" in found.err
+    assert dnnp("check", stdin=found.out).status == 0
