@@ -539,11 +539,13 @@ class LatencyProblem:
         else:
             check_placement(self.tasks, self.machine, split)
         if self.live is not None and self.live.binds:
-            over = self.held(split) - self.live.capacity * ROOM
+            held = self.held(split)
+            over = held - self.live.capacity * ROOM
             if (over > 0).any():
-                name, lacks = self.machine.names[int(np.argmax(over))], float(over.max())
+                d = int(np.argmax(over))
                 raise InfeasibleError(
-                    f"infeasible: with live tensors {name} lacks {shown_bytes(lacks, 6)}"
+                    f"infeasible: {self.machine.names[d]} needs {shown_bytes(float(held[d]), 6)} "
+                    f"with its live tensors, it has {shown_bytes(self.live.capacity[d], 6)}"
                 )
         return self.time(split)
 

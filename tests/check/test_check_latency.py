@@ -64,7 +64,7 @@ class Case:
         self.options = CostOptions(
             objective="latency",
             execution=execution,
-            memory_model=rng.choice(["sum", "weights"]),
+            memory_model=rng.choice(["sum", "weights", "peak"]),
             transfers=transfers,
             congestion=rng.choice(["device", "channel", "none"]),
             invocations=9,
@@ -291,13 +291,16 @@ def test_capacity_is_of_the_device() -> None:
     for seed in range(CASES):
         case = Case(seed, "blocks")
         total: dict[str, list[float]] = {}
+        live: dict[str, float] = {}
         for stage in case.plan.stages:
-            if stage.device_class != "cpu" and stage.memory_bytes:
-                total.setdefault(stage.device, []).append(stage.memory_bytes)
+            peak = stage.peak_bytes or 0.0
+            live[stage.device] = max(live.get(stage.device, 0.0), peak)
+            if stage.device_class != "cpu" and stage.memory_bytes > peak:
+                total.setdefault(stage.device, []).append(stage.memory_bytes - peak)
         shared = [name for name, parts in total.items() if len(parts) > 1]
         if not shared:
             continue
-        limit = sum(total[shared[0]]) * 0.999
+        limit = (sum(total[shared[0]]) + live[shared[0]]) * 0.999
         devices = tuple(
             replace(d, memory_bytes=limit) if shared[0].startswith(d.name) else d
             for d in case.devices

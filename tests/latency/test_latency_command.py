@@ -273,7 +273,7 @@ def test_memory_of_a_model_is_its_weights(tmp_path: Path) -> None:
     data = dnnp("profile", stdin=dnnp("import", write_sample("gnmt-small", tmp_path)).out).out
     by_weights, summed = (
         partition("-k", 1, "--method", "single", *words, stdin=data)
-        for words in ((), ("--memory-model", "sum"))
+        for words in (("--memory-model", "weights"), ("--memory-model", "sum"))
     )
     assert by_weights.one("plan")["memory_model"] == "weights"
     read = {t for r in by_weights.records("node") for t in r["inputs"]}
@@ -286,7 +286,8 @@ def test_memory_of_a_model_is_its_weights(tmp_path: Path) -> None:
     assert held <= least <= summed.one("stage")["memory_bytes"]
     for result in (by_weights, summed):
         assert dnnp("check", stdin=result.out).status == 0
-    short = partition("-k", 2, "--memory", str(held / 3), stdin=data)
+    few = ["--memory", str(held / 3), "--memory-model", "weights"]
+    short = partition("-k", 2, *few, stdin=data)
     assert short.status == 4
     assert "devices of" in short.err
 
