@@ -15,15 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
 from dnnp.core.check.devices import Mesh, number_of
 from dnnp.core.check.graph import Tables, shown
+from dnnp.core.check.latency_case import PlanCase
 from dnnp.core.check.live import peaks_of_blocks, peaks_of_operators
-from dnnp.core.check.load import Cost, Units, check_parts, crossing, node_memory
+from dnnp.core.check.load import Cost, Units, check_parts, crossing
 from dnnp.core.check.violation import (
     ROUNDING,
     TOLERANCE,
@@ -34,77 +34,9 @@ from dnnp.core.check.violation import (
     same,
 )
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph
+from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Transfer
 from dnnp.core.model.text import shown_bytes
-
-
-@dataclass(frozen=True)
-class PlanCase:
-    """A plan and what it places."""
-
-    plan: Plan
-    tables: Tables
-    units: Units
-    blocks: Sequence[Sequence[int]]
-    """Node positions of every stage."""
-    devices: Mapping[str, DeviceClass]
-    tensor_ids: Sequence[int]
-    """Ids of the tensors in the stream."""
-    stage_of: dict[int, int] = field(default_factory=dict)
-    """Unit -> stage that holds it."""
-    members: dict[int, list[int]] = field(default_factory=dict)
-    """Unit -> its nodes."""
-
-    @property
-    def edge(self) -> bool:
-        """Test whether all that goes from one unit to one other moves by itself."""
-        return self.plan.options.transfers == "edge"
-
-    def held(self, stage: int) -> list[int]:
-        """Units of a stage, in the order of their first nodes."""
-        return list(dict.fromkeys(self.units.of_node[v] for v in self.blocks[stage]))
-
-    def time(self, unit: int, device_class: str) -> float:
-        """Time of a unit on a class; inf where that is not stated."""
-        times = self.units.times.get(device_class)
-        return float("inf") if times is None else times[unit]
-
-    def memory(self, stage: int) -> float:
-        """Memory of a stage, bytes."""
-        return self.static(stage) + (self.peaks[stage] or 0.0)
-
-    @cached_property
-    def peaks(self) -> list[float | None]:
-        """Peak of live tensors of each stage, bytes; None where they do not count."""
-        if self.plan.options.memory_model != "peak":
-            return [None] * len(self.blocks)
-        if self.plan.options.execution == "blocks":
-            return peaks_of_blocks(
-                self, lambda number: _is_cpu(self, self.plan.stages[number].device_class)
-            )
-        if any(len(s.starts_s or ()) != len(self.held(i)) for i, s in enumerate(self.plan.stages)):
-            return [None] * len(self.blocks)  # `check_operators` says so
-        times = _times(self)
-        return peaks_of_operators(self, times.start, times.length, times.receives)
-
-    def static(self, stage: int) -> float:
-        """Memory of the units of a stage, bytes, live tensors aside."""
-        if self.plan.options.memory_model == "sum":
-            return sum(node_memory(self.tables, v) for v in self.blocks[stage])
-        return sum(self._weights(unit) for unit in self.held(stage))
-
-    def _weights(self, unit: int) -> float:
-        """Stated memory of the nodes of a unit, and parameters that the others read, each once."""
-        tables, total = self.tables, 0.0
-        read: set[int] = set()
-        for v in self.members[unit]:
-            stated = self.plan.options.memory_model == "weights"
-            if stated and tables.memory[v] == tables.memory[v]:
-                total += tables.memory[v]
-            else:
-                read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
-        return total + sum(tables.size[t] for t in read)
 
 
 def make_case(
@@ -122,7 +54,21 @@ def make_case(
     for number, block in enumerate(blocks):
         for v in block:
             case.stage_of[units.of_node[v]] = number
+    case.peaks.extend(_peaks(case))
     return case
+
+
+def _peaks(case: PlanCase) -> list[float | None]:
+    """Peak of live tensors of each stage, bytes; None where they do not count."""
+    stages = case.plan.stages
+    if case.plan.options.memory_model == "peak":
+        if case.plan.options.execution == "blocks":
+            return peaks_of_blocks(case, lambda i: _is_cpu(case, stages[i].device_class))
+        # `check_operators` says so where starts are missing.
+        if all(len(s.starts_s or ()) == len(case.held(i)) for i, s in enumerate(stages)):
+            times = _times(case)
+            return peaks_of_operators(case, times.start, times.length, times.receives)
+    return [None] * len(stages)
 
 
 def check_span(

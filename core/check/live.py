@@ -12,15 +12,12 @@ runs, as much as the peak over its nodes. All that a unit reads and makes counts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from dnnp.core.check.latency_case import PlanCase
 from dnnp.core.check.load import peak_memory
 from dnnp.core.check.violation import ROUNDING, TOLERANCE
 from dnnp.core.model.graph import CONSTANT, PARAMETER
 from dnnp.core.model.plan import Transfer
-
-if TYPE_CHECKING:
-    from dnnp.core.check.latency import PlanCase
 
 Span = tuple[float, float, float]
 """Begin, end and bytes of a tensor on a device."""

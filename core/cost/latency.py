@@ -554,9 +554,11 @@ class LatencyProblem:
         if self.live is None:
             raise ValueError("no tensors count")
         if isinstance(split, Invocations):
-            return block_peaks(self.live, split, rank_of(self.tasks))
+            count, rank = len(split.device), rank_of(self.tasks)
+            return block_peaks(self.live, split.block, count, rank)
         times = simulate(self.tasks, self.machine, split, self.options.congestion)
-        return placed_peaks(self.live, self.tasks, split, times)
+        span, moved = (times.start_s, times.end_s), (times.move_start_s, times.move_end_s)
+        return placed_peaks(self.live, split.device, span, times.moves, moved)
 
     def held(self, split: Split) -> Floats:
         """Memory of each device with live tensors, the pool aside; f64[D], bytes."""
@@ -631,5 +633,7 @@ def latency_problem(problem: SplitProblem) -> LatencyProblem:
     tasks = tasks_of(problem.graph, units, machine, options)
     live = None
     if options.memory_model == "peak":
-        live = live_of(problem.graph, units, tasks, machine.capacity, options)
+        carried, readers = (tasks.carried_ptr, tasks.carried_id), (tasks.use_ptr, tasks.use_idx)
+        total = float(tasks.memory.sum())
+        live = live_of(problem.graph, units, options, machine.capacity, total, carried, readers)
     return LatencyProblem(tasks, machine, options, problem, live)

@@ -17,7 +17,6 @@ device the largest counts; the pool holds what it likes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,8 +25,8 @@ from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.graph import INPUT, PARAMETER, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 
-if TYPE_CHECKING:
-    from dnnp.core.cost.latency import Invocations, Placement, Tasks, Timeline
+Csr = tuple[Ints, Ints]
+"""Rows of numbers: where each begins, and the numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +52,9 @@ class Live:
     use_flow: Ints
     """Tasks that read each tensor, its maker excluded, and the flow that brings it to each; -1 of
     inputs."""
+    reader_ptr: Ints
+    reader_idx: Ints
+    """Tasks that read each flow."""
     flow_size: Floats
     """f64[f], bytes of a flow on the device that receives it."""
     binds: bool
@@ -60,9 +62,28 @@ class Live:
 
 
 def live_of(
-    graph: Graph, units: Clustering, tasks: Tasks, capacity: Floats, options: CostOptions
+    graph: Graph,
+    units: Clustering,
+    options: CostOptions,
+    capacity: Floats,
+    memory: float,
+    carried: Csr,
+    readers: Csr,
 ) -> Live:
-    """Lay out the tensors of a graph whose units are tasks."""
+    """Lay out the tensors of a graph whose units are tasks.
+
+    Parameters
+    ----------
+    memory
+        Bytes of all parameters.
+    carried
+        Ids of the tensors in each flow.
+    readers
+        Tasks that read each flow.
+    """
+    carried_ptr, carried_id = carried
+    reader_ptr, reader_idx = readers
+    count = len(reader_ptr) - 1
     coarse = contract(graph, units)
     made = coarse.producer >= 0
     tensor = np.repeat(np.arange(coarse.m), np.diff(coarse.use_ptr))
@@ -73,9 +94,9 @@ def live_of(
     number = np.cumsum(kept) - 1
     flows = {
         (i, r if options.transfers == "edge" else -1): f
-        for f in range(tasks.flows)
-        for i in tasks.carried_id[tasks.carried_ptr[f] : tasks.carried_ptr[f + 1]].tolist()
-        for r in tasks.use_idx[tasks.use_ptr[f] : tasks.use_ptr[f + 1]].tolist()
+        for f in range(count)
+        for i in carried_id[carried_ptr[f] : carried_ptr[f + 1]].tolist()
+        for r in reader_idx[reader_ptr[f] : reader_ptr[f + 1]].tolist()
     }
     ids = coarse.tensor_ids[tensor].tolist()
     keys = zip(ids, reader.tolist(), strict=True)
@@ -83,16 +104,15 @@ def live_of(
     flow = np.array([flows.get((i, -1 if single else r), -1) for i, r in keys], dtype=np.int64)
     use_ptr, order = csr(number[tensor], np.arange(len(tensor)), int(kept.sum()))
     sizes = dict(zip(coarse.tensor_ids.tolist(), coarse.tensor_bytes.tolist(), strict=True))
-    carried = np.repeat(np.arange(tasks.flows), np.diff(tasks.carried_ptr))
-    weight = np.array([sizes[i] for i in tasks.carried_id.tolist()])
-    flow_size = totals(carried, weight, tasks.flows)
+    row = np.repeat(np.arange(count), np.diff(carried_ptr))
+    flow_size = totals(row, np.array([sizes[i] for i in carried_id.tolist()]), count)
     scratch = _scratch(graph, units, set(coarse.tensor_ids[kept].tolist()))
     size, maker = coarse.tensor_bytes[kept], coarse.producer[kept]
-    floor = scratch + totals(maker[maker >= 0], size[maker >= 0], tasks.n)
-    floor += totals(reader, coarse.tensor_bytes[tensor], tasks.n)
+    floor = scratch + totals(maker[maker >= 0], size[maker >= 0], units.g)
+    floor += totals(reader, coarse.tensor_bytes[tensor], units.g)
     if options.execution == "blocks":
         floor = np.array([_peak_of(graph, units.members(u), options) for u in range(units.g)])
-    most = float(tasks.memory.sum() + scratch.sum() + size.sum())
+    most = memory + float(scratch.sum() + size.sum())
     most += float(flow_size.sum()) if options.transfers == "edge" else 0.0
     return Live(
         graph=graph,
@@ -107,6 +127,8 @@ def live_of(
         use_ptr=use_ptr,
         use_task=reader[order],
         use_flow=flow[order],
+        reader_ptr=reader_ptr,
+        reader_idx=reader_idx,
         flow_size=flow_size,
         binds=bool((capacity < most).any()),
     )
@@ -133,38 +155,56 @@ def _scratch(graph: Graph, units: Clustering, held: set[int]) -> Floats:
     return peak
 
 
-def placed_peaks(live: Live, tasks: Tasks, placement: Placement, times: Timeline) -> Floats:
-    """Peak of live tensors on each device; f64[D], bytes."""
-    device, count = placement.device, len(live.capacity)
-    arrives = np.zeros((tasks.flows, count))
-    arrives[times.moves[:, 0], times.moves[:, 2]] = times.move_end_s
-    last = np.zeros((tasks.flows, count))
-    flow = np.repeat(np.arange(tasks.flows), np.diff(tasks.use_ptr))
-    np.maximum.at(last, (flow, device[tasks.use_idx]), times.end_s[tasks.use_idx])
+def placed_peaks(
+    live: Live,
+    device: Ints,
+    span: tuple[Floats, Floats],
+    moves: Ints,
+    moved: tuple[Floats, Floats],
+) -> Floats:
+    """Peak of live tensors on each device; f64[D], bytes.
+
+    Parameters
+    ----------
+    device
+        i64[n], of each task.
+    span
+        Starts and ends of the tasks, f64[n] each.
+    moves
+        i64[m, 3], flow, sender and receiver of each transfer.
+    moved
+        Their starts and ends, f64[m] each.
+    """
+    (start, end), (sent_at, came_at) = span, moved
+    count, flows = len(live.capacity), len(live.flow_size)
+    arrives = np.zeros((flows, count))
+    arrives[moves[:, 0], moves[:, 2]] = came_at
+    last = np.zeros((flows, count))
+    flow = np.repeat(np.arange(flows), np.diff(live.reader_ptr))
+    np.maximum.at(last, (flow, device[live.reader_idx]), end[live.reader_idx])
     made = live.maker >= 0
     home = np.where(made, device[live.maker], -1)
-    until = np.where(made, times.end_s[live.maker], 0.0)
+    until = np.where(made, end[live.maker], 0.0)
     tensor = np.repeat(np.arange(len(live.size)), np.diff(live.use_ptr))
     there = device[live.use_task]
-    done = times.end_s[live.use_task]
+    done = end[live.use_task]
     sent = (there != home[tensor]) & (live.use_flow >= 0)
-    done = np.where(sent, arrives[live.use_flow, there] if tasks.flows else 0.0, done)
+    done = np.where(sent, arrives[live.use_flow, there] if flows else 0.0, done)
     np.maximum.at(until, tensor, done)
-    until[live.lasts] = times.value
+    until[live.lasts] = end.max(initial=0.0)
     entered = ~made[tensor]
     pairs, at = np.unique(tensor[entered] * count + there[entered], return_inverse=True)
     fed = np.zeros(len(pairs))
     np.maximum.at(fed, at, done[entered])
-    where = np.concatenate([home[made], times.moves[:, 2], pairs % count, device])
-    start = [times.start_s[live.maker[made]], times.move_start_s, np.zeros(len(pairs))]
-    begin = np.concatenate([*start, times.start_s])
-    received = last[times.moves[:, 0], times.moves[:, 2]]
-    end = np.concatenate([until[made], received, fed, times.end_s])
-    moved = live.flow_size[times.moves[:, 0]]
-    size = np.concatenate([live.size[made], moved, live.size[pairs // count], live.scratch])
+    where = np.concatenate([home[made], moves[:, 2], pairs % count, device])
+    begin = np.concatenate([start[live.maker[made]], sent_at, np.zeros(len(pairs)), start])
+    received = last[moves[:, 0], moves[:, 2]]
+    gone = np.concatenate([until[made], received, fed, end])
+    arrived = live.flow_size[moves[:, 0]]
+    size = np.concatenate([live.size[made], arrived, live.size[pairs // count], live.scratch])
     # What ends at a time is gone before anything begins then.
-    when, on = np.concatenate([end, begin]), np.concatenate([where, where])
-    order = np.lexsort((np.arange(len(when)) >= len(end), when, on))
+    when, on = np.concatenate([gone, begin]), np.concatenate([where, where])
+    order = np.lexsort((np.arange(len(when)) >= len(gone), when, on))
     running = np.cumsum(np.concatenate([-size, size])[order])
     # A device begins with nothing, whatever rounding left of the one before it.
     first = np.searchsorted(on[order], np.arange(count))
@@ -175,11 +215,14 @@ def placed_peaks(live: Live, tasks: Tasks, placement: Placement, times: Timeline
     return peak
 
 
-def block_peaks(live: Live, split: Invocations, rank: Ints) -> Floats:
-    """Peak of live tensors of each invocation, its units by rank (i64[n]); f64[b], bytes."""
-    peaks = np.zeros(len(split.device))
+def block_peaks(live: Live, block: Ints, count: int, rank: Ints) -> Floats:
+    """Peak of live tensors of each of `count` invocations, f64[b], bytes.
+
+    Each task knows its invocation (i64[n]); those of one run by rank (i64[n]).
+    """
+    peaks = np.zeros(count)
     for b in range(len(peaks)):
-        mine = np.flatnonzero(split.block == b)
+        mine = np.flatnonzero(block == b)
         mine = mine[np.argsort(rank[mine], kind="stable")]
         nodes = np.concatenate([live.units.members(u) for u in mine.tolist()])
         peaks[b] = _peak_of(live.graph, nodes, live.options)
