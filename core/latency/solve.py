@@ -12,9 +12,12 @@ from dnnp.core.cost.latency import (
     Invocations,
     LatencyProblem,
     LatencySolution,
+    Placement,
     Split,
     latency_problem,
+    lazy_events,
 )
+from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.latency.lists.net import net_of
@@ -29,7 +32,7 @@ from dnnp.core.latency.quick import (
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import distinct
+from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
@@ -120,6 +123,9 @@ SEARCHING = ("auto", "anneal")
 RESERVED = (1.0, 0.5, 0.25)
 """Blocks: shares of the live tensors of a split that does not fit which others leave room for."""
 
+MOST_MOVED = 1000
+"""Moves of a colour to another device that are tried from a placement which does not fit."""
+
 LINED = 0.1
 """Share of a time limit that a pipeline may take."""
 
@@ -194,6 +200,10 @@ def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
 def _eased(problem: LatencyProblem, found: LatencySolution | None, run: Run) -> list[Split]:
     """Splits that fit, from a little annealing; of blocks where some room is left free."""
     problems = [problem]
+    if problem.options.execution == "operators":
+        near = None if found is None or isinstance(found.split, Invocations) else found.split
+        moved = _moved(problem, near, run)
+        return [] if moved is None else [anneal_split(problem, start=moved, run=run.alone())]
     if found is not None and isinstance(found.split, Invocations):
         machine, problems = problem.machine, []
         peaks = problem.peaks(found.split)
@@ -211,6 +221,41 @@ def _eased(problem: LatencyProblem, found: LatencySolution | None, run: Run) -> 
         if problem.fits(split):
             splits.append(split)
     return splits
+
+
+def _moved(problem: LatencyProblem, near: Placement | None, run: Run) -> Placement | None:
+    """A placement that fits: colours move to other devices as long as no more memory is lacking.
+
+    From one that does not fit, and from everything on one device.
+    """
+    tasks, count = problem.tasks, problem.machine.count
+    if problem.live is None:
+        return near
+    rng = np.random.default_rng(run.seed)
+    room = problem.live.capacity * ROOM
+    able = np.isfinite(tasks.time)
+
+    def lacking(home: Ints) -> float:
+        held = problem.held(Placement(home, lazy_events(tasks, home, tasks.order)))
+        return float(np.maximum(held - room, 0.0).sum())
+
+    starts = [np.argmax(able, axis=0)] + ([] if near is None else [near.device])
+    for home in reversed(starts):
+        least = lacking(home)
+        for _ in range(MOST_MOVED):
+            if least <= 0 or run.stop():
+                break
+            v, d = int(rng.integers(tasks.n)), int(rng.integers(count))
+            mine = tasks.together == tasks.together[v]
+            if able[d, mine].all():
+                other = np.where(mine, d, home)
+                lacks = lacking(other)
+                if lacks <= least:
+                    home, least = other, lacks
+        split = Placement(home, lazy_events(tasks, home, tasks.order))
+        if problem.fits(split):
+            return split
+    return None
 
 
 def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:

@@ -104,6 +104,13 @@ def test_live_tensors_count_where_nodes_state_no_memory(execution: str) -> None:
     assert dnnp("check", stdin=roomy.out).status == 0
 
 
+def test_a_split_that_fits_is_found_where_pipelines_do_not() -> None:
+    given = ["--execution", "operators", "-k", 2, "--bandwidth", 10, "--memory", 80]
+    found = partition(*given, stdin=to_bytes(chain()))
+    assert max(s["memory_bytes"] for s in found.records("stage")) <= 80
+    assert dnnp("check", stdin=found.out).status == 0
+
+
 def test_stated_memory_is_summed() -> None:
     found = partition("-k", 2, "--memory", 50, stdin=to_bytes(chain(memory=20)))
     assert found.one("plan")["memory_model"] == "sum"
