@@ -101,6 +101,8 @@ class Progress(Bar):
         self._begun = clock()
         self._due = self._begun if since is None else since
         self._due += PATIENCE_S if self._drawn else FIRST_S
+        self.shown_at: float | None = None
+        """When a line was written last, by the clock."""
         self._there = ""
         """Text that stands on the terminal now."""
         self._under_way = allocate_lock()
@@ -147,6 +149,7 @@ class Progress(Bar):
         if self._closed or now < self._due:
             return
         if not self._drawn:
+            self.shown_at = now
             self._due = now + min(max(now - self._begun, FIRST_S), LINE_S)
             tell(self._console, printable(self._line(now - self._begun)) + "\n")
             return

@@ -120,6 +120,7 @@ class Context(Caller):
         """Show nothing any more of where work stands."""
         if self._bar is not None:
             self._bar.close()
+            self._heard = self._bar.shown_at or self._heard
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -54,6 +54,7 @@ def split(stream: Path, k: int) -> tuple[object, ...]:
         f"{plan['value']:.6g}",
         f"{plan['bound']:.6g}",
         f"{ratio:.4f}{missed}",
+        plan["status"],
         f"{seconds:.1f}",
     )
 
@@ -80,7 +81,7 @@ def main() -> None:
         f"(target {LIMIT_S}), value over the bound that the same run proves (target {RATIO}; * "
         "missed).\n"
     )
-    print(table(("model", "units", "number", "k", "value s", "bound s", "ratio", "seconds"), rows))
+    print(table(("model", "units", "number", "k", "value s", "bound s", "ratio", "status", "seconds"), rows))
 
 
 if __name__ == "__main__":
