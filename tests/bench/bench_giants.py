@@ -81,7 +81,12 @@ def main() -> None:
         f"(target {LIMIT_S}), value over the bound that the same run proves (target {RATIO}; * "
         "missed).\n"
     )
-    print(table(("model", "units", "number", "k", "value s", "bound s", "ratio", "status", "seconds"), rows))
+    print(
+        table(
+            ("model", "units", "number", "k", "value s", "bound s", "ratio", "status", "seconds"),
+            rows,
+        )
+    )
 
 
 if __name__ == "__main__":
