@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import Run
-from dnnp.core.split.annealing.anneal import anneal
+from dnnp.core.split.annealing.anneal import _placed, anneal
 from dnnp.core.split.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
@@ -142,3 +143,16 @@ def test_degenerate_problems():
     assert len(anneal(SplitProblem(graph, units, (only_cpus,), options), run=Run(effort=0.01))) == 1
     with pytest.raises(UsageError, match="clusters"):
         anneal(SplitProblem(graph, units, (replace(many, cluster_size=3),), options))
+
+
+def test_many_stages_are_placed_in_their_order():
+    """Time by the cube of their number would not end for so many."""
+    k = 4_000
+    slots = np.zeros(k, dtype=np.int64)
+    line = SimpleNamespace(n=k, devices=(DeviceClass("dev", count=k),))
+    blocks = [Block(np.array([v]), line.devices[0]) for v in range(k)]
+    placed = _placed(np.arange(k), line, slots, blocks, ordered=True)
+    assert placed is not None
+    assert (placed.place == np.arange(k)).all()
+    assert len(placed.kind) == k
+    assert _placed(np.arange(k), line, slots[1:], blocks, ordered=True) is None

@@ -20,7 +20,7 @@ from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, csr
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.annealing.state import (
@@ -162,7 +162,8 @@ def anneal(
     names = {d.name: d for d in problem.devices}
 
     def blocks_of(found: Placement) -> list[Block]:
-        used = [np.flatnonzero(found.place[label] == d) for d in range(len(slots))]
+        ptr, members = csr(found.place[label], np.arange(len(label)), len(slots))
+        used = np.split(members, ptr[1:-1])
         return [
             Block(nodes[np.argsort(problem.graph.rank[nodes])], names[line.devices[kind].name])
             for nodes, kind in zip(used, found.kind.tolist(), strict=True)
@@ -270,20 +271,20 @@ def _placed(
     In a pipeline the blocks take the first places, whatever their classes.
     """
     place = np.zeros(line.n, dtype=np.int64)
-    names = [line.devices[c].name for c in slots.tolist()]
+    free: dict[str, list[int]] = {d.name: [] for d in line.devices}
+    for slot in range(len(slots) - 1, -1, -1):
+        free[line.devices[slots[slot]].name].append(slot)
     taken: list[int] = []
     for block in blocks:
-        device = next(
-            (d for d, n in enumerate(names) if n == block.device.name and d not in taken), None
-        )
-        if device is None:
+        if not free.get(block.device.name):
             return None
+        device = free[block.device.name].pop()
         place[label[block.nodes]] = len(taken) if ordered else device
         taken.append(device)
     if not ordered:
         return Placement(place, slots)
-    rest = [d for d in range(len(slots)) if d not in taken]
-    return Placement(place, slots[taken + rest])
+    rest = np.setdiff1d(np.arange(len(slots)), taken)
+    return Placement(place, slots[np.append(taken, rest).astype(np.int64)])
 
 
 def _random(rng: np.random.Generator, arrays: AnnealArrays) -> Placement:

@@ -1,0 +1,169 @@
+"""Every command on graphs of up to a million nodes: processor time, memory, and how they grow.
+
+    PYTHONPATH=tests NODES=100000 PREFIX=DIR python tests/bench/bench_growth.py
+
+NODES is the largest graph (100,000 unless told), ONLY a word that rows must hold, PREFIX the folder
+of programs of another version, LIMIT_S the processor seconds after which a command is given up.
+The graphs are layered (`dnnp.core.synthetic.layered`); costs of its first device, or an ONNX model
+of additions of the same shape.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from math import log
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto, helper
+
+from dnnp.core.synthetic.layered import layered_graph
+from support.bench import table
+from support.run import executable
+
+SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
+MOST = int(os.environ.get("NODES", "100_000"))
+LIMIT_S = int(os.environ.get("LIMIT_S", "100"))
+PREFIX, ONLY = os.environ.get("PREFIX"), os.environ.get("ONLY", "")
+EXPONENT, BYTES = 1.1, 2_000
+"""The targets: of processor time, and of memory for each node."""
+
+STAGES = 8
+
+HEADER = {
+    "type": "header",
+    "format": "dnnp",
+    "version": 1,
+    "model": "layered",
+    "units": {"time": "unknown"},
+    "provenance": [],
+}
+
+
+def priced(n: int, path: Path) -> None:
+    """Write a layered graph with its times on one device, as a stream."""
+    graph = layered_graph(n)
+    times = graph.times[graph.devices[0].name].tolist()
+    reads: list[list[int]] = [[] for _ in range(n)]
+    for tail, head in zip(graph.tail.tolist(), graph.head.tolist(), strict=True):
+        reads[head].append(tail)
+    records: list[dict[str, object]] = [
+        HEADER,
+        {"type": "device", "class": "dev", "kind": "accelerator", "bandwidth_bytes_per_s": 1.0},
+    ]
+    for i, size in enumerate(graph.size.tolist()):
+        records.append(
+            {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": size}
+        )
+    for i, read in enumerate(reads):
+        node = {"type": "node", "id": i, "name": f"node{i}", "op": "", "inputs": read}
+        records.append({**node, "outputs": [i], "time_s": {"dev": times[i]}})
+    records.append({"type": "end", "records": len(records)})
+    path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
+
+
+def model(n: int, path: Path) -> None:
+    """Write a layered graph as an ONNX model: a node adds up what it reads."""
+    graph = layered_graph(n)
+    reads: list[list[str]] = [[] for _ in range(n)]
+    read = set(graph.tail.tolist())
+    for tail, head in zip(graph.tail.tolist(), graph.head.tolist(), strict=True):
+        reads[head].append(f"t{tail}")
+    nodes = [
+        helper.make_node("Sum" if ins else "Relu", ins or ["x"], [f"t{i}"], name=f"node{i}")
+        for i, ins in enumerate(reads)
+    ]
+    x, *ends = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [64])
+        for name in ("x", *(f"t{i}" for i in range(n) if i not in read))
+    )
+    opset = [helper.make_opsetid("", 17)]
+    made: ModelProto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], ends), opset_imports=opset
+    )
+    path.write_bytes(made.SerializeToString())
+
+
+def steps(n: int) -> Iterator[tuple[str, str]]:
+    """Rows of the table, and their commands; each reads files that earlier ones wrote."""
+    yield "import", "import -o imported m.onnx"
+    yield "coarsen", "coarsen -o coarse imported"
+    yield "profile", "profile --device v100 -o profiled imported"
+    yield f"partition -k {STAGES}", f"partition -k {STAGES} -o plan g"
+    yield "bound", "bound -o bounded plan"
+    yield "check", "check -o checked plan"
+    yield "schedule", "schedule -n 16 -o scheduled plan"
+    yield "view", "view -o viewed plan"
+    yield "(slice the model)", f"partition -k {STAGES} --method slice -o cut profiled"
+    yield "export", "export --model m.onnx -o stages cut"
+    yield "run", "run --model m.onnx -n 1 -o ran cut"
+    yield "partition -k n/5", f"partition -k {n // 5} -o many g"
+    yield "check -k n/5", "check -o checked many"
+    yield "view -k n/5", "view -o viewed many"
+    yield "partition -k 1000", "partition -k 1000 -o thousand g"
+    yield "schedule of 1000", "schedule -n 16 -o scheduled thousand"
+
+
+def measured(words: list[str], folder: Path) -> tuple[float, float, int]:
+    """Processor seconds with all workers, peak memory in MB, and the status of a command."""
+    name, *rest = words
+    path = Path(PREFIX, f"dnnp-{name}") if PREFIX else executable(name)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+
+    with (folder / "err").open("wb") as said:
+        process = subprocess.Popen(
+            [path, "-q", *rest], cwd=folder, stdout=said, stderr=said, preexec_fn=limit
+        )
+        _, ended, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(ended)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, process.returncode
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    sizes = [n for n in SIZES if n <= MOST]
+    found: dict[str, list[tuple[float, float, int]]] = {}
+    for n in sizes:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for make in (priced, model):  # in a child: its memory counts for ours otherwise
+                if (pid := os.fork()) == 0:
+                    make(n, folder / ("g" if make is priced else "m.onnx"))
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            for row, command in steps(n):
+                gone = found.setdefault(row, [])
+                if ONLY in row and all(status == 0 for *_, status in gone):
+                    gone.append(measured(command.split(), folder))
+                    print(n, row, *gone[-1], file=sys.stderr, flush=True)
+    rows = []
+    for row, runs in found.items():
+        good = [(n, *run[:2]) for n, run in zip(sizes, runs, strict=False) if not run[2]]
+        cells = [f"{cpu:.2f}, {mb:,.0f}" for _, cpu, mb in good]
+        cells += [f"over {LIMIT_S}" if r[2] < 0 else f"status {r[2]}" for r in runs[len(good) :]]
+        cells += ["-"] * (len(sizes) - len(cells))
+        exponent = each = "-"
+        if len(good) > 1:
+            (a, s, low), (b, t, high) = good[-2:]
+            power, size = log(t / s) / log(b / a), 1e6 * (high - low) / (b - a)
+            exponent = f"{power:.2f}" + ("" if power <= EXPONENT else "*")
+            each = f"{size:,.0f}" + ("" if size <= BYTES else "*")
+        rows.append([row, *cells, exponent, each])
+    head = ("command", *(f"{n:,}" for n in sizes), "exponent", "bytes a node")
+    print(
+        "Layered graphs of so many nodes, warm: processor seconds and peak memory in MB of whole "
+        "commands, -q; exponent of time, and bytes for each node more, between the two largest "
+        f"sizes that end (* above {EXPONENT} or {BYTES:,}).\n"
+    )
+    print(table(head, rows))
+
+
+if __name__ == "__main__":
+    main()
