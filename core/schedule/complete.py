@@ -32,6 +32,9 @@ MOST_BLOCKS = 5_000_000
 TRIES = ((64, 0), (64, 1), (256, 0), (256, 1), (256, 2))
 """Widths of beams for the ends, and periods that they schedule anew besides those they must."""
 
+NARROW, HOPELESS = 2, 1.02
+"""Tries after which ends are given up whose schedule is so many times as long as a known one."""
+
 END_WORK = 1e7
 """Work of one beam for one end at effort 1 (`Beamed.work`)."""
 
@@ -125,8 +128,9 @@ def complete(
         run.keep(best, span_of(problem, best), method)
         run.stands(value=span_of(problem, best), bound=bound, what="makespan")
         part = run.begin("warm-up and cool-down", AT_ONCE, ENDED)
-        other = around(placement, repetend, micro_batches, bound + slack, part)
-        if other is not None and span_of(problem, other) < span_of(problem, best):
+        value = span_of(problem, best)
+        other = around(placement, repetend, micro_batches, bound + slack, part, value)
+        if other is not None and span_of(problem, other) < value:
             best, method = other, "auto"
         if not few and problem.b <= MOST_PROVEN * run.effort:
             # Whatever idles too much at once is dropped at once, however many blocks there are.
@@ -163,14 +167,20 @@ def _started(
 
 
 def around(
-    placement: Placement, repetend: Repetend, micro_batches: int, enough: float, run: Run
+    placement: Placement,
+    repetend: Repetend,
+    micro_batches: int,
+    enough: float,
+    run: Run,
+    known: float = np.inf,
 ) -> Floats | None:
     """The repetend with the best warm-up and cool-down found; f64[b], None if none is valid.
 
-    Looking for them ends with a schedule no longer than `enough`.
+    Looking for them ends with a schedule no longer than `enough`, or where those found first are
+    far behind a `known` length.
     """
     problem = problem_of(placement, micro_batches)
-    made = _valid(problem, _with_ends(placement, repetend, micro_batches, enough, run))
+    made = _valid(problem, _with_ends(placement, repetend, micro_batches, enough, run, known))
     return _valid(problem, unrolled(repetend, micro_batches)) if made is None else made
 
 
@@ -206,10 +216,11 @@ def _with_ends(
     micro_batches: int,
     enough: float,
     run: Run,
+    known: float,
 ) -> Floats:
     """The repetend, unrolled, with a warm-up and a cool-down of its own, f64[N, k].
 
-    Tries end with a schedule no longer than `enough`.
+    Tries end as in `around`.
     """
     plain = unrolled(repetend, micro_batches)
     time = np.array([block.time_s for block in placement.blocks])
@@ -217,7 +228,8 @@ def _with_ends(
     warm, cool = End(nothing, 0.0), End(nothing, float((plain + time).max()))
     joined = plain
     for number, (width, spare) in enumerate(TRIES):
-        if run.stop() or warm.shift + cool.shift <= enough:
+        length = warm.shift + cool.shift
+        if run.stop() or length <= enough or (number == NARROW and length > known * HOPELESS):
             break
         work = END_WORK * run.effort
         part = run.begin("warm-up and cool-down", number / len(TRIES), (number + 1) / len(TRIES))
