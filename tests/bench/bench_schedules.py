@@ -8,17 +8,28 @@ import os
 import numpy as np
 from bench_exact import duration, warm
 
+from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import Placement, Repetend
-from dnnp.core.schedule.auto import trade_off
+from dnnp.core.schedule.auto import solve, trade_off
 from dnnp.core.schedule.complete import complete
-from dnnp.core.schedule.problem import faults, problem_of, span_of, with_limit
+from dnnp.core.schedule.problem import (
+    ScheduleProblem,
+    Wanted,
+    faults,
+    peak_memory,
+    problem_of,
+    span_of,
+    with_limit,
+)
+from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.repetend import find_repetend
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.tessel import tessel
+from dnnp.core.schedule.transfers import split_backward
 from support.bench import table, timed
 
 PARTS = os.environ.get(
-    "DNNP_BENCH_PARTS", "repetends trade-offs unrolled schedules tessel"
+    "DNNP_BENCH_PARTS", "repetends trade-offs unrolled schedules memory tessel"
 ).split()  # fmt: skip
 
 TRAINING = {
@@ -51,6 +62,16 @@ MAKESPANS = {
 """Shape on 4 devices, least memory -> makespans of `COUNTS` micro-batches."""
 COUNTS = (6, 8, 12, 16)
 MANY, MANY_S = 1000, 1.0
+
+SPLIT_RECIPES = [
+    (name, form, devices)
+    for name, form in (
+        ("zb-h1", "V"), ("zb-h2", "V"), ("zb-v", "VV"), ("v-half", "VV"), ("v-min", "VV"),
+        ("dualpipe", "X"), ("dualpipev", "VV"),
+    )
+    for devices in (4, 8)
+]  # fmt: skip
+"""Recipe, shape and devices; all blocks take 1, and there are three times as many micro-batches."""
 
 TESSEL_S = {"V": (1.6, 1.1), "X": (12.5, 14), "M": (64, 2.3), "NN": (400, 9), "K": (4.7, 0.7)}
 """Shape on 4 devices -> seconds of the search of Tessel's authors, and of their reduced one."""
@@ -190,6 +211,32 @@ def schedule_rows() -> list[tuple[object, ...]]:
     return rows
 
 
+def memory_rows() -> list[tuple[object, ...]]:
+    """Recipes with split backward passes, and `auto` within their memory and without a limit."""
+    rows: list[tuple[object, ...]] = []
+    for recipe, form, devices in SPLIT_RECIPES:
+        placement = split_backward(shape(form, devices, backward_s=2.0), 0.5)
+        count = 3 * devices
+        problem = problem_of(placement, count)
+
+        def cell(start: Floats, problem: ScheduleProblem = problem) -> str:
+            span = span_of(problem, start)
+            bubble = span - problem.load().max()
+            return f"{span:g} / {peak_memory(problem, start).max():g} / {bubble:g}"
+
+        start = classic(placement, recipe, count).start
+        limited = with_limit(placement, float(peak_memory(problem, start).max()))
+        found = solve(limited, Wanted(count)).start_s.ravel()
+        if faults(problem_of(limited, count), found):
+            raise SystemExit(f"{recipe}: the schedule of {count} is not valid")
+        free = solve(placement, Wanted(count)).start_s.ravel()
+        mark = missed(span_of(problem, found), span_of(problem, start))
+        seconds = warm(lambda p=limited, n=count: solve(p, Wanted(n)))
+        name = f"{recipe}, {form}, D = {devices}"
+        rows.append((name, cell(start), cell(found) + mark, cell(free), duration(seconds)))
+    return rows
+
+
 def tessel_rows() -> list[tuple[object, ...]]:
     """Tessel's search and this project's, the same shapes with the least memory."""
     rows: list[tuple[object, ...]] = []
@@ -253,6 +300,12 @@ def main() -> None:
             "micro-batches, the repetend given.",
             ("shape", *(f"N = {n}" for n in COUNTS), f"N = {MANY:,}", "time", "target"),
             schedule_rows(),
+        )
+    if "memory" in PARTS:
+        show(
+            "Split backward passes where every block takes 1, N = 3 D: makespan / memory / bubble.",
+            ("recipe", "recipe", "`auto`, as much memory", "`auto`, no limit", "time"),
+            memory_rows(),
         )
     if "tessel" in PARTS:
         show(
