@@ -13,8 +13,11 @@ import numpy as np
 from dnnp.core.cost.load_formula import MARGIN, ROUNDING, SUM
 from dnnp.core.kernels.kernel import callee, inlined, lean, part
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.ideals.decide import is_covered, is_open
+from dnnp.core.split.ideals.decide import is_open
 from dnnp.core.split.ideals.problem import NONE, PricedGraph
+
+FINER = 1e-6
+"""By how much less a split is looked for once one is found; above the rounding of `Memo.peak`."""
 
 
 class Plain(NamedTuple):
@@ -74,12 +77,16 @@ def is_plain(p: PricedGraph) -> bool:
 
 @lean
 def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-untyped-def]
-    """Cover ideals at loads of at most goal.target[0]; arguments and result as of `decide`."""
+    """Cover ideals at loads of at most goal.target[0]; arguments and result as of `decide`.
+
+    Once everything is covered it goes on below the largest load of that split: `goal.target` is
+    lowered.
+    """
     everything = len(lattice.parent) - 1
     plain = _plain_of(p)
     child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
     where, child, load, sure, alone = walk.where, walk.child, walk.load, walk.sure, walk.alone
-    least, came, how = memo.least, memo.came, memo.how
+    least, came, how, peak = memo.least, memo.came, memo.how, memo.peak
     rest, weights, cpu_work = p.rest, p.weights, plain.cpu_work
     target, above = goal.target[0], goal.above
     main = len(p.counts) - 1
@@ -88,6 +95,11 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
     for ideal in range(first, everything):
         if blocks >= budget:
             return ideal, blocks
+        covered = False
+        for s in range(spare + 1):
+            covered |= least[everything, s] != NONE
+            if least[everything, s] != NONE and peak[everything, s] <= target:
+                target = goal.target[0] = peak[everything, s] * (1 - FINER)
         if not is_open(p, lattice, goal, memo, walk, ideal):
             continue
         depth = 0
@@ -128,11 +140,16 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
                         t, b = s + 1, a
                         if t > spare:
                             continue
-                    if b > most or b >= least[j, t]:
+                    if b > most or b > least[j, t]:
                         continue
                     amount = load[depth] if c == payer else by_cpu
                     if amount > target:
                         above[0] = min(above[0], amount)
+                        continue
+                    largest = max(peak[ideal, s], np.float32(amount))
+                    tie = b == least[j, t] and largest >= peak[j, t]
+                    # Rounded, so that it must refuse nothing before there is a split.
+                    if tie or (covered and largest > target):
                         continue
                     room = weights[main] * (most - b)
                     if main > 0:
@@ -155,8 +172,7 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
                     least[j, t] = b
                     came[j, t] = ideal
                     how[j, t] = c
-        if is_covered(memo, everything):
-            break
+                    peak[j, t] = largest
     return everything + 1, blocks
 
 

@@ -124,6 +124,9 @@ class Memo(NamedTuple):
     """i32[I, S], the ideal before the last block."""
     how: np.ndarray
     """i32[I, S], class of the last block + C * (replicas - 1)."""
+    peak: np.ndarray
+    """f32[I, S], the largest load on that way, rounded: of ways with as many devices the plain
+    kernel keeps the one with the least. Other ways may have been cut off: it proves nothing."""
 
 
 def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:

@@ -44,16 +44,19 @@ SLOWER = 5
 SLOWER_PEAK = 12
 """Time of a block whose peak memory has to be known, over that in the general kernel."""
 
-FIRST_BLOCKS = 10_000_000
-"""Blocks that deciding a target may take at first; four times as many in each further round."""
-CLOSE = 0.003
-"""Relative width between bound and value from which the bound is tried to be the value."""
+FIRST_BLOCKS, FIRST_BLOCKS_PLAIN = 10_000_000, 1_000_000
+"""Blocks that deciding a target may take at first; fewer for the plain kernel."""
+MORE_BLOCKS, MANY_BLOCKS = 1.5, 4
+"""By how much more for the next target where that was too few; where the bound is near."""
+CLOSE, CLOSE_PLAIN = 0.003, 0.015
+"""Relative width between bound and value from which the bound is tried to be the value; wider for
+the plain kernel, whose splits are seldom far above the optimum."""
 NEAR = 0.002
-"""Relative width of what is left between a bound and an undecided target to end a round."""
+"""Relative width between a bound and an undecided target from which that one is tried again."""
 CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
 MAX_STATES = 40_000_000
-"""Ideals times mixes of device classes; 10 bytes each."""
+"""Ideals times mixes of device classes; 14 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -248,11 +251,13 @@ class _Choice:
         self.low = low
         guess = 1.5 * low if low > 0 else np.inf
         # Targets from `unknown` on take more blocks than are allowed at present.
-        unknown, allowed, halve = np.inf, FIRST_BLOCKS, False
+        unknown, halve, plain = np.inf, False, self.kernel is decide_plain
+        close = CLOSE_PLAIN if plain else CLOSE
+        allowed = FIRST_BLOCKS_PLAIN if plain else FIRST_BLOCKS
         while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
             if high == np.inf and unknown == np.inf:
                 goal = guess
-            elif unknown < np.inf or (halve and high - low > CLOSE * high):
+            elif unknown < np.inf or (halve and high - low > close * high):
                 goal = low + (min(high, unknown) - low) / 2
             else:
                 goal = min(high * (1 - ROUNDING), float(np.nextafter(high, 0.0)))
@@ -261,9 +266,9 @@ class _Choice:
             limits[vary] = goal
             found, above = self._pass(arrays, vary, limits, allowed)
             if found is None:
-                unknown = goal
+                unknown, halve, allowed = goal, True, int(MORE_BLOCKS * allowed)
                 if goal == np.inf or goal - low <= NEAR * goal:
-                    unknown, allowed = np.inf, 4 * allowed
+                    unknown, allowed = 2 * goal - low, MANY_BLOCKS * allowed
             elif found:
                 high = min(goal, self._take(arrays, found, vary), LARGEST)
                 unknown, halve = np.inf, True
@@ -272,6 +277,8 @@ class _Choice:
                 self.low = low
                 self.run.stands(bound=min(low, high) if self.whole else 0.0)
                 guess = max(2 * goal, low)
+                if unknown - low <= NEAR * low:
+                    unknown = np.inf
         return low, high
 
     def _pass(
@@ -286,17 +293,19 @@ class _Choice:
             np.full((lattice.size, states), NONE, dtype=np.int16),
             np.zeros((lattice.size, states), dtype=np.int32),
             np.zeros((lattice.size, states), dtype=np.int32),
+            np.zeros((lattice.size, states), dtype=np.float32),
         )
         memo.least[0, 0] = 0
         goal = Goal(target, vary, np.array([np.inf, 0.0]))
         first = 0
         while first < lattice.size - 1:
-            if self.run.stop():
-                raise _OutError
-            if self.left <= 0:
-                raise _OutError
             step, chunk = self.kernel, min(self.chunk, allowed, self.left)
-            if chunk <= 0:
+            stopped = self.run.stop() or self.left <= 0
+            if stopped or chunk <= 0:
+                if memo.least[-1].min() < NONE:
+                    break  # what is left could only better the split that is found
+                if stopped:
+                    raise _OutError
                 return None, 0.0
             # A pass may be one of many; all together walk no more than is left.
             self.run.stands(share=1 - self.left / self.most)
@@ -308,7 +317,8 @@ class _Choice:
             allowed -= walked
         self.refused |= goal.above[1] > 0
         last = lattice.size - 1
-        state = int(memo.least[last].argmin()) if lattice.size > 1 else 0
+        largest = np.where(memo.least[last] == NONE, np.inf, memo.peak[last])
+        state = int(np.lexsort((memo.least[last], largest))[0]) if lattice.size > 1 else 0
         if memo.least[last, state] == NONE:
             return [], float(goal.above[0])
         path = []
