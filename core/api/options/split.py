@@ -346,7 +346,7 @@ class BoundOptions(DeviceOptions, first=True):
         help="how to prove it (default: auto)")
     validity: str | None = option(
         choices=("ordered", "convex", "free"), page=True,
-        help="the splits that the bound is to hold for: ordered, convex or free (default: the "
+        help="the splits that the bound is to hold for; ordered, convex or free (default: the "
         "plan's); not stronger than the plan's")
     solver: str | None = option(
         choices=SOLVERS, page=True,
