@@ -21,7 +21,7 @@ from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report import statistics
-from dnnp.core.runtime.report.outcome import Checks
+from dnnp.core.runtime.report.outcome import Checks, timing_lines
 from dnnp.core.runtime.report.statistics import (
     Settled,
     Timing,
@@ -298,3 +298,12 @@ def test_a_stage_that_fails_while_the_rate_settles(pipeline: Pipeline) -> None:
     bad = random_inputs(network(), 0) | {"ids": np.array([0, 1, 2, 3, 99])}
     with pytest.raises(InputFileError, match="stage 1: sample 0: ONNX Runtime fails"):
         execute(pipeline, Traffic([bad], 5, settle=True), Checks())
+
+
+@pytest.mark.parametrize("taken", [(), (0.01, 0.01), (0.2, 0.1)])
+def test_share_of_the_slowest_rate_where_others_take_time(taken: tuple[float, ...]) -> None:
+    """Of 20 samples of 1 ms, three are held up for 10 ms each: the median sees nothing of that."""
+    timing = Timing(20, 400.0, 2e-3, 2e-2, (1e-3, 5e-4), (0.0, 0.5), 0.25, taken=taken)
+    (line,) = [line for line in timing_lines(timing, slowest_s=1e-3) if "slowest" in line]
+    assert "40.0% of the slowest stage's rate" in line
+    assert line.endswith("when nothing disturbs it") == (sum(taken) > 0.03)

@@ -428,6 +428,8 @@ def timing_lines(
         share = ""
         if slowest_s > 0 and timing.samples >= ENOUGH and forecast == NO_FORECAST:
             share = f", {timing.throughput_per_s * slowest_s:.1%} of the slowest stage's rate"
+            # A median hardly sees what others take in bursts, but the throughput does.
+            share += " when nothing disturbs it" * is_disturbed(timing)
         lines.append(f"throughput  {timing.throughput_per_s:.4g} samples/s{share}")
     if makespan is not None:
         lines.append(
