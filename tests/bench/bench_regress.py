@@ -263,7 +263,7 @@ def row(record: Any) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure, and print what is slower or other; all rows are in the results."""
     only, pairs = os.environ.get("ONLY", ""), int(os.environ.get("REPEATS", "3"))
     revision = git("rev-parse", "--short=12", os.environ.get("BASE", "HEAD")).decode().strip()
     chosen = [case for case in cases() if only in case.name]
@@ -310,7 +310,14 @@ def main() -> None:
         "(slower: all still are); value and bound (of schedules: makespan and time a micro-batch): "
         "one number where both versions have the same.\n"
     )
-    print(table(names, [row(record) for record in records]))
+    ratios = [record["ratio"] for record in records]
+    shown = [r for r in records if only or r["ratio"] > 1 or r["worth"][0] != r["worth"][1]]
+    print(
+        f"{len(records)} commands: {min(ratios):.2f} to {max(ratios):.2f}, median "
+        f"{statistics.median(ratios):.2f} (`regress.json`). Those above 1, or with "
+        "another answer:\n"
+    )
+    print(table(names, [row(record) for record in shown]))
     print(*("\n" + text for text in apart), sep="\n")
     target = BUILD / "only.json" if only else RESULTS
     target.parent.mkdir(exist_ok=True)
