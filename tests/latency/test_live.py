@@ -82,6 +82,11 @@ def test_agrees_with_brute_force_and_simulation(execution: str) -> None:
     assert min(counts[name] for name in ("found", "InfeasibleError", "costs")) > 0
 
 
+def test_ideals_of_blocks_do_not_prove_too_much() -> None:
+    """A column that another stood in for is open again once that one drops out."""
+    assert disagreements(live_case(1009, "blocks", 4), Counter()) == []
+
+
 def partition(*arguments: object, stdin: bytes):
     return dnnp("partition", "--objective", "latency", *arguments, stdin=stdin)
 

@@ -34,7 +34,7 @@ EXPECTED: dict[str, dict[str, int]] = {
         "kernels": 10,
     },
     "anneal": {"blocks": 3879, "ideals": 550, "pins": 1391468, "kernels": 0},
-    "latency blocks": {"blocks": 432763, "moves": 20, "kernels": 9},
+    "latency blocks": {"blocks": 580630, "moves": 20, "kernels": 9},
     "latency operators": {"moves": 2147, "kernels": 13},
     "bound ideal": {"blocks": 1545, "ideals": 550, "kernels": 0},
     "bound halves": {"flows": 197, "nodes": 65, "kernels": 0},

@@ -381,6 +381,9 @@ class _Search:
         if not self.swept(self.net, tables, self.net.ideals - 2, forward=False):
             tables.late[:], tables.rest[:] = late, rest
             return True
+        # What an earlier sweep proved holds where this one had to give less.
+        np.maximum(tables.late, late, out=tables.late)
+        np.maximum(tables.rest, rest, out=tables.rest)
         self.bound = max(self.bound, min(float(tables.rest[0, 0]), self.target))
         self.run.stands(bound=min(self.bound, self.value), by=ARGUMENT)
         return self.bound >= self.target

@@ -140,6 +140,15 @@ def _stand_in(net, tables, ideal):  # type: ignore[no-untyped-def]
             tables.rest[ideal, c] = tables.rest[ideal, other]
             for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
                 tables.late[e, c] = tables.late[e, other]
+    # What comes of those columns was never reached, but will be if what stood in for them drops
+    # out: the least of those with no more blocks bounds it.
+    for c in range(len(net.after)):
+        if tables.came[ideal, c] >= 0 and tables.done[ideal, c] == np.inf:
+            for other in range(len(net.after)):
+                if other != c and net.under[other, c]:
+                    tables.rest[ideal, c] = min(tables.rest[ideal, c], tables.rest[ideal, other])
+                    for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
+                        tables.late[e, c] = min(tables.late[e, c], tables.late[e, other])
 
 
 @callee
