@@ -27,8 +27,8 @@ USUAL = 40
 MANY = 400
 """Units from which on kernels are surely worth loading."""
 
-PATIENCE = 2.25
-"""Times as long as compiling takes that such a search would rather not compile."""
+PATIENCE = 9.0
+"""Times as many rounds before it compiles that such a search would rather not compile."""
 
 _told: WeakSet[Caller] = WeakSet()
 """Callbacks that are told when kernels are compiled."""

@@ -1,40 +1,32 @@
-"""Compile all kernels: ``python -m dnnp.warm``.
+"""Compile kernels before they are needed: ``python -m dnnp.warm``.
 
 Kernels are compiled when they are first needed, and kept in a file each. This makes them all at
-once, so that later commands compile nothing: for containers, CI and wheels.
+once, so that later commands compile nothing: for containers, CI, wheels, and at installation.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
+import multiprocessing
 import os
 import pkgutil
 import platform
 import signal
-import subprocess
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from time import monotonic, time
-from typing import TYPE_CHECKING, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING
 
 from dnnp import warm_cases
-from dnnp.core.kernels.folders import (
-    BASELINES,
-    folders,
-    is_set,
-    set_name,
-    targets,
-    writable,
-)
+from dnnp.core.kernels.folders import BASELINES, folders, set_name, targets, writable
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError, UsageError
-from dnnp.core.model.processes import available_cores
+from dnnp.core.model.processes import available_cores, die_with_parent
 from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:
@@ -42,43 +34,10 @@ if TYPE_CHECKING:
 
 PROG = "python -m dnnp.warm"
 INTERRUPTED = 130
-MARKER = "complete.json"
-"""File beside kernels that says which cases are done."""
 
 
-class Survey(NamedTuple):
-    """Kernels and their files."""
-
-    kernels: dict[str, list[Path]]
-    """Name -> files that serve this machine."""
-    code: str
-    """Digest of all kernels and cases."""
-    deleted: int
-    """Files that had no use."""
-
-    @property
-    def files(self) -> list[Path]:
-        """All files."""
-        return [path for paths in self.kernels.values() for path in paths]
-
-
-def survey(*, clean: bool = False) -> Survey:
-    """List every kernel of the package with its files.
-
-    `clean`: first delete files of other code, and of other versions, settings and processors than
-    are in use here.
-    """
-    caches = {cache.name: cache for cache in _caches()}
-    deleted = _clean(caches) if clean else 0
-    digest = hashlib.sha256(Path(warm_cases.__file__).read_bytes())
-    for name in sorted(caches):
-        digest.update(name.encode() + caches[name].code())
-    files = {name: [*cache.paths()] for name, cache in caches.items()}
-    return Survey(files, digest.hexdigest(), deleted)
-
-
-def _caches() -> Iterator[KernelCache]:
-    """The caches of all kernels."""
+def caches() -> Iterator[KernelCache]:
+    """The caches of all kernels of the package."""
     from dnnp.core.kernels.cache import KernelCache
 
     path = import_module("dnnp.core").__path__
@@ -89,121 +48,51 @@ def _caches() -> Iterator[KernelCache]:
                 yield cache
 
 
-def _clean(caches: dict[str, KernelCache]) -> int:
-    """Delete files of kernels that are none of those known, or of other code; return how many."""
-    served = {set_name(target) for target in targets()}
-    deleted = 0
-    for one in [path for folder in folders() for path in folder.glob("*") if is_set(path)]:
-        for path in one.glob("*"):
-            cache = caches.get(path.name.rsplit(".", 2)[0]) if one.name in served else None
-            if path.suffix == ".nbc":
-                useless = cache is None or cache.is_stale(path)
-            else:
-                useless = path.suffix == ".tmp" or (path.name == MARKER and one.name not in served)
-            if useless:
-                with suppress(OSError):
-                    path.unlink()
-                    deleted += 1
-        with suppress(OSError):
-            one.rmdir()  # if nothing is left
-    return deleted
+def _digest(names: Sequence[str]) -> str:
+    """Digest of all kernels, and of the cases that are done."""
+    digest = hashlib.sha256(repr(names).encode() + Path(warm_cases.__file__).read_bytes())
+    for cache in sorted(caches(), key=lambda cache: cache.name):
+        digest.update(cache.name.encode() + cache.code())
+    return digest.hexdigest()
 
 
-class _Worker:
-    """A process that does one case after the other."""
+def _begin(parent: int) -> None:
+    """Have a worker compile whatever it calls, print nothing, and end with its parent."""
+    from dnnp.core.kernels.kernel import compile_always
+    from dnnp.core.model.deadline import wait_always
 
-    def __init__(self) -> None:
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dnnp.warm_cases", str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,  # a Ctrl-C at the terminal is for the parent alone
-            )
-        except OSError as error:
-            raise InputFileError(f"cannot start a process: {error.strerror}") from None
-
-    def do(self, case: str) -> str | None:
-        """Do a case; return what it lacks, if something is not installed.
-
-        Raises
-        ------
-        DnnpError
-            The case failed.
-        InputFileError
-            The process is gone.
-        """
-        process = self.process
-        answer = ""
-        with suppress(OSError):
-            process.stdin.write(f"{case}\n")  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
-            answer = process.stdout.readline()  # type: ignore[union-attr]
-        if not answer:
-            status = process.wait()
-            how = f"ended with status {status}"
-            if status < 0:
-                how = f"was ended by {signal.Signals(-status).name}"
-            reason = f"the process that compiled for '{case}' {how}; perhaps for want of memory"
-            raise InputFileError(reason)
-        trouble, missing = json.loads(answer)
-        if trouble and not missing:
-            raise DnnpError(f"case '{case}': {trouble}")
-        return str(trouble) if missing else None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    compile_always()
+    wait_always()
 
 
-def do_cases(wanted: Sequence[str], jobs: int, tell: Callable[[str], None]) -> dict[str, str]:
-    """Do cases in so many processes; return what could not be done, with what it lacks.
+def do_cases(names: Sequence[str], jobs: int) -> list[str]:
+    """Do cases in so many processes; return what was lacking, which left some of them out.
 
-    Cases that follow each other need the same kernels: half of the processes begin with the last
-    ones, so that they do not compile what another one compiles at that moment.
+    Raises
+    ------
+    DnnpError
+        A case failed.
+    InputFileError
+        A process ended.
     """
-    names, missing = deque(wanted), dict[str, str]()
-    workers = list[_Worker]()
-
-    def work(number: int) -> None:
-        take = names.pop if number % 2 else names.popleft
-        with suppress(IndexError):  # nothing is left
-            while True:
-                case = take()
-                lacks = workers[number].do(case)
-                if lacks is not None:
-                    missing[case] = lacks
-                tell(f"\r\x1b[Kproblem {len(wanted) - len(names)} of {len(wanted)}")
-
+    spawn = multiprocessing.get_context("spawn")
     try:
-        for _ in range(min(jobs, len(wanted))):
-            workers.append(_Worker())
-        if workers:
-            with ThreadPool(len(workers)) as pool:
-                for _ in pool.imap_unordered(work, range(len(workers))):
-                    pass
-    finally:
-        for worker in workers:
-            worker.process.kill()
-            worker.process.wait()
-    tell("\r\x1b[K")
-    return missing
-
-
-def _read_marker(path: Path, found: Survey) -> set[str]:
-    """List cases that were done before, where all that they left is still there."""
-    try:
-        marker = json.loads(path.read_bytes())
-        whole = marker["code"] == found.code
-        whole = whole and {*marker["files"]} <= {file.name for file in found.files}
-        return {*marker["cases"]} if whole else set()
-    except (OSError, ValueError, LookupError, TypeError):
-        return set()
-
-
-def _write_marker(path: Path, found: Survey, done: list[str]) -> None:
-    """Keep what is done, if that can be written."""
-    marker = {"code": found.code, "files": [file.name for file in found.files], "cases": done}
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(marker))
+        with ProcessPoolExecutor(jobs, spawn, _begin, (os.getpid(),)) as pool:
+            try:
+                done = as_completed([pool.submit(warm_cases.do, name) for name in names])
+                return sorted({lacks for one in done if (lacks := one.result())})
+            except BaseException:
+                for process in multiprocessing.active_children():
+                    process.kill()
+                raise
+    except (BrokenProcessPool, OSError):
+        reason = "a process that compiled was ended, or none was started: for want of memory?"
+        raise InputFileError(reason) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -218,14 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         + ", ".join(name for name, _ in BASELINES.values()),
     )
     parser.add_argument(
-        "--clean",
-        action="store_true",
-        help="first delete what is of no use: kernels of other versions, settings and processors",
-    )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="list all kernels with their numbers of files, and compile nothing",
+        "--defaults", action="store_true", help="compile only what the default methods need"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     return parser
@@ -250,47 +132,32 @@ def _set_target(*, baseline: bool) -> None:
         os.environ |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
 
 
-def _show(text: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
 def _run(args: argparse.Namespace) -> None:
     _set_target(baseline=args.baseline)
-    if args.list:
-        for kernel, kept in survey().kernels.items():
-            print(f"{len(kept)}\t{kernel}")
-        return
     folder = writable()
     if folder is None:
         names = " or ".join(map(str, folders()))
         raise InputFileError(f"nothing can be kept in {names}: set NUMBA_CACHE_DIR")
-    began, started = time(), monotonic()
-    shown = sys.stderr.isatty() and not args.quiet and os.environ.get("TERM") != "dumb"
-    found = survey(clean=args.clean)
-    deleted, marker = found.deleted, folder / set_name(targets()[0]) / MARKER
-    done = _read_marker(marker, found)
-    cases = warm_cases.cases()
-    wanted = [name for name in cases if name not in done]
-    missing = do_cases(wanted, args.jobs, _show if shown else lambda _: None)
-    if wanted:
-        found = survey()
-        if not all(found.kernels.values()):
+    started, missing = monotonic(), list[str]()
+    cases = [case for case in warm_cases.CASES if not args.defaults or case in warm_cases.DEFAULTS]
+    digest = _digest(cases)
+    # What was done before, where all files are still there, is not done again.
+    done = folder / set_name(targets()[0]) / f"{digest[:16]}.done"
+    files = sorted(str(path) for cache in caches() for path in cache.paths())
+    if not done.is_file() or done.read_text().split("\n") != files:
+        missing = do_cases(cases, args.jobs)
+        found = {cache.name: [str(path) for path in cache.paths()] for cache in caches()}
+        files = sorted(path for paths in found.values() for path in paths)
+        if not files or not (args.defaults or all(found.values())):
             raise InputFileError(f"{folder}: not all kernels could be written")
-        _write_marker(marker, found, [name for name in cases if name not in missing])
-    if args.quiet:
-        return
-    for reason in sorted({*missing.values()}):
-        _show(f"{PROG}: left out: {reason}\n")
-    facts = [file.stat() for file in found.files]
-    made = sum(fact.st_mtime >= began for fact in facts)
-    places = ", ".join(sorted({str(file.parent) for file in found.files}))
-    there = f"{counted(len(found.kernels), 'kernel')} in {counted(len(facts), 'file')}"
-    print(f"{there}, {sum(fact.st_size for fact in facts) / 1e6:.0f} MB: {places}")
-    print(f"{made} compiled now, in {monotonic() - started:.0f} s")
-    if args.clean:
-        print(f"{counted(deleted, 'file')} without use deleted")
+        done.write_text("\n".join(files))
+    if not args.quiet:
+        for reason in missing:
+            print(f"{PROG}: left out: {reason}", file=sys.stderr)
+        size = sum(os.stat(file).st_size for file in files) / 1e6
+        places = ", ".join(sorted({os.path.dirname(file) for file in files}))
+        print(f"{counted(len(files), 'kernel')}, {size:.0f} MB: {places}")
+        print(f"done in {monotonic() - started:.0f} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -301,18 +168,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.jobs = len(available_cores())
     if args.jobs < 1:
         parser.error("--jobs: must be at least 1")
+    trouble, status = "", 0
     try:
         _run(args)
     except DnnpError as error:
-        _show(f"{PROG}: {error}\n")
-        return error.exit_status
+        trouble, status = str(error), error.exit_status
     except KeyboardInterrupt:
-        _show(f"{PROG}: interrupted; what is compiled is kept\n")
-        return INTERRUPTED
+        trouble, status = "interrupted; what is compiled is kept", INTERRUPTED
     except OSError as error:
-        _show(f"{PROG}: {error.filename or '<stdout>'}: {error.strerror or error}\n")
-        return InputFileError.exit_status
-    return 0
+        trouble = f"{error.filename or '<stdout>'}: {error.strerror or error}"
+        status = InputFileError.exit_status
+    if trouble:
+        with suppress(OSError):
+            print(f"{PROG}: {trouble}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -5,11 +5,8 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
 - A call of a `Kernel` runs as plain Python at first, and counts the rounds of its loops
   (`interpreted.py`). After `WARM_ROUNDS` in a process (150,000, all calls together) it loads what
   numba compiled; after `COLD_ROUNDS` a byte of code it compiles, where there is nothing to load. A
-  call that comes to that starts again, with its arrays as they were. A kernel that ran for over a
-  tenth of a second as plain Python (`LONG_ROUNDS`) is noted in the file `interpreted-long` beside
-  the compiled ones, and compiled by the next process (`kernel.py`). So tests of compiled code, and
-  timings, begin with `compile_always()` or call `Kernel.compiled`. The rounds were measured: one
-  takes about 0.35 us.
+  call that comes to that starts again, with its arrays as they were. So tests of compiled code, and
+  timings, begin with `compile_always()` or call `Kernel.compiled`. A round takes about 0.35 us.
 - Interpreted, a kernel has views of its arrays (`memoryview`), which are two to three times as
   fast: what it does with `a[i, j]`, `len(a)` and `a.shape` alone stays so. A row `a[i]`, `a[:] = 0`
   and `a.copy()` want arrays, and bring its calls back to them.
@@ -23,10 +20,9 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
 - The cache (`cache.py`) holds one sealed file `*.nbc` a signature, in the folders that `folders.py`
   names: in a checkout `kernels.d` beside it. The seal covers the code of the kernel, of all kernels
   that it calls and their constants; the subfolder stands for Python, numba, llvmlite, numpy, their
-  settings and the processor. Nothing has to be deleted after an edit; `python -m dnnp.warm --clean`
-  deletes what is out of date.
-- `make warm` compiles everything: `core/api/warm_cases.py` has a small problem for every method
-  and for what changes the types of arguments. A kernel that no case reaches fails
+  settings and the processor. Nothing has to be deleted after an edit; deleting all is harmless.
+- `pip install` compiles what default methods need (`setup.py`), `make warm` everything:
+  `core/api/warm_cases.py` has small problems that reach every kernel. One that none reaches fails
   `tests/api/test_warm.py`: give it a case, or delete it. `make warm-check` lists what the steps
   compile after that.
 - Only what Python calls is a `kernel`, or `lean` if it makes no arrays: taking large tuples of

@@ -92,12 +92,6 @@ class KernelCache:
                 known_files.cache_clear()
                 return
 
-    def is_stale(self, path: Path) -> bool:
-        """Tell whether a file of this kernel is of other code than it has now."""
-        with suppress(OSError), path.open("rb") as file:
-            return file.read(_DIGEST) != self.code()
-        return False
-
     def paths(self) -> Iterator[Path]:
         """List the files that serve this machine."""
         for target in targets():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,10 +17,6 @@ Target = tuple[str, str, str]
 
 OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
-
-LONG = "interpreted-long"
-"""Name of the file, beside the compiled kernels, with the names of those that were interpreted for
-long."""
 
 BASELINES = {
     "x86_64": (
@@ -79,26 +74,6 @@ def known_files(places: tuple[Path, ...]) -> frozenset[str]:
     return frozenset(file.name.rsplit(".", 2)[0] for file in files)
 
 
-def note_long(function: Callable[..., Any]) -> None:
-    """Note for later runs that a kernel was interpreted for long."""
-    for folder in folders():
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / LONG).open("a", encoding="utf-8") as file:
-                file.write(f"{name_of(function)}\n")
-            return
-
-
-@cache
-def known_long(places: tuple[Path, ...]) -> frozenset[str]:
-    """Names of the kernels that earlier runs interpreted for long."""
-    names: set[str] = set()
-    for folder in places:
-        with suppress(OSError, UnicodeDecodeError):
-            names.update((folder / LONG).read_text(encoding="utf-8").split())
-    return frozenset(names)
-
-
 def writable() -> Path | None:
     """The folder that kernels are written to; None: there is none."""
     from tempfile import TemporaryFile
@@ -134,11 +109,6 @@ def set_name(target: Target) -> str:
 
     number = hashlib.sha256(repr(made_by(target)).encode()).hexdigest()[:8]
     return f"{sys.implementation.cache_tag}-numba-{numba.__version__}-{target[1]}-{number}"
-
-
-def is_set(path: Path) -> bool:
-    """Tell whether a path has the name of such a subfolder; others may keep things beside it."""
-    return re.fullmatch(r"[a-z]+-\d+-numba-.+-[0-9a-f]{8}", path.name) is not None
 
 
 @cache

@@ -2,8 +2,7 @@
 
 A kernel is plain Python at first: numba takes longer to load than most small problems take to
 solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
-ones do; the result is the same. Where it is not compiled yet more rounds are allowed, once: what
-ran for long as plain Python is compiled when the next process needs it.
+ones do; the result is the same. Where it is not compiled yet more rounds are allowed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import folders, has_files, known_long, name_of, note_long
+from dnnp.core.kernels.folders import has_files
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,11 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 WARM_ROUNDS = 150_000
 """Rounds after which to load compiled code: a fifth of what loading numba and it takes."""
 
-COLD_ROUNDS = 1250
-"""Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
-
-LONG_ROUNDS = 200_000
-"""Rounds in one process after which the next one compiles: about a tenth of a second."""
+COLD_ROUNDS = 300
+"""Rounds after which to compile, for each byte of Python's code: a quarter of what it takes."""
 
 _waiting: list[Callable[[], None]] = []
 """To be told when something is compiled, once numba is there."""
@@ -55,7 +51,6 @@ def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
     _Allowance.patience = patience
     _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
     _Allowance.gone.clear()
-    known_long.cache_clear()
 
 
 def compile_always(always: bool = True) -> None:
@@ -149,18 +144,6 @@ class Kernel:
         """Tell whether it has no file for this machine, so that compiling takes seconds."""
         return self.is_new() or self.dispatcher._cache.is_empty()
 
-    def is_due(self) -> bool:
-        """Tell whether an earlier run interpreted it for long, so that it is compiled now."""
-        return self._kept and name_of(self.py_func) in known_long(tuple(folders()))
-
-    def note_rounds(self, rounds: int) -> None:
-        """Count rounds that it was interpreted."""
-        gone = _Allowance.gone
-        before = gone[self]
-        gone.update({self: rounds, None: rounds})
-        if before < LONG_ROUNDS <= gone[self] and self.is_new() and self._kept:
-            note_long(self.py_func)
-
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
         self._loaded = self.dispatcher
@@ -217,7 +200,7 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
     gone = _Allowance.gone
     most = _Allowance.warm_rounds - gone[None]
-    if not kernel.is_due() and (kernel.is_new() or (most <= 0 and kernel.is_cold())):
+    if kernel.is_new() or (most <= 0 and kernel.is_cold()):
         most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
     twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
     if twin is None:
@@ -225,9 +208,9 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     try:
         answer, rounds = twin.call(arguments, most)
     except OverrunError:
-        kernel.note_rounds(most)
+        gone.update({kernel: most, None: most})
         return _first_call(kernel, arguments)
-    kernel.note_rounds(rounds)
+    gone.update({kernel: rounds, None: rounds})
     return answer
 
 
@@ -276,8 +259,8 @@ def _listen(tell: Callable[[], None]) -> None:
 
 
 def is_cold(function: Callable[..., Any]) -> bool:
-    """Tell whether a kernel is neither compiled nor due to be."""
-    return isinstance(function, Kernel) and function.is_cold() and not function.is_due()
+    """Tell whether a function is a kernel that would have to be compiled."""
+    return isinstance(function, Kernel) and function.is_cold()
 
 
 def interpreted(function: F) -> F:
