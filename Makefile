@@ -107,7 +107,7 @@ warm-check: warm ## run the steps on small models, and list what is compiled all
 	$(BIN)/python tests/tools/warm_check.py
 
 wheel: $(READY) ## build a wheel in dist with kernels compiled for a baseline processor
-	$(BIN)/python tests/tools/wheel.py -o dist
+	DNNP_WARM=--baseline $(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 build/models/.built: $(READY)
 	@$(BIN)/python -m dnnp.samples.build -o build/models

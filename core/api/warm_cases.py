@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Step, ...]] = DEFAULTS | {
     "flows": (_split(method="uniform"), _bound(method="same-block")),
     "cpu": (_split(method="anneal", k=2, cpus=1, **QUICK),),
     "weights": (_split(method="mla-weighted"),),
-    "shards training": (_split(memory=550.0, **HYBRID),),
+    "shards training": (_split(k=2, memory=250.0, **HYBRID),),
     "shards shared training": (_split(k=2, memory=2000.0, shared_stages=1, **HYBRID),),
     "shape VV": (_schedule(shape="VV", method="zb-v", split_backward=0.5),),
     "shape V": (_schedule(shape="V", method="tessel", devices=4),),

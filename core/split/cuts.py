@@ -216,7 +216,7 @@ def network_of(work: Floats, nets: Nets) -> Network:
 
 def push(network: Network, capacity: Floats, sources: Ints, enough: float = np.inf) -> float:
     """Flow from the items `sources`, of `enough` or more if there is as much; see `max_flow`."""
-    return float(max_flow(network.arcs, capacity, sources, enough))
+    return float(max_flow(network.arcs, capacity, sources, float(enough)))
 
 
 def pushed(network: Network, capacity: Floats) -> Floats:

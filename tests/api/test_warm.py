@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dnnp import warm
+import dnnp
+from dnnp import warm, warm_cases
+from dnnp.core.model.errors import UnavailableError
 from support.run import INTERRUPTED, PATIENCE_S
 
 WARM = [sys.executable, "-m", "dnnp.warm"]
@@ -33,11 +35,16 @@ def ended(*words: str, **env: str) -> tuple[int, str, str]:
 
 def test_afterwards_no_kernel_is_left_to_compile() -> None:
     assert ended("-q") == (0, "", "")
-    status, out, _ = ended("--list")
-    kernels = [line.split("\t") for line in out.splitlines()]
-    assert status == 0
-    assert len(kernels) > 100
-    assert [name for count, name in kernels if count == "0"] == []
+    files = {cache.name: [*cache.paths()] for cache in warm.caches()}
+    assert len(files) > 100
+    assert [name for name, found in files.items() if not found] == []
+
+
+def _is_worker(number: str) -> bool:
+    """Tell whether a process is a worker, not one that watches over what processes share."""
+    with suppress(OSError):
+        return b"spawn_main" in Path(f"/proc/{number}/cmdline").read_bytes()
+    return False
 
 
 @pytest.fixture
@@ -55,7 +62,7 @@ def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():
         pytest.skip("needs /proc")
-    while not (numbers := children.read_text().split()):
+    while not (numbers := [one for one in children.read_text().split() if _is_worker(one)]):
         assert process.poll() is None
         time.sleep(0.01)
     yield process, int(numbers[0])
@@ -68,7 +75,7 @@ def test_a_killed_worker_is_an_error(started: tuple[subprocess.Popen[str], int])
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert "was ended by SIGKILL" in err
+    assert "a process that compiled was ended" in err
     assert len(err.splitlines()) == 1
 
 
@@ -77,8 +84,6 @@ def test_no_worker_stays_behind(
     started: tuple[subprocess.Popen[str], int], number: signal.Signals
 ) -> None:
     process, worker = started
-    while b"warm_cases" not in Path(f"/proc/{worker}/cmdline").read_bytes():
-        time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == (-9 if number == signal.SIGKILL else INTERRUPTED)
@@ -110,46 +115,21 @@ def test_nothing_is_compiled_without_a_compiler() -> None:
     assert (status, err.count("\n")) == (7, 1)
 
 
-def test_cleaning_deletes_what_is_ours_and_of_no_use(tmp_path: Path) -> None:
-    program = (
-        "from dnnp.core.cost.load_formula import load_of; load_of.compiled(0, 1.0, 2.0, 3.0, 4.0)"
-    )
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=env, check=True)
-    (useful,) = tmp_path.rglob("*.nbc")
-    ours, old = useful.parent, tmp_path / "cpython-310-numba-0.5-old-01234567"
-    other_code = ours / useful.name.replace("load_formula.combine", "memory.memory_row")
-    useless = other_code, ours / "no.such.1.nbc", old / useful.name, old / "x.tmp"
-    others = tmp_path / "core_1234" / "f.nbc", ours / "notes", tmp_path / "f.nbc"
-    for path in (*useless, *others):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(useful.read_bytes())
-    program = (
-        "from dnnp.warm import survey; found = survey(clean=True); "
-        "print(found.deleted, *found.kernels['cost.load_formula.combine'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.split() == [str(len(useless)), str(useful)]
-    assert all(path.exists() for path in (useful, *others))
-    assert not any(path.exists() for path in useless)
-    assert not old.exists()
-
-
 def test_a_case_that_fails_is_told_from_one_that_lacks_something(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = {"one": ["", False], "two": ["no gpart", True], "three": ["broken", False]}
-    program = "import json, sys\nfor n in sys.stdin: print(json.dumps({}[n.strip()]), flush=True)"
-    start = subprocess.Popen
+    def lacking(graph: object, **options: object) -> None:
+        raise UnavailableError("no gpart")
 
-    def answering(_: object, **options: Any) -> subprocess.Popen[str]:
-        return start([sys.executable, "-c", program.format(answers)], **options)
+    monkeypatch.setattr(dnnp, "schedule", lacking)
+    assert warm_cases.do("shape X") == "no gpart"
+    monkeypatch.setattr(dnnp, "schedule", lambda graph, **options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        warm_cases.do("shape X")
 
-    monkeypatch.setattr(subprocess, "Popen", answering)
-    told: list[str] = []
-    assert warm.do_cases(["one", "two"], 2, told.append) == {"two": "no gpart"}
-    assert "of 2" in told[0]
-    with pytest.raises(warm.DnnpError, match="case 'three': broken"):
-        warm.do_cases(["three"], 2, told.append)
+
+def test_installing_compiles_what_default_methods_need() -> None:
+    assert set(warm_cases.DEFAULTS) < set(warm_cases.CASES)
+    steps = [step for case in warm_cases.DEFAULTS.values() for step in case]
+    named = [options["method"] for _, options in steps if "method" in options]
+    assert set(named) <= {"heuristic", "exact"}
