@@ -27,7 +27,7 @@ USUAL = 40
 MANY = 400
 """Units from which on kernels are surely worth loading."""
 
-PATIENCE = 9.0
+PATIENCE = 9.4
 """Times as many rounds before it compiles that such a search would rather not compile."""
 
 _told: WeakSet[Caller] = WeakSet()
