@@ -99,6 +99,11 @@ SMALL_AUTO = (
 )  # fmt: skip
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
+MANY = 80
+MANY_AUTO = (*AUTO[:6], Step("same-block", share=0.2), Step("cover", share=0.9), *AUTO[8:])
+"""The same for more than `MANY` units: `same-block` soon has a bound that `cover`, which takes long
+for each target, starts from."""
+
 CHECKABLE, MOST_LINEAR = ("ideal", "halves", "pairs", "same-block", "cover"), 64
 """Tried besides where the best argument cannot be checked; linear programs for so many
 units at most."""
@@ -134,8 +139,8 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
     steps: tuple[Step, ...] = STEPS.get(method, (Step(method),))
     if method == "auto":
         count = sum(d.count for d in problem.devices)
-        small = SMALL_AUTO if problem.units.g <= SMALL * count else AUTO
-        steps = FEW_AUTO if count <= FEW else small
+        small = MANY_AUTO if problem.units.g > MANY else SMALL_AUTO
+        steps = FEW_AUTO if count <= FEW else small if problem.units.g <= SMALL * count else AUTO
         steps = tuple(s for s in steps if s.name != "no-dag" or known.validity == "free")
         steps = (Step(LINKED), *steps) if problem.links else steps
     for step in steps:

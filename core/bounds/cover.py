@@ -504,8 +504,9 @@ SMOOTH = 0.3
 KEPT = 6
 """Sets that each search may add: the most valuable ones, which it meets last."""
 
-STEP = 0.4
-"""Place of the next target between what is proven and what is not."""
+STEP, LARGE, LARGE_STEP = 0.4, 80, 0.2
+"""Place of the next target between what is proven and what is not; and of more than `LARGE`
+items, where the search for sets takes ever longer the higher the target."""
 
 PRECISION = 3e-4
 """Relative width of that interval at which the search for a target ends."""
@@ -580,8 +581,9 @@ class _CoverSearch:
         """Raise the target that is proven until it meets one that is not."""
         proven, open_from = int(floor / self.whole.quantum), self.target
         least = max(PRECISION * self.target, 1)
+        step = STEP if self.n <= LARGE else LARGE_STEP
         while open_from - proven > least and not self.relaxation.run.stop():
-            target = proven + max(int((open_from - proven) * STEP), 1)
+            target = proven + max(int((open_from - proven) * step), 1)
             answer, reached = self._decide(target)
             if answer is None:
                 return

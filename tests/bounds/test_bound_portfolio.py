@@ -13,8 +13,10 @@ from dnnp.core.bounds import auto as bounds
 from dnnp.core.bounds.auto import (
     AUTO,
     CLOSED,
+    FEW,
     FEW_AUTO,
     LINKED,
+    MANY_AUTO,
     SMALL_AUTO,
     Proof,
     Step,
@@ -129,7 +131,7 @@ def easy() -> tuple[SplitProblem, Known]:
 
 def plan_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Make `auto` try these arguments."""
-    for table in ("AUTO", "FEW_AUTO", "SMALL_AUTO"):
+    for table in ("AUTO", "FEW_AUTO", "SMALL_AUTO", "MANY_AUTO"):
         monkeypatch.setattr(bounds, table, tuple(map(Step, names)))
     monkeypatch.setattr(bounds, "CHECKABLE", ())
 
@@ -268,11 +270,32 @@ def test_latency_is_refused():
 
 
 def test_every_argument_of_auto_is_in_the_table():
-    for table in (AUTO, FEW_AUTO, SMALL_AUTO):
+    for table in (AUTO, FEW_AUTO, SMALL_AUTO, MANY_AUTO):
         apart = {"auto", "simple", "no-io", LINKED, *(() if table is FEW_AUTO else ("halves",))}
         assert {step.name for step in table} | apart == set(BOUNDS)
         assert all(0 < step.effort <= 1 for step in table)
         assert all(step.share or BOUNDS[step.name].share or step.share is None for step in table)
+
+
+def test_many_units_are_covered_from_the_bound_of_a_program(monkeypatch):
+    problem, known = next(
+        c for c in map(solved, SEEDS) if c and sum(d.count for d in c[0].devices) > FEW
+    )
+    half, floors = known.value / 2, []
+
+    def cover(problem: SplitProblem, known: Known, run: Run) -> Claim:
+        floors.append(known.floor)
+        return Claim(0.0, LIMIT)
+
+    nothing = Argument(lambda problem, known, run: Claim(0.0))
+    table = dict.fromkeys(BOUNDS, nothing)
+    table["same-block"] = Argument(lambda problem, known, run: Claim(half, LIMIT), 0.5)
+    monkeypatch.setattr(bounds, "BOUNDS", table | {"cover": Argument(cover, 0.5)})
+    monkeypatch.setattr(bounds, "CHECKABLE", ())
+    for many in (len(problem.graph.node_ids), 0):
+        monkeypatch.setattr(bounds, "MANY", many)
+        bound(problem, known)
+    assert floors == [0.0, half]
 
 
 def test_programs_end_where_their_tolerance_is(monkeypatch):
