@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PROG = "python -m dnnp.warm"
 INTERRUPTED = 130
+POSIX = os.name == "posix"
 
 
 def caches() -> Iterator[KernelCache]:
@@ -65,9 +66,24 @@ def _begin(parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
+    if POSIX:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     compile_always()
     wait_always()
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let signals wait while workers start: one that never hears what to do prints a traceback."""
+    if not POSIX:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def do_cases(names: Sequence[str], jobs: int) -> list[str]:
@@ -84,7 +100,9 @@ def do_cases(names: Sequence[str], jobs: int) -> list[str]:
     try:
         with ProcessPoolExecutor(jobs, spawn, _begin, (os.getpid(),)) as pool:
             try:
-                done = as_completed([pool.submit(warm_cases.do, name) for name in names])
+                with _signals_wait():
+                    waiting = [pool.submit(warm_cases.do, name) for name in names]
+                done = as_completed(waiting)
                 return sorted({lacks for one in done if (lacks := one.result())})
             except BaseException:
                 for process in multiprocessing.active_children():
@@ -185,6 +203,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if os.name == "posix":
+    if POSIX:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
