@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 PROG = "python -m dnnp.warm"
 INTERRUPTED = 130
-POSIX = os.name == "posix"
 
 
 def caches() -> Iterator[KernelCache]:
@@ -66,8 +65,6 @@ def _begin(parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
-    if POSIX:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     compile_always()
     wait_always()
@@ -75,15 +72,21 @@ def _begin(parent: int) -> None:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Let signals wait while workers start: one that never hears what to do prints a traceback."""
-    if not POSIX:
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """Let signals wait while workers start: one that never hears what to do prints a traceback.
+
+    By handlers, as another thread may get what this one blocks.
+    """
+    caught: list[int] = []
+    both = (signal.SIGINT, signal.SIGTERM)
+    numbers = [n for n in both if signal.getsignal(n) is not signal.SIG_IGN]
+    before = [signal.signal(number, lambda got, _: caught.append(got)) for number in numbers]
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 def do_cases(names: Sequence[str], jobs: int) -> list[str]:
@@ -203,6 +206,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if POSIX:
+    if os.name == "posix":
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

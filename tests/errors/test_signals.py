@@ -281,7 +281,8 @@ def test_max_memory_of_the_run_for_shapes(tmp_path: Path) -> None:
     status, err = import_by_running(endless(tmp_path, grows=True), "--max-memory", "700M")
     assert status == 5
     reason = b"the run that shows the shapes: more than 700 MB of memory are needed"
-    assert err == b"dnnp-import: " + reason + b" (--max-memory)\n"
+    # On a busy machine it says before that it is at work.
+    assert err.splitlines()[-1] == b"dnnp-import: " + reason + b" (--max-memory)"
 
 
 def test_inputs_beyond_the_memory_are_refused(tmp_path: Path) -> None:
