@@ -158,7 +158,12 @@ class Version:
             subprocess.run(words, cwd=ROOT, input=kept.encode(), check=True)
         subprocess.run(["tar", "-x", "-f", packed], cwd=source, check=True)
         words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-        subprocess.run([*words, str(self.site), str(source)], check=True, stdout=sys.stderr)
+        words += [str(self.site), str(source)]
+        # Its kernels are kept elsewhere: the wheel needs none.
+        env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+        subprocess.run(words, check=True, stdout=sys.stderr, env=env)
+        # A folder without it would stand behind the package of the environment.
+        (self.site / "dnnp" / "__init__.py").touch()
 
     def run(self, command: str, stream: Path | None, out: Path) -> Run:
         """Run a command, whose output goes to a file."""
