@@ -316,11 +316,11 @@ def main() -> None:
         "one number where both versions have the same.\n"
     )
     ratios = [record["ratio"] for record in records]
-    shown = [r for r in records if only or r["ratio"] > 1 or r["worth"][0] != r["worth"][1]]
+    shown = [r for r in records if only or r["ratio"] > 1 or r["flags"]]
     print(
         f"{len(records)} commands: {min(ratios):.2f} to {max(ratios):.2f}, median "
-        f"{statistics.median(ratios):.2f} (`regress.json`). Those above 1, or with "
-        "another answer:\n"
+        f"{statistics.median(ratios):.2f} (`regress.json`). Those above 1, or "
+        "worse:\n"
     )
     print(table(names, [row(record) for record in shown]))
     print(*("\n" + text for text in apart), sep="\n")
