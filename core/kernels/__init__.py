@@ -4,8 +4,9 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
 
 - A call of a `Kernel` runs as plain Python at first, and counts the rounds of its loops
   (`interpreted.py`). After `WARM_ROUNDS` in a process (150,000, all calls together) it loads what
-  numba compiled; after `COLD_ROUNDS` a byte of code it compiles, where there is nothing to load. A
-  call that comes to that starts again, with its arrays as they were. So tests of compiled code, and
+  numba compiled; after `COLD_ROUNDS` a byte of code it compiles, where there is nothing to load;
+  after `LONG_ROUNDS` it leaves a note, by which the next process compiles. A call that comes to
+  that starts again, with its arrays as they were. So tests of compiled code, and
   timings, begin with `compile_always()` or call `Kernel.compiled`. A round takes about 0.35 us.
 - Interpreted, a kernel has views of its arrays (`memoryview`), which are two to three times as
   fast: what it does with `a[i, j]`, `len(a)` and `a.shape` alone stays so. A row `a[i]`, `a[:] = 0`

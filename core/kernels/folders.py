@@ -18,6 +18,9 @@ Target = tuple[str, str, str]
 OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
 
+LONG = "interpreted-long"
+"""Folder of empty files, named like kernels, in a folder of kernels."""
+
 BASELINES = {
     "x86_64": (
         "x86-64-v3",
@@ -72,6 +75,21 @@ def known_files(places: tuple[Path, ...]) -> frozenset[str]:
     """Names of the kernels that have files, until the cache writes another."""
     files = (file for folder in places for file in folder.glob("*/*.nbc"))
     return frozenset(file.name.rsplit(".", 2)[0] for file in files)
+
+
+def note_long(function: Callable[..., Any]) -> None:
+    """Note for later runs, if that can be, that a kernel was interpreted for long."""
+    for folder in folders():
+        with suppress(OSError):
+            (folder / LONG).mkdir(parents=True, exist_ok=True)
+            (folder / LONG / name_of(function)).touch()
+            return
+
+
+@cache
+def known_long(places: tuple[Path, ...]) -> frozenset[str]:
+    """Names of the kernels that earlier runs interpreted for long."""
+    return frozenset(path.name for folder in places for path in (folder / LONG).glob("*"))
 
 
 def writable() -> Path | None:

@@ -2,7 +2,8 @@
 
 A kernel is plain Python at first: numba takes longer to load than most small problems take to
 solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
-ones do; the result is the same. Where it is not compiled yet more rounds are allowed.
+ones do; the result is the same. Where it is not compiled yet more rounds are allowed, once: what
+was interpreted for long is compiled when the next process needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import has_files
+from dnnp.core.kernels.folders import folders, has_files, known_long, name_of, note_long
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +28,9 @@ WARM_ROUNDS = 150_000
 
 COLD_ROUNDS = 300
 """Rounds after which to compile, for each byte of Python's code: a quarter of what it takes."""
+
+LONG_ROUNDS = 200_000
+"""Rounds in one process after which the next one compiles: about a tenth of a second."""
 
 _waiting: list[Callable[[], None]] = []
 """To be told when something is compiled, once numba is there."""
@@ -51,6 +55,7 @@ def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
     _Allowance.patience = patience
     _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
     _Allowance.gone.clear()
+    known_long.cache_clear()
 
 
 def compile_always(always: bool = True) -> None:
@@ -141,8 +146,19 @@ class Kernel:
         return not (self._kept and has_files(self.py_func))
 
     def is_cold(self) -> bool:
-        """Tell whether it has no file for this machine, so that compiling takes seconds."""
-        return self.is_new() or self.dispatcher._cache.is_empty()
+        """Tell whether it would rather not be called: compiling takes seconds, and is not due."""
+        return not self.is_due() and (self.is_new() or self.dispatcher._cache.is_empty())
+
+    def is_due(self) -> bool:
+        """Tell whether an earlier run interpreted it for long, so that it is compiled now."""
+        return self._kept and name_of(self.py_func) in known_long(tuple(folders()))
+
+    def note_rounds(self, rounds: int) -> None:
+        """Note rounds that it went interpreted; many of them for later runs too."""
+        before = _Allowance.gone[self]
+        _Allowance.gone.update({self: rounds, None: rounds})
+        if self._kept and before <= LONG_ROUNDS < before + rounds:
+            note_long(self.py_func)
 
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
@@ -200,7 +216,7 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
     gone = _Allowance.gone
     most = _Allowance.warm_rounds - gone[None]
-    if kernel.is_new() or (most <= 0 and kernel.is_cold()):
+    if not kernel.is_due() and (kernel.is_new() or (most <= 0 and kernel.is_cold())):
         most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
     twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
     if twin is None:
@@ -208,9 +224,9 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     try:
         answer, rounds = twin.call(arguments, most)
     except OverrunError:
-        gone.update({kernel: most, None: most})
+        kernel.note_rounds(most)
         return _first_call(kernel, arguments)
-    gone.update({kernel: rounds, None: rounds})
+    kernel.note_rounds(rounds)
     return answer
 
 

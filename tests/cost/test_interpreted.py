@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dnnp.core
-from dnnp.core.kernels.folders import has_files, name_of
+from dnnp.core.kernels.folders import LONG, has_files, name_of
 from dnnp.core.kernels.interpreted import OverrunError, twin_of
 from dnnp.core.kernels.kernel import (
+    LONG_ROUNDS,
     WARM_ROUNDS,
     Kernel,
     compile_always,
     interpret_again,
     interpreted,
+    is_cold,
     kernel,
 )
 
@@ -216,6 +218,44 @@ def test_large_problems_load_at_once_what_is_compiled(fresh: None, monkeypatch: 
     assert len(loaded.dispatcher.signatures) == 1
     assert cold(np.array([3, 4])) == 12
     assert cold._loaded is None
+
+
+def test_what_was_interpreted_for_long_is_compiled_the_next_time(
+    fresh: None, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new"))
+    here, elsewhere = (Kernel(add_up.py_func, kept=True) for _ in range(2))
+    interpret_again(patience=1e6)
+    most = LONG_ROUNDS // 5 - 1  # of five rounds each
+    assert here(nested(), most)[0] == most
+    assert not (tmp_path / "new").exists()
+    assert here(nested(), 2)[0] == 2
+    assert here._loaded is None
+    assert is_cold(here)  # of earlier runs only
+    interpret_again(load_soon=True)
+    assert not is_cold(here)
+    assert not is_cold(elsewhere)  # of the same name
+    assert here(nested(), 2)[0] == 2
+    assert here._loaded is not None
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "copy"))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "new" / LONG).rename(tmp_path / "copy" / LONG)
+    assert elsewhere(nested(), 2)[0] == 2  # as another process does, where that was noted
+    assert elsewhere._loaded is not None
+
+
+@pytest.mark.parametrize("spoiled", ["file", LONG])
+def test_a_note_that_cannot_be_kept_is_none(
+    fresh: None, monkeypatch: Any, tmp_path: Path, spoiled: str
+) -> None:
+    (tmp_path / spoiled).touch()  # where a folder should be
+    folder = tmp_path / "file" if spoiled == "file" else tmp_path
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    made = Kernel(add_up.py_func, kept=True)
+    interpret_again(patience=1e6)
+    assert made(nested(0), 2 * LONG_ROUNDS)[0] == 2 * LONG_ROUNDS
+    assert made._loaded is None
+    assert is_cold(made)
 
 
 def test_what_takes_longer_to_compile_is_interpreted_for_longer() -> None:
