@@ -124,7 +124,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     types = types_of(stream)
     if has_shards(plan):
         sharded = sharded_of(caller, stream, graph, plan, model)
-        parts, model = parts_of_shards(sharded, plan), sharded.made.model
+        parts, model = parts_of_shards(stream, plan, sharded), sharded.made.model
         types |= sharded.made.types
     else:
         parts = parts_of(caller, stream, graph, plan)

@@ -225,9 +225,7 @@ def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -
     """By the schedule of the stream, one sample at a time for latency, or stage by stage."""
     program = program_of_stream(stream, plan, options.samples)
     if program is not None:
-        share = program.transfer_share if program.unit_orders.transfers else None
-        forecast = Forecast(None, program.makespan_s, program.bubble, share)
-        plan = replace(plan, validity="ordered")
+        plan, forecast = replace(plan, validity="ordered"), _forecast(program)
         return _Course(plan, program.stages, forecast, program.owners, program=program)
     if plan.objective == "latency":
         forecast = Forecast(latency_s=plan.value)
@@ -236,23 +234,33 @@ def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -
     return _Course(plan, plan.stages, NO_FORECAST)
 
 
+def _forecast(program: Program) -> Forecast:
+    """Predictions of a schedule."""
+    share = program.transfer_share if program.unit_orders.transfers else None
+    return Forecast(None, program.makespan_s, program.bubble, share)
+
+
 def _shard_course(
     stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions, model: ModelProto
 ) -> _Course:
     """Stages that several devices hold together: the parts of each device."""
-    from dnnp.deployment.shards import sharded_of
+    from dnnp.deployment.shards import program_of_shards, sharded_of
 
     found = sharded_of(options.caller, stream, graph, plan, model)
-    devices = sum({part.device: part.replicas for part in found.parts}.values())
-    options.caller.note(
-        f"{counted(len(plan.stages), 'stage')} run as {counted(len(found.parts), 'part')} on "
-        f"{counted(devices, 'device')}, each in one go"
-    )
     shards = [
         shard if plan.stages[owner].shards > 1 else -1
         for owner, shard in zip(found.owners, found.shards, strict=True)
     ]
-    return _Course(plan, found.parts, NO_FORECAST, found.owners, shards=shards, made=found.made)
+    program = program_of_shards(stream, plan, found, options.samples)
+    devices = len({home for part in found.parts for home in part.homes})
+    options.caller.note(
+        f"{counted(len(plan.stages), 'stage')} run as {counted(len(found.parts), 'part')} on "
+        f"{counted(devices, 'device')}, each in one go"
+    )
+    forecast = NO_FORECAST if program is None else _forecast(program)
+    return _Course(
+        plan, found.parts, forecast, found.owners, program=program, shards=shards, made=found.made
+    )
 
 
 def _weights(

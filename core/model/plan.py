@@ -138,6 +138,15 @@ class Stage:
         return self.replicas * self.shards
 
     @property
+    def homes(self) -> tuple[str, ...]:
+        """Names of its replicas' (first) devices."""
+        kind, _, first = self.device.rpartition("/")
+        if first.isdecimal():
+            return tuple(f"{kind}/{int(first) + j * self.apart}" for j in range(self.replicas))
+        others = (f"{self.device}, replica {j}" for j in range(1, self.replicas))
+        return (self.device, *others)
+
+    @property
     def where(self) -> str:
         """Its devices in words: the first, x replicas, / shards of each of them; or all."""
         if self.shared:

@@ -260,15 +260,6 @@ class Role:
     shard: int = 0
     """Which of the shards of that stage it is, or is a part of."""
 
-    @property
-    def devices(self) -> list[str]:
-        """Names of the devices that share its samples."""
-        kind, _, first = self.stage.device.rpartition("/")
-        if not first.isdecimal():
-            return [self.stage.device]
-        numbers = (int(first) + i * self.stage.apart for i in range(self.stage.replicas))
-        return [f"{kind}/{number}" for number in numbers]
-
 
 @dataclass(frozen=True)
 class Planned:
@@ -388,7 +379,7 @@ def _stage(stage: StageModel, role: Role, planned: Mapping[str, Planned]) -> Rec
         "stage": role.owner,
         "device": mine.device,
         "class": mine.device_class,
-        "devices": role.devices,
+        "devices": list(mine.homes),
         "replicas": mine.replicas,
         **({"shard": role.shard, "shards": mine.apart} if mine.apart > 1 else {}),
         "nodes": len(stage.nodes),

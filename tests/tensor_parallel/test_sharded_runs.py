@@ -187,11 +187,23 @@ def test_what_does_not_know_shards_refuses_them(
     assert len(result.err.splitlines()) == 1
 
 
-def test_schedules_of_blocks_on_several_devices_are_refused(plan: bytes) -> None:
-    scheduled = ok("schedule", "-n", "2", stdin=plan)
-    result = dnnp("run", stdin=scheduled)
-    assert result.status == 2
-    assert "blocks on several devices at once" in result.err
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_schedules_of_blocks_on_several_devices_are_followed(replicas: int, model: Path) -> None:
+    """Replicas of two shards each take the samples in turn."""
+    count = str(2 * replicas)
+    priced = ok("profile", "--tensor-parallel", "2", stdin=ok("import", str(model)))
+    words = ("--tensor-parallel", "2", "--data-parallel", str(replicas))
+    plan = ok("partition", "-k", count, *words, stdin=changed(priced, slow_alone))
+    (stage,) = records(plan, "stage")
+    assert (stage["shards"], stage.get("replicas", 1)) == (2, replicas)
+    ran = ok("run", "--verify", stdin=ok("schedule", "-n", "5", stdin=plan))
+    run = records(ran, "run")[0]
+    assert (run["verified"], run["samples"]) == (True, 5)
+    assert {(e["device"], e["shard"]) for e in run["stages"]} == {
+        ("cpu-core/0", 0),
+        ("cpu-core/1", 1),
+    }
+    assert dnnp("check", stdin=ran).status == 0
 
 
 def test_what_ran_is_shown_and_teaches_nothing(plan: bytes, tmp_path: Path) -> None:

@@ -34,6 +34,20 @@ def program_of_stream(stream: Stream, plan: Plan, samples: int | None) -> Progra
     UsageError
         It is for another number of samples, or holds what cannot run.
     """
+    found = schedule_of_stream(stream, samples)
+    return None if found is None else program_of(*found, plan)
+
+
+def schedule_of_stream(
+    stream: Stream, samples: int | None
+) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """The schedule of a stream and its blocks, if there is one that can be followed.
+
+    Raises
+    ------
+    FormatError, UsageError
+        See `program_of_stream`.
+    """
     if not stream.get("schedule"):
         return None
     (schedule, *others), blocks = stream.get("schedule"), stream.get("block")
@@ -52,7 +66,7 @@ def program_of_stream(stream: Stream, plan: Plan, samples: int | None) -> Progra
             f"-n {samples}, but the schedule is for {count}: run dnnp-schedule -n {samples} first, "
             "or leave -n out"
         )
-    return program_of(schedule, blocks, plan)
+    return schedule, blocks
 
 
 def one_by_one(
@@ -108,21 +122,23 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
     )
     if program is None:
         return Parts(roles)
-    place = {step: position for position, step in enumerate(order)}
+    return Parts(roles, exported_order(program, order))
+
+
+def exported_order(program: Program, order: Sequence[int] | None = None) -> dict[str, Any]:
+    """A program as a manifest has it; `order` is that of exported steps, None: as they stand."""
+    place = {step: position for position, step in enumerate(order or range(len(program.stages)))}
     rows = []
     for row in program.unit_orders.of_nodes()[0]:
-        device = roles[place[row[0].step]].devices[row[0].replica]
+        device = program.stages[row[0].step].homes[row[0].replica]
         jobs = [[place[job.step], job.replica, job.sample] for job in row]
         rows.append({"device": device, "jobs": jobs})
-    return Parts(
-        roles,
-        {
-            "micro_batches": program.count,
-            "makespan_s": program.makespan_s,
-            "bubble": program.bubble,
-            "devices": rows,
-        },
-    )
+    return {
+        "micro_batches": program.count,
+        "makespan_s": program.makespan_s,
+        "bubble": program.bubble,
+        "devices": rows,
+    }
 
 
 def waits_of(graph: NodeGraph, stages: Sequence[Stage]) -> list[set[int]]:

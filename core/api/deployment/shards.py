@@ -17,7 +17,9 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.shards import Share
 from dnnp.core.model.text import counted
-from dnnp.deployment.parts import Parts, in_turn
+from dnnp.core.runtime.pipeline.schedule_orders import Program, program_of
+from dnnp.core.runtime.pipeline.shard_schedule import Piece, schedule_of_pieces
+from dnnp.deployment.parts import Parts, exported_order, in_turn, schedule_of_stream
 from dnnp.formats.export.manifest import Role
 from dnnp.formats.onnx.scope import reads, writes
 from dnnp.formats.onnx.shard_ops import Layout
@@ -42,6 +44,8 @@ class Sharded:
     """Stage of the plan that each of them is part of."""
     shards: tuple[int, ...]
     """Shard of that stage that each of them belongs to, from 0."""
+    depths: tuple[int, ...]
+    """Parts of its stage that come before each of them, on the longest way."""
 
 
 def sharded_of(
@@ -57,16 +61,6 @@ def sharded_of(
         The plan is for training; see `shard_model`, too.
     """
     refuse_training(graph)
-    if any(stage.shared for stage in plan.stages):
-        raise UsageError(
-            f"{stream.name}: the plan has stages that all devices share, which is for planning and "
-            "schedules only"
-        )
-    if stream.get("schedule"):
-        raise UsageError(
-            f"{stream.name}: its schedule has blocks on several devices at once, which ONNX models "
-            "cannot follow; without it (dnnp-partition again) the plan runs"
-        )
     names = [record["name"] for record in stream.get("tensor")]
     place = {node: v for v, node in enumerate(graph.node_ids.tolist())}
     stages = []
@@ -93,14 +87,36 @@ def sharded_of(
     return _parts(graph, plan, made)
 
 
-def parts_of_shards(sharded: Sharded, plan: Plan) -> Parts:
+def program_of_shards(
+    stream: Stream, plan: Plan, sharded: Sharded, samples: int | None
+) -> Program | None:
+    """Make the program of each device by the schedule of the stream, if there is one.
+
+    Its stages are the parts, its owners the stages of the plan.
+
+    Raises
+    ------
+    FormatError, UsageError
+        See `program_of_stream` and `schedule_of_pieces`.
+    """
+    found = schedule_of_stream(stream, samples)
+    if found is None:
+        return None
+    owned = zip(sharded.owners, sharded.parts, sharded.depths, strict=True)
+    pieces = [Piece(owner, part.homes, depth) for owner, part, depth in owned]
+    program = program_of(*schedule_of_pieces(*found, pieces), replace(plan, stages=sharded.parts))
+    return replace(program, owners=sharded.owners)
+
+
+def parts_of_shards(stream: Stream, plan: Plan, sharded: Sharded) -> Parts:
     """The same for an export."""
     homes = [*zip(sharded.owners, sharded.shards, strict=True)]
     roles = [
         Role(part, home[0], homes.count(home) == 1, home[1])
         for part, home in zip(sharded.parts, homes, strict=True)
     ]
-    return Parts(tuple(roles))
+    program = program_of_shards(stream, plan, sharded, None)
+    return Parts(tuple(roles), None if program is None else exported_order(program))
 
 
 def _shares(graph: Graph, devices: int) -> dict[int, Share]:
@@ -145,7 +161,9 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
     times = np.array(_times(graph, plan, made))
     total = np.bincount(home, weights=times, minlength=len(homes))
     parts, owners, shards = [], [], []
-    for p in in_turn(waits):
+    depth = [0] * len(waits)
+    turn = in_turn(waits)
+    for p in turn:
         at = of_home[p]
         owner, shard = homes[at]
         held = np.flatnonzero(part == p)
@@ -155,7 +173,10 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
         parts.append(_part(plan.stages[owner], nodes, shard, share, alone=alone))
         owners.append(owner)
         shards.append(shard)
-    return Sharded(made, tuple(parts), tuple(owners), tuple(shards))
+        own = (q for q in waits[p] if homes[of_home[q]][0] == owner)
+        depth[p] = max((depth[q] + 1 for q in own), default=0)
+    depths = tuple(depth[p] for p in turn)
+    return Sharded(made, tuple(parts), tuple(owners), tuple(shards), depths)
 
 
 def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tuple[int, int]]]:
@@ -189,13 +210,11 @@ def _part(stage: Stage, nodes: tuple[int, ...], shard: int, share: float, *, alo
     """A part of a stage on one of the devices of each replica; `share` of the compute there."""
     kind, _, first = stage.device.rpartition("/")
     device = f"{kind}/{int(first) + shard}"
-    apart, compute = stage.shards, stage.compute_s * share
+    part = replace(stage, device=device, nodes=nodes, shards=1, apart=stage.shards, shared=False)
     if alone:
-        return replace(stage, device=device, nodes=nodes, shards=1, apart=apart)
-    return replace(
-        stage, device=device, nodes=nodes, shards=1, apart=apart,
-        load_s=compute / stage.replicas, compute_s=compute,
-    )  # fmt: skip
+        return part
+    compute = stage.compute_s * share
+    return replace(part, load_s=compute / stage.replicas, compute_s=compute)
 
 
 def _times(graph: Graph, plan: Plan, made: ShardedModel) -> list[float]:

@@ -87,32 +87,23 @@ def homes_of(
         There is no such GPU.
     """
     rules = config.targets
-    replicas: dict[str, Stage] = {}
-    for stage in stages:
-        replicas.setdefault(stage.device, stage)
-    targets: list[Target] = []
+    targets: dict[str, Target] = {}
     used: dict[str, None] = {}
-    for device, stage in replicas.items():
-        name, _, number = device.rpartition("/")
-        first = int(number) if number.isdecimal() else 0
-        for j in range(stage.replicas):
-            one, kind = f"{name}/{first + j * stage.apart}", stage.device_class
+    for stage in stages:
+        kind = stage.device_class
+        for one in stage.homes:
             used |= {kind: None, one: None}
-            targets.append(rules.get(one) or rules.get(kind) or Target(config.provider))
+            targets[one] = rules.get(one) or rules.get(kind) or Target(config.provider)
     for name in rules:
         if name not in used:
             raise UsageError(f"--place {name}: the plan does not use it{instead(name, used)}")
     count = sum(stage.replicas for stage in stages)
     what = "stage replica" if count > len(stages) else "stage"
     spots, notices = places(
-        len(targets), config, what if count == len(targets) else "device", targets
+        len(targets), config, what if count == len(targets) else "device", list(targets.values())
     )
-    free = iter(spots)
-    homes = {
-        device: tuple(next(free) for _ in range(stage.replicas))
-        for device, stage in replicas.items()
-    }
-    return [homes[stage.device] for stage in stages], notices
+    place = dict(zip(targets, spots, strict=True))
+    return [tuple(place[one] for one in stage.homes) for stage in stages], notices
 
 
 def copied_outputs(

@@ -92,7 +92,7 @@ class Pipeline:
     @property
     def devices(self) -> int:
         """Devices that the stages run on, replicas included."""
-        return sum({stage.device: stage.replicas for stage in self.stages}.values())
+        return len({home for stage in self.stages for home in stage.homes})
 
     def warmup(self, traffic: Traffic) -> int:
         """Samples of a trace that go before those that are measured."""
@@ -333,7 +333,7 @@ def prepare(
     used = [stage for stage in stages if stage.nodes]
     parts = split_model(made or model, [stage.nodes for stage in used], known)
     count_sessions(used)
-    spread = sum({stage.device: stage.replicas for stage in used}.values())
+    spread = len({home for stage in used for home in stage.homes})
     homes, notices = homes_of(used, config)
     for notice in notices:
         watch.note(notice)

@@ -432,12 +432,8 @@ class _Rehearsal:
 
 def _replica(stage: Stage, device: str) -> int:
     """Number of a device among those of a stage."""
-    first = stage.device.rpartition("/")[2]
-    owner, _, number = device.rpartition("/")
-    if owner == stage.device_class and number.isdecimal() and first.isdecimal():
-        replica = int(number) - int(first)
-        if 0 <= replica < stage.replicas:
-            return replica
+    if device in stage.homes:
+        return stage.homes.index(device)
     raise FormatError(f"a pass of the stage on {stage.device} runs on {device}")
 
 

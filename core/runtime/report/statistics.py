@@ -90,13 +90,13 @@ def timeline(
         Samples of the trace that do not count.
     """
     samples = np.arange(trace.first, trace.done)
-    shared = Counter(stage.device for stage in stages)
+    shared = Counter(home for stage in stages for home in stage.homes)
     numbers: dict[str, int] = {}
     works = []
     for i, (step, stage) in enumerate(zip(steps, stages, strict=True)):
-        names = [_device(stage, j) for j in range(stage.replicas)]
-        if orders is None and shared[stage.device] > 1:
-            names = [f"{name}, {step.name}" for name in names]
+        names = list(stage.homes)
+        if orders is None:
+            names = [f"{name}, {step.name}" if shared[name] > 1 else name for name in names]
         tracks = np.array([numbers.setdefault(name, len(numbers)) for name in names])
         replicas = samples % stage.replicas if orders is None else _replicas(orders, i, samples)
         works.append(Work(step.name, tracks[replicas], trace.start_ns[i], trace.end_ns[i]))
@@ -113,14 +113,6 @@ def timeline(
         first=trace.first,
         warmup=warmup,
     )
-
-
-def _device(stage: Stage, replica: int) -> str:
-    """The device of a replica."""
-    kind, _, number = stage.device.rpartition("/")
-    if not number.isdecimal():
-        return stage.device if stage.replicas == 1 else f"{stage.device}, replica {replica}"
-    return f"{kind}/{int(number) + replica * stage.apart}"
 
 
 def _replicas(

@@ -1,0 +1,217 @@
+"""Plans with stages that all devices share, run and exported: shapes M, NN and K."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import dnnp as api
+from dnnp.core.runtime.pipeline.prepare import Pipeline
+from support import shared_models
+from support.run import SAMPLES, dnnp, interrupted_at_terminal
+from support.workers import children
+
+COUNT = 6
+NAMES = ("M", "NN", "K")
+Record = dict[str, Any]
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed"
+)
+
+
+def ok(name: str, *words: str | Path, stdin: bytes = b"") -> bytes:
+    """Output of a command that succeeds."""
+    result = dnnp(name, *words, stdin=stdin)
+    assert result.status == 0, result.err
+    return result.out
+
+
+def records(stream: bytes, kind: str) -> list[Record]:
+    return [r for r in map(json.loads, stream.splitlines()) if r["type"] == kind]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A plan of each shape."""
+    folder = tmp_path_factory.mktemp("shared")
+    found = {}
+    for name in NAMES:
+        stream = shared_models.priced(shared_models.build(name, folder / f"{name}.onnx"))
+        found[name] = ok("partition", "-k", "4", "--shared-stages", "2", stdin=stream)
+    return found
+
+
+@pytest.fixture(scope="module")
+def scheduled(plans: dict[str, bytes]) -> dict[str, bytes]:
+    """The plans with schedules."""
+    found = {}
+    for name, plan in plans.items():
+        result = dnnp("schedule", "-n", str(COUNT), stdin=plan)
+        assert f"shape {name} on 4 devices" in result.err
+        found[name] = result.out
+    return found
+
+
+def blocks_of(stream: bytes) -> dict[str, list[tuple[int, int]]]:
+    """Stage and micro-batch of the blocks of each device, by start."""
+    (schedule,) = records(stream, "schedule")
+    found: dict[str, list[tuple[int, int]]] = {}
+    for block in sorted(records(stream, "block"), key=lambda b: b["start_s"]):
+        row = schedule["passes"][block["pass"]]
+        for unit in row["homes"][block["micro_batch"] % len(row["homes"])]:
+            name = schedule["units"][unit]["name"]
+            found.setdefault(name, []).append((row["stage"], block["micro_batch"]))
+    return found
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("name", NAMES)
+def test_verified_by_its_schedule(name: str, workers: str, scheduled: dict[str, bytes]) -> None:
+    words = ("--verify", "--warmup", "1", "--workers", workers)
+    result = dnnp("run", *words, stdin=scheduled[name])
+    assert result.status == 0, result.err
+    assert "run whole on each device" not in result.err
+    run = result.one("run")
+    assert run["verified"]
+    assert run["max_rel_error"] < 1e-5
+    assert (run["samples"], "makespan_predicted_s" in run) == (COUNT, True)
+    shared = {s["id"] for s in records(scheduled[name], "stage") if s.get("shared")}
+    homes = {(e["stage"], e["device"], e["shard"]) for e in run["stages"] if e["stage"] in shared}
+    assert homes == {(s, f"slow/{d}", d) for s in shared for d in range(4)}
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+def test_without_a_schedule_samples_follow_each_other(plans: dict[str, bytes]) -> None:
+    result = dnnp("run", "--verify", "-n", "8", "--warmup", "1", stdin=plans["NN"])
+    assert result.status == 0, result.err
+    assert "on 4 devices, each in one go" in result.err
+    assert result.one("run")["verified"]
+
+
+def test_devices_keep_the_order_of_their_blocks(
+    scheduled: dict[str, bytes], tmp_path: Path
+) -> None:
+    """And none starts one before all have ended what it waits for."""
+    path = tmp_path / "trace.json"
+    ran = ok("run", "--warmup", "1", "--trace", path, stdin=scheduled["K"])
+    owner = [entry["stage"] for entry in records(ran, "run")[0]["stages"]]
+    events = json.loads(path.read_text())["traceEvents"]
+    track = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    works = [e for e in events if e["ph"] == "X" and e["tid"] in track]
+    begun: dict[str, list[tuple[int, int]]] = {}
+    spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in sorted(works, key=lambda e: float(e["ts"])):
+        block = owner[int(event["name"].split()[1])], int(event["args"]["sample"])
+        begun.setdefault(track[event["tid"]], []).append(block)
+        spans.setdefault(block, []).append((event["ts"], event["ts"] + event["dur"]))
+    wanted = blocks_of(scheduled["K"])
+    assert {device: [key for key, _ in groupby(row)] for device, row in begun.items()} == wanted
+    for (stage, sample), times in spans.items():
+        for before in (0, 2) if stage == 4 else ():
+            last = max(end for _, end in spans[before, sample])
+            assert min(start for start, _ in times) >= last
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exported_stages_follow_it_too(
+    name: str, scheduled: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    ok("export", "--to", "stages", "-o", folder, stdin=scheduled[name])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    stages = manifest["stages"]
+    rows = {
+        row["device"]: [
+            key for key, _ in groupby((stages[j[0]]["stage"], j[2]) for j in row["jobs"])
+        ]
+        for row in manifest["schedule"]["devices"]
+    }
+    assert rows == blocks_of(scheduled[name])
+    for row in manifest["schedule"]["devices"]:
+        assert all(row["device"] in stages[step]["devices"] for step, _, _ in row["jobs"])
+    path = records(scheduled[name], "header")[0]["source"]["path"]
+    whole = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    feeds = {
+        value.name: rng.integers(0, shared_models.WORDS, value.shape)
+        if "int64" in value.type
+        else rng.standard_normal(value.shape).astype(np.float32)
+        for value in whole.get_inputs()
+    }
+    got = api.load_stages(folder).run(feeds)
+    np.testing.assert_allclose(got["y"], whole.run(["y"], feeds)[0], rtol=1e-4, atol=1e-5)
+
+
+def changed(stream: bytes, change: Callable[[Record], None]) -> bytes:
+    found = [json.loads(line) for line in stream.splitlines()]
+    for record in found:
+        change(record)
+    return b"".join(json.dumps(record).encode() + b"\n" for record in found)
+
+
+def test_a_block_on_some_of_the_devices_is_refused(scheduled: dict[str, bytes]) -> None:
+    def fewer(record: Record) -> None:
+        for row in record.get("passes", ()):
+            row["homes"] = [home[:2] for home in row["homes"]]
+        if record["type"] == "block":
+            record["units"] = record["units"][:2]
+
+    result = dnnp("run", stdin=changed(scheduled["M"], fewer))
+    assert result.status == 3
+    assert "does not run on all devices of its stage" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_worker_that_is_killed_is_replaced(
+    plans: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = ok("schedule", "-n", "400", stdin=plans["M"])
+    run, timers = Pipeline.run, list[threading.Timer]()
+
+    def kill() -> None:
+        os.kill(children()[2], signal.SIGKILL)
+
+    def killing(*given: Any) -> Any:
+        timers.append(threading.Timer(0.1, kill))
+        timers[-1].start()
+        return run(*given)
+
+    monkeypatch.setattr(Pipeline, "run", killing)
+    words = ("--workers", "process", "--retries", "3", "--verify", "--warmup", "1")
+    result = dnnp("run", *words, stdin=stream)
+    timers[0].join()
+    assert result.status == 0, result.err
+    record = result.one("run")
+    assert record["verified"]
+    assert len(record["restarts"]) == 1
+    assert not children()
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_ctrl_c_ends_it(workers: str, plans: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "plan.dnnp"
+    path.write_bytes(ok("schedule", "-n", "20000", "--method", "tessel", stdin=plans["M"]))
+    result = interrupted_at_terminal("run", "--workers", workers, path, after=SAMPLES)
+    assert result.status == 130, result.err
+    assert "Traceback" not in result.err
+    assert not children()
+
+
+@needs_ray
+def test_on_ray(scheduled: dict[str, bytes]) -> None:
+    words = ("--engine", "ray", "--verify", "--warmup", "1")
+    result = dnnp("run", *words, stdin=scheduled["M"])
+    assert result.status == 0, result.err
+    assert result.one("run")["verified"]
