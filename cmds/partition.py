@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.cmds.shell.arguments import Listed
+from dnnp.cmds.shell.arguments import Counts, Listed
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
+from dnnp.cmds.shell.overwrite import outputs_of
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.errors import UsageError
 from dnnp.options.split import SplitOptions
+from dnnp.options.table import Options, option
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, split its graph, write the stream with the plan."""
     from dnnp.splitting import split_stream
+    from dnnp.sweeping import sweep_stream
 
-    for option in ("eval", "sequence", "priorities", "policy"):
-        if getattr(args, option) == "-" and args.stream == "-":
-            raise UsageError(f"--{option} and the stream cannot both be standard input")
+    several = isinstance(args.k, tuple)
+    for name in ("eval", "sequence", "priorities", "policy"):
+        if getattr(args, name) == "-" and args.stream == "-":
+            raise UsageError(f"--{name} and the stream cannot both be standard input")
+        if getattr(args, name) == "-" and several:
+            raise UsageError(f"--{name} - is standard input: -k would read it several times")
     if args.sequence == "-" and {"slice", "greedy"} <= set(args.method.split(",")):
         raise UsageError("--sequence - is standard input: slice and greedy cannot both read it")
     if [args.stream, *(args.train_on or ())].count("-") > 1:
@@ -27,16 +33,34 @@ def run(args: argparse.Namespace, context: Context) -> int:
         from dnnp.samples.papers.ties import published_split
 
         args.ties = published_split
+    counts = dict(zip(args.k, outputs_of(args), strict=True)) if several else {}
+    args.k = None if several else args.k
     options = options_of(SplitOptions, args, context)
     stream = context.read(args.stream)
+    if several:
+        for k, planned in sweep_stream(stream, counts, options):
+            context.output = counts[k]
+            context.write(planned)
+        return 0
     with context.interruptible():
         split_stream(stream, options)
         context.write(stream)
     return 0
 
 
+class Numbers(Options):
+    """Option of numbers of devices, of which Python takes one."""
+
+    # fmt: off
+    k: Counts | None = option(
+        least=0, metavar="N[,...]", group="devices", page=True,
+        help="N identical devices of the priced class; 2,4,8 or 2..64: each of these numbers, its "
+        "plan in the file that -o names with {k} in it")
+    # fmt: on
+
+
 COMMAND = Command(
-    "dnnp-partition", "split a graph into pipeline stages", run, SplitOptions, Listed,
+    "dnnp-partition", "split a graph into pipeline stages", run, Numbers, SplitOptions, Listed,
     methods={"methods for throughput and gpipe": SPLITS, "methods for latency": LATENCY},
     examples=(
         "dnnp-partition -k 4 --memory 16G priced.jsonl -o plan.jsonl",

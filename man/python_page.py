@@ -14,8 +14,8 @@ from dnnp.options.split import BoundOptions, ScheduleOptions, SplitOptions
 from dnnp.options.table import Options
 
 FUNCTIONS = (
-    "load", "generate", "coarsen", "profile", "split", "bound", "schedule", "check", "export",
-    "run", "view", "load_stages",
+    "load", "generate", "coarsen", "profile", "split", "sweep", "bound", "schedule", "check",
+    "export", "run", "view", "load_stages",
 )  # fmt: skip
 """In the order in which they are used."""
 

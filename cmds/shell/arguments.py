@@ -131,6 +131,29 @@ def _whole(text: str, row: Option) -> int:
     return value
 
 
+Counts = int | tuple[int, ...]
+"""A number, or several in ascending order."""
+
+MOST_COUNTS = 1_000
+
+
+def _counts(text: str, row: Option) -> Counts:
+    """One number; or several: a list, with ranges such as 2..64."""
+    if "," not in text and ".." not in text:
+        return _whole(text, row)
+    found = set[int]()
+    for part in text.split(","):
+        first, several, last = part.partition("..")
+        low = _whole(first, row)
+        high = _whole(last, row) if several else low
+        if low > high:
+            raise argparse.ArgumentTypeError(f"'{part}' holds no number")
+        if high - low >= MOST_COUNTS - len(found):
+            raise argparse.ArgumentTypeError(f"'{text}' holds more than {MOST_COUNTS} numbers")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
 def _number(text: str, row: Option) -> float:
     most = MOST if row.most is None else row.most
     limit = "1e9" if most == MOST else f"{most:g}"
@@ -146,7 +169,7 @@ def _number(text: str, row: Option) -> float:
 
 
 READERS: dict[str, Callable[[str, Option], Any]] = {
-    "bool": _truth, "int": _whole, "float": _number,
+    "bool": _truth, "int": _whole, "float": _number, "Counts": _counts,
 }  # fmt: skip
 """First type of a row -> what reads it."""
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from dnnp.cmds.shell.arguments import add_options, rows_of
 from dnnp.cmds.shell.context import Context, reason_of
-from dnnp.cmds.shell.overwrite import check_output, declare
+from dnnp.cmds.shell.overwrite import check_output, declare, outputs_of
 from dnnp.cmds.shell.parser import Parser
 from dnnp.core.model.errors import (
     DnnpError,
@@ -250,7 +250,8 @@ class Command:
             raise UsageError("nothing on standard input: give a stream file or a pipe")
         declare(parser, args, context.outputs, in_place=self._writes_stream)
         if self._writes_file and args.output != "-":
-            check_output(args.output)
+            for path in outputs_of(args):
+                check_output(path)
         return args
 
     def _perform(self, args: argparse.Namespace, context: Context) -> int:

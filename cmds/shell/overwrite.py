@@ -93,9 +93,25 @@ def declare(
                 outputs.spare_entries(path, names[dest])
 
 
+def outputs_of(args: argparse.Namespace) -> list[str]:
+    """The files that `-o` names: one for each number of devices, if `-k` gives several.
+
+    Raises
+    ------
+    UsageError
+        There are several, and the name does not tell them apart.
+    """
+    output, counts = getattr(args, "output", "-"), getattr(args, "k", None)
+    if not isinstance(counts, tuple):
+        return [output]
+    if "{k}" not in output:
+        raise UsageError("-k gives several plans: -o must name a file with {k}, as plan-{k}.dnnp")
+    return [output.replace("{k}", str(k)) for k in counts]
+
+
 def _paths(args: argparse.Namespace, dest: str) -> list[str]:
     """The files that an option names."""
-    value: Any = getattr(args, dest, None)
+    value: Any = outputs_of(args) if dest == "output" else getattr(args, dest, None)
     values = value if isinstance(value, list) else [value]
     return [path for path in values if isinstance(path, str) and path not in ("", "-")]
 

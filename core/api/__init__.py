@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dnnp.scheduling import schedule
     from dnnp.splitting import split
     from dnnp.stage_loading import Stages, load_stages
+    from dnnp.sweeping import sweep
     from dnnp.viewing import view
 
 _ERRORS = (
@@ -71,6 +72,7 @@ _HOMES = {
     "run": "dnnp.running",
     "schedule": "dnnp.scheduling",
     "split": "dnnp.splitting",
+    "sweep": "dnnp.sweeping",
     "view": "dnnp.viewing",
     **dict.fromkeys(_ERRORS, "dnnp.core.model.errors"),
 }
@@ -80,7 +82,7 @@ __all__ = [
     "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GateError", "Graph",
     "InfeasibleError", "InputFileError", "LimitError", "Stages", "Standing", "UnavailableError",
     "UsageError", "VerificationError", "bound", "check", "coarsen", "export", "generate", "load",
-    "load_stages", "profile", "run", "schedule", "split", "view",
+    "load_stages", "profile", "run", "schedule", "split", "sweep", "view",
 ]  # fmt: skip
 
 

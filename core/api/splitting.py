@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dnnp.callbacks import Caller
@@ -14,6 +15,7 @@ from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.core.split.checks import method_asked, resolved
+from dnnp.core.split.curve import Curve
 from dnnp.formats.graph import digest_of
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, plan_spread, unknown_words
@@ -68,12 +70,17 @@ def add_plan(
     problem: SplitProblem,
     options: SplitOptions,
     given: tuple[bytes, str] | None = None,
+    search: Callable[[SplitOptions], Found] | None = None,
 ) -> None:
-    """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name."""
+    """Split a graph, and put the plan into the stream.
+
+    `given`: a split in a file, and its name. `search`: finds a plan by one method for one of
+    several numbers of devices, of which the report names it.
+    """
     if options.parallel:
         plan, effort = _parallel(stream, problem, options), None
     elif given is None:
-        plan, effort = try_methods(options, lambda one: _found(problem, one))
+        plan, effort = try_methods(options, search or (lambda one: found_by(problem, one)))
     else:
         from dnnp.plans.given_split import given_plan
 
@@ -94,15 +101,18 @@ def add_plan(
     stream.records["stage"] = stages
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    _report(options.caller, replace(plan, status=record["status"]), problem, record)
+    lead = f"k = {plan.k}: " if search else ""
+    _report(options.caller, replace(plan, status=record["status"]), problem, record, lead)
+    if search:
+        return
     if stream.header.get("measured", {}).get("disturbed"):
         options.caller.note("its costs were measured beside other processes: they may be too high")
     if given is None and not options.parallel:
         name_faster_replicas(problem, plan, options)
-    _advise(stream, record, options.caller)
+    advise(stream, record, options.caller)
 
 
-def _advise(stream: Stream, plan: Record, caller: Caller) -> None:
+def advise(stream: Stream, plan: Record, caller: Caller) -> None:
     """Say what would make known what the costs of a plan leave out, where that is a tenth."""
     unknown = plan.get("unknown", {"time": 0.0, "sizes": 0})
     if unknown["sizes"]:
@@ -150,12 +160,11 @@ def _cut_short(caller: Caller, plan: Plan) -> bool:
     return caller.interrupted and plan.status == "feasible"
 
 
-def _found(problem: SplitProblem, options: SplitOptions) -> Found:
-    """Find a split by the one method that is asked for."""
+def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None = None) -> Found:
+    """Find a split by the one method that is asked for; `curve`: from other numbers of devices."""
     effort = options.effort or little_effort(*_method(problem, options), problem.units.g)
-    return Found(
-        _found_plan(problem, options, effort), None if effort == options.effort else effort
-    )
+    plan = _found_plan(problem, options, effort, curve)
+    return Found(plan, None if effort == options.effort else effort)
 
 
 def _method(problem: SplitProblem, options: SplitOptions) -> tuple[Method, str]:
@@ -167,9 +176,12 @@ def _method(problem: SplitProblem, options: SplitOptions) -> tuple[Method, str]:
     return SPLITS[name], kind
 
 
-def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | None) -> Plan:
+def _found_plan(
+    problem: SplitProblem, options: SplitOptions, effort: float | None, curve: Curve | None
+) -> Plan:
     """Find a split by the method that is asked for."""
     asked = _asked(options, problem)
+    asked = asked if curve is None else curve.asked(problem, asked)
     run = run_of(
         options.caller,
         seed=options.seed or 0,
@@ -182,8 +194,9 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
     )
     if options.allow_replicas:
         return _fastest_way(problem, asked, run, options.caller)
-    find = _for_latency if options.objective == "latency" else _for_throughput
-    return find(problem, asked, run, options)
+    if options.objective == "latency":
+        return _for_latency(problem, asked, run, options)
+    return _for_throughput(problem, asked, run, options, curve)
 
 
 def _fastest_way(problem: SplitProblem, asked: Request, run: Run, caller: Caller) -> Plan:
@@ -193,13 +206,17 @@ def _fastest_way(problem: SplitProblem, asked: Request, run: Run, caller: Caller
         return fastest_plan(problem, asked, shown, digest, caller)
 
 
-def _for_throughput(problem: SplitProblem, asked: Request, run: Run, options: SplitOptions) -> Plan:
+def _for_throughput(
+    problem: SplitProblem, asked: Request, run: Run, options: SplitOptions, curve: Curve | None
+) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
     from dnnp.core.split.auto import solve
 
     caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve(problem.searched, asked, shown)
+    if curve is not None:
+        curve.take(problem, found)
     return make_plan(
         problem,
         problem.own(found.blocks),
@@ -285,8 +302,13 @@ def _order_files(
     return sequence, priorities
 
 
-def _report(caller: Caller, plan: Plan, problem: SplitProblem, record: Record) -> None:
-    """One line about what was found; `record` of the plan, with what is known of its costs."""
+def _report(
+    caller: Caller, plan: Plan, problem: SplitProblem, record: Record, lead: str = ""
+) -> None:
+    """One line about what was found; `record` of the plan, with what is known of its costs.
+
+    `lead`: begins the line where it is one of many, for other numbers of devices.
+    """
     units, in_seconds = problem.units.g, problem.graph.in_seconds
     stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
     if used > len(plan.own):
@@ -294,7 +316,7 @@ def _report(caller: Caller, plan: Plan, problem: SplitProblem, record: Record) -
     shared = len(plan.stages) - len(plan.own)
     if shared:
         stages += f" and {shared} shared by all {plan.k}"
-    if plan.hybrid is None and plan.k > max(used, units):
+    if plan.hybrid is None and plan.k > max(used, units) and not lead:
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         caller.note(f"k = {plan.k}, but there {there}: {stages}")
     what = OBJECTIVES[plan.objective]
@@ -307,7 +329,7 @@ def _report(caller: Caller, plan: Plan, problem: SplitProblem, record: Record) -
         proven = status_words(plan)
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     rough = unknown_words(record)
-    caller.note(f"{found}, {proven}, {plan.validity}{rough}{interrupted}")
+    caller.note(f"{lead}{found}, {proven}, {plan.validity}{rough}{interrupted}")
     if plan.status == "infeasible":
         caller.warn(
             f"the split is infeasible: a device needs {shown_bytes(plan.excess_bytes)} more than "

@@ -89,7 +89,7 @@ class SplitProblem:
         if not self.links:
             return self
         devices = at_best_links(self.devices, self.links, self.options)
-        return self._variant(replace(self, devices=devices, links=()))
+        return self.sharing(replace(self, devices=devices, links=()))
 
     @cached_property
     def searched(self) -> SplitProblem:
@@ -98,7 +98,7 @@ class SplitProblem:
             return self
         devices = tuple(replace(d, memory_bytes=math.inf) for d in self.devices)
         options = replace(self.options, memory_mode="hard")
-        return self._variant(replace(self, devices=devices, options=options))
+        return self.sharing(replace(self, devices=devices, options=options))
 
     def own(self, blocks: Sequence[Block]) -> list[Block]:
         """The same blocks, on the devices of this problem: by class, whatever else they state."""
@@ -142,17 +142,17 @@ class SplitProblem:
 
     def with_options(self, options: CostOptions) -> SplitProblem:
         """The same graph and devices under other options."""
-        return self._variant(replace(self, options=options))
+        return self.sharing(replace(self, options=options))
 
     def with_devices(self, *devices: DeviceClass) -> SplitProblem:
         """The same graph and options on other devices."""
-        return self._variant(replace(self, devices=devices))
+        return self.sharing(replace(self, devices=devices))
 
     @cached_property
     def _derived(self) -> _Derived:
         return _Derived(self.graph, self.units)
 
-    def _variant(self, other: SplitProblem) -> SplitProblem:
+    def sharing(self, other: SplitProblem) -> SplitProblem:
         """`other`, a problem of the same graph and units, with what is derived from these."""
         other.__dict__["_derived"] = self._derived
         return other

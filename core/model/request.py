@@ -133,6 +133,19 @@ class Evolution:
 
 
 @dataclass(frozen=True)
+class Solution:
+    """A split, and what was proven about it."""
+
+    blocks: list[Block]
+    bound: float = 0.0
+    """No split of the validity asked for has a smaller objective."""
+    method: str = ""
+    """What made it; empty: the method that was asked."""
+    planned_by: str = ""
+    """As in `Plan`: `classes` where it knew the best link of each class only."""
+
+
+@dataclass(frozen=True)
 class Request:
     """Options of methods; each heeds what concerns it."""
 
@@ -160,16 +173,7 @@ class Request:
     """Relative gap up to which `auto` need not close it."""
     least_peak: bool = False
     """Order the nodes of a stage for a small peak even where memory does not bind."""
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A split, and what was proven about it."""
-
-    blocks: list[Block]
-    bound: float = 0.0
-    """No split of the validity asked for has a smaller objective."""
-    method: str = ""
-    """What made it; empty: the method that was asked."""
-    planned_by: str = ""
-    """As in `Plan`: `classes` where it knew the best link of each class only."""
+    known: Solution = Solution([])
+    """A split that fits, perhaps on some of the devices, and a bound; no blocks: no split."""
+    near: float = 0.0
+    """Where the optimum is expected; 0: nobody knows."""

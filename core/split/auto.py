@@ -52,6 +52,9 @@ STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
 """Efforts of the exact search, each followed by windows of these widths around the best split if
 that is not proven. A better incumbent makes the next effort go further."""
 
+NEAR_EFFORT = 0.1
+"""Effort of the exact search where the optimum is expected somewhere, of the effort asked for."""
+
 CLOSING_UNITS = 300
 """Units up to which a small gap is closed all the same: it mostly takes a moment."""
 
@@ -106,7 +109,17 @@ def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
         from dnnp.core.split.hierarchy import hierarchy_split
 
         return Solution(*hierarchy_split(problem, run))
-    return replace(_ordered(problem, asked, simple_bound(problem), run), method="")
+    floor = simple_bound(problem)
+    if asked.near:
+        from dnnp.core.split.exact import search_ideals
+
+        part = run.begin("ideals", 0.0, SLICED).scaled(NEAR_EFFORT)
+        value, low = problem.value(asked.known.blocks), max(floor, asked.known.bound)
+        found = search_ideals(problem, asked, value, low, part, asked.near)
+        if found.bound >= found.value * (1 - ROUNDING):
+            return Solution(found.blocks or asked.known.blocks, found.bound)
+    # What is known is kept beside, and changes no step: so the answer is no worse than without it.
+    return replace(_ordered(problem, asked, floor, run), method="")
 
 
 def start(problem: SplitProblem, asked: Request, run: Run) -> tuple[list[Block] | None, str]:
@@ -341,9 +354,14 @@ def solve(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     asked = replace(asked, validity=validity)
     if not problem.graph.n:
         return Solution([], 0.0, asked.method)
-    floor = simple_bound(problem)
+    known = asked.known
+    floor = max(simple_bound(problem), known.bound)
     kept: Kept[list[Block]] = Kept()
     run = kept.told_by(run)
+    if known.blocks:
+        run.keep(known.blocks, problem.value(known.blocks), known.method)
+        if kept.value <= floor * (1 + ROUNDING):
+            return replace(known, bound=floor)
     run.stands(bound=floor)
 
     def instead() -> Solution | None:

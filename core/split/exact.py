@@ -55,16 +55,18 @@ def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
 
 
 def search_ideals(
-    problem: SplitProblem, asked: Request, value: float, floor: float, run: Run
+    problem: SplitProblem, asked: Request, value: float, floor: float, run: Run, near: float = 0.0
 ) -> IdealResult:
     """Search the order ideals for a split below `value`; `floor` is a bound that is known.
+
+    `near`: where the optimum is expected; 0: nobody knows.
 
     Raises
     ------
     InfeasibleError
         It is proven that no ordered split fits.
     """
-    found = ideal_search(problem, incumbent=value, floor=floor, run=run)
+    found = ideal_search(problem, incumbent=value, floor=floor, near=near, run=run)
     if found.blocks is not None:
         run.keep(found.blocks, found.value, "exact")
     bound = max(found.bound, floor)

@@ -25,13 +25,21 @@ from dnnp.options.split import DeviceOptions, SplitOptions
 from dnnp.pricing.costs import ensure_costs
 
 
-def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
-    """Collect what is split: the graph, priced if it is not, the devices and the cost model."""
+def problem_of(
+    stream: Stream, options: SplitOptions, like: SplitProblem | None = None
+) -> SplitProblem:
+    """Collect what is split: the graph, priced if it is not, the devices and the cost model.
+
+    `like`: a problem of the same stream, which has read the graph already.
+    """
     caller = options.caller
     with caller.held():
-        ensure_costs(stream, caller, reprice=options.reprice)
-        graph = graph_of(stream)
-        units = units_of(stream, graph)
+        if like is None:
+            ensure_costs(stream, caller, reprice=options.reprice)
+            graph = graph_of(stream)
+            units = units_of(stream, graph)
+        else:
+            graph, units = like.graph, like.units
         devices, links = devices_of(stream, options)
         if options.objective == "latency":
             cost = latency_options(options, graph, devices, links)
@@ -40,6 +48,7 @@ def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
         problem = SplitProblem(graph, units, devices, cost, links)
+        problem = problem if like is None else like.sharing(problem)
         if options.objective != "latency":
             check_options(problem)
             check_links(problem)

@@ -53,6 +53,9 @@ CLOSE, CLOSE_PLAIN = 0.003, 0.015
 the plain kernel, whose splits are seldom far above the optimum."""
 NEAR = 0.002
 """Relative width between a bound and an undecided target from which that one is tried again."""
+BEYOND = 0.015
+"""By how much the next target is above one where the optimum was expected and is not; then twice
+as much."""
 CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
 MAX_STATES = 40_000_000
@@ -80,7 +83,12 @@ class _OutError(Exception):
 
 
 def ideal_search(
-    problem: SplitProblem, *, incumbent: float = np.inf, floor: float = 0.0, run: Run = PLAIN
+    problem: SplitProblem,
+    *,
+    incumbent: float = np.inf,
+    floor: float = 0.0,
+    near: float = 0.0,
+    run: Run = PLAIN,
 ) -> IdealResult:
     """Find an ordered split below `incumbent`, or prove that there is none.
 
@@ -90,6 +98,8 @@ def ideal_search(
         Objective of the best split known.
     floor
         A proven bound.
+    near
+        Where the optimum is expected: it begins there, without small budgets; 0: nobody knows.
     run
         Its effort scales the number of blocks that may be walked, of which its share is taken.
         What there is is returned once it is to stop.
@@ -100,6 +110,7 @@ def ideal_search(
         run = run.without_bounds()
     for items in problem.item_choices:
         choice = _Choice(problem, items, incumbent, floor, run)
+        choice.near = near
         choice.search()
         if choice.blocks is not None:
             best, incumbent = choice.blocks, choice.value
@@ -164,7 +175,7 @@ class _Choice:
         self.value, self.bound, self.floor = incumbent, floor, floor
         self.blocks: list[Block] | None = None
         self.ideals = self.walked = 0
-        self.low, self.refused = floor, False
+        self.low, self.refused, self.near = floor, False, 0.0
 
     def search(self) -> None:
         """Search until optimal or out of budget; leaves value, bound and blocks."""
@@ -254,8 +265,14 @@ class _Choice:
         unknown, halve, plain = np.inf, False, self.kernel is decide_plain
         close = CLOSE_PLAIN if plain else CLOSE
         allowed = FIRST_BLOCKS_PLAIN if plain else FIRST_BLOCKS
+        near, self.near = self.near, 0.0
+        further = BEYOND
+        if near:
+            allowed, close = self.left, np.inf
         while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
-            if high == np.inf and unknown == np.inf:
+            if low < near < high:
+                goal = near
+            elif high == np.inf and unknown == np.inf:
                 goal = guess
             elif unknown < np.inf or (halve and high - low > close * high):
                 goal = low + (min(high, unknown) - low) / 2
@@ -271,8 +288,9 @@ class _Choice:
                     unknown, allowed = 2 * goal - low, MANY_BLOCKS * allowed
             elif found:
                 high = min(goal, self._take(arrays, found, vary), LARGEST)
-                unknown, halve = np.inf, True
+                unknown, halve, near = np.inf, True, 0.0
             else:
+                near, further = near * (1 + further), 1.3 * further
                 low = max(above, float(np.nextafter(goal, np.inf)))
                 self.low = low
                 self.run.stands(bound=min(low, high) if self.whole else 0.0)

@@ -1,5 +1,5 @@
 # fish completion for dnnp-partition
-complete -c dnnp-partition -s k -x -d 'N identical devices of the priced class'
+complete -c dnnp-partition -s k -x -d 'N identical devices of the priced class; 2,4,8 or 2..64: each of these numbers, its plan in the file that -o names with {k} in it'
 complete -c dnnp-partition -l cpus -x -d 'L CPUs beside them'
 complete -c dnnp-partition -l memory -x -d 'capacity of a device, such as 16G or 16GiB; fast: its on-chip memory'
 complete -c dnnp-partition -l bandwidth -x -d 'bandwidth of a device\'s link, such as 12G'
