@@ -94,13 +94,11 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
     if plan.hybrid is None:
         placement = placement_of_plan(graph, units, plan, explicit=explicit)
     else:
-        if explicit:
-            raise UsageError("parallel plans have transfers within blocks: no --transfers")
         from dnnp.core.cost.problem import SplitProblem
         from dnnp.core.parallel.problem import placement_of_hybrid
 
         placement = placement_of_hybrid(
-            SplitProblem(graph, units, plan.devices, plan.options), plan
+            SplitProblem(graph, units, plan.devices, plan.options), plan, explicit=explicit
         )
     mode = options.transfers if explicit else "none"
     digest = plan_digest(stream.get("plan")[0], stream.get("stage"))

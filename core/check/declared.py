@@ -248,10 +248,8 @@ def check_declared(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     for bound in records.get("bound", ()):
         found.add("bound", "bound", beyond(BOUND, bound))
         found.add("bound", "bound", beyond_certificate(bound.get("certificate")))
-    parallel = any("parallel" in plan for plan in plans)
-    passes = {**_PASS, "kind": _PASS["kind"][:3]} if parallel else _PASS
     for schedule in records.get("schedule", ()):
-        found.add("schedule", "schedule", beyond({**SCHEDULE, "passes": passes}, schedule))
+        found.add("schedule", "schedule", beyond(SCHEDULE, schedule))
         late = [plan for plan in plans if plan["objective"] == "latency"]
         found.add("schedule", "schedule", [("digest", None)] * len(late), " of a plan for latency")
     for number, block in enumerate(records.get("block", ())):

@@ -402,8 +402,11 @@ class _Pass(NamedTuple):
     held_bytes: float
 
 
-def placement_of_hybrid(given: SplitProblem, plan: Plan) -> Placement:
+def placement_of_hybrid(given: SplitProblem, plan: Plan, *, explicit: bool = False) -> Placement:
     """The blocks of one micro-batch of a parallel plan.
+
+    With `explicit`, what moves from stage to stage is `Wait.transfer_s`, else part of the blocks;
+    what the devices of a stage exchange for it is part of them in any case.
 
     Raises
     ------
@@ -420,7 +423,9 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan) -> Placement:
     stage_of = np.empty(graph.n, dtype=np.int64)
     for s, stage in enumerate(plan.stages):
         stage_of[[position[n] for n in stage.nodes]] = s
-    passes = [p for s in range(len(plan.stages)) for p in _passes(given, plan, s, stage_of)]
+    passes = [
+        p for s in range(len(plan.stages)) for p in _passes(given, plan, s, stage_of, explicit)
+    ]
     number = {(p.stage, p.backward): i for i, p in enumerate(passes)}
     part = np.array(
         [number[s, bool(b)] for s, b in zip(stage_of.tolist(), graph.backward, strict=True)],
@@ -436,6 +441,7 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan) -> Placement:
         ahead = number.get((one.stage, False))
         if one.backward and ahead is not None:
             waits[i].add(ahead)
+    carried = _carried(given, plan, part) if explicit else {}
     units, homes = _units(plan, passes)
     blocks = tuple(
         PlacedBlock(
@@ -444,7 +450,7 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan) -> Placement:
             homes[p.stage],
             p.time_s,
             p.held_bytes,
-            tuple(Wait(j) for j in sorted(waits[i])),
+            tuple(Wait(j, 0.0, carried.get((j, i), 0.0)) for j in sorted(waits[i])),
             p.stage,
         )
         for i, p in enumerate(passes)
@@ -452,7 +458,22 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan) -> Placement:
     return Placement("plan", units, blocks)
 
 
-def _passes(given: SplitProblem, plan: Plan, s: int, stage_of: Ints) -> list[_Pass]:
+def _carried(given: SplitProblem, plan: Plan, part: Ints) -> dict[tuple[int, int], float]:
+    """Time that what one pass makes and another reads takes to a device; `part`: i64[n], passes."""
+    graph, count = given.graph, int(part.max(initial=0)) + 1
+    (device,) = plan.devices
+    tensor = np.repeat(np.arange(graph.m), np.diff(graph.use_ptr))
+    read = distinct(tensor * count + part[graph.use_idx])
+    read = read[graph.producer[read // count] >= 0]
+    time = transfer_times(graph, device)
+    carried: dict[tuple[int, int], float] = {}
+    for t, reader in zip((read // count).tolist(), (read % count).tolist(), strict=True):
+        pair = int(part[graph.producer[t]]), reader
+        carried[pair] = carried.get(pair, 0.0) + float(time[t])
+    return carried
+
+
+def _passes(given: SplitProblem, plan: Plan, s: int, stage_of: Ints, explicit: bool) -> list[_Pass]:
     """The passes of a stage that do anything; together they take what the stage takes."""
     graph, stage = given.graph, plan.stages[s]
     (device,) = plan.devices
@@ -461,9 +482,11 @@ def _passes(given: SplitProblem, plan: Plan, s: int, stage_of: Ints) -> list[_Pa
     mine = stage_of == s
     again = np.isin(graph.node_ids, stage.recomputed) & mine
     late = mine & graph.backward
-    moved = [_moved(given, plan, i, mine, backward) for backward in (False, True)]
+    within = [_moved(given, plan, i, mine, backward) for backward in (False, True)]
+    moved = [sum(both) for both in within] if not explicit else [own for _, own in within]
     if not late.any():
-        return [_Pass(s, False, stage.load_s * stage.replicas, 0.0)]
+        time = stage.load_s * stage.replicas - explicit * within[0][0]
+        return [_Pass(s, False, time, 0.0)]
     ahead = mine & ~graph.backward
     forward = float(once[i, ahead].sum()) + moved[0]
     repeated = float((twice[i, again] - once[i, again]).sum())
@@ -472,8 +495,11 @@ def _passes(given: SplitProblem, plan: Plan, s: int, stage_of: Ints) -> list[_Pa
     return [_Pass(s, False, forward, held), _Pass(s, True, behind, -held)]
 
 
-def _moved(given: SplitProblem, plan: Plan, i: int, mine: Bools, backward: bool) -> float:
-    """Time that tensors of one pass take to enter and leave a stage."""
+def _moved(
+    given: SplitProblem, plan: Plan, i: int, mine: Bools, backward: bool
+) -> tuple[float, float]:
+    """Time that tensors of one pass take to enter and leave a stage, and that the devices of the
+    stage take besides to have them as they need them."""
     graph = given.graph
     (device,) = plan.devices
     made = graph.producer >= 0
@@ -490,7 +516,8 @@ def _moved(given: SplitProblem, plan: Plan, i: int, mine: Bools, backward: bool)
     none = np.zeros(graph.m)
     coming, going = (none, none) if shards is None else (shards.in_bytes[i], shards.out_bytes[i])
     enters, goes = kind & ~inside & reads, kind & inside & leaves
-    return float((cost + coming / band)[enters].sum() + (cost + going / band)[goes].sum())
+    crossing = float(cost[enters].sum() + cost[goes].sum())
+    return crossing, float((coming / band)[enters].sum() + (going / band)[goes].sum())
 
 
 def _held(given: SplitProblem, i: int, mine: Bools, again: Bools) -> float:

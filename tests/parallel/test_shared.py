@@ -90,6 +90,27 @@ def test_shapes_of_inference_come_out(name: str, period: int) -> None:
     assert records(result.out, "schedule")[0]["repetend"]["period_s"] == period
 
 
+@pytest.mark.parametrize("how", ["blocking", "non-blocking"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["M", "NN", "K"])
+def test_transfers_are_blocks_of_their_own_where_that_is_asked(
+    name: str, training: bool, how: str
+) -> None:
+    """Those of the shape itself, as its tensors have no size."""
+    words = ("-n", "5", "--transfers", how, "--transfer-time", "0.25")
+    result = dnnp("schedule", *words, stdin=planned(name, training=training, room=200.0))
+    assert result.status == 0, result.err
+    (got,) = records(result.out, "schedule")
+    sides = () if training else ("--inference",)
+    shape = dnnp("schedule", "--shape", name, "--devices", "4", *sides, *words)
+    (wanted,) = records(shape.out, "schedule")
+    assert got["makespan_s"] == pytest.approx(wanted["makespan_s"])
+    kinds = [[row["kind"] for row in one["passes"]] for one in (got, wanted)]
+    assert sorted(kinds[0]) == sorted(kinds[1])
+    check = dnnp("check", stdin=result.out)
+    assert check.status == 0, check.err
+
+
 def test_weights_that_are_read_twice_are_apart_only_where_they_are_shared() -> None:
     stages = records(planned("NN"), "stage")
     table = [s for s in stages if {0, 3} & {*s["nodes"]}]

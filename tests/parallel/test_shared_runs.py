@@ -93,6 +93,23 @@ def test_verified_by_its_schedule(name: str, workers: str, scheduled: dict[str, 
     assert dnnp("check", stdin=result.out).status == 0
 
 
+@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("how", ["blocking", "non-blocking"])
+@pytest.mark.parametrize("name", NAMES)
+def test_transfers_bring_each_device_what_it_reads(
+    name: str, how: str, workers: str, plans: dict[str, bytes]
+) -> None:
+    stream = ok("schedule", "-n", "4", "--transfers", how, stdin=plans[name])
+    passes = records(stream, "schedule")[0]["passes"]
+    moves = [number for number, row in enumerate(passes) if row["kind"] == "transfer"]
+    words = ("--verify", "--warmup", "1", "--workers", workers)
+    run = records(ok("run", *words, stdin=stream), "run")[0]
+    assert run["verified"]
+    assert [one["pass"] for one in run["transfers"]["moves"]] == moves
+    size = 4 * shared_models.WIDTH * shared_models.LENGTH
+    assert {one["bytes"] for one in run["transfers"]["moves"]} == {size}
+
+
 def test_without_a_schedule_samples_follow_each_other(plans: dict[str, bytes]) -> None:
     result = dnnp("run", "--verify", "-n", "8", "--warmup", "1", stdin=plans["NN"])
     assert result.status == 0, result.err

@@ -104,8 +104,14 @@ def program_of_shards(
         return None
     owned = zip(sharded.owners, sharded.parts, sharded.depths, strict=True)
     pieces = [Piece(owner, part.homes, depth) for owner, part, depth in owned]
-    program = program_of(*schedule_of_pieces(*found, pieces), replace(plan, stages=sharded.parts))
-    return replace(program, owners=sharded.owners)
+    made, rows = schedule_of_pieces(*found, pieces)
+    program = program_of(made, rows, replace(plan, stages=sharded.parts))
+    # Records name transfers by their positions in the schedule of the stream.
+    others = [p for p, row in enumerate(found[0]["passes"]) if row["kind"] != "forward"]
+    orders = program.unit_orders
+    moves = (t._replace(number=others[t.number - len(pieces)]) for t in orders.transfers)
+    orders = replace(orders, transfers=tuple(moves))
+    return replace(program, owners=sharded.owners, unit_orders=orders)
 
 
 def parts_of_shards(stream: Stream, plan: Plan, sharded: Sharded) -> Parts:
