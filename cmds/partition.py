@@ -33,18 +33,17 @@ def run(args: argparse.Namespace, context: Context) -> int:
         from dnnp.samples.papers.ties import published_split
 
         args.ties = published_split
-    counts = dict(zip(args.k, outputs_of(args), strict=True)) if several else {}
+    outputs = dict(zip(args.k, outputs_of(args), strict=True)) if several else {}
     args.k = None if several else args.k
     options = options_of(SplitOptions, args, context)
     stream = context.read(args.stream)
-    if several:
-        for k, planned in sweep_stream(stream, counts, options):
-            context.output = counts[k]
-            context.write(planned)
-        return 0
     with context.interruptible():
-        split_stream(stream, options)
-        context.write(stream)
+        for k, planned in sweep_stream(stream, outputs, options):
+            context.output = outputs[k]
+            context.write(planned)
+        if not several:
+            split_stream(stream, options)
+            context.write(stream)
     return 0
 
 

@@ -144,8 +144,7 @@ def _counts(text: str, row: Option) -> Counts:
     found = set[int]()
     for part in text.split(","):
         first, several, last = part.partition("..")
-        low = _whole(first, row)
-        high = _whole(last, row) if several else low
+        low, high = _whole(first, row), _whole(last if several else first, row)
         if low > high:
             raise argparse.ArgumentTypeError(f"'{part}' holds no number")
         if high - low >= MOST_COUNTS - len(found):

@@ -94,13 +94,7 @@ def declare(
 
 
 def outputs_of(args: argparse.Namespace) -> list[str]:
-    """The files that `-o` names: one for each number of devices, if `-k` gives several.
-
-    Raises
-    ------
-    UsageError
-        There are several, and the name does not tell them apart.
-    """
+    """The files that `-o` names: one for each number of devices, if `-k` gives several."""
     output, counts = getattr(args, "output", "-"), getattr(args, "k", None)
     if not isinstance(counts, tuple):
         return [output]

@@ -20,7 +20,7 @@ from dnnp.formats.graph import digest_of
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, plan_spread, unknown_words
 from dnnp.formats.stream import Record, Stream
-from dnnp.options.split import SplitOptions
+from dnnp.options.split import PARALLEL, SplitOptions
 from dnnp.plans.compare_methods import (
     Found,
     fastest_plan,
@@ -72,10 +72,9 @@ def add_plan(
     given: tuple[bytes, str] | None = None,
     search: Callable[[SplitOptions], Found] | None = None,
 ) -> None:
-    """Split a graph, and put the plan into the stream.
+    """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name.
 
-    `given`: a split in a file, and its name. `search`: finds a plan by one method for one of
-    several numbers of devices, of which the report names it.
+    `search`: finds a plan by one method, for one of several numbers of devices.
     """
     if options.parallel:
         plan, effort = _parallel(stream, problem, options), None
@@ -101,8 +100,8 @@ def add_plan(
     stream.records["stage"] = stages
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    lead = f"k = {plan.k}: " if search else ""
-    _report(options.caller, replace(plan, status=record["status"]), problem, record, lead)
+    plan = replace(plan, status=record["status"])
+    _report(options.caller, plan, problem, record, one_of_many=search is not None)
     if search:
         return
     if stream.header.get("measured", {}).get("disturbed"):
@@ -133,31 +132,15 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
     from dnnp.core.parallel.plan import solve_hybrid
 
     caller = options.caller
-    asked = HybridOptions(
-        tensor_parallel=options.tensor_parallel or 1,
-        data_parallel=options.data_parallel or 1,
-        micro_batches=options.micro_batches
-        or stream.header.get("micro_batches", HybridOptions.micro_batches),
-        recompute=options.recompute or HybridOptions.recompute,
-        weight_sync=options.weight_sync or HybridOptions.weight_sync,
-        overlap_sync=options.overlap_sync,
-        shared_stages=options.shared_stages or HybridOptions.shared_stages,
-    )
-    run = run_of(
-        caller,
-        seconds=options.time_limit,
-        units=problem.units.g,
-        in_seconds=stream.in_seconds,
-    )
+    stated = {k: v for k, v in stream.header.items() if k == "micro_batches"}
+    given = {name: getattr(options, name) for name in PARALLEL if getattr(options, name)}
+    asked, units = HybridOptions(**stated | given), problem.units.g
+    run = run_of(caller, seconds=options.time_limit, units=units, in_seconds=stream.in_seconds)
     digest = digest_of(problem.graph, problem.units)
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_hybrid(problem, asked, shown, digest)
-    return replace(found, status="interrupted") if _cut_short(caller, found) else found
-
-
-def _cut_short(caller: Caller, plan: Plan) -> bool:
-    """Tell whether a search was interrupted that might have found more."""
-    return caller.interrupted and plan.status == "feasible"
+    cut_short = caller.interrupted and found.status == "feasible"
+    return replace(found, status="interrupted") if cut_short else found
 
 
 def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None = None) -> Found:
@@ -181,7 +164,8 @@ def _found_plan(
 ) -> Plan:
     """Find a split by the method that is asked for."""
     asked = _asked(options, problem)
-    asked = asked if curve is None else curve.asked(problem, asked)
+    if curve is not None:
+        asked = curve.asked(problem, asked)
     run = run_of(
         options.caller,
         seed=options.seed or 0,
@@ -303,12 +287,10 @@ def _order_files(
 
 
 def _report(
-    caller: Caller, plan: Plan, problem: SplitProblem, record: Record, lead: str = ""
+    caller: Caller, plan: Plan, problem: SplitProblem, record: Record, *, one_of_many: bool
 ) -> None:
-    """One line about what was found; `record` of the plan, with what is known of its costs.
-
-    `lead`: begins the line where it is one of many, for other numbers of devices.
-    """
+    """One line about what was found; `record` of the plan, with what is known of its costs."""
+    lead = f"k = {plan.k}: " if one_of_many else ""
     units, in_seconds = problem.units.g, problem.graph.in_seconds
     stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
     if used > len(plan.own):
@@ -316,7 +298,7 @@ def _report(
     shared = len(plan.stages) - len(plan.own)
     if shared:
         stages += f" and {shared} shared by all {plan.k}"
-    if plan.hybrid is None and plan.k > max(used, units) and not lead:
+    if plan.hybrid is None and plan.k > max(used, units) and not one_of_many:
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         caller.note(f"k = {plan.k}, but there {there}: {stages}")
     what = OBJECTIVES[plan.objective]

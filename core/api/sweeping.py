@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any
@@ -23,16 +24,11 @@ from dnnp.splitting import add_plan, advise, found_by, name_idle_options
 
 
 def sweep(graph: Graph, counts: Iterable[int], **asked: Any) -> Iterator[Graph]:
-    """Split a graph for several numbers of devices, in ascending order; a graph for each.
+    """Split a graph for several numbers of devices; yield a graph for each, in ascending order.
 
     Each is as `split` makes it with `k`, or better: the searches share what they find. `asked`: the
-    other options of `split`. A limit of time is for all. A number of devices that nothing fits is
-    left out, with a warning; for errors see `split`, which come where nothing fits any number.
-
-    Raises
-    ------
-    UsageError
-        Options that are for one plan.
+    other options of `split`. A limit of time is for all. A number that nothing fits is left out,
+    with a warning; where nothing fits any, the error is that of the last. See `split` for errors.
     """
     options = SplitOptions(**asked)
     options.check()
@@ -45,55 +41,45 @@ def sweep(graph: Graph, counts: Iterable[int], **asked: Any) -> Iterator[Graph]:
 def sweep_stream(
     stream: Stream, counts: Iterable[int], options: SplitOptions
 ) -> Iterator[tuple[int, Stream]]:
-    """Split a graph for each of these numbers of devices; the numbers and streams with plans.
+    """Split a graph for several numbers of devices; yield each number and a stream with its plan.
 
-    All problems are stated, and refused, before the first is searched. Once the caller is
-    interrupted, the search at hand is the last. For errors see `sweep`.
+    All are refused before the first is searched, or none. Once the caller is interrupted, the
+    search at hand is the last. For errors see `split_stream`.
     """
-    caller, counts = options.caller, sorted(set(counts))
-    for name in ("eval", "policy", "save_policy"):
-        if getattr(options, name) is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for one number of devices: give -k one")
-    problems: dict[int, SplitProblem] = {}
+    caller, problems = options.caller, dict[int, SplitProblem]()
+    for flag in ("eval", "policy", "save_policy"):
+        if getattr(options, flag) is not None:
+            raise UsageError(f"--{flag.replace('_', '-')} is for one number of devices")
     with caller.interruptible(), caller.held():
         like = None
-        for k in counts:
+        for k in sorted(set(counts)):
             one = options.replaced(k=k, caller=CALLER if problems else caller)
             problems[k] = like = problem_of(stream, one, like)
         name_idle_options(options)
-    return _plans(stream, problems, options)
-
-
-def _plans(
-    stream: Stream, problems: dict[int, SplitProblem], options: SplitOptions
-) -> Iterator[tuple[int, Stream]]:
-    """Search each problem; see `sweep_stream`."""
-    caller, most = options.caller, max(problems)
     began = monotonic() if caller.began is None else caller.began
-    curve = Curve() if _alike(problems[most], options) else None
-    last: Found | None = None
-    planned, error = None, None
+    curve, last, most = Curve(), None, max(problems, default=0)
+    planned: Stream | None = None
+    error: InfeasibleError | LimitError | None = None
     missing = list[int]()
     for done, (k, problem) in enumerate(problems.items()):
         if caller.interrupted and not (last and k == most):
             missing.append(k)
             continue
         one = _timed(options, began, len(problems) - done)
+        curve = curve if _alike(problem, options) else Curve()
+        before = curve.value
+        search: Callable[[SplitOptions], Found] = partial(found_by, problem, curve=curve)
+        if last and k == most and last.plan.value <= before * (1 + CLOSED):
+            search = partial(lambda found, _: found, last)
         made = replace(stream, header=dict(stream.header), records=dict(stream.records))
-        before = curve.value if curve else inf
         try:
             with caller.interruptible():
-                if k < most or last is None or last.plan.value > before * (1 + CLOSED):
-                    found = _search(problem, curve)
-                else:
-                    found = _given(last)
-                add_plan(made, problem, one, search=found)
-                if curve and last is None and k < most and curve.value >= before * (1 - CLOSED):
-                    # If another device was of no use, perhaps no number of them is.
+                add_plan(made, problem, one, search=search)
+                if not last and k < most and before * (1 - CLOSED) <= curve.value < inf:
+                    # One more device was of no use: perhaps no number of them is.
                     ahead = replace(curve)
                     last = found_by(problems[most], _timed(options, began, 2), ahead)
-                    curve.bound = ahead.proven
+                    curve.bound = ahead.found.bound
         except (InfeasibleError, LimitError) as failure:
             caller.warn(f"k = {k}: {failure}")
             error = failure
@@ -105,22 +91,10 @@ def _plans(
         yield k, made
     if planned is not None:
         advise(planned, planned.get("plan")[0], caller)
-        if missing:
-            caller.warn(f"interrupted: no plan for k = {', '.join(map(str, missing))}")
-    elif error is not None:
-        raise error
-    elif missing:
-        raise KeyboardInterrupt
-
-
-def _search(problem: SplitProblem, curve: Curve | None) -> Callable[[SplitOptions], Found]:
-    """Search a problem by one method."""
-    return lambda one: found_by(problem, one, curve)
-
-
-def _given(found: Found) -> Callable[[SplitOptions], Found]:
-    """Take what was found before."""
-    return lambda _: found
+    elif problems:
+        raise error or KeyboardInterrupt
+    if missing:
+        caller.warn(f"interrupted: no plan for k = {', '.join(map(str, missing))}")
 
 
 def _timed(options: SplitOptions, began: float, left: int) -> SplitOptions:
@@ -135,6 +109,5 @@ def _timed(options: SplitOptions, began: float, left: int) -> SplitOptions:
 
 def _alike(problem: SplitProblem, options: SplitOptions) -> bool:
     """Test whether splits and bounds hold for other numbers of devices, and are looked for."""
-    if options.methods != ("auto",) or options.objective == "latency" or options.parallel:
-        return False
-    return not (problem.links or problem.clustered or options.allow_replicas)
+    apart = problem.links or problem.clustered or options.allow_replicas
+    return options.methods == ("auto",) and options.objective != "latency" and not apart

@@ -2,12 +2,9 @@
 
 Let opt(k) be the least objective of the splits of one validity over k like devices, all else being
 equal. A split over k of them is one over k + 1, where one is idle: its blocks, their loads and its
-validity are the same. So opt(k + 1) <= opt(k), and
-
-- a split for k is one for every larger number, with the same objective;
-- a bound for k is one for every smaller number.
-
-Devices are like if they are of one class, without links or clusters, in which their places differ.
+validity are the same. So opt(k + 1) <= opt(k): a split for k is one for every larger number, with
+the same objective, and a bound for k is one for every smaller number. Devices are like if they are
+of one class, without links or clusters, in which their places differ.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from math import inf
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Request, Solution
 
 
@@ -25,18 +21,13 @@ from dnnp.core.model.request import Request, Solution
 class Curve:
     """Knowledge from searches for fewer devices, and a bound from one for more of them."""
 
-    blocks: list[Block] = field(default_factory=list)
-    """The split of the last search; empty: there was none."""
-    method: str = ""
-    value: float = inf
+    found: Solution = field(default_factory=lambda: Solution([]))
+    """The answer of the last search."""
     count: int = 0
     """Accelerators that it was for."""
-    proven: float = 0.0
-    """No split for as many has a smaller objective."""
-    first: tuple[int, float] | None = None
-    """Accelerators of the first search, and its value times their number."""
-    rise: float = 0.0
-    """Of that product with each accelerator more, in the mean."""
+    value: float = inf
+    first: tuple[int, float] = (0, 0.0)
+    """Of the first search the accelerators, and its value times their number."""
     bound: float = 0.0
     """For all numbers that are still to come."""
 
@@ -46,24 +37,20 @@ class Curve:
         The optimum times the number of devices, which is the work where transfers cost nothing, is
         expected to rise with each device as it did so far.
         """
-        known = Solution(problem.searched.own(self.blocks), self.bound, self.method)
-        best = self.proven >= self.value * (1 - ROUNDING)
-        count = max(accelerators(problem), 1)
-        total = self.value * self.count + self.rise * (count - self.count)
-        near = total / count if best else 0.0
+        found, count, near = self.found, max(_accelerators(problem), 1), 0.0
+        known = Solution(problem.searched.own(found.blocks), self.bound, found.method)
+        if found.bound >= self.value * (1 - ROUNDING) and problem.options.objective != "gpipe":
+            total = self.value * self.count
+            rise = (total - self.first[1]) / max(self.count - self.first[0], 1)
+            near = (total + rise * (count - self.count)) / count
         return replace(asked, known=known, near=near)
 
     def take(self, problem: SplitProblem, found: Solution) -> None:
         """Take over what was found for the devices of `problem`."""
-        self.blocks, self.method = found.blocks, found.method
+        self.found, self.count = found, _accelerators(problem)
         self.value = problem.searched.value(found.blocks)
-        self.count = accelerators(problem)
-        first, total = self.first or (self.count, self.value * self.count)
-        self.rise = (self.value * self.count - total) / max(self.count - first, 1)
-        self.first = first, total
-        self.proven = found.bound
+        self.first = self.first if self.first[0] else (self.count, self.value * self.count)
 
 
-def accelerators(problem: SplitProblem) -> int:
-    """Count the accelerators."""
+def _accelerators(problem: SplitProblem) -> int:
     return sum(d.count for d in problem.devices if not d.is_cpu)

@@ -136,11 +136,11 @@ REFUSED = {
     "many": (("-k", "1..2000"), "'1..2000' holds more than 1000 numbers"),
     "a given split": (
         ("--eval", "split.json", "-o", "{k}.st"),
-        "--eval is for one number of devices: give -k one",
+        "--eval is for one number of devices",
     ),
     "a policy": (
         ("--objective", "latency", "--method", "placeto", "--save-policy", "p", "-o", "{k}.st"),
-        "--save-policy is for one number of devices: give -k one",
+        "--save-policy is for one number of devices",
     ),
     "standard input": (
         ("--method", "slice", "--sequence", "-", "small.st", "-o", "{k}.st"),

@@ -24,7 +24,7 @@ _ORDERS = ("order", "sequence", "priorities")
 """Options of which each says what order to cut."""
 
 
-_PARALLEL = (
+PARALLEL = (
     "tensor_parallel", "data_parallel", "micro_batches", "recompute", "weight_sync", "overlap_sync",
     "shared_stages",
 )  # fmt: skip
@@ -290,7 +290,7 @@ class SplitOptions(DeviceOptions):
     @property
     def parallel(self) -> tuple[str, ...]:
         """The options given that ask for a parallel plan, as they are named."""
-        given = [name for name in _PARALLEL if getattr(self, name) not in (None, False)]
+        given = [name for name in PARALLEL if getattr(self, name) not in (None, False)]
         return tuple(f"--{name.replace('_', '-')}" for name in given)
 
     @property

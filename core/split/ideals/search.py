@@ -54,8 +54,7 @@ the plain kernel, whose splits are seldom far above the optimum."""
 NEAR = 0.002
 """Relative width between a bound and an undecided target from which that one is tried again."""
 BEYOND = 0.015
-"""By how much the next target is above one where the optimum was expected and is not; then twice
-as much."""
+"""How much further the next target is than where the optimum was expected; then 1.3 times that."""
 CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
 MAX_STATES = 40_000_000
@@ -83,13 +82,9 @@ class _OutError(Exception):
 
 
 def ideal_search(
-    problem: SplitProblem,
-    *,
-    incumbent: float = np.inf,
-    floor: float = 0.0,
-    near: float = 0.0,
+    problem: SplitProblem, *, incumbent: float = np.inf, floor: float = 0.0, near: float = 0.0,
     run: Run = PLAIN,
-) -> IdealResult:
+) -> IdealResult:  # fmt: skip
     """Find an ordered split below `incumbent`, or prove that there is none.
 
     Parameters
@@ -265,8 +260,7 @@ class _Choice:
         unknown, halve, plain = np.inf, False, self.kernel is decide_plain
         close = CLOSE_PLAIN if plain else CLOSE
         allowed = FIRST_BLOCKS_PLAIN if plain else FIRST_BLOCKS
-        near, self.near = self.near, 0.0
-        further = BEYOND
+        near, self.near, further = self.near, 0.0, BEYOND
         if near:
             allowed, close = self.left, np.inf
         while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
