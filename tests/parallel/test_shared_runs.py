@@ -13,13 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 import dnnp as api
 from dnnp.core.runtime.pipeline.prepare import Pipeline
+from dnnp.deployment.shards import sharded_of
+from dnnp.formats.graph import graph_of
+from dnnp.formats.plan import plan_of
+from dnnp.formats.stream import read_bytes
 from support import shared_models
 from support.run import SAMPLES, dnnp, interrupted_at_terminal
+from support.sharded import Quiet
 from support.workers import children
 
 COUNT = 6
@@ -91,6 +97,23 @@ def test_verified_by_its_schedule(name: str, workers: str, scheduled: dict[str, 
     homes = {(e["stage"], e["device"], e["shard"]) for e in run["stages"] if e["stage"] in shared}
     assert homes == {(s, f"slow/{d}", d) for s in shared for d in range(4)}
     assert dnnp("check", stdin=result.out).status == 0
+
+
+def test_devices_of_a_stage_work_at_the_same_time(plans: dict[str, bytes]) -> None:
+    """What waits for an exchange is no part of what others wait for."""
+    stream = read_bytes(plans["K"])
+    graph = graph_of(stream)
+    plan = plan_of(stream, graph)
+    assert plan is not None
+    caller: Any = Quiet()
+    found = sharded_of(caller, stream, graph, plan, onnx.load(stream.header["source"]["path"]))
+    longest: dict[int, float] = {}
+    for owner, depth, part in zip(found.owners, found.depths, found.parts, strict=True):
+        if plan.stages[owner].shared:
+            longest[depth] = max(longest.get(depth, 0.0), part.compute_s)
+    (shared,) = (stage for stage in plan.stages if stage.shared)
+    assert len(longest) > 4
+    assert sum(longest.values()) < 1.01 * shared.compute_s
 
 
 @pytest.mark.parametrize("workers", ["thread", "process"])

@@ -1,7 +1,8 @@
 """Small transformers whose best plans on four devices have the shapes M, NN and K.
 
 Tables of words, and the layer that joins two branches, take four times as long as a layer, and a
-quarter of that on four devices; layers are hardly faster there.
+quarter of that on four devices; layers are hardly faster there. What is so large stays together,
+unless all devices share it.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ SLOW = {
 """A device on which it pays to share whatever can be shared."""
 
 
-def priced(path: Path) -> bytes:
-    """The stream of a model with such times."""
+def priced(path: Path, layer_s: float = LAYER_S, alone: float = 1.0) -> bytes:
+    """The stream of a model with such times; `alone`: times as long on one device as that."""
     stream = b""
     device = path.with_name("slow.json")
     device.write_text(json.dumps(SLOW))
@@ -85,15 +86,18 @@ def priced(path: Path) -> bytes:
         stream = result.out
     found = [json.loads(line) for line in stream.splitlines()]
     nodes = [record for record in found if record["type"] == "node"]
-    count: dict[str, int] = {}
-    scope = [record["name"].split("/")[1] for record in nodes]
-    for one in scope:
-        count[one] = count.get(one, 0) + 1
-    for one, record in zip(scope, nodes, strict=True):
-        large = one == "large"
-        alone = LAYER_S * (4.0 if large else 1.0) / count[one]
-        record["time_s"] = dict.fromkeys(record["time_s"], alone)
+    parts: list[str] = []
+    for record in nodes:
+        scope = record["name"].split("/")[1]
+        again = record["op"] == "Gather" and scope in parts
+        parts.append(f"{scope} again" if again or scope + " again" in parts else scope)
+    for part, record in zip(parts, nodes, strict=True):
+        large = part.startswith("large")
+        time = layer_s * (4.0 if large else 1.0) / parts.count(part)
+        record["time_s"] = dict.fromkeys(record["time_s"], alone * time)
+        if large:
+            record["color"] = 0
         for entry in record["shards"]:
             share = 1 / entry["devices"] if large else 0.9
-            entry["time_s"] = dict.fromkeys(entry["time_s"], alone * share)
+            entry["time_s"] = dict.fromkeys(entry["time_s"], time * share)
     return b"".join(json.dumps(record).encode() + b"\n" for record in found)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.callbacks import Caller
 from dnnp.core.cost.collectives import collective_time
-from dnnp.core.cost.runnable import cut_tasks
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
@@ -152,10 +152,12 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
     home = np.array([number[task.stage, task.device] for task in made.tasks.values()])
     unit, pairs = _units(made, home.tolist())
     before, after = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
-    # The last of the tasks of a unit tells where it runs, and when.
+    # The last of the tasks of a unit tells where it runs.
     last = np.zeros(max(unit, default=-1) + 1, dtype=np.int64)
     last[unit] = np.arange(len(rows))
-    of_unit = cut_tasks(before, after, home[last], last)
+    level = np.array(_exchanges([homes[h] for h in home[last].tolist()], pairs), dtype=np.int64)
+    key = home[last] * (level.max(initial=0) + 1) + level
+    of_unit = np.unique(key, return_inverse=True)[1].ravel()
     waits: list[set[int]] = [set() for _ in range(int(of_unit.max(initial=-1)) + 1)]
     for a, b in zip(of_unit[before].tolist(), of_unit[after].tolist(), strict=True):
         if a != b:
@@ -183,6 +185,22 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
         depth[p] = max((depth[q] + 1 for q in own), default=0)
     depths = tuple(depth[p] for p in turn)
     return Sharded(made, tuple(parts), tuple(owners), tuple(shards), depths)
+
+
+def _exchanges(homes: Sequence[tuple[int, int]], pairs: Collection[tuple[int, int]]) -> list[int]:
+    """Exchanges within a stage that come before each unit, on the longest way.
+
+    So what devices exchange leaves before any of them begins what waits for the others.
+    `homes`: stage and device of each unit; `pairs`: units that wait for units.
+    """
+    before: dict[int, list[int]] = {u: [] for u in range(len(homes))}
+    for a, b in pairs:
+        if homes[a][0] == homes[b][0]:
+            before[b].append(a)
+    level = [0] * len(homes)
+    for u in TopologicalSorter(before).static_order():
+        level[u] = max((level[a] + (homes[a] != homes[u]) for a in before[u]), default=0)
+    return level
 
 
 def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tuple[int, int]]]:
