@@ -121,14 +121,17 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     graph, plan = _planned(stream)
     refuse_training(graph)
     model, source, digest = open_source(caller, stream, options.model)
-    types = types_of(stream)
+    types, exchanges = types_of(stream), list[dict[str, Any]]()
     if has_shards(plan):
         sharded = sharded_of(caller, stream, graph, plan, model)
         parts, model = parts_of_shards(stream, plan, sharded), sharded.made.model
         types |= sharded.made.types
+        exchanges = [{**e._asdict(), "parts": list(e.parts)} for e in sharded.made.exchanges]
     else:
         parts = parts_of(caller, stream, graph, plan)
     known = about(stream, plan, str(source), digest)
+    if exchanges:
+        known["collectives"] = exchanges
     if parts.schedule is not None:
         known["schedule"] = parts.schedule
     try:

@@ -211,6 +211,16 @@ MANIFEST = {
             "size_bytes": number("size of all of them; absent: unknown", optional=True),
         },
     ),
+    "collectives": records(
+        "what devices of a stage exchange, as nodes of their models; absent: nothing",
+        {
+            "kind": string("all-reduce or all-gather", enum=("all-reduce", "all-gather")),
+            "stage": Field("id", "stage of the plan", required=True),
+            "tensor": string("what it is afterwards"),
+            "parts": many("string", "what each of its devices has before", required=True),
+        },
+        optional=True,
+    ),
     "weights": records("files with external data", WEIGHTS),
     "files": records(
         "other files of the export",

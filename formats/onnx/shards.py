@@ -52,6 +52,17 @@ class Task(NamedTuple):
     """The node whose outputs it puts together."""
 
 
+class Exchange(NamedTuple):
+    """A tensor that devices of a stage put together of what each of them has."""
+
+    kind: str
+    """`all-reduce`, of summands; or `all-gather`, of parts."""
+    stage: int
+    tensor: str
+    parts: tuple[str, ...]
+    """What each device has."""
+
+
 @dataclass(frozen=True, eq=False)
 class ShardedModel:
     """An ordinary model that computes what the source computes."""
@@ -66,6 +77,8 @@ class ShardedModel:
     """Types of the tensors that it has and the source has not."""
     whole: Mapping[int, str]
     """Nodes of the source that all devices run whole, against their layout, and why."""
+    exchanges: tuple[Exchange, ...]
+    """In the order of the stages."""
 
 
 def shard_model(
@@ -134,6 +147,7 @@ class _Rewriting:
         self._cuts: dict[Slice, str] = {}
         self._new: dict[str, TensorType] = {}
         self._whole: dict[int, str] = {}
+        self._exchanges: dict[tuple[int, str], Exchange] = {}
         self._state: dict[str, int] = {}
         """Of the tensors that nodes of the stage at work have made."""
         self._maker: dict[str, int] = {}
@@ -254,6 +268,8 @@ class _Rewriting:
         parts = [self._name(devices, name, have, d) for d in range(devices)]
         whole = self._name(devices, name, WHOLE, j)
         task = Task(i, j, None, self._maker[name])
+        kind = "all-reduce" if have == _SUMMANDS else "all-gather"
+        self._exchanges[i, name] = Exchange(kind, i, name, tuple(parts))
         if have != _SUMMANDS:
             if blocks_of(have) > 1:
                 parts = self._blocks(devices, name, have, parts, task)
@@ -427,7 +443,8 @@ class _Rewriting:
         graph.initializer.extend(t for t in weights if t.name in read)
         graph.initializer.extend(t for name, t in self._weights.items() if name in read)
         slices = {name: part for name, part in self._slices.items() if name in read}
-        return ShardedModel(model, tasks, slices, self._new, self._whole)
+        exchanges = tuple(one for one in self._exchanges.values() if read.issuperset(one.parts))
+        return ShardedModel(model, tasks, slices, self._new, self._whole, exchanges)
 
 
 def _label(state: int) -> str:

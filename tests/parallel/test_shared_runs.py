@@ -181,6 +181,13 @@ def test_exported_stages_follow_it_too(
     assert rows == blocks_of(scheduled[name])
     for row in manifest["schedule"]["devices"]:
         assert all(row["device"] in stages[step]["devices"] for step, _, _ in row["jobs"])
+    joined = {one["stage"] for one in manifest["collectives"]}
+    assert joined == {s["id"] for s in records(scheduled[name], "stage") if s.get("shared")}
+    kinds = {one["kind"] for one in manifest["collectives"]}
+    assert kinds == ({"all-gather", "all-reduce"} if name == "K" else {"all-gather"})
+    made = {one["name"] for stage in stages for one in stage["outputs"]}
+    others = [part for one in manifest["collectives"] for part in one["parts"][1:]]
+    assert name == "K" or made.issuperset(others)
     path = records(scheduled[name], "header")[0]["source"]["path"]
     whole = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
