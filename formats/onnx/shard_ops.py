@@ -81,6 +81,8 @@ class Change(NamedTuple):
     """Inputs that are replaced by integer vectors."""
     once: frozenset[int] = frozenset()
     """Inputs that the first device alone has: they are added to a sum."""
+    rows: bool = False
+    """It takes rows of a table of which each device has some; those of others count as zeros."""
 
 
 def change_of(sight: Sight) -> Change:
@@ -207,12 +209,12 @@ def _gathered(sight: Sight) -> Change:
     """Rows of a table, by its width."""
     if sight.attribute("axis", 0) != 0:
         raise UnfitError("it does not take rows")
-    if sight.reduced:
-        raise UnfitError("its table is cut by rows, which is for planning only")
-    sight.require(((1, WHOLE), len(sight.shape(1)), False))
     if len(sight.shape(0)) != 2:
         raise UnfitError("it does not take rows of a table")
-    return Change()
+    way = sight.require(((1, WHOLE), len(sight.shape(1)), False), ((0, WHOLE), WHOLE, True))
+    if way and sight.opset < 9:
+        raise UnfitError(f"rows of others cannot be zeros with opset {sight.opset}")
+    return Change(rows=way == 1)
 
 
 def _cuts_alike(sight: Sight) -> None:
@@ -313,6 +315,10 @@ _SUMS = (_product, _gemm, _conv, _gathered)
 """Who knows what makes addends."""
 
 
+_ZEROED = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+"""Types of tables whose rows devices take apart."""
+
+
 class Layout(NamedTuple):
     """The layout of a node on the devices of its stage."""
 
@@ -386,6 +392,10 @@ class Facts:
     def change(self, node: onnx.NodeProto, layout: Layout, devices: int) -> Change:
         """Change the node of each device by a layout; raises `UnfitError`."""
         change = change_of(self._sight(node, layout, devices))
+        if change.rows:
+            table = self.stored.get(node.input[0])
+            if table is None or table.data_type not in _ZEROED:
+                raise UnfitError("its rows cannot be zeros")
         for name, state in layout.inputs.items():
             if state != WHOLE and name in self.stored:
                 part = Slice(name, axis_of(state), ((0, 0),))

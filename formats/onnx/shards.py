@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import helper
@@ -233,7 +233,55 @@ class _Rewriting:
             if change is not None and name:
                 state = _SUMMANDS if layout.reduced else layout.outputs[name]
             node.output.append(self._name(devices, name, state, j) if name else "")
-        self._out.add(node, Task(i, j, v))
+        if change is not None and change.rows:
+            self._own_rows(node, source.input, devices, Task(i, j, v))
+        else:
+            self._out.add(node, Task(i, j, v))
+
+    def _own_rows(
+        self, node: onnx.NodeProto, names: Sequence[str], devices: int, task: Task
+    ) -> None:
+        """Take the rows that a device has of a table, and zeros for those of the others.
+
+        What is no row of the table fails on the first device or the last one, as it would.
+        """
+        (count, _), at = self._facts.stored[names[0]].dims, self._facts.shape(names[1]) or ()
+        begin, end = cut(count, devices)[task.device]
+        zero = helper.make_tensor(
+            self._free(f"{node.output[0]}@0"), self._facts.stored[names[0]].data_type, [1], [0]
+        )
+        self._weights[zero.name] = zero
+
+        def made(op: str, *inputs: str, **attributes: Any) -> str:
+            name = self._free(f"{node.output[0]}@{op}")
+            step = helper.make_node(op, inputs, [name], **attributes)
+            self._out.add(step, Task(task.stage, task.device, None))
+            return name
+
+        def below(rows: str, bound: int) -> str:
+            return made("Less", rows, self._vector((bound,)))
+
+        rows = made("Cast", node.input[1], to=onnx.TensorProto.INT64)
+        rows = made("Where", below(rows, 0), made("Add", rows, self._vector((count,))), rows)
+        rows = made("Sub", rows, self._vector((begin,))) if begin else rows
+        others = []
+        if task.device:
+            others.append(below(rows, 0))
+        else:  # no row of any device has such a number: this one says so
+            rows = made("Where", below(rows, 0), self._vector((count,)), rows)
+        if task.device < devices - 1:
+            past = made("Not", below(rows, end - begin))
+            if not task.device:
+                past = made("And", past, below(rows, count))
+            others.append(past)
+        strange = others[0] if len(others) == 1 else made("Or", *others)
+        node.input[1] = made("Where", strange, self._vector((0,)), rows)
+        result = node.output[0]
+        node.output[0] = self._free(f"{result}@rows")
+        self._out.add(node, task)
+        strange = made("Reshape", strange, self._vector((*at, 1)))
+        where = helper.make_node("Where", [strange, zero.name, node.output[0]], [result])
+        self._out.add(where, Task(task.stage, task.device, None))
 
     def _name(self, devices: int, name: str, state: int, j: int) -> str:
         """The name of a tensor, or a part of it, on a device that makes it."""
