@@ -56,7 +56,6 @@ from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Program, Row
 from dnnp.core.solver.slices import Relaxation
-from dnnp.core.bounds.node_cut import FORBIDDEN
 from dnnp.core.split.cuts import Nets
 
 WORD = 63
@@ -528,8 +527,9 @@ def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """
     if not isfinite(known.value):
         return refused("no split is known")
-    from dnnp.core.bounds.claim import whole_of
-    whole = whole_of(problem, known.validity)
+    whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
+    if isinstance(whole, Claim):
+        return whole
     with solver_process() as process:
         search = _CoverSearch(problem.graph, whole, known, Relaxation(process, known.solver, run))
         search.begin(known.blocks or ())
@@ -537,66 +537,45 @@ def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     return search.claim()
 
 
-class _Side(NamedTuple):
-    """The devices of one class: what their stages cost."""
-
-    count: int
-    nets: Nets
-    field: Field
-
-
 class _CoverSearch:
     """Sets that are known, and what was proven with prices."""
 
     def __init__(self, graph: Graph, whole: Whole, known: Known, relaxation: Relaxation) -> None:
-        self.whole, self.n = whole, whole.items.count
+        self.whole, self.k, self.n = whole, whole.stages, whole.items.count
         self.relaxation = relaxation
         self.target = int(known.value / whole.quantum)
         """Quanta: the value of the split that is known."""
+        self.nets = merged(whole.nets(0))[0]
         between = between_of(graph, whole.items, known.validity)
-        self.sides = [self._side(c, between) for c in range(len(whole.devices))]
-        self.sets: dict[tuple[int, bytes], tuple[Bools, float]] = {}
-        """Sets by class and bytes, each with its load in quanta."""
+        pairs = pair_costs(
+            whole.work[0], self.nets, between, enough=float(self.target), run=relaxation.run
+        )
+        self.field = Field(*plain(*field_of(whole.work[0], self.nets, between, pairs)))
+        self.sets: dict[bytes, tuple[Bools, float]] = {}
+        """Sets by their bytes, each with its load in quanta."""
         self.center: Floats | None = None
-        """Smoothed prices, and shares of the classes but the first."""
+        """Smoothed prices."""
         self.proof: tuple[int, dict[str, Any]] = (0, {})
         self.searched = 0
         """Steps of the last search."""
 
-    def _side(self, c: int, between: Between) -> _Side:
-        work = np.where(np.isfinite(self.whole.work[c]), self.whole.work[c], FORBIDDEN)
-        nets = merged(self.whole.nets(c))[0]
-        pairs = pair_costs(
-            work, nets, between, enough=float(self.target), run=self.relaxation.run
-        )
-        field = Field(*plain(*field_of(work, nets, between, pairs)))
-        return _Side(min(self.whole.devices[c].count, self.n), nets, field)
-
     def begin(self, blocks: Sequence[Block]) -> None:
         """Sets to start from: stages that are known, and intervals of an order."""
         label, order = self.whole.items.label, self.whole.items.order
-        names = [d.name for d in self.whole.devices]
-        largest = 0.0
         for block in blocks:
-            c = names.index(block.device.name)
-            some = np.isin(np.arange(self.n), label[block.nodes])
-            self._add(c, some)
-            largest = max(largest, self._load(c, some))
-        if blocks:
-            self.target = min(self.target, int(largest))
-        for c, side in enumerate(self.sides):
-            for first in range(self.n):
-                some = np.zeros(self.n, dtype=np.bool_)
-                best = None
-                for v in order[first:].tolist():
-                    some[v] = True
-                    load = self._load(c, some)
-                    if load < self.target:
-                        best = some.copy()
-                    elif float(side.field.work[some].sum()) >= self.target:
-                        break
-                if best is not None:
-                    self._add(c, best)
+            self._add(np.isin(np.arange(self.n), label[block.nodes]))
+        for first in range(self.n):
+            some = np.zeros(self.n, dtype=np.bool_)
+            best = None
+            for v in order[first:].tolist():
+                some[v] = True
+                load = self._load(some)
+                if load < self.target:
+                    best = some.copy()
+                elif float(self.field.work[some].sum()) >= self.target:
+                    break
+            if best is not None:
+                self._add(best)
 
     def run(self, floor: float) -> None:
         """Raise the target that is proven until it meets one that is not."""
@@ -631,39 +610,31 @@ class _CoverSearch:
     def _decide(self, target: int) -> tuple[bool | None, int]:
         """Tell whether no split has a largest load below a target; None if that is not known.
 
-        False: sets, no more of each class than devices, cover all items in fractions, the largest
-        of them with the load that comes with the answer.
+        False: k sets cover all items in fractions, the largest of them with the load that comes
+        with the answer.
         """
-        used = [(c, some) for (c, _), (some, load) in self.sets.items() if load < target]
-        counts = np.array([side.count for side in self.sides])
+        used = [s for s, load in self.sets.values() if load < target]
         program = Program()
         for _ in range(self.n):
-            program.column(counts.sum() + 1.0, cost=-1.0)
-        for count in counts[1:].tolist():
-            program.column(self.n * (counts.sum() + 1.0), cost=float(count))
-        program.rows = [self._row(c, some) for c, some in used]
+            program.column(self.k + 1.0, cost=-1.0)
+        program.rows = [_row(s) for s in used]
         outcome = self.relaxation.begin(program)
         limit = FIRST_STEPS
         while True:
             if outcome.status != "optimal":
                 return None, target
             prices = np.array(outcome.values)
-            if prices[: self.n].sum() - counts[1:] @ prices[self.n :] <= counts[0] * (1 + MARGIN):
+            if prices.sum() <= self.k * (1 + MARGIN):
                 return False, target
             mean = prices if self.center is None else self.center
             self.center = SMOOTH * prices + (1 - SMOOTH) * mean
-            whole = np.floor(np.maximum(self.center, 0.0) * UNIT).astype(np.int64)
-            rest = int(whole[: self.n].sum()) - 1 - int(counts[1:] @ whole[self.n :])
-            shares = [rest // int(counts[0]), *whole[self.n :].tolist()]
-            new, complete = [], True
-            for c, share in enumerate(shares):
-                found, ended = self._violating(c, whole[: self.n], target, share, limit)
-                new += [(c, some) for some in found]
-                complete &= ended
+            whole = np.floor(np.maximum(self.center, 0.0) * UNIT)
+            least = (int(whole.sum()) - 1) // self.k
+            new, complete = self._violating(whole, target, least, limit)
             if complete and not new:
-                self._prove(target, whole, shares)
+                self._prove(target, whole)
                 return True, target
-            fresh = [(c, some) for c, some in new if self._add(c, some)]
+            fresh = [s for s in new if self._add(s)]
             if self.relaxation.run.stop():
                 return None, target
             if not fresh:
@@ -673,27 +644,26 @@ class _CoverSearch:
                     if limit > MOST_STEPS:
                         return None, target
                 continue
-            outcome = self.relaxation.refine([self._row(c, some) for c, some in fresh])
+            rows = [_row(s) for s in fresh]
+            outcome = self.relaxation.refine(rows)
 
     def _violating(
-        self, c: int, prices: Ints, target: int, least: int, limit: int
+        self, prices: Floats, target: int, least: int, limit: int
     ) -> tuple[list[Bools], bool]:
-        """Sets of a load below the target on class `c` and a price above `least`; whether that is
-        all."""
-        field = self.sides[c].field
-        roots = np.argsort(-prices / np.maximum(field.work, 1.0), kind="stable")
+        """Sets of a load below the target and a price above `least`; whether that is all."""
+        roots = np.argsort(-prices / np.maximum(self.field.work, 1.0), kind="stable")
         found = FoundSets(
             np.zeros((self.n * KEPT, self.n), dtype=np.bool_),
             np.zeros(self.n, dtype=np.int64),
             np.zeros(self.n, dtype=np.bool_),
         )
         halt = np.zeros(1, dtype=np.bool_)
-        price, order = plain(prices.astype(np.float64), roots)
+        price, order = plain(prices, roots)
         aim = Aim(price, float(target), float(least), order)
         threads = search_threads()
 
         def search(thread: int) -> int:
-            return int(best_sets(field, aim, thread, threads, limit, halt, found))
+            return int(best_sets(self.field, aim, thread, threads, limit, halt, found))
 
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(search, thread) for thread in range(threads)]
@@ -703,31 +673,30 @@ class _CoverSearch:
                         job.result(POLL_S)
                     except TimeoutError:
                         halt[0] = self.relaxation.run.stop()
-            self.searched += sum(job.result() for job in jobs)
+            self.searched = sum(job.result() for job in jobs)
         return [some for some in found.sets if some.any()], bool(found.ended.all())
 
-    def _prove(self, target: int, prices: Ints, shares: Sequence[int]) -> None:
+    def _prove(self, target: int, prices: Floats) -> None:
         names = self.whole.names.tolist()
-        listed = [[names[v], int(p)] for v, p in enumerate(prices[: self.n].tolist()) if p > 0]
+        listed = [[names[v], int(p)] for v, p in enumerate(prices.tolist()) if p > 0]
         self.proof = target, {"prices": listed, "searched": self.searched}
 
-    def _add(self, c: int, some: Bools) -> bool:
-        key = c, some.tobytes()
+    def _add(self, some: Bools) -> bool:
+        key = some.tobytes()
         if key in self.sets:
             return False
-        self.sets[key] = some, self._load(c, some)
+        self.sets[key] = some, self._load(some)
         return True
 
-    def _load(self, c: int, some: Bools) -> float:
-        """Load of a set on class `c`, quanta."""
-        nets = self.sides[c].nets
-        inside = np.add.reduceat(some[nets.pins].astype(np.int64), nets.ptr[:-1]) if len(nets.pins) else np.zeros(0)
+    def _load(self, some: Bools) -> float:
+        """Load of a set, quanta."""
+        nets = self.nets
+        inside = np.add.reduceat(some[nets.pins].astype(np.int64), nets.ptr[:-1])
         cut = (inside > 0) & ((inside < np.diff(nets.ptr)) | nets.always)
-        return float(self.sides[c].field.work[some].sum() + nets.cost[cut].sum())
+        return float(self.field.work[some].sum() + nets.cost[cut].sum())
 
-    def _row(self, c: int, some: Bools) -> Row:
-        """The price of a set is at most 1, or the share of its class."""
-        items = np.flatnonzero(some).tolist()
-        if not c:
-            return items, [1.0] * len(items), "<", 1.0
-        return [*items, self.n + c - 1], [1.0] * len(items) + [-1.0], "<", 0.0
+
+def _row(some: Bools) -> Row:
+    """The price of a set is at most 1."""
+    items = np.flatnonzero(some).tolist()
+    return items, [1.0] * len(items), "<", 1.0
