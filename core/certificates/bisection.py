@@ -130,7 +130,7 @@ def halves_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> in
         raise UnprovenError("it is for two devices only")
     if any(work is None for work in exact.work[name]):
         raise UnprovenError("an item runs on no device that is offered")
-    for inside, outside, weight, parts in _cases(exact, field(certificate, "tree", list)):
+    for inside, outside, weight, parts in tree_cases(exact, field(certificate, "tree", list)):
         if weight > parts:
             raise UnprovenError(f"a weight of {short(weight)} is above {short(parts)}")
         if inside & outside:
@@ -141,8 +141,13 @@ def halves_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> in
     return units
 
 
-def _cases(exact: Exact, tree: Sequence[object]) -> Iterator[tuple[int, int, int, int]]:
-    """Leaves of the tree: items that are in, and out, as bit masks, and the two numbers there."""
+def tree_cases(
+    exact: Exact, tree: Sequence[object], *, alone: bool = False
+) -> Iterator[tuple[int, int, int, int]]:
+    """Leaves of the tree: items that are in, and out, as bit masks, and the two numbers there.
+
+    An item comes in with all before it, and goes out with all after it, or `alone`.
+    """
     waiting = [(0, 0)]
     for row in tree:
         numbers = of_kind(row, list, "a row of the tree")
@@ -152,12 +157,10 @@ def _cases(exact: Exact, tree: Sequence[object]) -> Iterator[tuple[int, int, int
         exact.budget.spend(exact.n // WORD + 1)
         if len(numbers) == 1:
             item = exact.named(numbers[0])
-            waiting += [
-                (inside, outside | exact.met(item, True)),
-                (inside | exact.met(item, False), outside),
-            ]
+            after, before = (1 << item if alone else exact.met(item, on) for on in (True, False))
+            waiting += [(inside, outside | after), (inside | before, outside)]
         elif len(numbers) == 2:
-            weight, parts = whole(numbers[0], "a weight"), whole(numbers[1], "its whole", 1)
+            weight, parts = whole(numbers[0], "a weight"), whole(numbers[1], "its whole", 1 - alone)
             yield inside, outside, weight, parts
         else:
             raise UnprovenError("a row of the tree has neither one part nor two")

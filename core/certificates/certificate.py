@@ -13,6 +13,7 @@ from typing import Any
 
 from dnnp.core.certificates.bisection import halves_units
 from dnnp.core.certificates.cover import cover_units
+from dnnp.core.certificates.cover_cut import cover_cut_units
 from dnnp.core.certificates.cuts import (
     cpu_cut_units,
     node_cut_units,
@@ -202,6 +203,7 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "zone-cut": zone_cut_units,
     "same-block": same_block_units,
     "cover": cover_units,
+    "cover-cut": cover_cut_units,
     "halves": halves_units,
     "ideal": lambda exact, _, units: ideal_units(exact, units),
 }

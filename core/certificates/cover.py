@@ -27,10 +27,8 @@ from dnnp.core.certificates.exact import (
     UncheckedError,
     UnprovenError,
     bits,
-    field,
-    rows,
+    prices_of,
     short,
-    whole,
 )
 
 MOST_ITEMS = 250
@@ -40,16 +38,7 @@ MOST_ITEMS = 250
 def cover_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int:
     """`bound`, if no stage with a load below it is worth more than its share of the prices."""
     name = one_class(exact, objectives=("throughput",))
-    prices = [0] * exact.n
-    listed = set()
-    for named, price in rows(field(certificate, "prices", list), 2, "prices"):
-        item = exact.named(named)
-        if item in listed:
-            raise UnprovenError(f"the price of item {exact.names[item]} is listed twice")
-        listed.add(item)
-        prices[item] = whole(price, "a price")
-    if not any(prices):
-        raise UnprovenError("all prices are 0")
+    prices = prices_of(exact, certificate)
     if exact.n > MOST_ITEMS:
         raise UncheckedError(f"more than {MOST_ITEMS} items are too many to search")
     stages = min(exact.devices[name].count, exact.n)

@@ -405,3 +405,18 @@ class Budget:
         self.left -= steps
         if self.left < 0:
             raise UncheckedError(f"it takes more than {self.most} steps to verify")
+
+
+def prices_of(exact: Exact, certificate: Mapping[str, Any]) -> list[int]:
+    """Prices of all items, of which a certificate lists those above 0."""
+    prices = [0] * exact.n
+    listed = set()
+    for named, price in rows(field(certificate, "prices", list), 2, "prices"):
+        item = exact.named(named)
+        if item in listed:
+            raise UnprovenError(f"the price of item {exact.names[item]} is listed twice")
+        listed.add(item)
+        prices[item] = whole(price, "a price")
+    if not any(prices):
+        raise UnprovenError("all prices are 0")
+    return prices

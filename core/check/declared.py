@@ -196,6 +196,7 @@ CERTIFICATES: dict[str, Tree] = {
     "zone-cut": _fields("path span rates joined"),
     "same-block": {**_fields("target scale rows"), **_CUTS},
     "cover": _fields("prices searched"),
+    "cover-cut": {"prices": None, "classes": {"*": _fields("share tree")}},
     "halves": _fields("tree"),
     "ideal": {},
     "links": {},
