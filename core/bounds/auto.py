@@ -142,6 +142,9 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
         small = MANY_AUTO if problem.units.g > MANY else SMALL_AUTO
         steps = FEW_AUTO if count <= FEW else small if problem.units.g <= SMALL * count else AUTO
         steps = tuple(s for s in steps if s.name != "no-dag" or known.validity == "free")
+        if known.validity != "ordered":
+            at = [s.name for s in steps].index("cpu-cut") + 1
+            steps = (*steps[:at], Step("cover-cut"), *steps[at:])
         steps = (Step(LINKED), *steps) if problem.links else steps
     for step in steps:
         if judge.done(step.name):

@@ -38,12 +38,13 @@ from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Program, Row
 from dnnp.core.solver.slices import Relaxation
 
-BITS = 44
-
 MOST_ITEMS = 2_000
 
 DIVISORS = (*range(1, 65), 96, 128, 192, 256, 1024, 1 << 20, 1 << 30)
 """Prices are multiples of one over these numbers."""
+
+NEARLY = 1e-6
+"""What a price lacks of a whole number, by the tolerances of solvers, and is one all the same."""
 
 SMOOTH = 0.3
 """Weight of the newest prices against a mean of the earlier ones, which swing less."""
@@ -85,7 +86,7 @@ def cover_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cl
         return refused("only where transfers add to compute")
     if not any(d.count and not d.is_cpu for d in problem.devices) or not problem.graph.n:
         return refused("only for accelerators")
-    whole = whole_of(problem, known.validity, BITS)
+    whole = whole_of(problem, known.validity)
     if whole.items.count > MOST_ITEMS:
         return refused(f"more than {MOST_ITEMS} items")
     if not np.isfinite(whole.work.min(axis=0)).all():
@@ -203,6 +204,8 @@ class _CoverSearch:
             if fresh:
                 outcome = self.relaxation.refine([self._row(c, some) for c, some in fresh])
                 continue
+            if found and (self.center == now).all():
+                return None  # tolerances of the solver
             self.center = now
             limit *= 1 if found else MORE
 
@@ -226,7 +229,9 @@ class _CoverSearch:
             for v in np.flatnonzero(work < target).tolist():
                 beyond = program.column(most, cost=count)
                 program.row([v, rate, beyond], [1.0, -float(work[v]) / target, -1.0], "<", 0.0)
-        program.rows += [self._row(c, s) for (c, _), (s, load) in self.sets.items() if load < target]
+        program.rows += [
+            self._row(c, s) for (c, _), (s, load) in self.sets.items() if load < target
+        ]
         return program
 
     def _on_cpu(self, c: int, price: Floats, target: int) -> tuple[float, int]:
@@ -250,10 +255,10 @@ class _CoverSearch:
         best, best_ratio = None, -np.inf
         for divisor in DIVISORS:
             scaled = np.maximum(self.center, 0.0) * divisor
-            price = np.floor(scaled[: self.n] * (1 + MARGIN) + MARGIN)
+            price = np.floor(scaled[: self.n] + NEARLY)
             shares = [0] * len(self.counts)
             for place, c in enumerate(self.classes):
-                shares[c] = int(scaled[self.n + place] + 0.5)
+                shares[c] = int(scaled[self.n + place] * (1 + MARGIN) + NEARLY)
             for c in self.cpus:
                 shares[c] = int(self._on_cpu(c, price, target)[0] * (1 + MARGIN) + MARGIN)
             first = self.classes[0]

@@ -45,7 +45,7 @@ ERROR = 2.0**-43
 class Carrier(NamedTuple):
     """Items and nets as the devices of one class pay for them.
 
-    Nodes of its network: the items, two for each net, source, sink.
+    Nodes of its network: the items, two for each net of more than two pins, source, sink.
     """
 
     work: Floats
@@ -61,7 +61,9 @@ class Carrier(NamedTuple):
     loss: Ints
     """i64[n], arcs to the sink."""
     cut: Ints
-    """i64[p], arcs of nets."""
+    """Arcs that carry the cost of a net; one each way for two pins."""
+    paid: Floats
+    """What each of them costs."""
 
     def load(self, some: Bools) -> float:
         """Load of a set."""
@@ -75,17 +77,26 @@ def carrier_of(work: Floats, nets: Nets) -> Carrier:
     """Lay out the network of a class."""
     n, p = len(work), len(nets.cost)
     net = np.repeat(np.arange(p, dtype=np.int64), np.diff(nets.ptr))
-    first, second, source, sink = n + np.arange(p), n + p + np.arange(p), n + 2 * p, n + 2 * p + 1
-    is_open = ~nets.always[net]
+    is_pair = (np.diff(nets.ptr) == 2) & ~nets.always
+    pair, other = np.flatnonzero(is_pair), np.flatnonzero(~is_pair)
+    left, right = nets.pins[nets.ptr[pair]], nets.pins[nets.ptr[pair] + 1]
+    source = n + 2 * len(other)
+    sink = source + 1
+    first = np.zeros(p, dtype=np.int64)
+    first[other] = n + 2 * np.arange(len(other))
+    enters, leaves = ~is_pair[net], ~(is_pair | nets.always)[net]
     parts = (
         (np.full(n, source), np.arange(n), 0.0),
         (np.arange(n), np.full(n, sink), 0.0),
-        (first, np.where(nets.always, sink, second), 0.0),
-        (nets.pins, first[net], inf),
-        (second[net][is_open], nets.pins[is_open], inf),
+        (first[other], np.where(nets.always[other], sink, first[other] + 1), 0.0),
+        (left, right, 0.0),
+        (right, left, 0.0),
+        (nets.pins[enters], first[net][enters], inf),
+        (first[net][leaves] + 1, nets.pins[leaves], inf),
     )
     arcs, capacity, places = lay_out(parts, sink + 1)
-    return Carrier(work, nets, net, arcs, capacity, *plain(*places[:3]))
+    cut, paid = np.concatenate(places[2:5]), nets.cost[np.concatenate([other, pair, pair])]
+    return Carrier(work, nets, net, arcs, capacity, *plain(places[0], places[1], cut, paid))
 
 
 def rate_of(value: float) -> tuple[int, int]:
@@ -129,7 +140,7 @@ class PricedSets:
 
     def search(self, most: int, enough: int) -> bool:
         """Tell whether all was seen: not where `enough` sets were found, or after `most` nodes."""
-        state = np.where(self.of.work <= self.room, OPEN, OUT).astype(np.int8)
+        state = np.where(self.of.work <= self.room, OPEN, OUT)
         self.nodes[0].rate = rate_of(float(self.price.sum()) / max(self.room, 1.0))
         waiting: list[tuple[float, int, Ints]] = []
         self._open(0, state, waiting)
@@ -225,7 +236,7 @@ class PricedSets:
         common = np.minimum(gain, loss)
         capacity = of.capacity.copy()
         capacity[of.gain], capacity[of.loss] = gain - common, loss - common
-        capacity[of.cut] = each * of.nets.cost
+        capacity[of.cut] = each * of.paid
         source = len(of.arcs.ptr) - 3
         max_flow(of.arcs, capacity, np.array([source]), inf)
         return reached(of.arcs, capacity, source)[: len(gain)]

@@ -1,7 +1,7 @@
 """Verify prices of items by minimum cuts: that all devices together hold less than there is.
 
 If no set of items with a load below the bound on a device of class c is worth more than a share
-t(c), the devices hold at most the sum of their shares, which is less than all prices. For each class
+t(c), the devices hold at most the sum of their shares, less than all prices. For each class
 there is a tree of cases. Where it branches, an item is in the set, or out. Where it ends, there are
 whole numbers a and b: for each set S of the case
 
@@ -14,8 +14,9 @@ in whole numbers:
     source -> v (b times its price)   v -> sink (a times its work)
 
 and for a net u -> p (unlimited), p -> q (a times its cost), q -> u (unlimited) over its pins u; p
-is the source where a pin is in, q the sink where one is out, or where the net is always paid. An
-item that the class cannot run, or whose work alone is as much as the bound, is out.
+is the source where a pin is in, q the sink where one is out, or where the net is always paid; a net
+of two pins is an arc each way. An item that the class cannot run, or whose work alone is as much as
+the bound, is out.
 """
 
 from __future__ import annotations
@@ -99,6 +100,11 @@ class _Case:
         ends = always or any(self.outside >> v & 1 for v in pins)
         if has_in and ends:
             return cost
+        if len(pins) == 2 and not has_in and not ends:
+            u, v = pins
+            network.add(u, v, cost)
+            network.add(v, u, cost)
+            return 0
         network.add(SOURCE if has_in else first, SINK if ends else first + 1, cost)
         for v in pins:
             if not (self.inside | self.outside) >> v & 1:

@@ -121,6 +121,18 @@ BOUNDS = by_name(
         "of accelerators, without replicas and with `--comm sum`.",
     ),
     Method(
+        "cover-cut",
+        "the same for splits without order: sets are found by minimum cuts, CPUs by their rates",
+        "dnnp.core.bounds.cover_cut:cover_cut_claim",
+        ANY,
+        ("solver",),
+        share=0.7,
+        more="What a set of groups with a load below a target is worth on an accelerator is found "
+        "by branch and bound over minimum cuts, and on a CPU as a knapsack. Nothing is said of "
+        "order: `auto` tries it for free and convex splits only. Without replicas and with `--comm "
+        "sum`.",
+    ),
+    Method(
         "links",
         "a search over order ideals that knows the links to the stages before and after",
         "dnnp.core.bounds.searches:linked_bound",

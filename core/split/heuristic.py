@@ -81,8 +81,9 @@ def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solutio
 
 
 def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: Run) -> float:
-    """The larger of two bounds by minimum cuts; they hold for splits without order too."""
+    """The largest of bounds by minimum cuts; they hold for splits without order too."""
     from dnnp.core.bounds.claim import Known
+    from dnnp.core.bounds.cover_cut import cover_cut_claim
     from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
 
     unlinked = problem.unlinked
@@ -90,8 +91,11 @@ def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: 
     if asked.validity is None or value <= floor * (1 + ROUNDING) or run.stop():
         return floor
     run.stands("bounding", bound=floor)
-    for argument in (node_cut_claim, cpu_cut_claim):
-        known = Known(asked.validity, blocks, value, floor)
+    ordered = asked.validity == "ordered"
+    for argument in (node_cut_claim, cpu_cut_claim, cover_cut_claim)[: 2 if ordered else 3]:
+        if floor >= value * (1 - ROUNDING):
+            break
+        known = Known(asked.validity, unlinked.own(blocks), value, floor)
         floor = max(floor, min(argument(unlinked, known, run).value, value))
     return floor
 

@@ -84,6 +84,7 @@ SAYS = {
     "zone-cut": "stages that pay at least for minimum cuts do not get to the end of a path",
     "same-block": "inequalities that every split meets, multiplied and added up",
     "cover": "units have prices, and too few stages with smaller loads to pay for all of them",
+    "cover-cut": "units have prices; with smaller loads all devices hold less than there is",
     "ideal": "all order ideals were searched",
     "halves": "a tree of cuts leaves no better split over two devices",
     "links": "not even the best links between the devices allow less",

@@ -14,6 +14,7 @@ import pytest
 
 from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.cover import cover_claim
+from dnnp.core.bounds.cover_cut import cover_cut_claim
 from dnnp.core.bounds.pairs import between_of, pair_costs
 from dnnp.core.bounds.same_block import PARTS, Named, Together, proven, same_block_claim
 from dnnp.core.certificates import cover, exact
@@ -27,7 +28,11 @@ from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
 from support.problems import chain
 
-PRODUCERS = {"same-block": same_block_claim, "cover": cover_claim}
+PRODUCERS = {
+    "same-block": same_block_claim,
+    "cover": cover_claim,
+    "cover-cut": cover_cut_claim,
+}
 VALIDITIES = ("ordered", "convex", "free")
 
 
@@ -232,7 +237,30 @@ def bad_cover(made: Made) -> Iterator[Json]:
                 yield changed(other)
 
 
-BAD = {"same-block": bad_same_block, "cover": bad_cover}
+def bad_cover_cut(made: Made) -> Iterator[Json]:
+    def changed(change) -> Json:
+        record = deepcopy(made.record)
+        change(record["certificate"])
+        return record
+
+    names = [d.name for d in made.case.devices]
+    total = sum(price for _, price in made.certificate["prices"])
+    for name in names:
+        yield changed(lambda c, name=name: c["classes"].pop(name))
+        for value in (-1, 0.5, None, True, total):
+            yield changed(lambda c, n=name, v=value: c["classes"][n].update(share=v))
+        tree = made.certificate["classes"][name]["tree"]
+        for other in ([], [[]], [*tree, tree[-1]], tree[:-1], [[0, 0]], [[UNKNOWN], *tree, *tree]):
+            yield changed(lambda c, n=name, v=other: c["classes"][n].update(tree=v))
+    prices = made.certificate["prices"]
+    for other in ([], [[]], [*prices, prices[0]], [[v, 0] for v, _ in prices], [[UNKNOWN, 1]]):
+        yield changed(lambda c, v=other: c.update(prices=v))
+    for _, price in prices:
+        for value in (-price, float(price), None, True):
+            yield changed(lambda c, v=value: c.update(prices=[[prices[0][0], v]]))
+
+
+BAD = {"same-block": bad_same_block, "cover": bad_cover, "cover-cut": bad_cover_cut}
 
 
 @pytest.mark.parametrize("name", BAD)

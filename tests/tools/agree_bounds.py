@@ -1,6 +1,7 @@
 """Compare every argument for a lower bound with brute force on random graphs.
 
     python tests/tools/agree_bounds.py --count 2000 --seed 0 [--solver highs] [--nodes 8] [--kinds]
+        [--validity free] [--only NAME ...]
 
 Half of the graphs run on one class of accelerators under `sum`, which all arguments know; the
 others are those of every solver's tests: several classes, CPUs, memory, replicas, colours, all
@@ -18,6 +19,7 @@ import math
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -53,10 +55,17 @@ LIMIT_S = 20.0
 """Seconds for one argument; far more than these graphs need."""
 
 
-def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> list[str]:
+def disagreements(
+    seed: int,
+    nodes: int,
+    solver: str,
+    counts: Counter[str],
+    asked: str | None = None,
+    only: Collection[str] = (),
+) -> list[str]:
     """What is wrong with the arguments' claims about one random problem."""
     case = accelerators_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
-    validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
+    validity = asked or VALIDITIES[seed // 2 % len(VALIDITIES)]
     problem = SplitProblem(case.graph, case.units, case.devices, case.options)
     least, blocks = brute_force(case.problem, validity)
     if math.isinf(least):
@@ -69,7 +78,7 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
     wrong = []
     claims = {}
     for name, argument in BOUNDS.items():
-        if not argument.where:
+        if not argument.where or (only and name not in only):
             continue
         try:
             claim = argument.function()(problem, known, PLAIN.within(LIMIT_S))
@@ -84,11 +93,13 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
             wrong.append(f"{name}: failed: {claim.reason}")
         wrong += unverified(problem, validity, name, claim, counts)
     for chain in CHAINS:
-        there = [name for name in chain if claims[name].status == SOLVED]
+        there = [name for name in chain if name in claims and claims[name].status == SOLVED]
         for weaker, stronger in pairwise(there):
             low, high = claims[weaker].value, claims[stronger].value
             if low > max(high, claims["simple"].value) * (1 + CLOSE):
                 wrong.append(f"{weaker}: {low!r} above {stronger}: {high!r}")
+    if only:
+        return wrong
     proof = bound(problem, known)
     counts["auto optimal"] += proof.claim.value >= least * (1 - CLOSE)
     if proof.claim.value > least * (1 + ROUNDING) and not loose:
@@ -183,6 +194,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=7)
     parser.add_argument("--kinds", action="store_true", help="only count what auto proves with")
     parser.add_argument("--solver", choices=("cbc", "highs"), default="cbc")
+    parser.add_argument("--validity", choices=VALIDITIES[1:], help="of all graphs")
+    parser.add_argument("--only", nargs="+", default=(), help="arguments, and not auto")
     args = parser.parse_args()
     counts: Counter[str] = Counter()
     bad = 0
@@ -191,7 +204,7 @@ def main() -> int:
         if args.kinds:
             wrong = random_kind(seed, args.nodes, counts)
         else:
-            wrong = disagreements(seed, args.nodes, args.solver, counts)
+            wrong = disagreements(seed, args.nodes, args.solver, counts, args.validity, args.only)
         bad += bool(wrong)
         for reason in wrong:
             print(f"seed {seed}: {reason}", flush=True)
