@@ -190,7 +190,7 @@ class _CoverSearch:
             now = values[:first]
             mean = now if self.center is None else self.center
             self.center = SMOOTH * now + (1 - SMOOTH) * mean
-            price, shares = self._rounded(target)
+            price, shares = self._rounded(self.center, target)
             found, trees = self._violating(price, shares, target, limit)
             if trees is not None and not found:
                 self._prove(target, price, shares, trees)
@@ -249,12 +249,12 @@ class _CoverSearch:
             room, worth = room - float(work[v]), worth + float(price[v])
         return worth, -1
 
-    def _rounded(self, target: int) -> tuple[Floats, list[int]]:
+    def _rounded(self, center: Floats, target: int) -> tuple[Floats, list[int]]:
         """Whole prices, and shares of all classes: of the divisors the one that proves most."""
-        assert self.center is not None
-        best, best_ratio = None, -np.inf
+        best: tuple[Floats, list[int]] = np.zeros(self.n), [0] * len(self.counts)
+        best_ratio = -np.inf
         for divisor in DIVISORS:
-            scaled = np.maximum(self.center, 0.0) * divisor
+            scaled = np.maximum(center, 0.0) * divisor
             price = np.floor(scaled[: self.n] + NEARLY)
             shares = [0] * len(self.counts)
             for place, c in enumerate(self.classes):
@@ -268,7 +268,6 @@ class _CoverSearch:
             ratio = (shares[first] + 1) / divisor
             if ratio > best_ratio + MARGIN:
                 best, best_ratio = (price, shares), ratio
-        assert best is not None
         return best
 
     def _violating(
