@@ -77,6 +77,8 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
 
         _planned(stream)
         return torch_plan(stream.get("plan")[0], stream.get("stage"), stream.get("node"))
+    if options.to == "torch":
+        return _torch_file(stream, options)
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
     if options.to != "msr-split":
@@ -103,6 +105,55 @@ def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
             "the next stage alone: those between must hand them on"
         )
     return (with_transfers(cells) if transfers else cells).encoded()
+
+
+def _torch_file(stream: Stream, options: ExportOptions) -> bytes:
+    """The plan for training and its schedule as one file of PyTorch."""
+    from dnnp.callbacks import open_source
+    from dnnp.core.training.backward import gradients_of, is_trainable
+    from dnnp.formats.export.torch_file import Trained, entries, torch_file
+    from dnnp.formats.onnx.stages import split_model
+    from dnnp.formats.onnx.value_types import types_of
+    from dnnp.formats.plan import plan_digest
+    from dnnp.formats.stream import read_bytes
+
+    plan, other = _planned(stream)[1], stream
+    if options.schedule is not None:
+        other = read_bytes(options.caller.read_input(options.schedule), options.schedule)
+    if not other.get("schedule"):
+        raise UsageError(f"{other.name}: no schedule to export; run dnnp-schedule first")
+    schedule = other.get("schedule")[0]
+    if (
+        schedule.get("digest", own := plan_digest(stream.get("plan")[0], stream.get("stage")))
+        != own
+    ):
+        raise other.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
+    ahead = [record for record in stream.get("node") if not record.get("backward")]
+    if len(ahead) == len(stream.get("node")):
+        raise UsageError(f"{stream.name}: no graph of training (dnnp-import --training)")
+    ids, types = {record["id"] for record in ahead}, types_of(stream)
+    model, source, digest = open_source(options.caller, stream, options.model)
+    rows = [tuple(node for node in stage.nodes if node in ids) for stage in plan.stages]
+    if not all(rows):
+        raise UsageError(f"{stream.name}: stage {rows.index(())} has no forward pass")
+    stages = split_model(model, rows, types)
+    found = entries(schedule, other.get("block"), stages)
+    width = {entry.stage: len(entry.devices) for entry in found}
+    tensors = stream.get("tensor")
+    with_gradient = {t for row in gradients_of(tensors, ahead).values() for t in row}
+    trained = {r["name"] for r in tensors if r["id"] in with_gradient and is_trainable(r)}
+    return torch_file(
+        model,
+        (str(source), digest),
+        Trained(
+            stages,
+            [width[s] for s in range(len(stages))],
+            tuple(s for s, stage in enumerate(plan.stages) if len(stage.recomputed)),
+            frozenset(trained),
+            found,
+        ),
+        types,
+    )
 
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:

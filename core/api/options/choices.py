@@ -46,7 +46,7 @@ ENGINES = ("local", "ray")
 FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
 """Exports to a folder."""
 TORCH = ("torch-csv", "torch-comms-csv", "torch-plan")
-EXPORTS = (*FOLDERS, "msr-split", *TORCH)
+EXPORTS = (*FOLDERS, "msr-split", *TORCH, "torch")
 VIEWS = {
     "text": (".txt",),
     "svg": (".svg",),

@@ -212,10 +212,14 @@ class ExportOptions(Options):
         "onnx-devices: with stages as device configurations of ONNX; msr-split: the split as "
         "JSON, in the format of the 2020 device-placement paper; torch-csv: the schedule, a row "
         "a rank, for torch.distributed.pipelining; torch-comms-csv: the same with what ranks "
-        "send one another; torch-plan: a row a stage, modules to split before, and degrees")
+        "send one another; torch-plan: a row a stage, modules to split before, and degrees; "
+        "torch: stages and schedule of training as one file of PyTorch")
     model: str | None = option(
         metavar="PATH", page=True,
         help="the ONNX model; if it is not where the stream says")
+    schedule: str | None = option(
+        needs=("--to torch",), metavar="FILE", page=True,
+        help="a stream whose schedule to follow, such as that of a shape (default: the stream's)")
     max_batch_size: int = option(
         0, least=0, most=2_147_483_647, needs=("--to triton",), metavar="N", page=True,
         help="with --to triton: the largest batch; along the first dimension of every tensor, "
