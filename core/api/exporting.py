@@ -117,43 +117,32 @@ def _torch_file(stream: Stream, options: ExportOptions) -> bytes:
     from dnnp.formats.plan import plan_digest
     from dnnp.formats.stream import read_bytes
 
-    plan, other = _planned(stream)[1], stream
+    (graph, plan), other = _planned(stream), stream
     if options.schedule is not None:
         other = read_bytes(options.caller.read_input(options.schedule), options.schedule)
     if not other.get("schedule"):
         raise UsageError(f"{other.name}: no schedule to export; run dnnp-schedule first")
-    schedule = other.get("schedule")[0]
-    if (
-        schedule.get("digest", own := plan_digest(stream.get("plan")[0], stream.get("stage")))
-        != own
-    ):
+    if not graph.backward.any():
+        raise UsageError(f"{stream.name}: no graph of training (dnnp-import --training)")
+    schedule, own = (
+        other.get("schedule")[0],
+        plan_digest(stream.get("plan")[0], stream.get("stage")),
+    )
+    if schedule.get("digest", own) != own:
         raise other.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
     ahead = [record for record in stream.get("node") if not record.get("backward")]
-    if len(ahead) == len(stream.get("node")):
-        raise UsageError(f"{stream.name}: no graph of training (dnnp-import --training)")
-    ids, types = {record["id"] for record in ahead}, types_of(stream)
+    ids, tensors = {record["id"] for record in ahead}, stream.get("tensor")
     model, source, digest = open_source(options.caller, stream, options.model)
     rows = [tuple(node for node in stage.nodes if node in ids) for stage in plan.stages]
     if not all(rows):
         raise UsageError(f"{stream.name}: stage {rows.index(())} has no forward pass")
-    stages = split_model(model, rows, types)
+    stages = split_model(model, rows, types_of(stream))
+    reached = {t for row in gradients_of(tensors, ahead).values() for t in row}
+    trained = {r["name"] for r in tensors if r["id"] in reached and is_trainable(r)}
+    again = tuple(s for s, stage in enumerate(plan.stages) if len(stage.recomputed))
     found = entries(schedule, other.get("block"), stages)
-    width = {entry.stage: len(entry.devices) for entry in found}
-    tensors = stream.get("tensor")
-    with_gradient = {t for row in gradients_of(tensors, ahead).values() for t in row}
-    trained = {r["name"] for r in tensors if r["id"] in with_gradient and is_trainable(r)}
-    return torch_file(
-        model,
-        (str(source), digest),
-        Trained(
-            stages,
-            [width[s] for s in range(len(stages))],
-            tuple(s for s, stage in enumerate(plan.stages) if len(stage.recomputed)),
-            frozenset(trained),
-            found,
-        ),
-        types,
-    )
+    made = Trained(stages, again, frozenset(trained), found)
+    return torch_file(model, (str(source), digest), made, types_of(stream))
 
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
