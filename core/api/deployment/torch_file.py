@@ -2,8 +2,9 @@
 
 The file is `torch_train.py` with a class for each stage, the functions of `torch_ops.py` that these
 call, and the schedule as a list. What several devices run together is laid out anew: the layout is
-the one with the fewest bytes that a device stores, makes and exchanges (`tensor_parallel.layout`),
-of those that suit the attributes of nodes (`formats.onnx.shard_ops`).
+the one with the fewest elements that a device stores, makes and exchanges
+(`core.tensor_parallel.layout`), of those that suit the attributes of nodes
+(`formats.onnx.shard_ops`).
 """
 
 from __future__ import annotations
@@ -447,7 +448,9 @@ def entries(
             if chain[i] == c:
                 number[i] = named.get(one["name"][1:], -1)
     for c in chains:
-        for kind in {"forward", "backward", *(one["kind"] for one in passes)} - {"transfer"}:
+        for kind in dict.fromkeys((*letters, *(one["kind"] for one in passes))):
+            if kind == "transfer":
+                continue
             row = [number[i] for i, p in enumerate(passes) if chain[i] == c and p["kind"] == kind]
             if kind not in letters or sorted(row) != list(range(len(stages))):
                 raise UsageError(
