@@ -215,9 +215,9 @@ class _Writer:
         if domain_of(node.domain) or not given or any(value is None for value in given):
             return False
         ends = [[onnx.ValueInfoProto(name=n) for n in names] for names in (node.input, node.output)]
-        made = ReferenceEvaluator(
+        made: Any = ReferenceEvaluator(
             helper.make_model(
-                helper.make_graph([node], "", *ends),
+                helper.make_graph([node], "", ends[0], ends[1]),
                 opset_imports=[helper.make_opsetid("", self.facts.opset)],
             )
         ).run(None, dict(zip(node.input, given, strict=True)))
@@ -246,9 +246,9 @@ class _Writer:
         leaves = {number[n] for s in self.plan.stages for n in s.outputs if n in number}
         seen = with_blocks(
             [
-                Operator(v.op_type, *(tuple(shapes[x] for x in r) for r in ends),
-                         tuple(stored[x] for x in ends[0]))
-                for v, *ends in zip(nodes, inputs, outputs, strict=True)
+                Operator(v.op_type, tuple(shapes[x] for x in reads_), tuple(shapes[x] for x in made),
+                         tuple(stored[x] for x in reads_))
+                for v, reads_, made in zip(nodes, inputs, outputs, strict=True)
             ],
             inputs, outputs,
         )  # fmt: skip
@@ -265,8 +265,8 @@ class _Writer:
 
         def said(i: int, rule: Rule) -> Layout:
             ends = (inputs[i], rule.inputs), (outputs[i], rule.outputs)
-            states = [dict(zip((names[x] for x in row), to, strict=True)) for row, to in ends]
-            return Layout(*states, rule.reduced)
+            read, made = (dict(zip((names[x] for x in row), to, strict=True)) for row, to in ends)
+            return Layout(read, made, rule.reduced)
 
         def suits(i: int, rule: Rule) -> bool:
             layout = said(i, rule)

@@ -9,7 +9,7 @@ Gradients of what several devices have are added up at the end of a step. `sampl
 be replaced. Parameters are read from the ONNX model.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, var-annotated"
 import argparse
 import hashlib
 import os
