@@ -246,9 +246,9 @@ class _Writer:
         leaves = {number[n] for s in self.plan.stages for n in s.outputs if n in number}
         seen = with_blocks(
             [
-                Operator(v.op_type, tuple(shapes[x] for x in reads_), tuple(shapes[x] for x in made),
-                         tuple(stored[x] for x in reads_))
-                for v, reads_, made in zip(nodes, inputs, outputs, strict=True)
+                Operator(v.op_type, tuple(shapes[x] for x in read), tuple(shapes[x] for x in made),
+                         tuple(stored[x] for x in read))
+                for v, read, made in zip(nodes, inputs, outputs, strict=True)
             ],
             inputs, outputs,
         )  # fmt: skip

@@ -98,7 +98,7 @@ class Stage(nn.Module):
 
 
 # BEGIN
-MODEL, DIGEST, INPUTS, TENSORS, OUTPUTS, PARAMETERS = "", "", {}, {}, (), {}  # type: ignore
+MODEL, DIGEST, INPUTS, TENSORS, OUTPUTS, PARAMETERS = "", "", {}, {}, (), {}
 STAGES: tuple[type[Stage], ...] = ()
 RECOMPUTED: tuple[int, ...] = ()
 SCHEDULE: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
@@ -122,7 +122,7 @@ def loss(outputs):
     return sum(one.square().mean() for one in outputs.values() if one.is_floating_point())
 
 
-GROUPS = {}  # type: ignore
+GROUPS = {}
 
 
 def group_of(devices):
