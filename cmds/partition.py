@@ -38,12 +38,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     options = options_of(SplitOptions, args, context)
     stream = context.read(args.stream)
     with context.interruptible():
-        for k, planned in sweep_stream(stream, outputs, options):
-            context.output = outputs[k]
-            context.write(planned)
         if not several:
             split_stream(stream, options)
             context.write(stream)
+            return 0
+        for k, planned in sweep_stream(stream, outputs, options):
+            context.output = outputs[k]
+            context.write(planned)
     return 0
 
 

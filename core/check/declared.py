@@ -292,7 +292,8 @@ def beyond_certificate(
     """The same of a certificate of some arguments, unless it does not claim to be a proof."""
     if isinstance(certificate, Mapping) and certificate.get("checkable") is not False:
         tree = _fields("argument checkable quantum units")
-        for argument in arguments:
+        stated = certificate.get("argument")
+        for argument in [a for a in arguments if a == stated] or arguments:
             tree |= CERTIFICATES[argument]
         yield from beyond(tree, certificate, "certificate.")
 

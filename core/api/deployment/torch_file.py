@@ -1,9 +1,9 @@
 """A plan for training and its schedule as one file of PyTorch.
 
-The file is `torch_train.py` with a class for each stage, the functions of `torch_ops.py` that these
-call, and the schedule as a list. What several devices run together is laid out anew: the layout is
-the one with the fewest elements that a device stores, makes and exchanges
-(`core.tensor_parallel.layout`), of those that suit the attributes of nodes
+The file is `train.py` of formats/export/torch, with a class for each stage, the functions of
+`ops.py` beside it that these call, and the schedule as a list. What several devices run together
+is laid out anew: the layout is the one with the fewest elements that a device stores, makes and
+exchanges (`core.tensor_parallel.layout`), of those that suit the attributes of nodes
 (`formats.onnx.shard_ops`).
 """
 
@@ -28,6 +28,7 @@ from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
 from dnnp.core.model.text import called, printable
 from dnnp.core.tensor_parallel.layout import Backward, choose
 from dnnp.core.tensor_parallel.rules import Operator, Rule, part, rules, with_blocks
+from dnnp.formats import export
 from dnnp.formats.onnx.scope import domain_of, reads
 from dnnp.formats.onnx.shard_ops import Change, Facts, Layout, UnfitError
 from dnnp.formats.onnx.stages import StageModel
@@ -72,13 +73,13 @@ class _Ops(NamedTuple):
 
 
 def _text(name: str) -> str:
-    return (Path(__file__).parent / name).read_text()
+    return (Path(export.__file__).parent / "torch" / name).read_text()
 
 
 @cache
 def _ops() -> _Ops:
     """Read the file of operators, which cannot be imported without PyTorch."""
-    text, tables = _text("torch_ops.py"), []
+    text, tables = _text("ops.py"), []
     source, words = dict[str, str](), dict[str, list[str]]()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
@@ -139,7 +140,7 @@ def torch_file(
     for name in wanted:  # what a function calls comes along
         wanted += [n for n in ops.source if f" {n}(" in ops.source.get(name, "")[5:]]
     functions = "\n\n\n".join(ops.source[name] for name in sorted({*wanted} & ops.source.keys()))
-    frame = _text("torch_train.py").replace("# OPERATORS\n", f"\n{functions}\n\n")
+    frame = _text("train.py").replace("# OPERATORS\n", f"\n{functions}\n\n")
     before, _, rest = frame.partition("# BEGIN\n")
     return (before + "\n".join(written) + rest.partition("# END\n")[2]).encode()
 
