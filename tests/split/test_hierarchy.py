@@ -387,7 +387,7 @@ def test_orders_do_not_beat_ideals(monkeypatch):
             lines = solved(graph, units, devices, CostOptions())
         assert exact.value <= lines.value * (1 + 1e-9)
         assert lines.bound <= exact.value * (1 + 1e-9)
-        assert lines.bound == pytest.approx(exact.bound, rel=1e-9)
+        assert lines.bound <= exact.bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("items", "how"), [(10_000, "only those"), (3, "and items, 30,")])

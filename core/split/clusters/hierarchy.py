@@ -31,11 +31,15 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.clusters import segments
 from dnnp.core.split.clusters.edges import Arcs, make_arcs
+from dnnp.core.split.clusters.ends import least_load
 from dnnp.core.split.clusters.segment import NONE, cover, look_back, make_scratch
 from dnnp.core.split.clusters.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
 from dnnp.core.split.ideals.decide import Goal
 from dnnp.core.split.ideals.lattice import Lattice
 from dnnp.core.split.ideals.problem import PricedGraph
+
+ENDS = 1.0
+"""Share of the steps that a bound may take."""
 
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
@@ -157,12 +161,17 @@ def search(
     low = least(flat, 0.0)
     if low == np.inf:
         return LatticeOutcome(best, limit, limit)
+    apart = together = low
+    if copies == 1 and case.passes == 1 and len(case.accelerator.levels) == 1:
+        most = case.max_steps * ENDS
+        apart = max(low, pipelines.with_ends(limit, full + 1, most))
+        together = max(apart, pipelines.with_ends(limit, 1, most))
     clustered = _Clustered(pipelines, best)
     try:
-        bound = least(clustered, low)
+        bound = least(clustered, together)
     except OutError:
-        bound = max(low, clustered.low)
-    return LatticeOutcome(clustered.best, low, min(bound, clustered.value))
+        bound = max(together, clustered.low)
+    return LatticeOutcome(clustered.best, min(apart, clustered.value), min(bound, clustered.value))
 
 
 class _Flat:
@@ -247,6 +256,12 @@ class _Pipelines:
         """Accelerators that a target takes with every transfer on the inner link."""
         segments.fewest(self.costs, self.arcs, goal, self.after, self.scratch)
         return int(self.after[0, -1])
+
+    def with_ends(self, limit: float, most_open: int, steps: float) -> float:
+        """Least load where the ends of a cluster pay; see `least_load`."""
+        return least_load(
+            self.costs, self.arcs, self.platform, self.scratch, limit, most_open, steps
+        )
 
     def probe(self, goal: Goal, enough: Callable[[int], bool]) -> bool | None:
         """Tell whether a target can be met; None: not clear after `enough` steps."""

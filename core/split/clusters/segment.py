@@ -185,7 +185,7 @@ def _list_net(p, a, s, net, makes):  # type: ignore[no-untyped-def]
 
 
 @callee
-def _list_end(p, a, end, s):  # type: ignore[no-untyped-def]
+def list_end(p, a, end, s):  # type: ignore[no-untyped-def]
     """List the nets between what comes before an ideal's end and what comes after."""
     s.counts[0], s.counts[1] = 0, 0
     s.counts[3] += 1
@@ -308,7 +308,7 @@ def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
     Fills `ahead`, `listed`, `edges`, `priced` and `taken` where `reach` leaves enough devices; what
     comes before is taken to be near.
     """
-    _list_end(p, a, end, s)
+    list_end(p, a, end, s)
     parts, tail, order, bucket = a.parts, a.tail, s.order, s.bucket
     ahead, edges, priced, copies = s.ahead, s.edges, s.priced, s.copies
     reach, most_copies = s.reach, min(p.copies[0], most)
