@@ -1,10 +1,10 @@
 """Bounds over clusters: the first and the last stage of each cluster pay for their outer side.
 
-The first stage of a cluster in the order of the pipeline takes nothing that comes before it from its
-own cluster, the last one leaves nothing that comes after it there: these transfers take the outer
-link, wherever the cluster's other stages are. All other transfers take the inner one here, and
-devices within open clusters, begun and not ended, are counted together, which only lowers loads. With
-one open cluster at a time the bound is of splits with contiguous clusters.
+The first stage of a cluster in the order of the pipeline takes nothing that comes before it from
+its own cluster, the last one leaves nothing that comes after it there: these transfers take the
+outer link, wherever the cluster's other stages are. All other transfers take the inner one here,
+and devices within open clusters, begun and not ended, are counted together, which only lowers
+loads. With one open cluster at a time the bound is of splits with contiguous clusters.
 """
 
 from __future__ import annotations

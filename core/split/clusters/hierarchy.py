@@ -38,9 +38,6 @@ from dnnp.core.split.ideals.decide import Goal
 from dnnp.core.split.ideals.lattice import Lattice
 from dnnp.core.split.ideals.problem import PricedGraph
 
-ENDS = 1.0
-"""Share of the steps that a bound may take."""
-
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
 
@@ -163,9 +160,8 @@ def search(
         return LatticeOutcome(best, limit, limit)
     apart = together = low
     if copies == 1 and case.passes == 1 and len(case.accelerator.levels) == 1:
-        most = case.max_steps * ENDS
-        apart = max(low, pipelines.with_ends(limit, full + 1, most))
-        together = max(apart, pipelines.with_ends(limit, 1, most))
+        apart = max(low, pipelines.with_ends(limit, full + 1, case.max_steps))
+        together = max(apart, pipelines.with_ends(limit, 1, case.max_steps))
     clustered = _Clustered(pipelines, best)
     try:
         bound = least(clustered, together)
