@@ -23,7 +23,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "exact plain": {"blocks": 494344, "ideals": 21120, "kernels": 3},
     "exact replicas": {"blocks": 87987, "ideals": 21120, "kernels": 1},
     "exact peak": {"blocks": 1294726, "ideals": 21120, "kernels": 6},
-    "exact clusters": {"blocks": 575472, "ideals": 21120, "kernels": 4},
+    "exact clusters": {"blocks": 575472, "ideals": 21120, "kernels": 5},
     "heuristic": {
         "blocks": 2178,
         "flows": 550,
