@@ -219,7 +219,7 @@ class ExportOptions(Options):
         help="the ONNX model; if it is not where the stream says")
     schedule: str | None = option(
         needs=("--to torch",), metavar="FILE", page=True,
-        help="a stream with the schedule to follow (default: that of the plan's stream)")
+        help="whose schedule to follow (default: the plan's stream)")
     max_batch_size: int = option(
         0, least=0, most=2_147_483_647, needs=("--to triton",), metavar="N", page=True,
         help="with --to triton: the largest batch; along the first dimension of every tensor, "
