@@ -186,7 +186,8 @@ OPERATORS = [
 """`core.check.latency`."""
 
 _CUTS = {"cuts": _fields("items flows memory")}
-_CUT: Tree = {"item": None, "classes": {"*": _fields("mix flows")}}
+_CLASSES = {"classes": {"*": _fields("mix flows share tree")}}
+_CUT: Tree = {"item": None, **_CLASSES}
 CERTIFICATES: dict[str, Tree] = {
     "simple": {"parts": _fields("pass kind weights item units")},
     "node-cut": _CUT,
@@ -196,7 +197,7 @@ CERTIFICATES: dict[str, Tree] = {
     "zone-cut": _fields("path span rates joined"),
     "same-block": {**_fields("target scale rows"), **_CUTS},
     "cover": _fields("prices searched"),
-    "cover-cut": {"prices": None, "classes": {"*": _fields("share tree")}},
+    "cover-cut": {"prices": None, **_CLASSES},
     "halves": _fields("tree"),
     "ideal": {},
     "links": {},
@@ -292,8 +293,7 @@ def beyond_certificate(
     """The same of a certificate of some arguments, unless it does not claim to be a proof."""
     if isinstance(certificate, Mapping) and certificate.get("checkable") is not False:
         tree = _fields("argument checkable quantum units")
-        stated = certificate.get("argument")
-        for argument in [a for a in arguments if a == stated] or arguments:
+        for argument in arguments:
             tree |= CERTIFICATES[argument]
         yield from beyond(tree, certificate, "certificate.")
 
