@@ -38,6 +38,9 @@ from dnnp.core.split.ideals.decide import Goal
 from dnnp.core.split.ideals.lattice import Lattice
 from dnnp.core.split.ideals.problem import PricedGraph
 
+ENDS_STEPS = 1_000_000_000
+"""Steps of a bound by ends of clusters, about a second, in which nobody asks whether to stop."""
+
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
 
@@ -160,8 +163,9 @@ def search(
         return LatticeOutcome(best, limit, limit)
     apart = together = low
     if copies == 1 and case.passes == 1 and len(case.accelerator.levels) == 1:
-        apart = max(low, pipelines.with_ends(limit, full + 1, case.max_steps))
-        together = max(apart, pipelines.with_ends(limit, 1, case.max_steps))
+        most = min(case.max_steps, ENDS_STEPS)
+        apart = max(low, pipelines.with_ends(limit, full + 1, most))
+        together = max(apart, pipelines.with_ends(limit, 1, most))
     clustered = _Clustered(pipelines, best)
     try:
         bound = least(clustered, together)
