@@ -163,9 +163,9 @@ def search(
         return LatticeOutcome(best, limit, limit)
     apart = together = low
     if copies == 1 and case.passes == 1 and len(case.accelerator.levels) == 1:
-        most = min(case.max_steps, ENDS_STEPS)
-        apart = max(low, pipelines.with_ends(limit, full + 1, most))
-        together = max(apart, pipelines.with_ends(limit, 1, most))
+        steps = min(case.max_steps, ENDS_STEPS)
+        apart = max(low, pipelines.with_ends(limit, full + 1, steps))
+        together = max(apart, pipelines.with_ends(limit, 1, steps))
     clustered = _Clustered(pipelines, best)
     try:
         bound = least(clustered, together)
