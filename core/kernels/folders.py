@@ -18,7 +18,7 @@ Target = tuple[str, str, str]
 OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
 
-LONG = "interpreted-long"
+LONG = "interpreted"
 """Folder of empty files, named like kernels, in a folder of kernels."""
 
 BASELINES = {
