@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from dataclasses import asdict, fields
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,8 @@ from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.stream import Record, Stream
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from dnnp.core.model.parallel import HybridOptions
 
 
@@ -113,27 +116,10 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 device=r["device"],
                 device_class=r["class"],
                 nodes=tuple(r["nodes"]),
-                load_s=float(r["load_s"]),
-                in_s=float(r["in_s"]),
-                compute_s=float(r["compute_s"]),
-                overflow_s=float(r["overflow_s"]),
-                out_s=float(r["out_s"]),
-                memory_bytes=float(r["memory_bytes"]),
-                replicas=r.get("replicas", 1),
-                sync_s=float(r.get("sync_s", 0.0)),
-                forward_s=_number_or_none(r, "forward_s"),
-                backward_s=_number_or_none(r, "backward_s"),
-                peak_bytes=_number_or_none(r, "peak_bytes"),
-                peak_bound_bytes=_number_or_none(r, "peak_bound_bytes"),
-                begin_s=_number_or_none(r, "begin_s"),
-                end_s=_number_or_none(r, "end_s"),
+                **_stated(r),
                 starts_s=tuple(map(float, r["starts_s"])) if "starts_s" in r else None,
                 receives=tuple(map(_transfer, r["receives"])) if "receives" in r else None,
-                shards=r.get("shards", 1),
-                collective_s=float(r.get("collective_s", 0.0)),
                 recomputed=tuple(r.get("recomputed", ())),
-                in_flight=r.get("in_flight"),
-                shared=r.get("shared", False),
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
@@ -143,15 +129,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         value=float(record["value"]),
         bound=float(record["bound"]),
         status=record["status"],
-        options=CostOptions(
-            comm=record["comm"],
-            memory_model=record["memory_model"],
-            memory_mode=record["memory_mode"],
-            charge_io=record["charge_io"],
-            objective=record["objective"],
-            max_replicas=record.get("max_replicas", 1),
-            **{name: record[name] for name in _LATENCY if name in record},
-        ),
+        options=CostOptions(**_known(CostOptions, record)),
         devices=_plan_devices(stream, record),
         digest=record["digest"],
         links=tuple(
@@ -169,12 +147,22 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
     )
 
 
+def _stated(record: Record) -> Record:
+    """What a stage record states as a stage does."""
+    numbers = {name: float(record[name]) for name in _NUMBERS if name in record}
+    return numbers | {name: record[name] for name in _OTHERS if name in record}
+
+
 def _hybrid(record: Record) -> HybridOptions:
     """Options of a parallel plan; fields that are not known say nothing."""
     from dnnp.core.model.parallel import HybridOptions
 
-    names = [field.name for field in fields(HybridOptions)]
-    return HybridOptions(**{name: record[name] for name in names if name in record})
+    return HybridOptions(**_known(HybridOptions, record))
+
+
+def _known(kind: type[DataclassInstance], record: Record) -> Record:
+    """The fields of a record that a class has, too."""
+    return {field.name: record[field.name] for field in fields(kind) if field.name in record}
 
 
 def _policy(record: Record) -> PolicyUsed:
@@ -276,8 +264,21 @@ def _device_number(device: str, name: str) -> int | None:
 
 _PART = ("replica", "shard")
 
+_OPTIONS = ("comm", "memory_model", "memory_mode", "charge_io")
+"""Options of every plan, besides its objective."""
+
 _LATENCY = ("execution", "invocations", "transfers", "congestion")
 """Options of a plan that only latency has."""
+
+_LOAD = ("load_s", "in_s", "compute_s", "overflow_s", "out_s", "memory_bytes")
+"""Numbers of every stage."""
+
+_KNOWN = (("forward_s", "backward_s"), ("peak_bytes",), ("peak_bound_bytes",), ("begin_s", "end_s"))
+"""Numbers of some stages; those of a pair are both there or neither is."""
+
+_NUMBERS = (*_LOAD, "sync_s", "collective_s", *chain.from_iterable(_KNOWN))
+
+_OTHERS = ("replicas", "shards", "in_flight", "shared")
 
 
 def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
@@ -293,10 +294,7 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         "bound": plan.bound,
         "gap": plan.gap,
         "status": plan.status,
-        "comm": plan.options.comm,
-        "memory_model": plan.options.memory_model,
-        "memory_mode": plan.options.memory_mode,
-        "charge_io": plan.options.charge_io,
+        **{name: getattr(plan.options, name) for name in _OPTIONS},
         "devices": [device_record(d) for d in plan.devices],
         "digest": plan.digest,
     }
@@ -339,12 +337,7 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
             "device": s.device,
             "class": s.device_class,
             "nodes": list(s.nodes),
-            "load_s": s.load_s,
-            "in_s": s.in_s,
-            "compute_s": s.compute_s,
-            "overflow_s": s.overflow_s,
-            "out_s": s.out_s,
-            "memory_bytes": s.memory_bytes,
+            **{name: getattr(s, name) for name in _LOAD},
         }
         for i, s in enumerate(plan.stages)
     ]
@@ -359,14 +352,9 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
             entry["in_flight"] = stage.in_flight
         if stage.shared:
             entry["shared"] = True
-        if stage.forward_s is not None and stage.backward_s is not None:
-            entry |= {"forward_s": stage.forward_s, "backward_s": stage.backward_s}
-        if stage.peak_bytes is not None:
-            entry["peak_bytes"] = stage.peak_bytes
-        if stage.peak_bound_bytes is not None:
-            entry["peak_bound_bytes"] = stage.peak_bound_bytes
-        if stage.begin_s is not None and stage.end_s is not None:
-            entry |= {"begin_s": stage.begin_s, "end_s": stage.end_s}
+        for names in _KNOWN:
+            values = {name: getattr(stage, name) for name in names}
+            entry |= values if None not in values.values() else {}
         if stage.starts_s is not None:
             entry["starts_s"] = list(stage.starts_s)
         if stage.receives is not None:

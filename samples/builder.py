@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx.helper import make_attribute, np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 
-from dnnp.samples.shapes import ABSENT, BOOL, FLOAT, INT64, RULES, Shape, Value
+from dnnp.samples.shapes import ABSENT, BOOL, FLOAT, INT64, Shape, Value, results
 from dnnp.samples.weights import Fill, Sample, Weight, normal
 
 Operand = Value | float
@@ -163,12 +163,11 @@ class Builder:
 
     # ---- nodes -----------------------------------------------------------------------------
 
-    def op_n(
-        self, op: str, *inputs: Value, outputs: int | None = None, **attributes: Any
-    ) -> list[Value]:
-        """Add a node and return its first `outputs` results (all, by default)."""
-        results = RULES[op](inputs, attributes)[:outputs]
-        return self._add(op, inputs, results, attributes)
+    def op_n(self, op: str, *inputs: Value, outputs: int, **attributes: Any) -> list[Value]:
+        """Add a node and return its first `outputs` results."""
+        return self._add(
+            op, inputs, results(op, self.opset, inputs, attributes, outputs), attributes
+        )
 
     def op(self, op: str, *inputs: Value, **attributes: Any) -> Value:
         """Add a node and return its first result; further results are left out."""
@@ -237,7 +236,7 @@ class Builder:
     def split(self, value: Value, parts: int, axis: int) -> list[Value]:
         """Add a Split into equal parts."""
         sizes = [value.shape[axis] // parts] * parts
-        return self.op_n("Split", value, self.ints(sizes), axis=axis)
+        return self.op_n("Split", value, self.ints(sizes), outputs=parts, axis=axis)
 
     def slice(self, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
         """Add a Slice along one axis."""

@@ -8,14 +8,11 @@ models never draw any.
 from __future__ import annotations
 
 import copy
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,6 +20,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from dnnp.formats.files import replacement
 from dnnp.samples.shapes import Shape, Value
 
 EXTERNAL_ABOVE_BYTES = 100 * 2**20
@@ -111,22 +109,6 @@ def centred(std: float) -> Fill:
     return fill
 
 
-@contextmanager
-def atomic(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside `path` and rename it when the block ends without an error."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
 def _declare(model: onnx.ModelProto, weight: Weight) -> onnx.TensorProto:
     tensor = model.graph.initializer.add(name=weight.name, data_type=weight.dtype)
     tensor.dims.extend(weight.shape)
@@ -175,11 +157,11 @@ def save(sample: Sample, path: Path) -> None:
     external = sample.planning or total > EXTERNAL_ABOVE_BYTES
     data = path.with_name(path.name + ".data")
     if external and not sample.planning:
-        with atomic(data) as file:
+        with replacement(str(data)) as file:
             places = _places(sample.weights)
             for index, (weight, offset) in enumerate(zip(sample.weights, places, strict=True)):
                 file.write(bytes(offset - file.tell()))
                 file.write(weight.draw(sample.seed, index))
     model = with_external_weights(sample, data.name) if external else with_weights(sample)
-    with atomic(path) as file:
+    with replacement(str(path)) as file:
         file.write(model.SerializeToString(deterministic=True))

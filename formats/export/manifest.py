@@ -287,12 +287,7 @@ def about(stream: Stream, plan: Plan, path: str, digest: str) -> Record:
         "source": {"path": path, "sha256": digest},
         "units": stream.header["units"],
         "plan": {
-            "digest": plan.digest,
-            "k": plan.k,
-            "method": plan.method,
-            "objective": plan.objective,
-            "validity": plan.validity,
-            "value": plan.value,
+            **{name: getattr(plan, name) for name in PLAN if name != "stages"},
             "stages": len(plan.stages),
         },
         "devices": record["devices"],

@@ -205,7 +205,7 @@ def _embed(b: Builder, size: Size) -> tuple[Value, Value]:
         table = b.weight("linear_relpos", (2 * REACH + 1, size.pair))
         z = b.add(b.add(left, right), b.gather(table, offset))
     with b.scope("recycling_embedder"):
-        first, rest = b.op_n("Split", m, b.ints([1, size.sequences - 1]), axis=0)
+        first, rest = b.op_n("Split", m, b.ints([1, size.sequences - 1]), outputs=2, axis=0)
         first = b.add(first, layer_norm(b, previous_m, "layer_norm_m"))
         m = b.concat([first, rest], axis=0)
         z = b.add(z, layer_norm(b, previous_z, "layer_norm_z"))

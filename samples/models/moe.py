@@ -51,7 +51,7 @@ def _experts(b: Builder, size: Size, x: Value) -> Value:
     with b.scope("router"):
         scores = b.softmax(linear(b, x, size.experts, "gate", bias=False))
         gates, chosen = b.op_n(
-            "TopK", b.transpose(scores, 1, 0), b.ints([size.capacity]), axis=-1, sorted=0
+            "TopK", b.transpose(scores, 1, 0), b.ints([size.capacity]), outputs=2, axis=-1, sorted=0
         )
     for index in range(size.experts):
         with b.scope(f"experts.{index}"):

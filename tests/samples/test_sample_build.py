@@ -106,14 +106,3 @@ def test_large_weights_go_to_a_data_file(tmp_path: Path, monkeypatch: pytest.Mon
         for model in (str(path), inside)
     ]
     assert np.array_equal(results[0], results[1])
-
-
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    def fail() -> None:
-        with weights.atomic(tmp_path / "model.onnx") as file:
-            file.write(b"half")
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        fail()
-    assert names(tmp_path) == []

@@ -211,7 +211,7 @@ def mixture(folder: Path, *, apart: bool) -> Result:
     def experts(b: Builder, size: moe.Size, x: Value) -> Value:
         scores = b.softmax(linear(b, x, size.experts, "gate", bias=False))
         gates, chosen = b.op_n(
-            "TopK", b.transpose(scores, 1, 0), b.ints([size.capacity]), axis=-1, sorted=0
+            "TopK", b.transpose(scores, 1, 0), b.ints([size.capacity]), outputs=2, axis=-1, sorted=0
         )
         given = x
         for index in range(size.experts):
