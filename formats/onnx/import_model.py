@@ -77,15 +77,16 @@ def price_operators(
     model: onnx.ModelProto,
     graph: OnnxGraph,
     dimensions: Dimensions,
-    types: Mapping[str, ValueType],
+    found: Shapes,
     pricer: Pricer,
 ) -> dict[int, Work]:
-    """Work by node index.
+    """Work by node index; of operators that are alike, the first one's.
 
     Operators with bodies and local functions need shape inference for what is inside, which
     may crash; so they are priced in another process, all at once. If that fails they have
     unknown work.
     """
+    types, alike = found.types, found.alike
     functions = {(domain_of(f.domain), f.name) for f in model.functions}
     composite = {
         operator.index
@@ -93,23 +94,20 @@ def price_operators(
         if operator.has_bodies
         or (functions and (domain_of(operator.proto.domain), operator.proto.op_type) in functions)
     }
-    plain = [operator for operator in graph.operators if operator.index not in composite]
-    found = dict(
-        zip(
-            [operator.index for operator in plain],
-            _price_all(pricer(model), [operator.proto for operator in plain], types),
-            strict=True,
-        )
-    )
+    first = {i for i in alike.values() if i not in composite}
+    plain = [operator for operator in graph.operators if operator.index in first]
+    priced = _price_all(pricer(model), [operator.proto for operator in plain], types)
+    works = {operator.index: work for operator, work in zip(plain, priced, strict=True)}
+    works = {index: works[like] for index, like in alike.items() if like in works}
     if composite and inlined_size(model) <= MOST_INLINED:
         others = [operator for operator in graph.operators if operator.index in composite]
         light = light_model(model, replace(graph, operators=others), dimensions)
         used = {name for operator in others for name in (*operator.reads, *operator.writes)}
         near = {name: kind for name, kind in types.items() if name in used}
-        priced = guarded(price_apart, pricer, light.SerializeToString(), len(others), near)
-        for operator, work in zip(others, priced or [], strict=False):
-            found[operator.index] = work
-    return found
+        apart = guarded(price_apart, pricer, light.SerializeToString(), len(others), near)
+        for operator, work in zip(others, apart or [], strict=False):
+            works[operator.index] = work
+    return works
 
 
 def price_apart(
@@ -263,7 +261,7 @@ def _import(
     ids, tensors = _tensor_records(graph, types, frozenset(shapes.missing))
     works: dict[int, Work] = {}
     if helpers.pricer is not None:
-        works = price_operators(model, graph, dimensions, types, helpers.pricer)
+        works = price_operators(model, graph, dimensions, shapes, helpers.pricer)
     nodes = _node_records(graph, ids, _colors(graph, types), works)
     _add_attribute_weights(graph, nodes, tensors)
     header = new_header("onnx", path, digest, name, "s")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -277,6 +277,8 @@ class Shapes:
     """Steps that crashed: the model contradicts an operator's definition, or is too hard."""
     wrong: dict[str, ValueType]
     """What the model declares of values, where inference finds otherwise."""
+    alike: dict[int, int]
+    """Index of an operator -> that of the first one that is like it, as `alike` says."""
     ran: bool = False
     """Whether some come from a run."""
     reason: str = ""
@@ -293,8 +295,9 @@ def find_shapes(
 ) -> Shapes:
     """Find types of all values of the main graph, with as few steps as will do.
 
-    What the model declares is compared with what ONNX infers, which is right where they differ.
-    Then inferences take turns until none finds anything new.
+    What the model declares is compared with what ONNX infers, which is right where they differ;
+    where it declares everything, for the first of like operators alone. Then inferences take turns
+    until none finds anything new.
 
     Parameters
     ----------
@@ -329,15 +332,17 @@ def find_shapes(
     wrong: dict[str, ValueType] = {}
     crashes: list[str] = []
     light: onnx.ModelProto | None = None
+    sized = all(types.get(n, UNKNOWN).size_bytes is not None for n in (*names, *written))
+    first = alike(model, graph, types) if sized and not stale else {}
     if turns and (open_names() or len(graph.operators) <= LARGEST_CHECKED):
         if inlined_size(model) > MOST_INLINED:
             turns.clear()
-        else:
-            light = light_model(model, graph, dimensions)
+        elif not (first and _is_confirmed(model, graph, dimensions, reader, types, first)):
+            light, first = light_model(model, graph, dimensions), {}
             wrong = {name: declared[name] for name in _contradicted(light, declared, names)}
             types.update(dict.fromkeys(wrong, UNKNOWN))
             fill(light)
-    idle, most = 0, 0 if light is None else _known(light, names)
+    idle, most = 0, 0 if light is None or not open_names() else _known(light, names)
     while light is not None and open_names() and idle < len(turns):
         name, step = turns.popleft()
         # What nobody reads is asked for as well: it is written and takes memory all the same.
@@ -352,7 +357,7 @@ def find_shapes(
         says = _known(light, names)
         idle, most = (0, says) if says > most else (idle + 1, most)
         fill(light)
-    shapes = Shapes(types, [], crashes, wrong)
+    shapes = Shapes(types, [], crashes, wrong, {})
     _size_maps(graph, types)
     if "run" in allowed and run is not None:
         missing = [name for name in names if types.get(name, UNKNOWN).size_bytes is None]
@@ -365,7 +370,59 @@ def find_shapes(
         if not types.get(name, UNKNOWN).settled:
             types[name] = kind
     shapes.missing = [name for name in names if types.get(name, UNKNOWN).size_bytes is None]
+    shapes.alike = first or alike(model, graph, types)
     return shapes
+
+
+def alike(
+    model: onnx.ModelProto, graph: OnnxGraph, types: Mapping[str, ValueType]
+) -> dict[int, int]:
+    """Index of each operator -> that of the first one of its type, attributes and tensor types.
+
+    So the outputs of both have one type, and both have one price. They read the same small
+    weights, if any; what has bodies, or reads a value twice, is like no other.
+    """
+    numbers: dict[ValueType, int] = {}
+    kinds: dict[str, object] = {n: numbers.setdefault(t, len(numbers)) for n, t in types.items()}
+    small = [tensor.name for tensor in model.graph.initializer if _is_small(tensor)]
+    small += [name for node in graph.weight_nodes for name in node.output]
+    kinds.update(zip(small, small, strict=True))
+    first: dict[tuple[object, ...], int] = {}
+    found: dict[int, int] = {}
+    for operator in graph.operators:
+        node = operator.proto
+        key: tuple[object, ...] = (operator.index,)
+        reads, writes = operator.reads, operator.writes
+        if (len(reads), len(writes)) == (len(node.input), len(node.output)):
+            ends = map(kinds.get, (*reads, *writes))
+            attributes = (attribute.SerializeToString() for attribute in node.attribute)
+            key = (node.op_type, node.domain, node.overload, len(reads), *ends, *attributes)
+        found[operator.index] = first.setdefault(key, operator.index)
+    return found
+
+
+def _is_confirmed(
+    model: onnx.ModelProto,
+    graph: OnnxGraph,
+    dimensions: Dimensions,
+    reader: TypeReader,
+    types: Mapping[str, ValueType],
+    first: Mapping[int, int],
+) -> bool:
+    """Test whether ONNX infers what operators write, of all alike the first, as it is declared."""
+    chosen = [operator for operator in graph.operators if first[operator.index] == operator.index]
+    light = light_model(model, replace(graph, operators=chosen), dimensions)
+    made = dict.fromkeys(name for operator in chosen for name in operator.writes)
+    others = [value for value in light.graph.value_info if value.name not in made]
+    del light.graph.value_info[:]
+    light.graph.value_info.extend(others)
+    for value in light.graph.output:
+        value.ClearField("type")
+    data = guarded(search_apart, infer, light.SerializeToString(), [*made])
+    if data is None:
+        return True
+    found = {v.name: v.type for v in onnx.ModelProto.FromString(data).graph.value_info}
+    return all(name in found and reader.read(found[name]) == types[name] for name in made)
 
 
 def _known(light: onnx.ModelProto, names: Sequence[str]) -> int:
@@ -482,8 +539,11 @@ def light_model(
 ) -> onnx.ModelProto:
     """A copy for inference: sorted, without large weights, with named dimensions filled in.
 
-    Large weights become inputs, so the copy is small however large the model is.
+    Large weights become inputs, so the copy is small however large the model is. What no operator
+    of `graph` reads or writes is left out.
     """
+    near = {name for o in graph.operators for name in (*o.reads, *o.writes)} | {*graph.outputs}
+    near |= {name for node in graph.weight_nodes for name in (*node.input, *node.output)}
     light = onnx.ModelProto()
     copy_fields(model, light, without=("graph", "training_info", "metadata_props"))
     # From IR version 4 on, initializers need not be inputs as well.
@@ -492,9 +552,9 @@ def light_model(
     target.name = "graph"
     target.input.extend(v for v in model.graph.input if v.name not in graph.parameters)
     for tensor in model.graph.initializer:
-        if tensor.data_location != tensor.EXTERNAL and tensor.ByteSize() <= SMALL:
+        if tensor.name in near and _is_small(tensor):
             target.initializer.append(tensor)
-        else:
+        elif tensor.name in near:
             _declare(target, tensor.name, tensor.data_type, tensor.dims)
     for sparse in model.graph.sparse_initializer:
         _declare(target, sparse.values.name, sparse.values.data_type, sparse.dims)
@@ -508,7 +568,7 @@ def light_model(
         target.node.append(operator.proto)
         if operator.proto.output and not operator.proto.output[0]:
             target.node[-1].output[0] = f"absent output of node {operator.index}"
-    target.value_info.extend(model.graph.value_info)
+    target.value_info.extend(v for v in model.graph.value_info if v.name in near)
     target.output.extend(model.graph.output)
     doubtful = set(doubtful_values(model, dimensions))
     for value in (*target.value_info, *target.output):
@@ -517,6 +577,11 @@ def light_model(
         elif value.type.tensor_type.HasField("shape"):
             dimensions.fix(value.type.tensor_type.shape)
     return light
+
+
+def _is_small(tensor: onnx.TensorProto) -> bool:
+    """Test whether inference is given the values of a weight."""
+    return tensor.data_location != tensor.EXTERNAL and tensor.ByteSize() <= SMALL
 
 
 def infer(

@@ -115,6 +115,46 @@ def test_complete_declarations_are_compared_once(load, monkeypatch):
     assert calls == [onnx_shapes.infer]
 
 
+LAYERS = """g (float[4,6] x) => (float[3,8] y)
+    <float[4,6] a, float[4,6] b, float[4,6] c, float[3,8] d, float[3,8] e> {
+    a = Relu(x) b = Relu(a) c = Relu(b)
+    s = Constant <value_ints = [3, 8]> () d = Reshape(c, s)
+    t = Constant <value_ints = [8, -1]> () e = Reshape(c, t)
+    y = Add(d, d)
+}"""
+
+
+def test_one_of_like_operators_is_inferred(load, monkeypatch):
+    """Of three Relu of one shape the first; but reshapes that read other numbers are not alike."""
+    asked = []
+
+    def counted(*arguments):
+        asked.append([node.name for node in onnx.ModelProto.FromString(arguments[2]).graph.node])
+        return guard.guarded(*arguments)
+
+    monkeypatch.setattr(onnx_shapes, "guarded", counted)
+    model = onnx.parser.parse_model(HEAD + LAYERS)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    got = load(model)
+    assert asked[0] == ["s", "t", "a", "d", "e", "y"]
+    assert len(asked[1]) == 8
+    assert got.tensor("e")["shape"] == [8, 3]
+    assert "1 tensor of another shape or type than the model declares, such as 'e'" in got.err
+
+
+def test_what_is_alike_has_one_price(load):
+    """`Add(d, d)` moves less than `Add(d, e)`."""
+    text = LAYERS.replace("float[3,8] e>", "float[3,8] e, float[3,8] z>").replace(
+        "[8, -1]", "[3, 8]"
+    )
+    got = load(text.replace("y = Add(d, d)", "z = Add(d, d) y = Add(z, e)"))
+    assert got.err == ""
+    works = {got.names[node["outputs"][0]]: node["bytes"] for node in got.nodes}
+    assert works["a"] == works["b"] == works["c"] == 2 * 4 * 24
+    assert (works["z"], works["y"]) == (2 * 4 * 24, 3 * 4 * 24)
+
+
 @pytest.mark.parametrize("declared", ["float[N,3,4]", "float[N,13]"])
 def test_declarations_that_inference_contradicts(load, declared, tmp_path):
     """The reshape makes a matrix [2, 12], whatever the model says of `b`."""
