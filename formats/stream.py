@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, BinaryIO
 
 import orjson
@@ -30,6 +32,9 @@ SINGLE = ("plan", "bound", "schedule")
 BATCH = 256
 """Records that are encoded at a time."""
 
+REPEATED = {"tensor": ("kind", "dtype"), "node": ("op", "scope"), "group": ("rule", "cost")}
+"""Fields of texts that many records have in common."""
+
 BODY = tuple(kind for kind in RECORDS if kind not in ("header", "end"))
 
 
@@ -47,7 +52,7 @@ class Stream:
     """Records of unknown type; they pass through."""
     name: str = "<stream>"
     """File name for messages."""
-    lines: dict[str, list[int]] = field(default_factory=dict)
+    lines: dict[str, Sequence[int]] = field(default_factory=dict)
     """1-based line of each record, by type; empty for records made in memory."""
     warnings: list[str] = field(default_factory=list)
 
@@ -103,19 +108,16 @@ def read_bytes(data: bytes, name: str = "<stream>") -> Stream:
 
 
 def _read_bytes(data: bytes, name: str) -> Stream:
-    lines = data.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    if not lines:
+    if not data:
         raise FormatError("empty stream; did the command before it fail?", name)
-    records = _parse(lines, name)
+    records = _parse(data, name)
     stream = Stream(header=records[0], name=name)
     by_type: dict[str, list[Record]] = {}
-    numbers: dict[str, list[int]] = {}
+    numbers: dict[str, array[int]] = {}
     for number, record in enumerate(records, 1):
         kind = record["type"]
         if kind not in by_type:
-            by_type[kind], numbers[kind] = [], []
+            by_type[kind], numbers[kind] = [], array("q")
         by_type[kind].append(record)
         numbers[kind].append(number)
     _check_frame(records, numbers, name)
@@ -135,7 +137,7 @@ def _read_bytes(data: bytes, name: str) -> Stream:
     for kind, of_kind in by_type.items():
         fields = RECORDS.get(kind, {})
         if may_hold_unknown(fields, present[kind]):
-            keep_numbers(fields, of_kind, (lines[n - 1] for n in numbers[kind]))
+            keep_numbers(fields, of_kind, _lines(data, numbers[kind]))
     declared = records[-1]["records"]
     if declared != len(records) - 1:
         stream.warnings.append(
@@ -147,32 +149,42 @@ def _read_bytes(data: bytes, name: str) -> Stream:
     return stream
 
 
-def _parse(lines: list[bytes], name: str) -> list[Record]:
-    """Decode every line; on failure find the first bad one."""
-    try:
-        records = list(map(orjson.loads, lines))
-    except orjson.JSONDecodeError:
-        records = []
-        for number, line in enumerate(lines, 1):
-            try:
-                records.append(orjson.loads(line))
-            except orjson.JSONDecodeError as error:
-                hint = what_it_is(line, "stream") if number == 1 else ""
-                if hint:
-                    raise FormatError(f"not a stream{hint}", name) from None
-                raise FormatError(_json_reason(line, str(error)), name, number) from None
-    for number, line in enumerate(lines, 1):
+def _lines(data: bytes, numbers: Iterable[int]) -> Iterable[bytes]:
+    """The lines of these numbers, which ascend. All lines at once would double the memory."""
+    numbered = enumerate(BytesIO(data), 1)
+    for wanted in numbers:
+        yield next(line for number, line in numbered if number == wanted).removesuffix(b"\n")
+
+
+def _parse(data: bytes, name: str) -> list[Record]:
+    """Decode and look at line after line; texts of few values are the same object in all records,
+    which takes a third less memory."""
+    records: list[Record] = []
+    shared: dict[str, str] = {}
+    for number, line in enumerate(BytesIO(data), 1):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            hint = what_it_is(line, "stream") if number == 1 else ""
+            if hint:
+                raise FormatError(f"not a stream{hint}", name) from None
+            raise FormatError(_json_reason(line, str(error)), name, number) from None
         # Of the text: what a key that is there twice had at first is in no record.
         if (line.count(b"[") > DEPTH or line.count(b"{") > DEPTH) and deep_line(line):
             raise FormatError(f"nested more than {DEPTH} levels deep", name, number)
-    if set(map(type, records)) != {dict} or not all(type(r.get("type")) is str for r in records):
-        for number, record in enumerate(records, 1):
-            if type(record) is not dict:
-                raise FormatError(f"{shown(record)} is not a JSON object", name, number)
-            if type(record.get("type")) is not str:
-                fault_text = "is missing" if "type" not in record else "is not a string"
-                fault_text += "; is this a stream? dnnp-import makes one" * (number == 1)
-                raise FormatError(fault_text, name, number, "type")
+        if type(record) is not dict:
+            raise FormatError(f"{shown(record)} is not a JSON object", name, number)
+        kind = record.get("type")
+        if type(kind) is not str:
+            fault_text = "is missing" if "type" not in record else "is not a string"
+            fault_text += "; is this a stream? dnnp-import makes one" * (number == 1)
+            raise FormatError(fault_text, name, number, "type")
+        record["type"] = shared.setdefault(kind, kind)
+        for key in REPEATED.get(kind, ()):
+            text = record.get(key)
+            if type(text) is str:
+                record[key] = shared.setdefault(text, text)
+        records.append(record)
     return records
 
 
@@ -189,7 +201,7 @@ def _json_reason(line: bytes, reason: str) -> str:
     return f"not JSON: {said(detail)}"
 
 
-def _check_frame(records: list[Record], numbers: dict[str, list[int]], name: str) -> None:
+def _check_frame(records: list[Record], numbers: Mapping[str, Sequence[int]], name: str) -> None:
     """Header first, end last, each once."""
     first = records[0]
     if first["type"] != "header":
@@ -219,7 +231,7 @@ def _check_frame(records: list[Record], numbers: dict[str, list[int]], name: str
 
 
 def _check_unique(
-    records: list[Record], kind: str, numbers: list[int], name: str, key: str = "id"
+    records: list[Record], kind: str, numbers: Sequence[int], name: str, key: str = "id"
 ) -> None:
     if len({r[key] for r in records}) == len(records):
         return
@@ -277,11 +289,8 @@ def write(stream: Stream, file: BinaryIO) -> None:
     records = list(records_in_order(stream))
     records.append({"type": "end", "records": len(records)})
     # Small batches reuse the memory of their lines; a fresh page for each costs ten times more.
-    batches = [
-        b"\n".join(map(orjson.dumps, records[i : i + BATCH])) for i in range(0, len(records), BATCH)
-    ]
-    batches.append(b"")
-    file.write(b"\n".join(batches))
+    for i in range(0, len(records), BATCH):
+        file.write(b"\n".join([*map(orjson.dumps, records[i : i + BATCH]), b""]))
 
 
 def forward_pass(stream: Stream) -> Stream:
@@ -305,7 +314,7 @@ def forward_pass(stream: Stream) -> Stream:
 
 def may_hold_unknown(fields: Mapping[str, Field], present: set[str]) -> bool:
     """Test whether records named `present` may hold anything that is not among `fields`."""
-    return not present <= {"type", *fields} or any(map(_holds_objects, fields.values()))
+    return any(f not in fields or _holds_objects(fields[f]) for f in present - {"type"})
 
 
 def keep_numbers(

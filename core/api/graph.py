@@ -250,7 +250,7 @@ class Graph:
             records={kind: [dict(r) for r in records] for kind, records in own.records.items()},
             other=list(own.other),
             name=own.name,
-            lines={kind: list(lines) for kind, lines in own.lines.items()},
+            lines=dict(own.lines),
         )
 
     def to_bytes(self) -> bytes:
