@@ -202,9 +202,12 @@ def _searched(problem: LatencyProblem, known: _Known, run: Run) -> tuple[_Known,
 
 
 def _begun(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
-    """Anneal blocks a little."""
+    """Anneal blocks a little; where that finds nothing, what comes after it may."""
     run.tell("annealing")
-    return _annealed(problem, known, run.scaled(EFFORT))
+    try:
+        return _annealed(problem, known, run.scaled(EFFORT))
+    except LimitError:
+        return known
 
 
 def _refined(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution:

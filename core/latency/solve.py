@@ -23,6 +23,7 @@ from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.lists.schedule import REPAIRED, schedule_order
 from dnnp.core.latency.quick import (
+    EFFORT,
     anneal_split,
     first_bound,
     quick,
@@ -120,9 +121,6 @@ def _found(
 SEARCHING = ("auto", "anneal")
 """Methods that are free to answer with any split that fits."""
 
-RESERVED = (1.0, 0.5, 0.25)
-"""Blocks: shares of the live tensors of a split that does not fit which others leave room for."""
-
 MOST_MOVED = 1000
 """Moves of a colour to another device that are tried from a placement which does not fit."""
 
@@ -135,7 +133,7 @@ def _fitted(
 ) -> LatencySolution:
     """Run a method where live tensors count; its bound is that of all splits without them.
 
-    Annealing of operators counts them itself. Others see the memory of the tasks alone; where their
+    Annealing counts them itself. Others see the memory of the tasks alone; where their
     answer does not fit, it is the best of a pipeline, which does, and of a little annealing.
 
     Raises
@@ -157,10 +155,9 @@ def _fitted(
         for split in splits:
             run.keep(split, problem.value(split), "max-load")
     found: LatencySolution | None = None
-    knows = free and problem.options.execution == "operators"
     try:
         told = replace(run, keep=keep)
-        found = _found(method, problem if knows else problem.relaxed, asked, told)
+        found = _found(method, problem if free else problem.relaxed, asked, told)
     except LimitError:
         if not free:
             raise
@@ -168,7 +165,7 @@ def _fitted(
         return found
     if not free:
         splits = _lined(problem, asked, quick(run))
-    splits += _eased(problem, found, quick(run))
+    splits += _eased(problem, found, replace(run, effort=EFFORT if splits else 1.0))
     if not splits:
         raise LimitError("nothing was found that fits with its live tensors; offer more memory")
     split = min(splits, key=problem.value)
@@ -198,29 +195,17 @@ def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
 
 
 def _eased(problem: LatencyProblem, found: LatencySolution | None, run: Run) -> list[Split]:
-    """Splits that fit, from a little annealing; of blocks where some room is left free."""
-    problems = [problem]
+    """A split that fits, from a little annealing; of operators from moves of `found`."""
+    start: Split | None = None
     if problem.options.execution == "operators":
         near = None if found is None or isinstance(found.split, Invocations) else found.split
-        moved = _moved(problem, near, run)
-        return [] if moved is None else [anneal_split(problem, start=moved, run=run.alone())]
-    if found is not None and isinstance(found.split, Invocations):
-        machine, problems = problem.machine, []
-        peaks = problem.peaks(found.split)
-        used = np.array(machine.classes)[found.split.device]
-        most = [float(peaks[used == name].max(initial=0.0)) for name in machine.classes]
-        for share in RESERVED:
-            room = np.maximum(machine.capacity - share * np.array(most), 0.0)
-            problems.append(replace(problem, machine=replace(machine, capacity=room)))
-    splits = []
-    for one in problems:
-        try:
-            split = anneal_split(one, run=run.alone())
-        except (InfeasibleError, LimitError):
-            continue
-        if problem.fits(split):
-            splits.append(split)
-    return splits
+        start = _moved(problem, near, run)
+        if start is None:
+            return []
+    try:
+        return [anneal_split(problem, start=start, run=run.alone())]
+    except LimitError:
+        return []
 
 
 def _moved(problem: LatencyProblem, near: Placement | None, run: Run) -> Placement | None:

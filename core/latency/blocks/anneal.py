@@ -13,7 +13,13 @@ import numpy as np
 from dnnp.core.cost.items import by_first, components
 from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.latency.blocks.items import BlockItems, block_items, check_feasible
+from dnnp.core.latency.blocks.items import (
+    BlockItems,
+    HeldTensors,
+    block_items,
+    check_feasible,
+    held_tensors,
+)
 from dnnp.core.latency.blocks.search import BlockMemory, anneal_step, new_search
 from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
 from dnnp.core.model.errors import DnnpError, LimitError
@@ -39,6 +45,9 @@ DEARER, CHEAPER, MOST_PRICE = 1.2, 0.95, 1000.0
 
 ROUNDS = 16
 """Rounds at effort 1."""
+
+HELD = 2000
+"""Nodes beyond which there are fewer moves where live tensors count: each looks at all of them."""
 
 MOST_COUNTS = 100_000_000
 """Flows times slots; 8 bytes each."""
@@ -377,7 +386,8 @@ def _search(
         offer(split_of(items, given), given)
     ease = 4 if items.tied else 1
     moves = min(max(MOVES_PER_ITEM * items.size // ease, LEAST_MOVES), MOST_MOVES // ease)
-    moves = max(int(moves * min(run.effort, 1.0)), 1)
+    held = held_tensors(problem, items)
+    moves = max(int(moves * min(run.effort, HELD / (len(held.node_item) + 1), 1.0)), 1)
     most = 4 * MOST_MOVES // ease
     rounds = MOST_ROUNDS if endless else max(int(np.ceil(ROUNDS * run.effort)), WAVE)
     rng = np.random.default_rng(run.seed)
@@ -394,7 +404,7 @@ def _search(
                     given = labels
                 length = min(int(moves * GROWTH ** (number // len(CYCLE))), most)
                 tasks.append((number, how, given, length))
-            for found in pool.map(lambda t: _round(items, t[0], t[1], t[2], t[3], run), tasks):
+            for found in pool.map(lambda task: _round(items, held, *task, run), tasks):
                 if found is not None:
                     offer(split_of(items, found), found)
     return best
@@ -402,6 +412,7 @@ def _search(
 
 def _round(
     items: BlockItems,
+    held: HeldTensors,
     number: int,
     how: Round,
     given: Labels,
@@ -410,14 +421,14 @@ def _round(
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(items, given.at, given.slot, given.device)
-    search: BlockMemory = new_search(items, run.seed * MOST_ROUNDS + number, how.mix)
+    search: BlockMemory = new_search(items, run.seed * MOST_ROUNDS + number, how.mix, held)
     scale = max(latency(items, state), 1e-300)
     price = how.price
     for step in range(STEPS):
         if step % (STEPS // 4) == 0 and np.isfinite(search.value[0]):
             scale = search.value[0]
         # Excess memory gets dearer while there is some, so that it goes in the end.
-        over = excess(items, state) > 0.0
+        over = excess(items, state) > 0.0 or search.value[2] > 0.0
         price = min(max(price * (DEARER if over else CHEAPER), 0.2 * how.price), MOST_PRICE)
         search.price[:] = (price * scale, 0.01 * price * scale, 0.2 * scale)
         temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)

@@ -16,7 +16,17 @@ from dnnp.core.cost.latency import LatencyProblem, Tasks, host_times, pool_times
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr, distinct, kahn, totals
+from dnnp.core.model.graph import (
+    PARAMETER,
+    Bools,
+    Floats,
+    Ints,
+    connected,
+    csr,
+    distinct,
+    kahn,
+    totals,
+)
 from dnnp.core.model.text import shown_bytes
 
 
@@ -145,6 +155,54 @@ def block_items(problem: LatencyProblem) -> BlockItems:
             *csr(b, a, n),
             *csr(a, b, n),
             np.repeat(np.array(passes, dtype=np.int64), len(devices) * most),
+        )
+    )
+
+
+class HeldTensors(NamedTuple):
+    """Live tensors of blocks; nodes in the order in which those of one block run.
+
+    Memory counts as in `stage_memory`, or not at all (`room` is empty).
+    """
+
+    room: Floats
+    """f64[a], bytes of each accelerator for parameters and live tensors."""
+    born: Ints
+    """i64[t], node that makes each tensor, or -1."""
+    size: Floats
+    """f64[t], bytes."""
+    lasts: Ints
+    """i64[t], 1: an output of the model."""
+    reader_ptr: Ints
+    reader_at: Ints
+    """Nodes that read each tensor, the last one first (CSR)."""
+    node_item: Ints
+    """i64[N], item of each node."""
+
+
+def held_tensors(problem: LatencyProblem, items: BlockItems) -> HeldTensors:
+    """Lay out the live tensors of a problem; none if its devices hold all at once."""
+    live, none = problem.live, np.zeros(0, dtype=np.int64)
+    if live is None or not live.binds:
+        return HeldTensors(*plain(np.zeros(0), none, np.zeros(0), none, none, none, none))
+    graph, label = live.graph, live.units.label
+    nodes = np.concatenate([live.units.members(u) for u in problem.tasks.order.tolist()])
+    place = np.empty(graph.n, dtype=np.int64)
+    place[nodes] = np.arange(graph.n)
+    kept = np.flatnonzero(graph.tensor_kind < PARAMETER)
+    number = np.cumsum(graph.tensor_kind < PARAMETER) - 1
+    tensor = np.repeat(np.arange(graph.m), np.diff(graph.use_ptr))
+    reads = graph.tensor_kind[tensor] < PARAMETER
+    tensor, reader = number[tensor[reads]], place[graph.use_idx[reads]]
+    falling = np.argsort(-reader, kind="stable")
+    return HeldTensors(
+        *plain(
+            live.capacity[items.devices] * SAFE_ROOM,
+            np.where(graph.producer[kept] >= 0, place[graph.producer[kept]], -1),
+            graph.tensor_bytes[kept].astype(np.float64),
+            graph.is_output[kept].astype(np.int64),
+            *csr(tensor[falling], reader[falling], len(kept)),
+            items.label[label[nodes]],
         )
     )
 

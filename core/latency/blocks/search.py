@@ -14,11 +14,12 @@ import numpy as np
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, inlined, lean
-from dnnp.core.latency.blocks.items import BlockItems
+from dnnp.core.latency.blocks.items import BlockItems, HeldTensors
 from dnnp.core.latency.blocks.state import (
     POOL_SLOT,
     excess,
     fits,
+    held_excess,
     latency,
     pool_insert,
     rebuild,
@@ -287,7 +288,8 @@ class BlockMemory(NamedTuple):
     tied: Ints
     """i64[1], whether groups must be brought together after a move."""
     value: Floats
-    """f64[2]: least latency of a valid split so far, inf while there is none; energy now."""
+    """f64[3]: least latency of a valid split so far, inf while there is none; energy now; excess
+    memory with live tensors now."""
     best_at: Ints
     """i64[c], its labels."""
     best_slot: Ints
@@ -295,9 +297,23 @@ class BlockMemory(NamedTuple):
     """i64[S], its slots by position, and their devices."""
     stack: Ints
     """i64[2, L], scratch."""
+    room: Floats
+    born: Ints
+    size: Floats
+    lasts: Ints
+    reader_ptr: Ints
+    reader_at: Ints
+    node_item: Ints
+    """Live tensors, as `HeldTensors` has them."""
+    change: Floats
+    """f64[S, N + 1], scratch: what begins and ends with each node in each slot."""
+    marked: Ints
+    """i64[S], scratch."""
 
 
-def new_search(items: BlockItems, seed: int, mix: tuple[int, ...]) -> BlockMemory:
+def new_search(
+    items: BlockItems, seed: int, mix: tuple[int, ...], held: HeldTensors
+) -> BlockMemory:
     """Memory for annealing."""
     count, slots = len(items.memory), len(items.slot_late)
     return BlockMemory(
@@ -306,20 +322,31 @@ def new_search(items: BlockItems, seed: int, mix: tuple[int, ...]) -> BlockMemor
         mix=np.array(mix, dtype=np.int64),
         price=np.zeros(3),
         tied=np.array([int(items.tied)]),
-        value=np.full(2, np.inf),
+        value=np.array([np.inf, np.inf, 0.0]),
         best_at=np.zeros(count, np.int64),
         best_slot=np.zeros(slots, np.int64),
         best_device=np.zeros(slots, np.int64),
         stack=np.zeros((2, 8 * count + 4 * len(items.after_idx) + 64), np.int64),
+        change=np.zeros((slots, len(held.node_item) + 1)),
+        marked=np.zeros(slots, np.int64),
+        **held._asdict(),
     )
 
 
 @callee
-def energy_of(items, state, search):  # type: ignore[no-untyped-def]
-    """Energy of the state; keeps it if it is the best valid one so far."""
+def energy_of(items, state, search, most):  # type: ignore[no-untyped-def]
+    """Energy of the state; keeps it if it is the best valid one so far.
+
+    Live tensors take a pass over all of them: they are left out where it is above `most` already.
+    """
     value = latency(items, state)
     over = excess(items, state)
     wrong = state.wrong[0] + state.wrong[1]
+    if len(search.room) > 0:
+        price = search.price
+        if value + price[0] * over + (price[1] if over > 0.0 else 0.0) + price[2] * wrong > most:
+            return np.inf
+        over = held_excess(items, state, search)
     if over == 0.0 and wrong == 0:
         if value < search.value[0] * (1 - ROUNDING) and fits(items, state):
             search.value[0] = value
@@ -351,7 +378,7 @@ def anneal_step(items, state, search, temperature, moves):  # type: ignore[no-un
     rng, dice, mix, stack = search.rng, search.dice, search.mix, search.stack
     count, slots, accelerators = len(state.at), len(state.slot), len(state.used)
     rebuild(items, state)
-    energy = energy_of(items, state, search)
+    energy = energy_of(items, state, search, np.inf)
     for _ in range(moves):
         state.counts[1] = 0
         draw = below(rng, 1000)
@@ -379,8 +406,9 @@ def anneal_step(items, state, search, temperature, moves):  # type: ignore[no-un
             whole = search.tied[0] > 0 or below(rng, 2) == 0
             exchange(state, one, other, whole)
             rebuild(items, state)
-            after = energy_of(items, state, search)
-            if after - energy > temperature * dice[below(rng, len(dice))]:
+            worse = temperature * dice[below(rng, len(dice))]
+            after = energy_of(items, state, search, energy + worse)
+            if after - energy > worse:
                 exchange(state, one, other, whole)
                 rebuild(items, state)
             else:
@@ -431,9 +459,11 @@ def anneal_step(items, state, search, temperature, moves):  # type: ignore[no-un
         if not done:
             undo(items, state)
             continue
-        after = energy_of(items, state, search)
-        if after - energy > temperature * dice[below(rng, len(dice))]:
+        worse = temperature * dice[below(rng, len(dice))]
+        after = energy_of(items, state, search, energy + worse)
+        if after - energy > worse:
             undo(items, state)
         else:
             energy = after
     search.value[1] = energy
+    search.value[2] = held_excess(items, state, search)

@@ -363,6 +363,57 @@ def excess(items, state):  # type: ignore[no-untyped-def]
     return over
 
 
+@callee
+def held_excess(items, state, search):  # type: ignore[no-untyped-def]
+    """Bytes of parameters and live tensors above the capacities, as in `excess`; O(S N + uses).
+
+    0 where live tensors do not count.
+    """
+    over = 0.0
+    if len(search.room) == 0:
+        return over
+    home, change, marked, item = state.home, search.change, search.marked, search.node_item
+    nodes = len(item)
+    for s in range(len(state.slot)):
+        marked[s] = -1
+        if state.size[s] > 0:
+            for k in range(nodes + 1):
+                change[s, k] = 0.0
+    for t in range(len(search.size)):
+        born, size, leaves = search.born[t], search.size[t], search.lasts[t] > 0
+        maker = home[item[born]] if born >= 0 else POOL_SLOT
+        until = born
+        for q in range(search.reader_ptr[t], search.reader_ptr[t + 1]):
+            at = search.reader_at[q]
+            s = home[item[at]]
+            if maker >= 0 and s == maker:
+                until = max(until, at)
+            else:
+                leaves = True
+                if s >= 0 and marked[s] != t:  # the last that reads it there comes first
+                    marked[s] = t
+                    change[s, 0] += size
+                    change[s, at + 1] -= size
+        if maker >= 0:
+            change[maker, born] += size
+            change[maker, nodes if leaves else until + 1] -= size
+    peak = state.last
+    for d in range(len(peak)):
+        peak[d] = 0.0
+    for s in range(len(state.slot)):
+        if state.size[s] > 0:
+            d = state.device[s]
+            running = 0.0
+            for k in range(nodes):
+                running += change[s, k]
+                peak[d] = max(peak[d], running)
+    for d in range(len(peak)):
+        held = state.used[d] + peak[d]
+        if held > search.room[d]:
+            over += (held - search.room[d]) / max(search.room[d], 1.0)
+    return over
+
+
 @lean
 def fits(items, state):  # type: ignore[no-untyped-def]
     """True if the split is valid; memory is summed anew."""

@@ -18,8 +18,8 @@ from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packed, room_of
-from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.operators.replay import new_state, replay
+from dnnp.core.latency.operators.moves import ListMemory, new_search, start_state, sweep
+from dnnp.core.latency.operators.replay import ListState, new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
@@ -44,6 +44,9 @@ STEPS = 60
 
 MOST_CHUNK = 400_000
 """Positions between two looks at the clock."""
+
+CHECKED = 500
+"""Tasks up to which live tensors are looked at after each temperature, where they count."""
 
 POLISHINGS = 3
 """Insertions into gaps, at the end."""
@@ -261,6 +264,47 @@ def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tupl
     return value, True
 
 
+def _weighed(problem: LatencyProblem, net: TaskNet) -> TaskNet:
+    """The net with colours as large as their tasks' parameters and all that these make."""
+    live = problem.live
+    assert live is not None
+    made = live.maker >= 0
+    made_bytes = totals(live.maker[made], live.size[made], problem.tasks.n) + live.scratch
+    extra = totals(net.together, made_bytes, len(net.bytes))
+    return net._replace(bytes=net.bytes + extra, capacity=np.full(len(net.capacity), np.inf))
+
+
+def _fitting(
+    problem: LatencyProblem,
+    net: TaskNet,
+    search: ListMemory,
+    state: ListState,
+    known: tuple[float, Listed],
+) -> tuple[float, Listed]:
+    """Judge the best schedule of a search, and the one where it stands, by their live tensors.
+
+    Returns the best that fits, where that is better than a known one. `net.capacity` is changed:
+    a device is as full by the bytes of the net as it is by live tensors where the search stands.
+    """
+    assert problem.live is not None
+    room = problem.live.capacity * ROOM
+    seen = [Listed(state.order.copy(), state.device.copy())]
+    if search.value[0] < known[0]:
+        seen.append(Listed(search.best_order.copy(), search.best_device.copy()))
+    net.capacity[:] = np.inf
+    for listed in seen:
+        placement = placed(net, listed)
+        held = problem.held(placement)
+        used = totals(listed.device[net.member_idx[net.member_ptr[:-1]]], net.bytes, len(room))
+        full = (held > 0) & ((held > room) | (listed is seen[0]))
+        net.capacity[full] = np.minimum(net.capacity[full], (used * room)[full] / held[full])
+        value = problem.time(placement)
+        if (held <= room).all() and value < known[0]:
+            known = value, listed
+    search.value[0] = known[0]
+    return known
+
+
 def _search(
     problem: LatencyProblem,
     net: TaskNet,
@@ -278,24 +322,31 @@ def _search(
     # Without an end the first cycle is short, so that something has got cold early.
     length = total * FIRST if endless else total
 
+    counts = problem.live is not None and problem.live.binds
+
     def anneal_round(number: int, how: Round, work: float) -> tuple[float, Listed]:
-        search = new_search(net, run.seed * 4096 + number, how.mix, how.guided)
-        bytes_ = float(net.bytes.sum())
+        own = _weighed(problem, net) if counts else net
+        search = new_search(own, run.seed * 4096 + number, how.mix, how.guided)
+        known = np.inf, Listed(search.best_order, search.best_device)
+        bytes_ = float(own.bytes.sum())
         strict = scale * STRICT[number % WAVE]
         search.strict[0] = strict
-        search.strict[1] = len(net.bytes) * strict / bytes_ if bytes_ > 0 else 0.0
-        state = start_state(net, search, best.order, best.device)
+        search.strict[1] = len(own.bytes) * strict / bytes_ if bytes_ > 0 else 0.0
+        state = start_state(own, search, best.order, best.device)
         for step in range(STEPS):
             temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
             left = int(work / STEPS) + 1
             if number % WAVE == 0 and not endless:
                 run.stands(share=(number + WAVE * step / STEPS) / len(ROUNDS))
             while left > 0 and not run.stop():
-                sweep(net, state, search, temperature, min(left, MOST_CHUNK))
+                sweep(own, state, search, temperature, min(left, MOST_CHUNK))
                 left -= MOST_CHUNK
-            if run.stop():
+            over = step == STEPS - 1 or run.stop()
+            if counts and (over or step % max(n // CHECKED, 1) == 0):
+                known = _fitting(problem, own, search, state, known)
+            if over:
                 break
-        return float(search.value[0]), Listed(search.best_order, search.best_device)
+        return known if counts else (float(search.value[0]), known[1])
 
     with ThreadPoolExecutor(WAVE) as pool:
         while True:
