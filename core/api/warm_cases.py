@@ -63,6 +63,7 @@ CASES: dict[str, tuple[Step, ...]] = DEFAULTS | {
     "peak": (_split(method="local-search", validity="free", **PEAK), _split(**PEAK)),
     "wide peak": (_split(k=2, memory_model="peak", method="uniform"),),
     "tight peak": (_split(k=3, memory=400.0, memory_model="peak", method="exact"),),
+    "live latency": (_latency(execution="blocks", memory=400.0, memory_model="peak", **QUICK),),
     "convex": (_split(method="ip", validity="convex", **SHORT), _bound(method="same-block")),
     "pairs": (_split(method="slice"), _bound(method="pairs"), _bound(method="cover")),
     "flows": (_split(method="uniform"), _bound(method="same-block")),

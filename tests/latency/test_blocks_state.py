@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, time_invocations
 from dnnp.core.latency.blocks.anneal import Labels, judge, labels_of, random_start, split_of
-from dnnp.core.latency.blocks.items import BlockItems, block_items, held_tensors
+from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import anneal_step, new_search
 from dnnp.core.latency.blocks.state import (
     BlockState,
@@ -56,7 +56,7 @@ def test_latency_of_labels_is_that_of_their_split(seed: int) -> None:
     items = block_items(problem)
     start = random_start(items, np.random.default_rng(seed))
     state = new_state(items, start.at, start.slot, start.device)
-    search = new_search(items, seed, MIX, held_tensors(problem, items))
+    search = new_search(items, seed, MIX)
     search.price[:] = (50.0, 1.0, 100.0)
     for _ in range(25):
         anneal_step(items, state, search, 30.0, 40)

@@ -20,7 +20,7 @@ from dnnp.core.latency.blocks.items import (
     check_feasible,
     held_tensors,
 )
-from dnnp.core.latency.blocks.search import BlockMemory, anneal_step, new_search
+from dnnp.core.latency.blocks.search import BlockMemory, anneal_held, anneal_step, new_search
 from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
 from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.graph import Ints, distinct
@@ -387,7 +387,8 @@ def _search(
     ease = 4 if items.tied else 1
     moves = min(max(MOVES_PER_ITEM * items.size // ease, LEAST_MOVES), MOST_MOVES // ease)
     held = held_tensors(problem, items)
-    moves = max(int(moves * min(run.effort, HELD / (len(held.node_item) + 1), 1.0)), 1)
+    fewer = 1.0 if held is None else min(HELD / len(held.node_item), 1.0)
+    moves = max(int(moves * min(run.effort, fewer, 1.0)), 1)
     most = 4 * MOST_MOVES // ease
     rounds = MOST_ROUNDS if endless else max(int(np.ceil(ROUNDS * run.effort)), WAVE)
     rng = np.random.default_rng(run.seed)
@@ -412,7 +413,7 @@ def _search(
 
 def _round(
     items: BlockItems,
-    held: HeldTensors,
+    held: HeldTensors | None,
     number: int,
     how: Round,
     given: Labels,
@@ -421,19 +422,24 @@ def _round(
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(items, given.at, given.slot, given.device)
-    search: BlockMemory = new_search(items, run.seed * MOST_ROUNDS + number, how.mix, held)
+    search: BlockMemory = new_search(items, run.seed * MOST_ROUNDS + number, how.mix)
     scale = max(latency(items, state), 1e-300)
-    price = how.price
+    price, over = how.price, excess(items, state)
+    if held is not None:  # other rounds run beside
+        held = held._replace(change=held.change.copy(), marked=held.marked.copy())
     for step in range(STEPS):
         if step % (STEPS // 4) == 0 and np.isfinite(search.value[0]):
             scale = search.value[0]
         # Excess memory gets dearer while there is some, so that it goes in the end.
-        over = excess(items, state) > 0.0 or search.value[2] > 0.0
-        price = min(max(price * (DEARER if over else CHEAPER), 0.2 * how.price), MOST_PRICE)
+        price = min(max(price * (DEARER if over > 0.0 else CHEAPER), 0.2 * how.price), MOST_PRICE)
         search.price[:] = (price * scale, 0.01 * price * scale, 0.2 * scale)
         temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
         share = moves * (step + 1) // STEPS - moves * step // STEPS
-        anneal_step(items, state, search, temperature, share)
+        if held is None:
+            anneal_step(items, state, search, temperature, share)
+            over = excess(items, state)
+        else:
+            over = anneal_held(items, state, search, held, temperature, share)
         if run.stop():
             break
     if not np.isfinite(search.value[0]):

@@ -162,7 +162,7 @@ def block_items(problem: LatencyProblem) -> BlockItems:
 class HeldTensors(NamedTuple):
     """Live tensors of blocks; nodes in the order in which those of one block run.
 
-    Memory counts as in `stage_memory`, or not at all (`room` is empty).
+    Memory counts as in `stage_memory`.
     """
 
     room: Floats
@@ -178,31 +178,32 @@ class HeldTensors(NamedTuple):
     """Nodes that read each tensor, the last one first (CSR)."""
     node_item: Ints
     """i64[N], item of each node."""
+    change: Floats
+    marked: Ints
+    """f64[S, N + 1] and i64[S], scratch: what begins and ends with each node in each slot."""
 
 
-def held_tensors(problem: LatencyProblem, items: BlockItems) -> HeldTensors:
-    """Lay out the live tensors of a problem; none if its devices hold all at once."""
-    live, none = problem.live, np.zeros(0, dtype=np.int64)
+def held_tensors(problem: LatencyProblem, items: BlockItems) -> HeldTensors | None:
+    """Lay out the live tensors of a problem; None if its devices hold all at once."""
+    live = problem.live
     if live is None or not live.binds:
-        return HeldTensors(*plain(np.zeros(0), none, np.zeros(0), none, none, none, none))
-    graph, label = live.graph, live.units.label
+        return None
+    graph, slots = live.graph, len(items.slot_late)
     nodes = np.concatenate([live.units.members(u) for u in problem.tasks.order.tolist()])
-    place = np.empty(graph.n, dtype=np.int64)
-    place[nodes] = np.arange(graph.n)
-    kept = np.flatnonzero(graph.tensor_kind < PARAMETER)
-    number = np.cumsum(graph.tensor_kind < PARAMETER) - 1
+    place = np.append(np.argsort(nodes), -1)
     tensor = np.repeat(np.arange(graph.m), np.diff(graph.use_ptr))
-    reads = graph.tensor_kind[tensor] < PARAMETER
-    tensor, reader = number[tensor[reads]], place[graph.use_idx[reads]]
+    reader = place[graph.use_idx]
     falling = np.argsort(-reader, kind="stable")
     return HeldTensors(
         *plain(
             live.capacity[items.devices] * SAFE_ROOM,
-            np.where(graph.producer[kept] >= 0, place[graph.producer[kept]], -1),
-            graph.tensor_bytes[kept].astype(np.float64),
-            graph.is_output[kept].astype(np.int64),
-            *csr(tensor[falling], reader[falling], len(kept)),
-            items.label[label[nodes]],
+            place[graph.producer],
+            np.where(graph.tensor_kind < PARAMETER, graph.tensor_bytes, 0.0),
+            graph.is_output.astype(np.int64),
+            *csr(tensor[falling], reader[falling], graph.m),
+            items.label[live.units.label[nodes]],
+            np.zeros((slots, graph.n + 1)),
+            np.zeros(slots, dtype=np.int64),
         )
     )
 

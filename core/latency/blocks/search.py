@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, inlined, lean
-from dnnp.core.latency.blocks.items import BlockItems, HeldTensors
+from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.latency.blocks.state import (
     POOL_SLOT,
     excess,
@@ -288,8 +288,7 @@ class BlockMemory(NamedTuple):
     tied: Ints
     """i64[1], whether groups must be brought together after a move."""
     value: Floats
-    """f64[3]: least latency of a valid split so far, inf while there is none; energy now; excess
-    memory with live tensors now."""
+    """f64[2]: least latency of a valid split so far, inf while there is none; energy now."""
     best_at: Ints
     """i64[c], its labels."""
     best_slot: Ints
@@ -297,23 +296,9 @@ class BlockMemory(NamedTuple):
     """i64[S], its slots by position, and their devices."""
     stack: Ints
     """i64[2, L], scratch."""
-    room: Floats
-    born: Ints
-    size: Floats
-    lasts: Ints
-    reader_ptr: Ints
-    reader_at: Ints
-    node_item: Ints
-    """Live tensors, as `HeldTensors` has them."""
-    change: Floats
-    """f64[S, N + 1], scratch: what begins and ends with each node in each slot."""
-    marked: Ints
-    """i64[S], scratch."""
 
 
-def new_search(
-    items: BlockItems, seed: int, mix: tuple[int, ...], held: HeldTensors
-) -> BlockMemory:
+def new_search(items: BlockItems, seed: int, mix: tuple[int, ...]) -> BlockMemory:
     """Memory for annealing."""
     count, slots = len(items.memory), len(items.slot_late)
     return BlockMemory(
@@ -322,19 +307,16 @@ def new_search(
         mix=np.array(mix, dtype=np.int64),
         price=np.zeros(3),
         tied=np.array([int(items.tied)]),
-        value=np.array([np.inf, np.inf, 0.0]),
+        value=np.full(2, np.inf),
         best_at=np.zeros(count, np.int64),
         best_slot=np.zeros(slots, np.int64),
         best_device=np.zeros(slots, np.int64),
         stack=np.zeros((2, 8 * count + 4 * len(items.after_idx) + 64), np.int64),
-        change=np.zeros((slots, len(held.node_item) + 1)),
-        marked=np.zeros(slots, np.int64),
-        **held._asdict(),
     )
 
 
 @callee
-def energy_of(items, state, search, most):  # type: ignore[no-untyped-def]
+def energy_of(items, state, search, held, most):  # type: ignore[no-untyped-def]
     """Energy of the state; keeps it if it is the best valid one so far.
 
     Live tensors take a pass over all of them: they are left out where it is above `most` already.
@@ -342,11 +324,11 @@ def energy_of(items, state, search, most):  # type: ignore[no-untyped-def]
     value = latency(items, state)
     over = excess(items, state)
     wrong = state.wrong[0] + state.wrong[1]
-    if len(search.room) > 0:
-        price = search.price
+    price = search.price
+    if held is not None:
         if value + price[0] * over + (price[1] if over > 0.0 else 0.0) + price[2] * wrong > most:
             return np.inf
-        over = held_excess(items, state, search)
+        over = held_excess(items, state, held)
     if over == 0.0 and wrong == 0:
         if value < search.value[0] * (1 - ROUNDING) and fits(items, state):
             search.value[0] = value
@@ -356,7 +338,6 @@ def energy_of(items, state, search, most):  # type: ignore[no-untyped-def]
                 search.best_slot[p] = state.slot[p]
                 search.best_device[p] = state.device[p]
         return value
-    price = search.price
     return value + price[0] * over + (price[1] if over > 0.0 else 0.0) + price[2] * wrong
 
 
@@ -375,10 +356,23 @@ def exchange(state, one, other, whole):  # type: ignore[no-untyped-def]
 @lean
 def anneal_step(items, state, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try some moves at one temperature."""
+    _moves(items, state, search, None, temperature, moves)
+
+
+@lean
+def anneal_held(items, state, search, held, temperature, moves):  # type: ignore[no-untyped-def]
+    """Try some moves at one temperature where live tensors count; the excess memory then."""
+    _moves(items, state, search, held, temperature, moves)
+    return held_excess(items, state, held)
+
+
+@callee
+def _moves(items, state, search, held, temperature, moves):  # type: ignore[no-untyped-def]
+    """Try some moves; `held` is None where live tensors do not count, which costs nothing then."""
     rng, dice, mix, stack = search.rng, search.dice, search.mix, search.stack
     count, slots, accelerators = len(state.at), len(state.slot), len(state.used)
     rebuild(items, state)
-    energy = energy_of(items, state, search, np.inf)
+    energy = energy_of(items, state, search, held, np.inf)
     for _ in range(moves):
         state.counts[1] = 0
         draw = below(rng, 1000)
@@ -407,7 +401,7 @@ def anneal_step(items, state, search, temperature, moves):  # type: ignore[no-un
             exchange(state, one, other, whole)
             rebuild(items, state)
             worse = temperature * dice[below(rng, len(dice))]
-            after = energy_of(items, state, search, energy + worse)
+            after = energy_of(items, state, search, held, energy + worse)
             if after - energy > worse:
                 exchange(state, one, other, whole)
                 rebuild(items, state)
@@ -460,10 +454,9 @@ def anneal_step(items, state, search, temperature, moves):  # type: ignore[no-un
             undo(items, state)
             continue
         worse = temperature * dice[below(rng, len(dice))]
-        after = energy_of(items, state, search, energy + worse)
+        after = energy_of(items, state, search, held, energy + worse)
         if after - energy > worse:
             undo(items, state)
         else:
             energy = after
     search.value[1] = energy
-    search.value[2] = held_excess(items, state, search)

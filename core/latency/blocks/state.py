@@ -364,27 +364,24 @@ def excess(items, state):  # type: ignore[no-untyped-def]
 
 
 @callee
-def held_excess(items, state, search):  # type: ignore[no-untyped-def]
-    """Bytes of parameters and live tensors above the capacities, as in `excess`; O(S N + uses).
-
-    0 where live tensors do not count.
-    """
+def held_excess(items, state, held):  # type: ignore[no-untyped-def]
+    """Bytes of parameters and live tensors above the capacities, as in `excess`; O(S N + uses)."""
     over = 0.0
-    if len(search.room) == 0:
-        return over
-    home, change, marked, item = state.home, search.change, search.marked, search.node_item
+    home, change, marked, item = state.home, held.change, held.marked, held.node_item
     nodes = len(item)
     for s in range(len(state.slot)):
         marked[s] = -1
         if state.size[s] > 0:
             for k in range(nodes + 1):
                 change[s, k] = 0.0
-    for t in range(len(search.size)):
-        born, size, leaves = search.born[t], search.size[t], search.lasts[t] > 0
+    for t in range(len(held.size)):
+        born, size, leaves = held.born[t], held.size[t], held.lasts[t] > 0
+        if size == 0.0:
+            continue
         maker = home[item[born]] if born >= 0 else POOL_SLOT
         until = born
-        for q in range(search.reader_ptr[t], search.reader_ptr[t + 1]):
-            at = search.reader_at[q]
+        for q in range(held.reader_ptr[t], held.reader_ptr[t + 1]):
+            at = held.reader_at[q]
             s = home[item[at]]
             if maker >= 0 and s == maker:
                 until = max(until, at)
@@ -408,9 +405,9 @@ def held_excess(items, state, search):  # type: ignore[no-untyped-def]
                 running += change[s, k]
                 peak[d] = max(peak[d], running)
     for d in range(len(peak)):
-        held = state.used[d] + peak[d]
-        if held > search.room[d]:
-            over += (held - search.room[d]) / max(search.room[d], 1.0)
+        used = state.used[d] + peak[d]
+        if used > held.room[d]:
+            over += (used - held.room[d]) / max(held.room[d], 1.0)
     return over
 
 
