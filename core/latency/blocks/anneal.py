@@ -405,7 +405,9 @@ def _search(
                     given = labels
                 length = min(int(moves * GROWTH ** (number // len(CYCLE))), most)
                 tasks.append((number, how, given, length))
-            for found in pool.map(lambda task: _round(items, held, *task, run), tasks):
+            for found in pool.map(
+                lambda t: _round(items, held, t[0], t[1], t[2], t[3], run), tasks
+            ):
                 if found is not None:
                     offer(split_of(items, found), found)
     return best

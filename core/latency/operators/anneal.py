@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
+from dnnp.core.cost.live import Live
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packed, room_of
-from dnnp.core.latency.operators.moves import ListMemory, new_search, start_state, sweep
-from dnnp.core.latency.operators.replay import ListState, new_state, replay
+from dnnp.core.latency.operators.moves import new_search, start_state, sweep
+from dnnp.core.latency.operators.replay import new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
@@ -264,12 +265,10 @@ def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tupl
     return value, True
 
 
-def _weighed(problem: LatencyProblem, net: TaskNet) -> TaskNet:
+def _weighed(live: Live, net: TaskNet) -> TaskNet:
     """The net with colours as large as their tasks' parameters and all that these make."""
-    live = problem.live
-    assert live is not None
     made = live.maker >= 0
-    made_bytes = totals(live.maker[made], live.size[made], problem.tasks.n) + live.scratch
+    made_bytes = totals(live.maker[made], live.size[made], len(live.scratch)) + live.scratch
     extra = totals(net.together, made_bytes, len(net.bytes))
     return net._replace(bytes=net.bytes + extra, capacity=np.full(len(net.capacity), np.inf))
 
@@ -277,20 +276,15 @@ def _weighed(problem: LatencyProblem, net: TaskNet) -> TaskNet:
 def _fitting(
     problem: LatencyProblem,
     net: TaskNet,
-    search: ListMemory,
-    state: ListState,
+    room: Floats,
+    seen: list[Listed],
     known: tuple[float, Listed],
 ) -> tuple[float, Listed]:
-    """Judge the best schedule of a search, and the one where it stands, by their live tensors.
+    """Judge schedules by their live tensors: the best that fits, if it is better than a known one.
 
-    Returns the best that fits, where that is better than a known one. `net.capacity` is changed:
-    a device is as full by the bytes of the net as it is by live tensors where the search stands.
+    `net.capacity` is changed: a device, of `room` bytes, is as full by the bytes of the net as it
+    is by live tensors where the search stands, which is the first schedule.
     """
-    assert problem.live is not None
-    room = problem.live.capacity * ROOM
-    seen = [Listed(state.order.copy(), state.device.copy())]
-    if search.value[0] < known[0]:
-        seen.append(Listed(search.best_order.copy(), search.best_device.copy()))
     net.capacity[:] = np.inf
     for listed in seen:
         placement = placed(net, listed)
@@ -301,7 +295,6 @@ def _fitting(
         value = problem.time(placement)
         if (held <= room).all() and value < known[0]:
             known = value, listed
-    search.value[0] = known[0]
     return known
 
 
@@ -322,10 +315,10 @@ def _search(
     # Without an end the first cycle is short, so that something has got cold early.
     length = total * FIRST if endless else total
 
-    counts = problem.live is not None and problem.live.binds
+    live = problem.live if problem.live is not None and problem.live.binds else None
 
     def anneal_round(number: int, how: Round, work: float) -> tuple[float, Listed]:
-        own = _weighed(problem, net) if counts else net
+        own = net if live is None else _weighed(live, net)
         search = new_search(own, run.seed * 4096 + number, how.mix, how.guided)
         known = np.inf, Listed(search.best_order, search.best_device)
         bytes_ = float(own.bytes.sum())
@@ -342,11 +335,15 @@ def _search(
                 sweep(own, state, search, temperature, min(left, MOST_CHUNK))
                 left -= MOST_CHUNK
             over = step == STEPS - 1 or run.stop()
-            if counts and (over or step % max(n // CHECKED, 1) == 0):
-                known = _fitting(problem, own, search, state, known)
+            if live is not None and (over or step % max(n // CHECKED, 1) == 0):
+                seen = [Listed(state.order.copy(), state.device.copy())]
+                if search.value[0] < known[0]:
+                    seen.append(Listed(search.best_order.copy(), search.best_device.copy()))
+                known = _fitting(problem, own, live.capacity * ROOM, seen, known)
+                search.value[0] = known[0]
             if over:
                 break
-        return known if counts else (float(search.value[0]), known[1])
+        return known if live is not None else (float(search.value[0]), known[1])
 
     with ThreadPoolExecutor(WAVE) as pool:
         while True:
