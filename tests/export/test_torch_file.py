@@ -143,7 +143,7 @@ def test_chains_take_turns(tmp_path: Path) -> None:
         ("Tanh", [], "no schedule to export"),
         ("Tanh", ["--shape", "V", "--devices", "2"], "forward passes in the schedule: 2"),
         ("Tanh", ["--shape", "V", "--devices", "3", "--inference"], "backward passes in the"),
-        ("Tanh", ["--shape", "V", "--devices", "3", "--split-backward"], "weight passes in the"),
+        ("Tanh", ["--shape", "V", "--devices", "2", "--split-backward"], "a weight pass"),
         ("Sinh", ["--shape", "V", "--devices", "3"], "the operator Sinh of '/0/a.op'"),
     ],
 )
@@ -177,17 +177,34 @@ def test_a_plan_without_training(tmp_path: Path) -> None:
     assert "no graph of training" in done.err
 
 
-@pytest.mark.parametrize("name", ["V", "X", "M", "NN", "K", "VV"])
+TWICE = {"VV": [], "zb-v": ["--split-backward", "--method", "zb-v"]}
+"""Schedules of shape VV."""
+
+
+def of_two_stages_a_device(folder: Path, name: str) -> str:
+    """The file of a schedule of shape VV: the last stage is its own neighbour."""
+    planned(folder, layers((*CHAIN, "3,c,d,16")))
+    shape = dnnp("schedule", "-q", "--shape", "VV", "--devices", "2", "-n", "4", *TWICE[name])
+    (folder / "shape.dnnp").write_bytes(shape.out)
+    words = ["--schedule", folder / "shape.dnnp", folder / "plan.dnnp"]
+    return dnnp("export", "--to", "torch", *words).out.decode()
+
+
+def test_gradients_of_weights_have_blocks_of_their_own(tmp_path: Path) -> None:
+    text = of_two_stages_a_device(tmp_path, "zb-v")
+    schedule = tables(text)["SCHEDULE"]
+    assert [sum(what == w for what, *_ in schedule) for w in "FBW"] == [16, 16, 16]
+    at = {entry[:3]: i for i, entry in enumerate(schedule)}
+    assert all(at["B", s, b] < at["W", s, b] for s in range(4) for b in range(4))
+    assert any(at["W", s, b] - at["B", s, b] > 1 for s in range(4) for b in range(4))
+    assert "v0 = self.apart(torch.matmul, x0, self.w0)" in text
+    assert "self.apart" not in of_two_stages_a_device(tmp_path, "VV").partition("Stage0")[2]
+
+
+@pytest.mark.parametrize("name", ["V", "X", "M", "NN", "K", *TWICE])
 def test_gradients_are_those_of_the_whole_model(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch")
-    if name == "VV":  # two stages on a device: the last one is its own neighbour
-        planned(tmp_path, layers((*CHAIN, "3,c,d,16")))
-        shape = dnnp("schedule", "-q", "--shape", name, "--devices", "2", "-n", "4")
-        (tmp_path / "shape.dnnp").write_bytes(shape.out)
-        words = ["--schedule", tmp_path / "shape.dnnp", tmp_path / "plan.dnnp"]
-        text = dnnp("export", "--to", "torch", *words).out.decode()
-    else:
-        text = of_shape(tmp_path, name)
+    text = (of_two_stages_a_device if name in TWICE else of_shape)(tmp_path, name)
     (tmp_path / "train.py").write_text(text)
     devices = 1 + max(d for *_, home in tables(text)["SCHEDULE"] for d in home)
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(devices)]

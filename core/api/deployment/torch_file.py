@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     """A block of the schedule."""
 
     what: str
-    """F: forward, B: backward."""
+    """F: forward, B: backward, W: gradients of weights, where B leaves them."""
     stage: int
     batch: int
     devices: tuple[int, ...]
@@ -134,7 +134,7 @@ def torch_file(
         f"OUTPUTS = {tuple(value.name for value in model.graph.output)!r}",
         f"STAGES = ({''.join(f'Stage{s}, ' for s in range(len(classes)))})",
         f"RECOMPUTED = {plan.recomputed!r}",
-        f"# Forward or backward, stage, micro-batch, devices.\nSCHEDULE = ({rows}\n)\n",
+        f"# Forward, backward or weights, stage, micro-batch, devices.\nSCHEDULE = ({rows}\n)\n",
     ]
     ops, wanted = _ops(), [*writer.used]
     for name in wanted:  # what a function calls comes along
@@ -184,6 +184,7 @@ class _Writer:
 
     def __post_init__(self) -> None:
         stages = range(len(self.plan.stages))
+        self.parted = any(entry.what == "W" for entry in self.plan.entries)
         self.nodes = [self._nodes(stage) for stage in self.plan.stages]
         self.layouts: dict[str, Layout] = {}
         self.stored: dict[str, int] = {}
@@ -389,7 +390,10 @@ class _StageText:
                 given.append(self.get(name, layout.inputs.get(name, WHOLE)) + once)
         self.writer.used[op] = None
         call = ", ".join([*given, *(f"{word}={value}" for word, value in words.items())])
-        call = f"{ops.direct.get(op, op)}({call})"
+        if self.writer.parted and op != "Split" and any(x.startswith("self.w") for x in given):
+            call = f"self.apart({ops.direct.get(op, op)}, {call})"
+        else:
+            call = f"{ops.direct.get(op, op)}({call})"
         targets = [f"v{i}_{j}" if j else f"v{i}" for j in range(len(made))]
         for name, target in zip(made, targets, strict=True):
             self.enter(name, WHOLE if layout.reduced else layout.outputs.get(name, WHOLE), target)
@@ -435,7 +439,9 @@ def entries(
     UsageError
         A pass is none of all of a stage, or blocks do not come in an order that stages can run in.
     """
-    passes, letters = schedule["passes"], {"forward": "F", "backward": "B"}
+    passes, letters = schedule["passes"], {"forward": "F", "backward": "B", "weight": "W"}
+    if all(one["kind"] != "weight" for one in passes):
+        del letters["weight"]
     chain = list(range(len(passes)))
     for _ in passes:
         for i, one in enumerate(passes):
@@ -456,7 +462,7 @@ def entries(
             if kind not in letters or sorted(row) != list(range(len(stages))):
                 raise UsageError(
                     f"--to torch: {kind} passes in the schedule: {len(row)}; each of the "
-                    f"{len(stages)} stages of the plan needs a forward and a backward pass"
+                    f"{len(stages)} stages of the plan needs a {', a '.join(letters)} pass"
                 )
     found = []
     for block in blocks:
@@ -476,7 +482,7 @@ def _check_order(found: Sequence[Entry], stages: Sequence[StageModel]) -> None:
     done = set[tuple[str, int, int]]()
     before = [{m for m in stage.sources.values() if m >= 0} for stage in stages]
     for what, s, b, _ in found:
-        needed = {("F", m, b) for m in before[s]} if what == "F" else {("F", s, b)}
+        needed = {("F", m, b) for m in before[s]} if what == "F" else {("FB"[what == "W"], s, b)}
         if what == "B":
             needed |= {("B", c, b) for c, row in enumerate(before) if s in row}
         for other, stage, _ in sorted(needed - done):

@@ -67,6 +67,30 @@ class Summed(torch.autograd.Function):
         return total(gradient, ctx.stage.group), None
 
 
+class Parted(torch.autograd.Function):
+    """An operator that has run on ends of its own; backward leaves gradients of parameters."""
+
+    @staticmethod
+    def forward(ctx, later, ran, *args):
+        ctx.ends = later, ran, [i for i, x in enumerate(args) if isinstance(x, nn.Parameter)], args
+        return ran[0].detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        later, (out, ends), trained, args = ctx.ends
+        if trained:
+            later.append((out, [(args[i], ends[i]) for i in trained], gradient))
+        now = {i: x for i, x in enumerate(ends) if i not in trained and has_gradient(x)}
+        row = torch.autograd.grad(out, [*now.values()], gradient, retain_graph=True) if now else ()
+        found = dict(zip(now, row, strict=True))
+        return None, None, *(found.get(i) for i in range(len(ends)))
+
+
+def has_gradient(x):
+    """Test whether something is a tensor with a gradient."""
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
 def total(x, group):
     """Sum of a tensor over processes."""
     x = x.clone(memory_format=torch.contiguous_format)
@@ -78,6 +102,8 @@ class Stage(nn.Module):
     """A stage, or the part of it of one of the `t` devices that run it together, from 0."""
 
     READS, MAKES, STORED, CONSTANTS = (), (), {}, {}
+    later = None
+    """What blocks for weights have left to do; None: there are no such blocks."""
 
     def __init__(self, devices, rank, held):
         super().__init__()
@@ -96,6 +122,16 @@ class Stage(nn.Module):
     def part(self, x, axis, blocks):
         return part(x, axis, blocks, self.t, self.j)
 
+    def apart(self, call, *args, **words):
+        """Run an operator whose gradients of parameters wait for a block of their own."""
+        if self.later is None or not torch.is_grad_enabled():
+            return call(*args, **words)
+        ends = [
+            x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+            for x in args
+        ]
+        return Parted.apply(self.later, (call(*ends, **words), ends), *args)
+
 
 # BEGIN
 MODEL, DIGEST, INPUTS, TENSORS, OUTPUTS, PARAMETERS = "", "", {}, {}, (), {}
@@ -103,6 +139,7 @@ STAGES: tuple[type[Stage], ...] = ()
 RECOMPUTED: tuple[int, ...] = ()
 SCHEDULE: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
 # END
+PARTED = any(what == "W" for what, *_ in SCHEDULE)
 
 
 def sample(batch):
@@ -183,12 +220,15 @@ class Run:
     def step(self):
         """Follow the schedule once; gradients are left in the parameters. Returns the loss here."""
         self.made, self.kept, self.inbox = {}, {}, defaultdict(list)
+        self.later = defaultdict(list)
         self.sent, self.tag, found = [], 0, 0.0
         for what, s, b, home in SCHEDULE:
             if self.rank in home and what == "F":
                 found += self.forward(s, b, self.stage[s, home], home)
-            elif self.rank in home:
+            elif self.rank in home and what == "B":
                 self.backward(s, b, self.stage[s, home])
+            elif self.rank in home:
+                self.weights(s, b)
             self.hand_on(what, s, b, home)
         for work, _ in self.sent:
             work.wait()
@@ -245,6 +285,7 @@ class Run:
             (value,) = self.taken((name, b, s))
             given[name] = value.detach().requires_grad_(value.is_floating_point())
         inputs = [given[name] for name in stage.READS]
+        stage.later = self.later[s, b] if PARTED else None
         with torch.set_grad_enabled(s not in RECOMPUTED):
             outputs = stage(*inputs)
         self.kept[s, b] = inputs, () if s in RECOMPUTED else outputs
@@ -265,6 +306,7 @@ class Run:
     def backward(self, s, b, stage):
         """Backward pass of a stage."""
         inputs, outputs = self.kept.pop((s, b))
+        stage.later = self.later[s, b] if PARTED else None
         outputs = outputs or stage(*inputs)
         ends, gradients = [], []
         for name, out in zip(stage.MAKES, outputs, strict=True):
@@ -278,6 +320,13 @@ class Run:
             name: torch.zeros_like(x) if x.grad is None else x.grad
             for name, x in zip(stage.READS, inputs, strict=True)
         }
+
+    def weights(self, s, b):
+        """Add up the gradients of parameters that a backward pass has left."""
+        for out, trained, gradient in self.later.pop((s, b), ()):
+            found = torch.autograd.grad(out, [end for _, end in trained], gradient)
+            for (one, _), own in zip(trained, found, strict=True):
+                one.grad = own if one.grad is None else one.grad + own
 
 
 def verify(run, stored):
