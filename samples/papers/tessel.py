@@ -3,8 +3,8 @@
     python -m dnnp.samples.papers.tessel [--devices D] [--time-limit S] [--full] [--csv FOLDER]
         [PART ...]
 
-Parts: table-2, table-3, figure-9, figure-11 to figure-17, and, not in the paper, searches, cases
-and zero-bubble; all by default. Shapes, times and memories are those of `dnnp-schedule --shape`:
+Parts: table-2, table-3, figure-9, figure-11 to figure-17, and, not in the paper, factors and cases;
+all by default. Shapes, times and memories are those of `dnnp-schedule --shape`:
 forward 1, backward 3. Figures 13 to 17 are simulated (`dnnp.samples.papers.tessel_figures`). The
 bubble rate is that of numerous micro-batches: the part of its time that a device is idle while the
 schedule repeats, mean over devices.
@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from dnnp.samples import arguments
 from dnnp.samples.papers import tessel_figures
@@ -32,7 +31,6 @@ from dnnp.samples.papers.tessel_runs import (
     Answer,
     Run,
     Runs,
-    load,
     percent,
     repeating,
     schedule,
@@ -51,9 +49,6 @@ CASES = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold")
 """Placements of the authors' program that the paper does not show."""
 
 SEARCHES = ("tessel", "tessel-fast", "auto")
-
-SPLIT = ("--backward-time", "2", "--split-backward", "0.5")
-"""Every block takes 1."""
 
 
 def table_2(runs: Runs) -> Table:
@@ -120,23 +115,6 @@ def figure_12(runs: Runs) -> Table:
     return Table("figure-12", title, header, rows)
 
 
-def searches(runs: Runs) -> Table:
-    """This project's search beside Tessel's, at the least memory that needs no longer period."""
-    rows = []
-    for name in SHAPES:
-        runs.run(runs.words(name, "auto", "-n", "1"))
-        ours = runs.run(runs.words(name, "auto", "-n", "1"))
-        limit: tuple[str, ...] = ()
-        if ours.repetend is not None:
-            limit = ("--memory", f"{ours.repetend['memory_bytes']:.17g}")
-        tessel = runs.run(runs.words(name, "tessel", "-n", "1", *limit))
-        rows.append((name, *_timed(tessel), *_timed(ours)))
-    each = ("period", "memory", "span", "time")
-    header = ("shape", *(f"Tessel {c}" for c in each), *(f"ours {c}" for c in each))
-    title = "Not in the paper: repetends at the least memory of the shortest period"
-    return Table("searches", title, header, rows)
-
-
 def numbers(found: Answer) -> tuple[str, str, str]:
     """Period, memory and span of a repetend."""
     repetend = found.repetend
@@ -161,64 +139,15 @@ def cases(runs: Runs) -> Table:
     return Table("cases", title, header, rows)
 
 
-def _timed(found: Answer) -> tuple[str, str, str, str]:
-    """The same and seconds."""
-    return (*numbers(found), NONE if found.repetend is None else f"{found.seconds:.3f} s")
-
-
-def published(method: str, devices: int, count: int) -> tuple[float, float]:
-    """Time and memory of N micro-batches as the papers' formulas have them, unit blocks.
-
-    ZB-H1: (D - 1)(F + B - W) above the load, D activations. ZB-V: no bubble but the way to the last
-    device, 2 D halves. DualPipe: (D / 2 - 1)(F&B + B - 3 W), D + 1, with F&B = F + B and B with its
-    weights.
-    """
-    if method == "zb-h1":
-        return 3 * count + devices - 1, devices
-    if method == "zb-v":
-        return 6 * count + devices - 1, 2 * devices
-    return 6 * count + 2 * (devices // 2 - 1), devices + 1
-
-
-def zero_bubble(runs: Runs) -> Table:
-    """Recipes for split backward passes, their formulas, and this project's search."""
-    rows = []
-    sizes = (4, 8) if runs.full else (runs.devices,)
-    for method, name in (("zb-h1", "V"), ("zb-v", "VV"), ("dualpipe", "X")):
-        for devices in sizes:
-            count = 3 * devices
-            fixed = ["--shape", name, "--devices", str(devices), *SPLIT, "-n", str(count)]
-            limit = ["--time-limit", f"{runs.seconds:g}"]
-            if method == "dualpipe" and devices % 2:
-                continue
-            found = runs.all([*fixed, *limit, "--method", way] for way in (method, "auto"))
-            formula = published(method, devices, count)
-            cells = [f"{formula[0]:g}", f"{formula[1]:g}"]
-            for one in found:
-                whole = None if one.record is None else _whole(one.record)
-                cells += [NONE] * 3 if whole is None else [f"{value:g}" for value in whole]
-            rows.append((f"{method}, {name}, D = {devices}, N = {count}", *cells))
-    each = ("makespan", "memory", "bubble")
-    header = ("recipe", "formula makespan", "memory", *each, *(f"ours {c}" for c in each))
-    title = "Not in the paper: recipes with split backward passes; all blocks take 1"
-    return Table("zero-bubble", title, header, rows)
-
-
-def _whole(record: dict[str, Any]) -> tuple[float, float, float]:
-    """Makespan, largest memory, and what the makespan is above the load."""
-    makespan = record["makespan_s"]
-    memory = max(unit["peak_bytes"] for unit in record["units"])
-    return makespan, memory, makespan - load(record) * record["micro_batches"]
-
-
 PARTS: dict[str, Callable[[Runs], Table]] = {
     "table-2": table_2, "table-3": tessel_figures.table_3, "figure-9": figure_9,
     "figure-11": figure_11, "figure-12": figure_12,
     "figure-13": partial(tessel_figures.throughput, 13, "GPT"),
     "figure-14": partial(tessel_figures.throughput, 14, "mT5"),
-    "figure-15": tessel_figures.figure_15, "figure-16": tessel_figures.figure_16,
+    "factors": tessel_figures.factors, "figure-15": tessel_figures.figure_15,
+    "figure-16": tessel_figures.figure_16,
     "figure-17": tessel_figures.figure_17,
-    "searches": searches, "cases": cases, "zero-bubble": zero_bubble,
+    "cases": cases,
 }  # fmt: skip
 
 

@@ -11,13 +11,18 @@ way between two groups at a time. A block starts when all transfers to it have e
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dnnp.samples.papers.tables import Table
 from dnnp.samples.papers.tessel_plans import (
     ARCHITECTURES,
+    AS_USUAL,
+    NETWORK_BYTES_PER_S,
+    PER_SERVER,
     PRINTED,
     Model,
     flava,
@@ -51,6 +56,10 @@ BATCHES = (1, 2, 4, 8)
 RECOMPUTED = 4
 """Arithmetic of a sample over that of its forward pass."""
 
+NETWORKS = math.inf, NETWORK_BYTES_PER_S, 4.1e9
+"""Bytes a second between servers: sums for nothing; line rate; where GPT takes as long as printed,
+nearly 400 s on 16 GPUs (figure 16)."""
+
 SIMULATED = "simulated from analytic costs of V100s, not measured"
 
 
@@ -72,19 +81,22 @@ def sizes(runs: Runs, name: str) -> list[Model]:
     return [model for model in models(name) if runs.full or model.devices in SMALL]
 
 
-def trained(runs: Runs, found: Sequence[Model]) -> dict[tuple[int, str], Trained]:
+def trained(
+    runs: Runs, found: Sequence[Model], ways: Sequence[tuple[str, str]] = WAYS
+) -> dict[tuple[int, str], Trained]:
     """(GPUs, method) -> the batch by the best micro-batches; absent: nothing fits."""
     jobs: list[tuple[int, str, list[str], dict[str, Any]]] = []
     for model in found:
         for batch in BATCHES if runs.full else (model.batch,):
-            for _, method in WAYS:
+            for _, method in ways:
                 plan = placement(model, SHAPES.get(method, OWN[model.name]), batch)
                 if plan is None:
                     continue
                 count = SAMPLES // batch
                 if method == "chimera":
                     count //= 2  # pairs
-                words = _words(runs, f"{plan['name']}-{batch}", plan, method, count)
+                name = "-".join(f"{part:g}" for part in (batch, *model.how))
+                words = _words(runs, f"{plan['name']}-{name}", plan, method, count)
                 jobs.append((model.devices, method, words, plan))
     best: dict[tuple[int, str], Trained] = {}
     for (devices, method, _, plan), answer in zip(jobs, runs.all(j[2] for j in jobs), strict=True):
@@ -147,6 +159,58 @@ def throughput(number: int, name: str, runs: Runs) -> Table:
         f"{SIMULATED}; {NONE}: out of memory"
     )
     return Table(f"figure-{number}", title, header, rows)
+
+
+def factors(runs: Runs) -> Table:
+    """What makes the gain of Tessel where a model needs several servers."""
+    rows = []
+    for model in (model for name in OWN for model in models(name) if model.devices > PER_SERVER):
+        cases = {
+            "1F1B, as planned": (AS_USUAL, "1f1b"),
+            "1F1B, as run": (model.how, "1f1b"),
+            "1F1B, nothing recomputed": (model.how._replace(recomputed=False), "1f1b"),
+            "1F1B+": (model.how, "1f1b+"),
+            "Tessel": (model.how, "tessel"),
+        }
+        found: dict[str, list[Trained | None]] = {name: [] for name in cases}
+        for (name, (how, method)), network in itertools.product(cases.items(), NETWORKS):
+            given = model._replace(how=how._replace(network_bytes_per_s=network))
+            best = trained(runs, [given], [(name, method)])
+            found[name].append(best.get((model.devices, method)))
+        base = [_parts(one) for one in found["Tessel"] if one is not None]
+        for name, ones in found.items():
+            free = None if ones[0] is None else _parts(ones[0])
+            for i, one in enumerate(ones[1:], 1):
+                title = f"{model.name}, {model.devices} GPUs, {name}, {NETWORKS[i] / 1e9:g}"
+                if one is None or free is None:
+                    rows.append((title, *[NONE] * 8))
+                    continue
+                load, wait = _parts(one)
+                balance = free[0] / base[0][0]
+                sums = load / base[i][0] / balance
+                gain = balance, sums, wait / base[i][1]
+                homes = {tuple(block["devices"]) for block in one.plan["blocks"]}
+                widths = "+".join(str(len(home)) for home in sorted(homes))
+                most = max(unit["peak_bytes"] for unit in one.record["units"])
+                idle = percent(1 - 1 / wait)
+                cells = widths, f"{most / 1e9:.1f}", f"{one.seconds:.0f}", idle
+                rows.append((title, *cells, *(f"{x:.2f}" for x in (*gain, math.prod(gain)))))
+    header = (
+        "model, way, GB/s between servers", "GPUs of stages", "GB a GPU", "seconds", "waits",
+        "load", "sums", "waiting", "factor",
+    )  # fmt: skip
+    title = (
+        f"What is behind Tessel's gain: {SAMPLES} samples by each way; time over Tessel's as load\n"
+        "of the slowest device without sums between servers, times these sums, times waiting;\n"
+        f"{SIMULATED}; {NONE}: out of memory"
+    )
+    return Table("factors", title, header, rows)
+
+
+def _parts(one: Trained) -> tuple[float, float]:
+    """Seconds of blocks on the busiest device, and the whole time over them."""
+    busy = max(unit["busy_s"] for unit in one.record["units"])
+    return busy, one.seconds / busy
 
 
 def figure_15(runs: Runs) -> Table:

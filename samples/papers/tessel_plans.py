@@ -52,6 +52,20 @@ Ends = list[tuple[int, int]]
 """Ends and widths of stages."""
 
 
+class How(NamedTuple):
+    """Conditions of a training run."""
+
+    network_bytes_per_s: float = NETWORK_BYTES_PER_S
+    """Of a server, for sums between servers."""
+    recomputed: bool = True
+    """Blocks keep inputs of layers alone."""
+    stages: int = 0
+    """Most stages of 1F1B; 1: all layers on all devices; 0: any number from two on."""
+
+
+AS_USUAL = How()
+
+
 class Layer(NamedTuple):
     """A layer, for one sample."""
 
@@ -79,6 +93,7 @@ class Model(NamedTuple):
     """Samples of a micro-batch in the authors' scripts."""
     first_bytes: float = math.inf
     """Most that parameters of the first stage of 1F1B may take there."""
+    how: How = AS_USUAL
 
     @property
     def parameters(self) -> float:
@@ -163,19 +178,24 @@ PRINTED = {"GPT": (11, 24, 47, 77), "mT5": (1.8, 9.5, 43, 88)}
 SCRIPTED_WORDS = {("mT5", 4): MILLION}
 """Where a script differs from table III; the number of parameters there is that of the script."""
 
+SCRIPTED_STAGES = {("GPT", 16): 1, ("mT5", 16): 1, ("GPT", 32): 4, ("mT5", 32): 2}
+"""Most stages of 1F1B in the scripts. On 16 GPUs they call it out of memory (PARAM_LIMIT is what it
+was tried with) and run tensor parallelism over both servers."""
+
 
 def models(name: str) -> list[Model]:
     """The four sizes of GPT or mT5, as the authors ran them."""
     make, rows = ARCHITECTURES[name]
-    return [make(*row[:4], SCRIPTED_WORDS.get((name, row[0]), row[4])) for row in rows]
+    found = [make(*row[:4], SCRIPTED_WORDS.get((name, row[0]), row[4])) for row in rows]
+    return [m._replace(how=How(stages=SCRIPTED_STAGES.get((name, m.devices), 0))) for m in found]
 
 
-def summing_s(size_bytes: float, devices: int) -> float:
+def summing_s(size_bytes: float, devices: int, how: How = AS_USUAL) -> float:
     """Time to add up tensors of all devices of a group, by rings (Patarasuk and Yuan 2009)."""
     inside = min(devices, PER_SERVER)
     servers = -(-devices // PER_SERVER)
     near = 2 * (inside - 1) / inside * size_bytes / NVLINK_BYTES_PER_S
-    return near + 2 * (servers - 1) / servers * size_bytes / NETWORK_BYTES_PER_S
+    return near + 2 * (servers - 1) / servers * size_bytes / how.network_bytes_per_s
 
 
 def sending_s(size_bytes: float, one: Sequence[int], other: Sequence[int]) -> float:
@@ -184,7 +204,9 @@ def sending_s(size_bytes: float, one: Sequence[int], other: Sequence[int]) -> fl
     return size_bytes / (NVLINK_BYTES_PER_S if len(servers) == 1 else NETWORK_BYTES_PER_S)
 
 
-def times_s(layers: Sequence[Layer], devices: int, batch: int) -> tuple[float, float]:
+def times_s(
+    layers: Sequence[Layer], devices: int, batch: int, how: How = AS_USUAL
+) -> tuple[float, float]:
     """Forward and backward time of layers on a group of devices."""
     forward = backward = 0.0
     for layer in layers:
@@ -192,10 +214,10 @@ def times_s(layers: Sequence[Layer], devices: int, batch: int) -> tuple[float, f
             layer.flop * batch / devices / FLOP_PER_S,
             layer.parameters * WORD / devices / READ_BYTES_PER_S if layer.flop else 0.0,
         )
-        sums = summing_s(layer.summed_bytes * batch, devices)
+        sums = summing_s(layer.summed_bytes * batch, devices, how)
         forward += work + sums
-        # A look-up is not recomputed.
-        backward += 3 * work + (2 * sums if layer.flop else sums)
+        again = how.recomputed and layer.flop > 0  # a look-up is not recomputed
+        backward += (2 + again) * work + (1 + again) * sums
     return forward, backward
 
 
@@ -207,13 +229,22 @@ class Held(NamedTuple):
     """Of a micro-batch between its passes."""
 
 
-def held(layers: Sequence[Layer], devices: int, batch: int, *, training: bool = True) -> Held:
-    """Parameters in parts, inputs of layers as a whole."""
+def held(
+    layers: Sequence[Layer], devices: int, batch: int, how: How = AS_USUAL, *, training: bool = True
+) -> Held:
+    """Parameters in parts, inputs of layers as a whole.
+
+    Where nothing is recomputed, activations are kept: ten bytes an element as a whole, the rest in
+    parts (Korthikanti et al. 2023, equation 2).
+    """
     states = STATES if training else 1
-    parameters = sum(layer.parameters for layer in layers)
+    parameters = sum(layer.parameters for layer in layers) * WORD * states
     scratch = max((layer.scratch_bytes for layer in layers), default=0.0) * batch
     kept = sum(layer.output_bytes for layer in layers if layer.flop) * batch if training else 0.0
-    return Held((parameters * WORD * states + scratch) / devices, kept)
+    if training and not how.recomputed:
+        whole, scratch = 10 / WORD * kept, 0.0
+        kept = whole + (sum(layer.scratch_bytes for layer in layers) * batch - whole) / devices
+    return Held((parameters + scratch) / devices, kept)
 
 
 class Stage(NamedTuple):
@@ -255,7 +286,9 @@ class _Cuts:
         self.model, self.layers, self.batch, self.training = model, layers, batch, training
         # At least two stages, as in the authors' program; for inference one on each device.
         self.widths = [2**p for p in range((model.devices // 2).bit_length() if training else 1)]
-        self.sums = {width: _prefix(layers, width, batch) for width in self.widths}
+        if model.how.stages == 1:
+            self.widths = [model.devices]
+        self.sums = {width: _prefix(layers, width, batch, model.how) for width in self.widths}
         self.reached: dict[tuple[int, int, int], int] = {}
 
     def times(self) -> list[float]:
@@ -274,7 +307,7 @@ class _Cuts:
         count, devices = len(self.layers), self.model.devices
         # Devices that stages from a layer on need, and what they are.
         last: dict[int, tuple[int, Ends]] = {count: (0, [])}
-        for left in range(1, min(devices, count) + 1):
+        for left in range(1, min(self.model.how.stages or devices, devices, count) + 1):
             now: dict[int, tuple[int, Ends]] = {}
             for i, width in itertools.product(range(count), self.widths):
                 j = self._reach(i, width, left)
@@ -300,18 +333,20 @@ class _Cuts:
         return self.reached[key]
 
     def _fits(self, layers: Sequence[Layer], width: int, left: int, first: bool) -> bool:
-        need = held(layers, width, self.batch, training=self.training)
+        how = self.model.how
+        need = held(layers, width, self.batch, how, training=self.training)
         if need.always_bytes + left * need.each_bytes > ROOM_BYTES:
             return False
         parameters = sum(layer.parameters for layer in layers) * WORD * STATES / width
-        return not (first and self.training and parameters >= self.model.first_bytes)
+        limited = first and self.training and how.stages != 1
+        return not (limited and parameters >= self.model.first_bytes)
 
 
-def _prefix(layers: Sequence[Layer], width: int, batch: int) -> list[float]:
+def _prefix(layers: Sequence[Layer], width: int, batch: int, how: How) -> list[float]:
     """Sums of the times of a forward and a backward pass."""
     sums = [0.0]
     for layer in layers:
-        sums.append(sums[-1] + sum(times_s([layer], width, batch)))
+        sums.append(sums[-1] + sum(times_s([layer], width, batch, how)))
     return sums
 
 
@@ -360,10 +395,11 @@ class Plan:
         return {"block": name, "transfer_s": sending_s(moved, before.homes, stage.homes)}
 
     def _held(self, stage: Stage) -> Held:
-        return held(stage.layers, len(stage.homes), self.batch, training=self.training)
+        stated = self.batch, self.model.how
+        return held(stage.layers, len(stage.homes), *stated, training=self.training)
 
     def _block(self, kind: str, name: str, stage: Stage, after: Sequence[str]) -> str:
-        forward, backward = times_s(stage.layers, len(stage.homes), self.batch)
+        forward, backward = times_s(stage.layers, len(stage.homes), self.batch, self.model.how)
         is_forward = kind == "forward"
         each = self._held(stage).each_bytes
         block = {
@@ -398,7 +434,7 @@ def placement(
         _there_and_back(plan, [(str(i), stage) for i, stage in enumerate(stages)])
     elif shape == "X":
         # Memory is looked at in the end: two stages share a device.
-        stages = _equal([*table, *whole], model.devices, batch)
+        stages = _equal([*table, *whole], model, batch)
         for label, order in (("a", 1), ("b", -1)):
             homes = [stage.homes for stage in stages][::order]
             named = [
@@ -407,7 +443,7 @@ def placement(
             ]
             _there_and_back(plan, named)
     else:
-        stages = _equal(whole, model.devices, batch)
+        stages = _equal(whole, model, batch)
         named = [(str(i), stage) for i, stage in enumerate(stages)]
         if shape == "NN-eager":
             # The second look-up is in the table of the first.
@@ -429,10 +465,10 @@ def _there_and_back(plan: Plan, stages: Sequence[tuple[str, Stage]]) -> None:
         plan.back(stages, last)
 
 
-def _equal(layers: Sequence[Layer], devices: int, batch: int) -> list[Stage]:
+def _equal(layers: Sequence[Layer], model: Model, batch: int) -> list[Stage]:
     """Four stages of nearly equal times on equal groups, whatever they hold."""
-    width = devices // GROUPS
-    sums = _prefix(layers, width, batch)
+    width = model.devices // GROUPS
+    sums = _prefix(layers, width, batch, model.how)
     count = len(layers)
 
     @cache

@@ -81,7 +81,7 @@ def rows(text: str) -> list[list[str]]:
 
 def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     fake = Fake()
-    parts = ("table-2", "figure-9", "figure-11", "figure-12", "searches")
+    parts = ("table-2", "figure-9", "figure-11", "figure-12")
     main(fake, ["--devices", "4", "--time-limit", "7", "--csv", str(tmp_path), *parts])
     assert all(said["--devices"] == "4" and said["--time-limit"] == "7" for said in fake.asked)
     assert {said["-n"] for said in fake.asked if said["--method"] == "1f1b"} == {
@@ -90,7 +90,7 @@ def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     }
     shown = capsys.readouterr().out.split("\n\n")
     assert len(shown) == len(parts) < len(PARTS)
-    table_2, figure_9, figure_11, figure_12, searches = map(rows, shown)
+    table_2, figure_9, figure_11, figure_12 = map(rows, shown)
     assert table_2 == [
         ["GPT", "(M)", "0%", "20%", "50%", "0%"],
         ["mT5", "(NN)", "0%", "20%", "50%", "0%"],
@@ -104,7 +104,6 @@ def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert limits == {str(m) for m in range(1, 9)}
     limited = [s for s in fake.asked if s["--method"] == "tessel" and len(s) == 7]
     assert {s["--max-micro-batches"] for s in limited} == {"3"}
-    assert searches[1] == ["X", "4", "3", "9", "2.000", "s", "4", "3", "9", "0.500", "s"]
     # What was asked for figure 11 is not asked again for figure 12.
     assert len([s for s in fake.asked if "--max-micro-batches" in s and "--memory" not in s]) == 40
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted([*parts, "placements"])
@@ -137,7 +136,7 @@ def test_a_search_that_its_limit_ended_without_a_repetend(
     def nothing(words: Sequence[str]) -> Answer:
         return Answer({"passes": [], "units": [], "status": "feasible"}, 1.0)
 
-    main(nothing, ["searches", "cases"])
+    main(nothing, ["cases"])
     for row in rows(capsys.readouterr().out):
         assert set(row[1:]) == {"x"}
 

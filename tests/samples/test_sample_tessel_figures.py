@@ -11,7 +11,7 @@ import pytest
 
 from dnnp.formats.inputs.placement import read_placement
 from dnnp.samples.papers import tessel_figures
-from dnnp.samples.papers.tessel import main, published
+from dnnp.samples.papers.tessel import main
 from dnnp.samples.papers.tessel_figures import moves_of, replay
 from dnnp.samples.papers.tessel_plans import (
     FLOP_PER_S,
@@ -20,6 +20,7 @@ from dnnp.samples.papers.tessel_plans import (
     NVLINK_BYTES_PER_S,
     PRINTED,
     ROOM_BYTES,
+    How,
     Layer,
     Model,
     Stage,
@@ -72,6 +73,12 @@ def test_costs_by_hand() -> None:
     )
     assert memory.each_bytes == 3 * layer.output_bytes
     assert held([layer], 1, 1, training=False).each_bytes == 0
+    whole = How(recomputed=False)
+    assert times_s([layer], 4, 1, whole) == pytest.approx((work + sums, 2 * work + sums))
+    kept = 5 * layer.output_bytes + (layer.scratch_bytes - 5 * layer.output_bytes) / 2
+    assert held([layer] * 3, 2, 1, whole).each_bytes == pytest.approx(3 * kept)
+    slow = How(network_bytes_per_s=NETWORK_BYTES_PER_S / 2)
+    assert summing_s(1e9, 32, slow) == pytest.approx(near + 2 * far)
 
 
 def bottleneck(stages: Sequence[Stage], batch: int) -> float:
@@ -245,8 +252,18 @@ def test_table_3_and_what_the_paper_has_not(capsys: pytest.CaptureFixture[str]) 
     cases = {row[0]: row[1:] for row in table(capsys, "cases")}
     assert cases["fine-tuning"][0] == cases["fine-tuning"][3] == cases["fine-tuning"][6] == "4"
     assert cases["multi-modal"][6:] == ["8", "6", "46"]
-    zero = table(capsys, "zero-bubble")
-    assert [row[1:5] for row in zero] == [
-        ["39", "4", "39", "4"], ["75", "8", "75", "8"], ["74", "5", "73", "5"],
-    ]  # fmt: skip
-    assert published("zb-v", 8, 24) == (151, 16)
+
+
+def test_factors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between servers, 1F1B is tensor parallelism; its sums make what the paper prints."""
+    monkeypatch.setattr(tessel_figures, "OWN", {"mT5": "NN-eager"})
+    monkeypatch.setattr(tessel_figures, "PER_SERVER", 16)  # 32 GPUs alone
+    rows = {row[0]: row[1:] for row in table(capsys, "factors")}
+    assert all(name.startswith("mT5, 32 GPUs") for name in rows)
+    assert rows["mT5, 32 GPUs, Tessel, 12.5"][-4:] == ["1.00"] * 4
+    assert rows["mT5, 32 GPUs, 1F1B, as run, 4.1"][0] == "16+16"
+    assert float(rows["mT5, 32 GPUs, 1F1B, as run, 4.1"][-1]) > 4
+    load, sums, waiting, factor = map(float, rows["mT5, 32 GPUs, 1F1B, as planned, 12.5"][-4:])
+    assert factor == pytest.approx(load * sums * waiting, rel=0.02)
+    assert factor < 1.1
+    assert float(rows["mT5, 32 GPUs, 1F1B+, 12.5"][-2]) > 1.4
