@@ -192,7 +192,7 @@ def factors(runs: Runs) -> Table:
                 homes = {tuple(block["devices"]) for block in one.plan["blocks"]}
                 widths = "+".join(str(len(home)) for home in sorted(homes))
                 most = max(unit["peak_bytes"] for unit in one.record["units"])
-                idle = percent(1 - 1 / wait)
+                idle = f"{max(1 - 1 / wait, 0.0):.1%}"
                 cells = widths, f"{most / 1e9:.1f}", f"{one.seconds:.0f}", idle
                 rows.append((title, *cells, *(f"{x:.2f}" for x in (*gain, math.prod(gain)))))
     header = (
