@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from dnnp.callbacks import Bar
-from dnnp.core.model.text import printable, shown_time
+from dnnp.core.model.text import printable, shown_share, shown_time
 
 if TYPE_CHECKING:
     from dnnp.core.model.search_context import Standing
@@ -183,7 +183,7 @@ class Progress(Bar):
         if standing.bound > 0:
             words.append(f"bound {shown(min(standing.bound, standing.value))}")
         if standing.gap is not None:
-            words.append(f"gap {100 * standing.gap:.1f} %")
+            words.append(f"gap {shown_share(standing.gap)}")
         line = f"{self._name}: {bar}{', '.join(words)}"
         return line if not width else line[:width]
 

@@ -14,7 +14,7 @@ from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import Run
-from dnnp.core.model.text import shown_time
+from dnnp.core.model.text import shown_share, shown_time
 from dnnp.formats.bounds import bound_record, is_closed, raise_bound
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import plan_records
@@ -204,7 +204,7 @@ def _put(
         caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
     found = f"bound {shown_time(claim.value, stream.in_seconds)} by {method}"
     value = f"value {shown_time(plan['value'], stream.in_seconds)}"
-    gap = "optimal" if record["status"] == "optimal" else f"gap {100 * record['gap']:.2g} %"
+    gap = "optimal" if record["status"] == "optimal" else f"gap {shown_share(record['gap'])}"
     claimed = stated > claim.value and not is_closed(stated, claim.value)
     more = (
         f" (the plan states {shown_time(stated, stream.in_seconds)})"

@@ -13,7 +13,7 @@ from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import OBJECTIVES, WITHIN, Plan, status_words, within
 from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
-from dnnp.core.model.text import counted, shown_bytes, shown_time
+from dnnp.core.model.text import counted, shown_bytes, shown_share, shown_time
 from dnnp.core.split.checks import method_asked, resolved
 from dnnp.core.split.curve import Curve
 from dnnp.formats.graph import digest_of
@@ -306,7 +306,7 @@ def _report(
     if "spread" in record:
         found += f" +- {record['spread']:.1%}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
-    proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {100 * plan.gap:.1f} %"
+    proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {shown_share(plan.gap)}"
     if plan.status in ("optimal", WITHIN):
         proven = status_words(plan)
     interrupted = ", interrupted" if plan.status == "interrupted" else ""

@@ -124,6 +124,21 @@ def shown_time(value: float | None, in_seconds: bool, digits: int = 4) -> str:
     return shown_seconds(value, digits) if in_seconds and value else f"{value:.{max(digits, 6)}g}"
 
 
+def shown_share(value: float) -> str:
+    """A share or a gap in percent: `12 %`, and below ten two digits.
+
+    >>> shown_share(0.123), shown_share(0.0123), shown_share(0.00012345), shown_share(8e-6)
+    ('12 %', '1.2 %', '0.012 %', '0.0008 %')
+    >>> shown_share(0.0), shown_share(1e-7)
+    ('0 %', '<0.0001 %')
+    """
+    if value >= 0.0995:
+        return f"{100 * value:.0f} %"
+    if 0 < value < 1e-6:
+        return "<0.0001 %"
+    return f"{100 * value:.2g} %"
+
+
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.plan import Plan, status_words
-from dnnp.core.model.text import printable, shown_bytes, shown_time, table
+from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.text import laid_out, load_lines, timeline
-from dnnp.core.view.words import Page, shortened, shown_rate, shown_share
+from dnnp.core.view.words import Page, shortened, shown_rate
 
 BEST = "*"
 """Marks the smallest value of what can be compared."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median_low
 
-from dnnp.core.model.text import printable, shown_time
+from dnnp.core.model.text import printable, shown_share, shown_time
 from dnnp.core.view.drawing import BOLD, Drawn, box, label, legend, line, text_width
-from dnnp.core.view.words import shown_share
 from dnnp.formats.stream import Record
 
 WIDTH = 100

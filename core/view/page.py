@@ -20,7 +20,7 @@ import orjson
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import PARAMETER, Graph
 from dnnp.core.model.plan import OBJECTIVES, status_words
-from dnnp.core.model.text import counted, printable, shown_bytes, shown_time
+from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time
 from dnnp.core.view.drawing import PALETTE
 from dnnp.core.view.facts import (
     LOADS,
@@ -45,7 +45,6 @@ from dnnp.core.view.words import (
     method_rows,
     proof_lines,
     shown_rate,
-    shown_share,
     way_rows,
 )
 from dnnp.formats.stream import Record

@@ -10,7 +10,7 @@ import numpy as np
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import OBJECTIVES, Plan
-from dnnp.core.model.text import printable, shown_bytes, shown_time
+from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time
 from dnnp.core.view.drawing import (
     BOLD,
     PALETTE,
@@ -46,7 +46,7 @@ from dnnp.core.view.layout import (
     lay_out,
     levels_of,
 )
-from dnnp.core.view.words import lacking, shown_rate, shown_share
+from dnnp.core.view.words import lacking, shown_rate
 from dnnp.formats.stream import Stream
 
 MOST_BOXES, MOST_EDGES, MOST_STAGES = 300, 1500, 64

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.plan import OBJECTIVES, Stage, status_words
-from dnnp.core.model.text import counted, printable, shown_bytes, shown_time, table
+from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.facts import (
     LOADS,
     OVERLAP,
@@ -32,7 +32,6 @@ from dnnp.core.view.words import (
     proof_lines,
     shortened,
     shown_rate,
-    shown_share,
     way_rows,
 )
 from dnnp.formats.spread import unknown_words

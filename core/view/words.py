@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnnp.core.model.text import printable, shown_bytes, shown_time, table
+from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.facts import Facts
 from dnnp.formats.stream import Record
 
@@ -27,19 +27,6 @@ class Page:
     def most(self, count: int) -> int:
         """Number of rows of a list that are shown."""
         return count if self.more else min(count, self.rows)
-
-
-def shown_share(value: float) -> str:
-    """A share in percent: `12 %`, and below ten with a digit more.
-
-    >>> shown_share(0.123), shown_share(0.0123), shown_share(0.0), shown_share(1e-6)
-    ('12 %', '1.2 %', '0 %', '<0.001 %')
-    """
-    if value >= 0.0995:
-        return f"{100 * value:.0f} %"
-    if 0 < value < 1e-5:
-        return "<0.001 %"
-    return f"{100 * value:.2g} %"
 
 
 def lacking(excess_bytes: float) -> str:

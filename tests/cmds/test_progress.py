@@ -41,7 +41,7 @@ def test_what_stands_in_the_line(in_seconds: bool, found: str) -> None:
     with bar_on(console, clock) as bar:
         clock.now = 12.4
         bar.update(Standing("annealing", 2.0, 1.5, 0.255, "period", in_seconds))
-    line = f"dnnp-x: annealing 25 %, 12 s, {found}, gap 25.0 %"
+    line = f"dnnp-x: annealing 25 %, 12 s, {found}, gap 25 %"
     assert console.getvalue() == f"{CLEAR}{line}{CLEAR}"  # no room for a bar in 80 columns
 
 
