@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.plan import CLOSED, WITHIN
 from dnnp.formats.fields import MAX_ID
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.plan_fields import PARALLEL
@@ -140,17 +140,20 @@ def storable(value: Any) -> Any:
     return value
 
 
-def raise_bound(plan: Record, value: float, method: str) -> Record:
+def raise_bound(plan: Record, value: float, method: str, max_gap: float = 0.0) -> Record:
     """The plan record with this bound, if it is better than the one it states.
 
-    Plans of the objective latency say which argument proves it.
+    Plans of the objective latency say which argument proves it. `max_gap`: one that is enough.
     """
     best = float(plan["value"])
     if value <= float(plan["bound"]):
         return plan
     closed = is_closed(best, value) and plan["status"] != "infeasible"
+    gap = gap_of(best, value)
+    if gap <= max_gap and plan["status"] in ("feasible", "interrupted"):
+        plan = {**plan, "status": WITHIN, "max_gap": max_gap}
     status = proven_status({**plan, "status": "optimal"} if closed else plan)
     by = {"bound_method": method} if plan["objective"] == "latency" and method else {}
-    if status == "optimal":
+    if status != WITHIN:
         plan = {name: value for name, value in plan.items() if name != "max_gap"}
-    return {**plan, "bound": min(value, best), "gap": gap_of(best, value), "status": status, **by}
+    return {**plan, "bound": min(value, best), "gap": gap, "status": status, **by}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnp.core.model.plan import within_words
 from dnnp.core.model.schedule import PlacedBlock, Placement, Point, Repetend, Schedule
 from dnnp.core.model.text import shown_bytes, shown_time, table
 from dnnp.formats.records import FORMAT, VERSION
@@ -169,14 +170,16 @@ def _repetend(repetend: Repetend) -> Record:
     }
 
 
-def schedule_line(record: Record, asked: str, in_seconds: bool) -> str:
-    """One line about a schedule record; `asked` is the method that was asked for.
+def schedule_line(record: Record, asked: str, in_seconds: bool, max_gap: float = 0.0) -> str:
+    """One line about a schedule record; `asked`: the method, and the gap that need not be closed.
 
     Where times are not `in_seconds`, their unit and that of memory are not known.
     """
     makespan, bound = (_shown(record, name, in_seconds) for name in ("makespan_s", "bound_s"))
     number = record["micro_batches"]
     proven = "optimal" if record["status"] == "optimal" else f"bound {bound}"
+    if record["status"] != "optimal" and record["bound_s"] >= record["makespan_s"] * (1 - max_gap):
+        proven = f"{within_words(max_gap)}, {proven}"
     by = "" if record["method"] == asked else f" by {record['method']}"
     parts = [
         f"makespan {makespan} of {number} micro-batch{'es' * (number != 1)}{by}, {proven}, "

@@ -12,7 +12,7 @@ from dnnp.core.bounds.claim import Claim, Known
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.plan import Plan
+from dnnp.core.model.plan import WITHIN, Plan, within_words
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_share, shown_time
 from dnnp.formats.bounds import bound_record, is_closed, raise_bound
@@ -69,6 +69,7 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
             since=started,
             units=units.g,
             in_seconds=stream.in_seconds,
+            max_gap=options.max_gap if options.method == "auto" else 0.0,
         )
         prove = _bound_latency if plan.objective == "latency" else _bound_throughput
         prove(stream, problem, plan, options, run)
@@ -101,7 +102,7 @@ def _bound_throughput(
         proof = bound(problem.searched, known, options.method, shown)
     better = _better_plan(stream, options.caller, problem, proof)
     found = (proof.method, proof.claim, proof.tried)
-    _put(stream, options.caller, *found, better, validity, options.timings)
+    _put(stream, options, *found, better, validity)
 
 
 def _bound_latency(
@@ -136,7 +137,7 @@ def _bound_latency(
     claim = Claim(proof.value, "solved")
     found = (proof.method, claim, proof.tried)
     validity = (better or plan).validity  # the bound holds for all that the execution allows
-    _put(stream, caller, *found, better, validity, options.timings)
+    _put(stream, options, *found, better, validity)
 
 
 def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
@@ -166,25 +167,24 @@ def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
 
 def _put(
     stream: Stream,
-    caller: Caller,
+    options: BoundOptions,
     method: str,
     claim: Claim,
     tried: Sequence[tuple[str, str, float | None, str, float]],
     better: Plan | None,
     validity: str,
-    timings: bool,
 ) -> None:
     """Put the bound, and a better plan if there is one, into the stream; say what it is."""
-    stated = float(stream.get("plan")[0]["bound"])
+    caller, stated = options.caller, float(stream.get("plan")[0]["bound"])
     old = {"bound"} if better is None else {"bound", *_replace_plan(stream, caller, better)}
-    plan = raise_bound(stream.get("plan")[0], claim.value, method)
+    plan = raise_bound(stream.get("plan")[0], claim.value, method, options.max_gap)
     stream.records["plan"] = [plan]
     timed = ("method", "status", "value", "reason", "time_s")
     trials = [
         {
             name: value
             for name, value in zip(timed, trial, strict=True)
-            if value not in (None, "") and (name != "time_s" or timings)
+            if value not in (None, "") and (name != "time_s" or options.timings)
         }
         for trial in tried
     ]
@@ -204,7 +204,9 @@ def _put(
         caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
     found = f"bound {shown_time(claim.value, stream.in_seconds)} by {method}"
     value = f"value {shown_time(plan['value'], stream.in_seconds)}"
-    gap = "optimal" if record["status"] == "optimal" else f"gap {shown_share(record['gap'])}"
+    near = plan["status"] == WITHIN and record["gap"] <= options.max_gap
+    gap = within_words(options.max_gap) if near else f"gap {shown_share(record['gap'])}"
+    gap = "optimal" if record["status"] == "optimal" else gap
     claimed = stated > claim.value and not is_closed(stated, claim.value)
     more = (
         f" (the plan states {shown_time(stated, stream.in_seconds)})"

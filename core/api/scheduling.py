@@ -50,6 +50,7 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
             effort=options.effort,
             seconds=options.time_limit,
             in_seconds=stream.in_seconds,
+            max_gap=options.max_gap if options.method == "auto" else 0.0,
         )
         placement, digest = placement_of(stream, options)
         if options.given is None:
@@ -152,4 +153,5 @@ def _put(
     if dropped:
         options.caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
     rough = "".join(map(unknown_words, stream.get("plan")))
-    options.caller.note(schedule_line(record, options.method, stream.in_seconds) + rough)
+    line = schedule_line(record, options.method, stream.in_seconds, options.max_gap)
+    options.caller.note(line + rough)

@@ -45,13 +45,14 @@ def run_of(
     units: int = 0,
     heavy: bool = False,
     in_seconds: bool = False,
+    max_gap: float = 0.0,
 ) -> Run:
     """A run for whoever asks, who is told of it too when kernels are compiled.
 
     `seconds`: after which it is over, counted from when the caller had the input, or else from
     `since` on the clock of `time.monotonic`, or else from now; None: no limit. `patient`: it is to
     make do without kernels that are not compiled. `units`: of the problem, if it is known. `heavy`:
-    it is worth loading them whatever the size. `in_seconds`: see `Run`.
+    it is worth loading them whatever the size. `in_seconds`, `max_gap`: see `Run`.
     """
     interpret_again(PATIENCE if patient else 1.0, load_soon=heavy or units >= MANY)
     note_compiling(caller)
@@ -65,6 +66,7 @@ def run_of(
         tell=caller.detail,
         warn=caller.warn,
         in_seconds=in_seconds,
+        max_gap=max_gap,
     ).within(seconds)
 
 

@@ -135,7 +135,13 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
     stated = {k: v for k, v in stream.header.items() if k == "micro_batches"}
     given = {name: getattr(options, name) for name in PARALLEL if getattr(options, name)}
     asked, units = HybridOptions(**stated | given), problem.units.g
-    run = run_of(caller, seconds=options.time_limit, units=units, in_seconds=stream.in_seconds)
+    run = run_of(
+        caller,
+        seconds=options.time_limit,
+        units=units,
+        in_seconds=stream.in_seconds,
+        max_gap=options.max_gap,
+    )
     digest = digest_of(problem.graph, problem.units)
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_hybrid(problem, asked, shown, digest)
@@ -175,6 +181,7 @@ def _found_plan(
         units=problem.units.g,
         heavy=is_heavy(*_method(problem, options)),
         in_seconds=problem.graph.in_seconds,
+        max_gap=options.max_gap if options.methods == ("auto",) else 0.0,
     )
     if options.allow_replicas:
         return _fastest_way(problem, asked, run, options.caller)
@@ -258,7 +265,6 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
         evolution=options.evolution,
         training=training,
         solver=options.solver or "cbc",
-        max_gap=options.max_gap,
         least_peak=options.memory_model == "peak",
     )
 

@@ -5,8 +5,9 @@
     operators   list schedules of others (`STARTS`); a little annealing from the best of them; a
                 bound, which its value sharpens; annealing as asked; the bound again
 
-`anneal` leaves out ideals and list schedules. Either ends as soon as the value meets the bound.
-With a time limit annealing goes on until it is over.
+`anneal` leaves out ideals and list schedules. Either ends as soon as the value meets the bound;
+`auto` after a little annealing also where the gap is one that need not be closed. With a time limit
+annealing goes on until it is over.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def auto_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySol
     known, more = _searched(problem, known, first)
     if not known.proven:
         known = _begun(problem, known, run.begin("annealing", FIRST, WARM))
-    if more and not known.proven:
+    if more and not run.near(known.value, known.bound):
         second = run.begin("ideals", WARM, SEARCHED)
         if run.left() is not None:
             second = replace(second.part(TIMED), effort=ENDLESS)
@@ -129,12 +130,12 @@ def _placed(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution
     known = _annealed(problem, known, part)
     known = _bounded(problem, known, run.begin("bounding", A_LITTLE, SHARPENED))
     limited = run.left() is not None
-    if not (known.proven or run.stop()):
+    if not (run.near(known.value, known.bound) or run.stop()):
         step = run.begin("annealing", SHARPENED, COLD)
         step = replace(step, effort=1.0).part(ANNEALED) if limited else step
         known = _annealed(problem, known, step, endless=limited)
         known = _bounded(problem, known, run.begin("bounding", COLD, 1.0))
-    if limited and not (known.proven or run.stop()):
+    if limited and not (run.near(known.value, known.bound) or run.stop()):
         run.stands("annealing")
         last = replace(run, effort=1.0, seed=run.seed + 1)
         known = _annealed(problem, known, last, endless=True)
@@ -219,7 +220,7 @@ def _refined(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolutio
     if run.left() is not None:
         steps.append((replace(run, effort=1.0), True))
     for step, endless in steps:
-        if known.proven or run.stop():
+        if run.near(known.value, known.bound) or run.stop():
             break
         known = _annealed(problem, known, step, endless=endless)
     return _answer(known)

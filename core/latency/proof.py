@@ -176,7 +176,8 @@ def latency_bound(
         known = _simple(problem, known, run)
     if method in ("auto", "ideal") and problem.options.execution == "blocks" and _open(known, run):
         known = _ideal(problem, known, run.without_shares())
-    if method in ("auto", "exact") and _open(known, run):
+    near = run.near(known.latency, known.value) or run.stop()
+    if method in ("auto", "exact") and not near:
         known = _exact(problem, known.split or split, known, solver, run.without_shares())
     if kept.proven() > known.value * (1 + CLOSED):
         known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))

@@ -286,8 +286,10 @@ def within(plan: Plan, max_gap: float) -> Plan:
 
 
 def status_words(plan: Plan) -> str:
-    """The status of a plan, for messages.
+    """The status of a plan, for messages; a gap that was asked for stands for itself."""
+    return within_words(plan.max_gap) if plan.status == WITHIN else plan.status
 
-    A gap that was asked for stands for itself: `within 0.01 %`.
-    """
-    return f"within {100 * plan.max_gap:g} %" if plan.status == WITHIN else plan.status
+
+def within_words(max_gap: float) -> str:
+    """A gap that was asked for, in words: `within 0.01 %`."""
+    return f"within {100 * max_gap:g} %"

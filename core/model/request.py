@@ -169,8 +169,6 @@ class Request:
     """Of integer programs: `cbc` or `highs`."""
     training: Training = field(default_factory=Training)
     """Of `placeto`: the policy that it starts from, and what that learns from."""
-    max_gap: float = 0.0
-    """Relative gap up to which `auto` need not close it."""
     least_peak: bool = False
     """Order the nodes of a stage for a small peak even where memory does not bind."""
     known: Solution = Solution([])

@@ -12,6 +12,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
+from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.text import shown_time
 
 
@@ -94,6 +95,12 @@ class Run:
     does not come to its end."""
     in_seconds: bool = False
     """Whether objectives are in seconds; else their unit is not known."""
+    max_gap: float = 0.0
+    """Relative gap of value and bound that a search need not labour to close."""
+
+    def near(self, value: float, bound: float) -> bool:
+        """Tell whether the gap is one that need not be closed."""
+        return bound >= value * (1 - max(self.max_gap, CLOSED))
 
     def shown(self, value: float, digits: int = 4) -> str:
         """An objective, for messages."""

@@ -52,6 +52,9 @@ CLOSE = 1e-3
 NEAR = 1e-4
 """The same, where there is no proof to be had, at which to end."""
 
+SETTLED = 1e8
+"""Pairs of sets, over all limits tried, after which a small gap need not be closed."""
+
 GROWTH = 2.0
 """Factor of the distance to the bound from one limit that is too low to the next."""
 
@@ -191,13 +194,15 @@ def _descend(
     """
     best = start
     refused, step, known = low, FIRST_STEP, space.complete
-    goal = CLOSED if space.complete else NEAR
+    goal, pairs = CLOSED if space.complete else NEAR, 0
     last = best.value if best is not None else space.top
     while not run.stop():
         if best is None:
             limit = min(low * (1 + step), last) if low > 0 else last
             step *= GROWTH
-        elif best.value * (1 - goal) <= refused:
+        elif best.value * (1 - goal) <= refused or (
+            pairs >= SETTLED and run.near(best.value, refused)
+        ):
             break
         elif best.value <= refused * (1 + CLOSE):
             limit = best.value * (1 - goal)
@@ -206,6 +211,7 @@ def _descend(
             step *= GROWTH
         limit = max(limit, float(np.nextafter(refused, np.inf)))
         blocks, sure = _within(space, limit)
+        pairs += len(space.member) ** 2
         known = known and sure
         if blocks is not None:
             value = max(cost.load_s for cost in costs_of(space.problem, blocks))

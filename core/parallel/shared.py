@@ -311,6 +311,9 @@ SEARCHES = 400
 ORDER_SEARCHES = 24
 """The same along one order."""
 
+SETTLED = 24
+"""Pairs of limits after which a small gap need not be closed."""
+
 SHOWN = 8
 """Labels of a search that are made into plans."""
 
@@ -408,8 +411,10 @@ def _without_shared(
 def _search(space: Space, low: float, state: _State, most: int, run: Run) -> None:
     """Look at boxes until none is left, or as many as `most` times the effort."""
     state.add(low, -1.0, space.top, 0.0, space.arrays.rules.room)
-    for _ in range(max(int(most * run.effort), 1)):
+    for number in range(max(int(most * run.effort), 1)):
         if not state.boxes or run.stop():
+            break
+        if number >= SETTLED and run.near(state.top, state.boxes[0].bound):
             break
         box = heapq.heappop(state.boxes)
         if box.bound >= state.top:

@@ -235,7 +235,8 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
             f"{u} micro-batches in a period of {run.shown(one.period_s)} ({one.method}): "
             f"{run.shown(one.rate_s)} each, bound {run.shown(goal)}"
         )
-        if not unroll and (one.rate_s <= goal * (1 + TOLERANCE) or run.stop()):
+        enough = one.rate_s <= goal * (1 + TOLERANCE) or run.near(one.rate_s, goal)
+        if not unroll and (enough or run.stop()):
             break
     least = min(map(_rate, found))
     best = next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))

@@ -88,7 +88,7 @@ def complete(
     repetend
         Its unrolling is a multiple of `placement.turns`.
     bound
-        A makespan that none is below, if one is known: there the search ends.
+        A makespan that none is below, if one is known: there the search ends, or near it.
     run
         Its effort scales the work of the searches; `stop` is asked every 0.2 s or so.
     starts
@@ -119,12 +119,12 @@ def complete(
     if best is None or span_of(problem, best) > bound + slack:
         best, method = _started(problem, best, starts, bound + slack, run)
     few = problem.b <= MOST_AT_ONCE * run.effort
-    if best is None or (few and span_of(problem, best) > bound + slack):
+    if best is None or (few and _open(span_of(problem, best), bound, slack, run)):
         part = run.begin("all blocks at once", 0.0, AT_ONCE).scaled(WORK / WORK_OF_OPTIMAL)
         finite = optimal(problem, best, part)
         best, bound, status = finite.start, max(bound, finite.bound), finite.status
         method = finite.named(method)
-    if span_of(problem, best) > bound + slack and not run.stop():
+    if _open(span_of(problem, best), bound, slack, run) and not run.stop():
         run.keep(best, span_of(problem, best), method)
         run.stands(value=span_of(problem, best), bound=bound, what="makespan")
         part = run.begin("warm-up and cool-down", AT_ONCE, ENDED)
@@ -143,6 +143,11 @@ def complete(
     elif run.stop():
         status = "interrupted"
     return Completed(best.reshape(micro_batches, count), bound, status, method)
+
+
+def _open(value: float, bound: float, slack: float, run: Run) -> bool:
+    """True if the gap is to be closed."""
+    return value > bound + slack and not run.near(value, bound)
 
 
 def _started(

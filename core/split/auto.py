@@ -145,8 +145,6 @@ class _Best:
     value: float
     bound: float
     method: str = "exact"
-    max_gap: float = 0.0
-    """Relative gap that need not be closed."""
 
     @property
     def proven(self) -> bool:
@@ -156,11 +154,6 @@ class _Best:
     @property
     def closed(self) -> bool:
         return self.bound >= self.value * (1 - CLOSED)
-
-    @property
-    def near(self) -> bool:
-        """True if the gap is one that need not be closed."""
-        return self.bound >= self.value * (1 - max(self.max_gap, CLOSED))
 
     def take(self, blocks: list[Block] | None, value: float, method: str, run: Run) -> None:
         """Keep a split if it is better."""
@@ -172,7 +165,7 @@ class _Best:
 def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
     blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
-    best = _Best(problem, blocks or [], value, floor, max_gap=asked.max_gap)
+    best = _Best(problem, blocks or [], value, floor)
     small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
     if blocks is not None:
         if run.stop():
@@ -192,7 +185,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
         best.bound = max(best.bound, found.bound)
         if small and not best.proven:
             best.bound, small = quick_bound(problem, best.bound, best.value), False
-        settled = best.near and problem.units.g > CLOSING_UNITS
+        settled = run.near(best.value, best.bound) and problem.units.g > CLOSING_UNITS
         if best.blocks and not (best.proven or settled):
             _improve(best, widths, run.begin("chains as one", middle, end))
         if best.closed or settled or run.stop():
@@ -203,7 +196,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
             break
     if not best.blocks:
         raise nothing_found(run)
-    if run.left() is not None and not best.near:
+    if run.left() is not None and not run.near(best.value, best.bound):
         from dnnp.core.split.improve import improved
 
         goal = best.bound * (1 + ROUNDING)
@@ -285,7 +278,7 @@ def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
     run.keep(blocks, problem.value(blocks), found.method)
     planned = problem.value(blocks)
     run.tell(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
-    if found.bound >= planned * (1 - max(asked.max_gap, ROUNDING)):
+    if run.near(planned, found.bound):
         return replace(found, blocks=blocks)
     better, bound = _over_links(
         problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0)

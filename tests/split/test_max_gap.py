@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
 import orjson
 import pytest
 
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.latency.auto import auto_blocks, auto_operators
+from dnnp.core.model.cluster import singletons
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Run
+from dnnp.core.parallel import search, shared
+from dnnp.core.parallel.search import plan_hybrid
+from dnnp.core.parallel.shared import plan_shared
+from dnnp.core.split.clusters import hierarchy
+from dnnp.core.split.hierarchy import hierarchy_split
+from dnnp.formats.graph import graph_of
+from support.graphs import random_stream
+from support.hybrid import random_problem as parallel_case
+from support.hybrid import random_shared_problem as shared_case
+from support.latency_cases import random_problem as latency_case
 from support.run import dnnp
 
 GRAPH = dnnp("import", "-q", "--synthetic", "erdos-renyi", "--nodes", "10", "--seed", "1").out
@@ -72,3 +94,82 @@ def test_auto_ends_once_the_gap_is_small_enough() -> None:
     assert (first, plan["status"]) == (1, "within_gap")
     both, plan = efforts("--max-gap", "0")
     assert (both, plan["status"]) == (2, "feasible")
+
+
+def test_a_bound_within_the_gap_ends_and_marks_the_plan() -> None:
+    """`auto` ends after its first search over ideals."""
+    many = dnnp("import", "-q", "--synthetic", "erdos-renyi", "--nodes", "60", "--seed", "1").out
+    words = ("-k", "6", "--bandwidth", "20", "--method", "slice", "--max-gap", "0")
+    data = dnnp("partition", "-q", *words, stdin=many).out
+    near = dnnp("bound", "--effort", "0.0001", "--max-gap", "0.9", stdin=data)
+    plan, bound = near.one("plan"), near.one("bound")
+    assert (plan["status"], plan["max_gap"], bound["status"]) == ("within_gap", 0.9, "proven")
+    assert bound["tried"][-1]["method"] == "ideal"
+    assert ", within 90 %, ordered" in near.err
+    assert dnnp("check", "--certificate", stdin=near.out).status == 0
+
+
+def test_a_schedule_within_the_gap_is_not_called_optimal() -> None:
+    shape = ("schedule", "--shape", "V", "--devices", "4", "-n", "6", "--memory", "2")
+    near, whole = (dnnp(*shape, "--max-gap", gap) for gap in ("0.9", "0"))
+    assert ", within 90 %, bound " in near.err
+    assert near.one("schedule")["status"] == "feasible"
+    assert whole.one("schedule")["makespan_s"] <= near.one("schedule")["makespan_s"]
+    assert ", within" not in whole.err
+    assert dnnp("check", stdin=near.out).status == 0
+
+
+def clusters(run: Run) -> tuple[float, float]:
+    graph = graph_of(random_stream(3, 20))
+    device = DeviceClass(
+        "dev",
+        count=8,
+        bandwidth_bytes_per_s=1.0,
+        cluster_size=4,
+        inner_bandwidth_bytes_per_s=10.0,
+    )
+    problem = SplitProblem(graph, singletons(graph), (device,), CostOptions())
+    blocks, bound = hierarchy_split(problem, run)
+    return problem.value(blocks), bound
+
+
+def latency(execution: str, run: Run) -> tuple[float, float]:
+    case = latency_case(random.Random(1), 25, execution=execution, devices=3)
+    method = auto_blocks if execution == "blocks" else auto_operators
+    found = method(case, Request(), replace(run, effort=0.01))
+    return case.value(found.split), found.bound
+
+
+def parallel(kind: str, run: Run) -> tuple[float, float]:
+    case = parallel_case(3) if kind == "own" else shared_case(5, 5)
+    found = (plan_hybrid if kind == "own" else plan_shared)(case, [np.arange(case.n)], run)
+    return found.value, found.bound
+
+
+SEARCHES = {
+    "clusters": clusters,
+    "blocks": partial(latency, "blocks"),
+    "operators": partial(latency, "operators"),
+    "parallel": partial(parallel, "own"),
+    "shared stages": partial(parallel, "shared"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_search_of_auto_ends_at_a_gap_that_is_small_enough(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search asks less often whether to stop, or finds less; its bound and gap are as asked."""
+    for module in (search, shared, hierarchy):
+        monkeypatch.setattr(module, "SETTLED", 0)
+    asked = [0, 0]
+
+    def counting(place: int) -> bool:
+        asked[place] += 1
+        return False
+
+    value, bound = SEARCHES[name](Run(interrupted=partial(counting, 0)))
+    near, low = SEARCHES[name](Run(interrupted=partial(counting, 1), max_gap=0.9))
+    assert asked[1] < asked[0] or near > value
+    assert bound <= value <= near
+    assert near * (1 - 0.9) <= low <= value * (1 + 1e-9)

@@ -355,6 +355,10 @@ class BoundOptions(DeviceOptions, first=True):
         least=0, metavar="S", page=True,
         help="seconds, then the best bound (default: none); but 60 for all integer programs "
         "together")
+    max_gap: float = option(
+        MAX_GAP, least=0, most=1, metavar="X", page=True,
+        help="a gap that is small enough; auto does not labour to close it (default: 0.0001; for "
+        "0.01 %; 0: go on to the end)")
     effort: float = option(
         1.0, above=0, metavar="X", page=True,
         help="scale the work of endless searches (default: 1)")
@@ -451,6 +455,10 @@ class ScheduleOptions(Options):
     time_limit: float | None = option(
         least=0, metavar="S", page=True,
         help="seconds, then the best schedule found")
+    max_gap: float = option(
+        MAX_GAP, least=0, most=1, metavar="X", page=True,
+        help="a gap that is small enough; auto does not labour to close it (default: 0.0001; for "
+        "0.01 %; 0: go on to the end)")
     effort: float = option(
         1.0, above=0, metavar="X",
         help="scale the work of searches that would not end (default: 1)")

@@ -41,6 +41,9 @@ from dnnp.core.split.ideals.problem import PricedGraph
 ENDS_STEPS = 1_000_000_000
 """Steps of a bound by ends of clusters, about a second, in which nobody asks whether to stop."""
 
+SETTLED = 0.05
+"""Share of the blocks that are tried at most, after which a small gap need not be closed."""
+
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
 
@@ -202,6 +205,8 @@ class _Clustered:
         case, pipelines = self.pipelines.case, self.pipelines
         goal = Goal(target, vary, np.array([np.inf, 0.0]))
         limit = case.max_steps - self.steps
+        if self.steps > SETTLED * case.max_steps and case.run.near(self.value, self.low):
+            raise OutError
         feasible = pipelines.probe(goal, lambda spent: spent > limit or case.run.stop())
         self.steps += pipelines.steps
         if feasible is None:

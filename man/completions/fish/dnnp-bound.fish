@@ -3,6 +3,7 @@ complete -c dnnp-bound -l method -x -a 'auto simple chain zone-cut node-cut cpu-
 complete -c dnnp-bound -l validity -x -a 'ordered convex free' -d 'the splits that the bound is to hold for; ordered, convex or free'
 complete -c dnnp-bound -l solver -x -a 'cbc highs' -d 'cbc'
 complete -c dnnp-bound -l time-limit -x -d 'seconds, then the best bound'
+complete -c dnnp-bound -l max-gap -x -d 'a gap that is small enough; auto does not labour to close it'
 complete -c dnnp-bound -l effort -x -d 'scale the work of endless searches'
 complete -c dnnp-bound -l seed -x -d 'seed of the search for a plan, where there is none'
 complete -c dnnp-bound -s k -x -d 'N identical devices of the priced class'
