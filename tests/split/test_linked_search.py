@@ -85,6 +85,13 @@ def test_too_many_ideals_prove_nothing(monkeypatch):
     assert found.bound == 0
 
 
+def test_too_many_items_are_not_laid_out(monkeypatch):
+    problem = linked_case(4, training=False, objective="throughput")
+    monkeypatch.setattr(linked, "MOST_IDEALS", problem.unlinked.line().n)
+    monkeypatch.setattr(linked, "_Search", None)  # square in the items
+    assert linked_search(problem, math.inf) == (None, 0.0)
+
+
 def test_stopped():
     problem = linked_case(3, 5, training=False, objective="throughput")
     assert linked_search(problem, math.inf, Run(interrupted=lambda: True)) == (None, 0.0)

@@ -86,6 +86,8 @@ def linked_search(
     options = problem.options
     if problem.graph.backward.any() or options.max_replicas > 1:
         return LinkedAnswer(None, 0.0)
+    if problem.unlinked.line().n >= MOST_IDEALS:  # there are more ideals than items
+        return LinkedAnswer(None, 0.0)
     search = _Search(problem, straight=straight)
     for proves in (True, False):
         ideals = search.ideals() if proves else search.prefixes()
