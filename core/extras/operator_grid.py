@@ -8,7 +8,7 @@ as in a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import prod, sqrt
@@ -51,15 +51,41 @@ class Builder:
         self.weights[name] = value.astype(TYPES[self.dtype]) if floating else value
         return name
 
-    def add(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **given: Any) -> str:
-        """Add a node; its first output, the others are called the same with .1, .2 behind."""
+    def scalar(self, value: float) -> str:
+        """A weight of one number."""
+        return self.constant(np.array(value, np.float32))
+
+    def ints(self, *values: int) -> str:
+        """A weight of whole numbers, such as a shape, or axes."""
+        return self.constant(np.array(values))
+
+    def linear(self, x: str, inner: int, outer: int) -> str:
+        """A layer."""
+        return self.Add(self.MatMul(x, self.weight(inner, outer, inner=inner)), self.weight(outer))
+
+    def conv(self, x: str, c: int, d: int, size: int = 1, bias: bool = True, **given: Any) -> str:
+        """A convolution of `c` channels, of each group, to `d`; `given` are its attributes."""
+        weights = [self.weight(d, c, size, size, inner=c * size * size)]
+        weights += [self.weight(d)] if bias else []
+        return self.Conv(x, *weights, **given)
+
+    def permuted(self, x: str, size: Shape, order: Sequence[int]) -> str:
+        """A transpose, and a shape; a reshape keeps transposes from cancelling out."""
+        return self.Reshape(self.Transpose(x, perm=order), self.ints(*size))
+
+    def __getattr__(self, op: str) -> Callable[..., str]:
+        """Add a node of an operator; its first output, the others are called the same with .1, .2
+        behind."""
+        if not op[0].isupper():
+            raise AttributeError(op)
+        return partial(self._add, op)
+
+    def _add(self, op: str, *inputs: str, outputs: int = 1, **given: Any) -> str:
         from onnx import helper
 
         name = f"t{len(self.nodes)}"
         names = [name, *(f"{name}.{i}" for i in range(1, outputs))]
-        self.nodes.append(
-            helper.make_node(op, list(inputs), names, name=f"n{name}", domain=domain, **given)
-        )
+        self.nodes.append(helper.make_node(op, list(inputs), names, name=f"n{name}", **given))
         return name
 
 
@@ -118,16 +144,12 @@ def _case(
 
 def _dense(b: Builder, x: str, inner: int, outer: int) -> str:
     """Two layers, there and back."""
-    for k, n in ((inner, outer), (outer, inner)):
-        x = b.add("Add", b.add("MatMul", x, b.weight(k, n, inner=k)), b.weight(n))
-    return x
+    return b.linear(b.linear(x, inner, outer), outer, inner)
 
 
 def _heads(b: Builder, x: str) -> str:
     """Products of two activations, as in attention: x x^T, and that times x."""
-    swapped = b.add("Transpose", x, perm=[0, 2, 1])
-    scores = b.add("MatMul", x, swapped)
-    return b.add("MatMul", scores, x)
+    return b.MatMul(b.MatMul(x, b.Transpose(x, perm=[0, 2, 1])), x)
 
 
 def _loop(b: Builder, x: str, width: int) -> str:
@@ -148,12 +170,20 @@ def _loop(b: Builder, x: str, width: int) -> str:
     body = helper.make_graph(
         nodes, f"body{n}", [*ends, carried[0]], [value(on, TensorProto.BOOL, []), carried[1]]
     )
-    return b.add("Loop", b.constant(np.array(3)), "", x, body=body)
+    return b.Loop(b.constant(np.array(3)), "", x, body=body)
+
+
+def _recurrent(b: Builder, x: str, op: str, width: int) -> str:
+    gates, inner = {"LSTM": 4, "GRU": 3}[op], 2 * width
+    w, r = (b.weight(1, gates * width, width, inner=inner) for _ in range(2))
+    layer = getattr(b, op)(x, w, r, b.weight(1, 2 * gates * width), hidden_size=width)
+    return b.Squeeze(layer, b.ints(1))
 
 
 def products() -> list[Case]:
     """Matrix products: with weights, with many and few rows, and of activations."""
     cases = []
+
     for rows in (1, 8, 64, 256):
         for inner, outer in ((64, 64), (128, 512), (256, 256), (768, 768), (512, 2048)):
             cases.append(_case("product", (1, rows, inner), _dense, inner=inner, outer=outer))
@@ -173,75 +203,52 @@ def products() -> list[Case]:
     return cases
 
 
-def _recurrent(b: Builder, x: str, op: str, width: int) -> str:
-    gates, inner = {"LSTM": 4, "GRU": 3}[op], 2 * width
-    w, r = (b.weight(1, gates * width, width, inner=inner) for _ in range(2))
-    bias = b.weight(1, 2 * gates * width)
-    return b.add("Squeeze", b.add(op, x, w, r, bias, hidden_size=width), b.constant(np.array([1])))
-
-
-def conv_block(
-    b: Builder, x: str, channels: int, size: int, groups: int = 1, relu: bool = True
-) -> str:
-    inner = channels // groups * size * size
-    weight = b.weight(channels, channels // groups, size, size, inner=inner)
+def _same(b: Builder, x: str, channels: int, size: int, groups: int = 1) -> str:
+    """A convolution with as many channels after it, rectified."""
     pads = [size // 2] * 4
-    y = b.add("Conv", x, weight, b.weight(channels), pads=pads, group=groups)
-    return b.add("Relu", y) if relu else y
+    return b.Relu(b.conv(x, channels // groups, channels, size, pads=pads, group=groups))
 
 
 def _bottleneck(b: Builder, x: str, channels: int, hidden: int) -> str:
     """Pointwise convolutions to another number of channels and back."""
-    for c, d in ((channels, hidden), (hidden, channels)):
-        x = b.add("Conv", x, b.weight(d, c, 1, 1, inner=c), b.weight(d))
-    return b.add("Relu", x)
-
-
-def _strided(b: Builder, x: str, channels: int, groups: int) -> str:
-    """A convolution of stride 2, and its image enlarged again."""
-    inner = channels // groups * 9
-    weight = b.weight(channels, channels // groups, 3, 3, inner=inner)
-    y = b.add("Conv", x, weight, pads=[1] * 4, strides=[2, 2], group=groups)
-    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
-    how: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return b.add("Resize", y, "", scales, mode="nearest", **how)
-
-
-def _stem(b: Builder, x: str, size: int) -> str:
-    """A convolution of 3 channels, as models begin, and a few of its channels kept."""
-    y = b.add("Conv", x, b.weight(32, 3, size, size, inner=3 * size * size), pads=[size // 2] * 4)
-    return b.add("Conv", b.add("Relu", y), b.weight(3, 32, 1, 1, inner=32))
+    return b.Relu(b.conv(b.conv(x, channels, hidden), hidden, channels))
 
 
 def _narrow(b: Builder, x: str, channels: int, hidden: int, size: int) -> str:
     """Few channels to many and back."""
-    weight = b.weight(hidden, channels, size, size, inner=channels * size * size)
-    y = b.add("Conv", x, weight, b.weight(hidden), pads=[size // 2] * 4)
-    return b.add("Conv", y, b.weight(channels, hidden, 1, 1, inner=hidden), b.weight(channels))
+    y = b.conv(x, channels, hidden, size, pads=[size // 2] * 4)
+    return b.conv(y, hidden, channels)
 
 
-def _lrn(b: Builder, x: str) -> str:
-    return b.add("LRN", x, size=5)
+def _strided(b: Builder, x: str, channels: int, groups: int) -> str:
+    """A convolution of stride 2, and its image enlarged again."""
+    how: dict[str, Any] = {"pads": [1] * 4, "strides": [2, 2], "group": groups}
+    y = b.conv(x, channels // groups, channels, 3, bias=False, **how)
+    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return b.Resize(y, "", scales, mode="nearest", **how)
 
 
-def pool_block(b: Builder, x: str, op: str, size: int) -> str:
-    return b.add(op, x, kernel_shape=[size, size], pads=[size // 2] * 4)
+def _stem(b: Builder, x: str, size: int) -> str:
+    """A convolution of 3 channels, as models begin, and a few of its channels kept."""
+    y = b.Relu(b.conv(x, 3, 32, size, bias=False, pads=[size // 2] * 4))
+    return b.conv(y, 32, 3, bias=False)
 
 
 def _gate(b: Builder, x: str, channels: int) -> str:
     """Squeeze and excite: a mean of each channel scales it."""
-    y = b.add("GlobalAveragePool", x)
-    y = b.add("Conv", y, b.weight(channels, channels, 1, 1, inner=channels), b.weight(channels))
-    return b.add("Mul", x, b.add("Sigmoid", y))
+    return b.Mul(x, b.Sigmoid(b.conv(b.GlobalAveragePool(x), channels, channels)))
 
 
 def convolutions() -> list[Case]:
     """Convolutions by kernel, channels, groups and size of the image; pooling."""
     cases = []
 
-    def conv(kind: str, channels: int, side: int, size: int, **more: Any) -> None:
-        image = (1, channels, side, side)
-        cases.append(_case(kind, image, conv_block, channels=channels, size=size, **more))
+    def add(kind: str, c: int, side: int, block: Callable[..., str], **more: Any) -> None:
+        cases.append(_case(kind, (1, c, side, side), block, **more))
+
+    def conv(kind: str, c: int, side: int, size: int, **more: Any) -> None:
+        add(kind, c, side, _same, channels=c, size=size, **more)
 
     for c, side in ((16, 56), (32, 112), (64, 56), (64, 14), (128, 28), (256, 14), (256, 7)):
         conv("conv", c, side, 3)
@@ -254,54 +261,55 @@ def convolutions() -> list[Case]:
         (24, 144, 56), (64, 384, 14), (160, 960, 7), (256, 64, 56), (512, 128, 28), (8, 48, 112),
         (48, 12, 14),
     ):  # fmt: skip
-        image = (1, c, side, side)
-        cases.append(_case("pointwise", image, _bottleneck, channels=c, hidden=hidden))
+        add("pointwise", c, side, _bottleneck, channels=c, hidden=hidden)
     conv("conv", 40, 28, 5)
     conv("grouped", 128, 28, 3, groups=32)
     conv("grouped", 136, 28, 1, groups=4)
     conv("grouped", 256, 14, 3, groups=4)
     for c, groups, side in ((64, 1, 56), (96, 96, 56), (256, 1, 14)):
-        cases.append(_case("strided", (1, c, side, side), _strided, channels=c, groups=groups))
+        add("strided", c, side, _strided, channels=c, groups=groups)
     for size, side in ((3, 112), (7, 112), (3, 224)):
-        cases.append(_case("stem", (1, 3, side, side), _stem, size=size))
+        add("stem", 3, side, _stem, size=size)
     for c, hidden, side, size in (
         (4, 32, 56, 1), (8, 96, 28, 1), (12, 64, 56, 1), (8, 24, 35, 3), (12, 16, 35, 5),
     ):  # fmt: skip
-        image = (1, c, side, side)
-        cases.append(_case("narrow", image, _narrow, channels=c, hidden=hidden, size=size))
-    cases += [_case("window", (1, c, s, s), _lrn) for c, s in ((64, 28), (96, 54))]
+        add("narrow", c, side, _narrow, channels=c, hidden=hidden, size=size)
+    for c, side in ((64, 28), (96, 54)):
+        add("window", c, side, lambda b, x: b.LRN(x, size=5))
     for op, c, side in (("MaxPool", 64, 56), ("AveragePool", 192, 14), ("MaxPool", 256, 14)):
-        cases.append(_case("pool", (1, c, side, side), pool_block, op=op, size=3))
+        add("pool", c, side, _pool, op=op)
     for c, side in ((64, 28), (240, 14), (32, 56)):
-        cases.append(_case("gate", (1, c, side, side), _gate, channels=c))
+        add("gate", c, side, _gate, channels=c)
     for dtype in ("float16", "float64"):
         conv("conv", 64, 28, 3, dtype=dtype)
     return cases
 
 
+def _pool(b: Builder, x: str, op: str) -> str:
+    return b._add(op, x, kernel_shape=[3, 3], pads=[1] * 4)
+
+
 def _dynamic(b: Builder, x: str, width: int) -> str:
     """A product in 8-bit integers as dynamic quantisation writes it."""
-    q = b.add("DynamicQuantizeLinear", x, outputs=3)
+    q = b.DynamicQuantizeLinear(x, outputs=3)
     rng = np.random.default_rng(len(b.weights))
     w = b.constant(rng.integers(-127, 127, (width, width), np.int8))
-    y = b.add("MatMulInteger", q, w, f"{q}.2", b.constant(np.array(0, np.int8)))
-    scale = b.add("Mul", f"{q}.1", b.constant(np.array(0.01, np.float32)))
-    return b.add("Mul", b.add("Cast", y, to=1), scale)
+    y = b.MatMulInteger(q, w, f"{q}.2", b.constant(np.array(0, np.int8)))
+    scale = b.Mul(f"{q}.1", b.scalar(0.01))
+    return b.Mul(b.Cast(y, to=1), scale)
 
 
 def _quantised_conv(b: Builder, x: str, channels: int, size: int, groups: int = 1) -> str:
     """A convolution in 8-bit integers between conversions of its ends."""
-    scale, zero = b.constant(np.array(0.05, np.float32)), b.constant(np.array(128, np.uint8))
+    scale, zero = b.scalar(0.05), b.constant(np.array(128, np.uint8))
     rng = np.random.default_rng(len(b.weights))
     shape = (channels, channels // groups, size, size)
     w = b.constant(rng.integers(-127, 127, shape, np.int8))
-    of_w = (b.constant(np.array(0.01, np.float32)), b.constant(np.array(0, np.int8)))
-    q = b.add("QuantizeLinear", x, scale, zero)
+    of_w = (b.scalar(0.01), b.constant(np.array(0, np.int8)))
+    q, pads = b.QuantizeLinear(x, scale, zero), [size // 2] * 4
     for _ in range(4):
-        q = b.add(
-            "QLinearConv", q, scale, zero, w, *of_w, scale, zero, pads=[size // 2] * 4, group=groups
-        )
-    return b.add("DequantizeLinear", q, scale, zero)
+        q = b.QLinearConv(q, scale, zero, w, *of_w, scale, zero, pads=pads, group=groups)
+    return b.DequantizeLinear(q, scale, zero)
 
 
 def quantised() -> list[Case]:
@@ -316,72 +324,37 @@ def quantised() -> list[Case]:
     return cases
 
 
-def _unary(b: Builder, x: str, ops: str) -> str:
-    for op in ops.split():
-        x = b.add(op, x)
-    return x
-
-
-def _vector(b: Builder, x: str, width: int) -> str:
-    """Scale and shift by a vector, as in an affine layer."""
-    return b.add("Add", b.add("Mul", x, b.weight(width)), b.weight(width))
-
-
-def _scalar(b: Builder, x: str) -> str:
-    y = b.add("Mul", x, b.constant(np.array(0.9, np.float32)))
-    return b.add("Add", y, b.constant(np.array(0.1, np.float32)))
-
-
-def _pair(b: Builder, x: str) -> str:
-    """Arithmetic on two activations of a size."""
-    y = b.add("Sub", b.add("Neg", x), x)
-    return b.add("Add", y, x)
-
-
-def _divide(b: Builder, x: str) -> str:
-    y = b.add(
-        "Div", x, b.add("Sqrt", b.add("Add", b.add("Abs", x), b.constant(np.array(1, np.float32))))
-    )
-    return b.add("Mul", y, x)
-
-
-def _power(b: Builder, x: str) -> str:
-    return b.add("Pow", x, b.constant(np.array(2, np.float32)))
+_ON_ELEMENTS: dict[str, Callable[..., str]] = {
+    "arithmetic": lambda b, x: b.Add(b.Sub(b.Neg(x), x), x),
+    "vector": lambda b, x, width: b.Add(b.Mul(x, b.weight(width)), b.weight(width)),
+    "scalar": lambda b, x: b.Add(b.Mul(x, b.scalar(0.9)), b.scalar(0.1)),
+    "divide": lambda b, x: b.Mul(b.Div(x, b.Sqrt(b.Add(b.Abs(x), b.scalar(1)))), x),
+    "power": lambda b, x: b.Pow(x, b.scalar(2)),
+    "where": lambda b, x: b.Where(b.Less(x, b.scalar(0)), b.scalar(0.5), x),
+    "cast": lambda b, x: b.Cast(b.Neg(b.Cast(x, to=6)), to=1),
+    "tanh": lambda b, x: b.Tanh(x),
+    "sigmoid": lambda b, x: b.Sigmoid(x),
+    "erf": lambda b, x: b.Erf(x),
+    "exp": lambda b, x: b.Log(b.Exp(x)),
+    "relu": lambda b, x: b.Neg(b.Relu(x)),
+}
+"""Blocks of operators on each element."""
 
 
 def _channel(b: Builder, x: str, channels: int) -> str:
     """Scale and shift by channel, where a channel is a plane."""
-    return b.add("Add", b.add("Mul", x, b.weight(1, channels, 1, 1)), b.weight(1, channels, 1, 1))
-
-
-def _where(b: Builder, x: str) -> str:
-    less = b.add("Less", x, b.constant(np.array(0, np.float32)))
-    return b.add("Where", less, b.constant(np.array(0.5, np.float32)), x)
+    return b.Add(b.Mul(x, b.weight(1, channels, 1, 1)), b.weight(1, channels, 1, 1))
 
 
 def _masked(b: Builder, x: str, length: int) -> str:
     """Scores of attention with a mask for all heads."""
-    mask = b.constant(np.tri(length, dtype=np.bool_)[None])
-    return b.add("Where", mask, x, b.constant(np.array(-1, np.float32)))
-
-
-def _cast(b: Builder, x: str) -> str:
-    return b.add("Cast", b.add("Neg", b.add("Cast", x, to=6)), to=1)
+    return b.Where(b.constant(np.tri(length, dtype=np.bool_)[None]), x, b.scalar(-1))
 
 
 def elementwise() -> list[Case]:
     """Operators on each element, cheap and dear, in and beyond the caches."""
-    blocks: dict[str, Callable[..., str]] = {
-        "arithmetic": _pair, "vector": _vector, "scalar": _scalar, "divide": _divide,
-        "power": _power, "where": _where, "cast": _cast,
-    }  # fmt: skip
-    for kind, ops in (
-        ("tanh", "Tanh"), ("sigmoid", "Sigmoid"), ("erf", "Erf"), ("exp", "Exp Log"),
-        ("relu", "Relu Neg"),
-    ):  # fmt: skip
-        blocks[kind] = partial(_unary, ops=ops)
     cases = []
-    for kind, block in blocks.items():
+    for kind, block in _ON_ELEMENTS.items():
         for shape in ((16, 64), (64, 128), (128, 768), (512, 2048)):
             width: dict[str, Any] = {"width": shape[-1]} if kind == "vector" else {}
             cases.append(_case(kind, shape, block, **width))
@@ -390,125 +363,104 @@ def elementwise() -> list[Case]:
     for c, side in ((64, 28), (16, 112)):
         cases.append(_case("channel", (1, c, side, side), _channel, channels=c))
     for dtype in ("float16", "float64"):
-        cases.append(_case("arithmetic", (128, 768), _pair, dtype=dtype))
+        cases.append(_case("arithmetic", (128, 768), _ON_ELEMENTS["arithmetic"], dtype=dtype))
     return cases
 
 
-def _softmax(b: Builder, x: str) -> str:
-    return b.add("Softmax", x, axis=-1)
+def _norm(b: Builder, x: str, width: int) -> str:
+    return b.LayerNormalization(x, b.weight(width), b.weight(width), axis=-1)
 
 
-def norm_block(b: Builder, x: str, width: int) -> str:
-    return b.add("LayerNormalization", x, b.weight(width), b.weight(width), axis=-1)
-
-
-def _norm_sum(b: Builder, x: str, width: int) -> str:
-    return norm_block(b, b.add("Add", x, b.add("Neg", x)), width)
-
-
-def _mean(b: Builder, x: str, op: str) -> str:
-    return b.add("Sub", x, b.add(op, x, axes=[-1], keepdims=1))
-
-
-def gelu_block(b: Builder, x: str) -> str:
+def _gelu(b: Builder, x: str) -> str:
     """Gelu as exporters write it; ONNX Runtime makes it one operator."""
-    e = b.add("Erf", b.add("Div", x, b.constant(np.array(sqrt(2), np.float32))))
-    a = b.add("Add", e, b.constant(np.array(1, np.float32)))
-    return b.add("Mul", b.add("Mul", x, a), b.constant(np.array(0.5, np.float32)))
-
-
-def _instance(b: Builder, x: str, channels: int) -> str:
-    return b.add("InstanceNormalization", x, b.weight(channels), b.weight(channels))
+    a = b.Add(b.Erf(b.Div(x, b.scalar(sqrt(2)))), b.scalar(1))
+    return b.Mul(b.Mul(x, a), b.scalar(0.5))
 
 
 def rows() -> list[Case]:
     """Normalisation, softmax and reductions over rows, long and short."""
     cases = []
     for shape in ((4, 16, 16), (4, 128, 128), (12, 197, 197), (1, 128, 768), (1, 512, 1024)):
-        cases.append(_case("softmax", shape, _softmax))
-        cases.append(_case("norm", shape, norm_block, width=shape[-1]))
-        cases.append(_case("norm-sum", shape, _norm_sum, width=shape[-1]))
-        cases.append(_case("gelu", shape, gelu_block))
-        cases.append(_case("reduce", shape, _mean, op="ReduceMean"))
-        cases.append(_case("reduce", shape, _mean, op="ReduceMax"))
+        width, over = shape[-1], {"axes": [-1], "keepdims": 1}
+        for kind, block in (
+            ("softmax", lambda b, x, width: b.Softmax(x, axis=-1)),
+            ("norm", _norm),
+            ("norm-sum", lambda b, x, width: _norm(b, b.Add(x, b.Neg(x)), width)),
+            ("gelu", lambda b, x, width: _gelu(b, x)),
+            ("reduce", lambda b, x, width, over=over: b.Sub(x, b.ReduceMean(x, **over))),
+            ("reduce", lambda b, x, width, over=over: b.Sub(x, b.ReduceMax(x, **over))),
+        ):
+            cases.append(_case(kind, shape, block, width=width))
     for c, side in ((32, 32), (64, 56)):
         cases.append(_case("instance", (1, c, side, side), _instance, channels=c))
     return cases
 
 
-def _permuted(b: Builder, x: str, size: Shape, order: tuple[int, ...]) -> str:
-    """A transpose, and the same shape again; a reshape keeps transposes from cancelling out."""
-    y = b.add("Transpose", x, perm=order)
-    return b.add("Reshape", y, b.constant(np.array(size)))
+def _instance(b: Builder, x: str, channels: int) -> str:
+    return b.InstanceNormalization(x, b.weight(channels), b.weight(channels))
 
 
 def _views(b: Builder, x: str, size: Shape) -> str:
-    for wanted in ((prod(size),), size):
-        x = b.add("Reshape", x, b.constant(np.array(wanted)))
-    return b.add("Neg", x)
+    return b.Neg(b.Reshape(b.Reshape(x, b.ints(prod(size))), b.ints(*size)))
 
 
 def _tiny(b: Builder, x: str, width: int) -> str:
     """Operators of several kinds on next to nothing: starting them is what takes time."""
-    y = b.add("Softmax", b.add("Mul", x, b.weight(width)), axis=-1)
-    half = b.add("Split", y, axis=-1, outputs=2)
-    y = b.add("Concat", half, f"{half}.1", axis=-1)
-    y = b.add("Tanh", b.add("Add", y, x))
-    return b.add("Sub", y, b.add("ReduceMean", y, axes=[-1], keepdims=1))
+    y = b.Softmax(b.Mul(x, b.weight(width)), axis=-1)
+    half = b.Split(y, axis=-1, outputs=2)
+    y = b.Tanh(b.Add(b.Concat(half, f"{half}.1", axis=-1), x))
+    return b.Sub(y, b.ReduceMean(y, axes=[-1], keepdims=1))
 
 
-def _halves(b: Builder, x: str, axis: int) -> str:
-    y = b.add("Split", x, axis=axis, outputs=2)
-    return b.add("Concat", f"{y}.1", y, axis=axis)
+def _halves(b: Builder, x: str) -> str:
+    y = b.Split(x, axis=1, outputs=2)
+    return b.Concat(f"{y}.1", y, axis=1)
 
 
 def _slices(b: Builder, x: str, size: Shape) -> str:
     half = size[-1] // 2
-    at = [b.constant(np.array([v])) for v in (0, half, 2 * half, len(size) - 1)]
-    parts = [b.add("Slice", x, at[i], at[i + 1], at[3]) for i in (0, 1)]
-    return b.add("Concat", parts[1], parts[0], axis=-1)
+    at = [b.ints(v) for v in (0, half, 2 * half, len(size) - 1)]
+    parts = [b.Slice(x, at[i], at[i + 1], at[3]) for i in (0, 1)]
+    return b.Concat(parts[1], parts[0], axis=-1)
 
 
 def _gather(b: Builder, x: str, rows: int) -> str:
     order = np.random.default_rng(rows).permutation(rows)
-    return b.add("Gather", x, b.constant(order), axis=0)
+    return b.Gather(x, b.constant(order), axis=0)
 
 
 def _elements(b: Builder, x: str, size: Shape) -> str:
     order = np.random.default_rng(0).integers(0, size[0], size)
-    return b.add("GatherElements", x, b.constant(order), axis=0)
+    return b.GatherElements(x, b.constant(order), axis=0)
 
 
 def _scatter(b: Builder, x: str, size: Shape) -> str:
     order = np.random.default_rng(0).permutation(size[0])[:, None]
-    return b.add("ScatterND", x, b.constant(order), b.add("Neg", x))
+    return b.ScatterND(x, b.constant(order), b.Neg(x))
 
 
 def _pad(b: Builder, x: str, size: Shape) -> str:
     zeros = [0] * (len(size) - 1)
-    y = b.add("Pad", x, b.constant(np.array([*zeros, 1, *zeros, 1])))
-    at = [b.constant(np.array([v])) for v in (1, size[-1] + 1, len(size) - 1)]
-    return b.add("Slice", y, *at)
+    y = b.Pad(x, b.ints(*zeros, 1, *zeros, 1))
+    return b.Slice(y, *(b.ints(v) for v in (1, size[-1] + 1, len(size) - 1)))
 
 
 def _expand(b: Builder, x: str, size: Shape) -> str:
-    wide = b.add("Expand", x, b.constant(np.array([4, *size])))
-    at = [b.constant(np.array([v])) for v in (1, 2, 0)]
-    return b.add("Reshape", b.add("Slice", wide, *at), b.constant(np.array(size)))
+    wide = b.Expand(x, b.ints(4, *size))
+    return b.Reshape(b.Slice(wide, b.ints(1), b.ints(2), b.ints(0)), b.ints(*size))
 
 
 def _bag(b: Builder, x: str, length: int, size: Shape) -> str:
     """Rows of a table, summed up by sample: numbers of words from the input, a part of the sums."""
-    y = b.add("Mul", b.add("Sigmoid", x), b.constant(np.array(size[0] - 1, np.float32)))
-    y = b.add("Gather", b.weight(*size), b.add("Cast", y, to=7))
-    at = [b.constant(np.array([v])) for v in (0, length, 1)]
-    return b.add("Slice", b.add("ReduceSum", y, at[2], keepdims=0), *at)
+    y = b.Mul(b.Sigmoid(x), b.scalar(size[0] - 1))
+    y = b.Gather(b.weight(*size), b.Cast(y, to=7))
+    at = [b.ints(v) for v in (0, length, 1)]
+    return b.Slice(b.ReduceSum(y, at[2], keepdims=0), *at)
 
 
 def _sort(b: Builder, x: str) -> str:
-    width = b.constant(np.array([32]))
-    y = b.add("TopK", x, width, outputs=2, axis=-1)
-    return b.add("Add", x, b.add("ReduceMax", y, axes=[-1], keepdims=1))
+    y = b.TopK(x, b.ints(32), outputs=2, axis=-1)
+    return b.Add(x, b.ReduceMax(y, axes=[-1], keepdims=1))
 
 
 def moves() -> list[Case]:
@@ -516,13 +468,12 @@ def moves() -> list[Case]:
     cases = []
     shape: Shape
     for shape in ((1, 32, 4, 16), (1, 128, 4, 32), (1, 197, 12, 64), (1, 512, 8, 64)):
-        cases.append(_case("heads-apart", shape, _permuted, size=shape, order=(0, 2, 1, 3)))
+        cases.append(_case("heads-apart", shape, Builder.permuted, size=shape, order=(0, 2, 1, 3)))
     for shape in ((4, 32, 48), (1, 128, 512), (1, 768, 196), (8, 256, 192)):
-        cases.append(_case("transpose", shape, _permuted, size=shape, order=(0, 2, 1)))
-        cases.append(_case("halves", shape, _halves, axis=1))
-        cases.append(_case("slices", shape, _slices, size=shape))
-        cases.append(_case("pad", shape, _pad, size=shape))
-        cases.append(_case("expand", shape, _expand, size=shape))
+        cases.append(_case("transpose", shape, Builder.permuted, size=shape, order=(0, 2, 1)))
+        cases.append(_case("halves", shape, _halves))
+        for kind, block in (("slices", _slices), ("pad", _pad), ("expand", _expand)):
+            cases.append(_case(kind, shape, block, size=shape))
     for shape in ((1, 64), (8, 8)):
         cases.append(_case("view", shape, _views, size=shape))
         cases.append(_case("tiny", shape, _tiny, width=shape[-1]))
@@ -541,37 +492,28 @@ _WEIGHT = 3.0
 """What the error of a layer counts: here operators run as they do in models."""
 
 
-def _linear(b: Builder, x: str, inner: int, outer: int) -> str:
-    return b.add("Add", b.add("MatMul", x, b.weight(inner, outer, inner=inner)), b.weight(outer))
-
-
 def _encoder(b: Builder, x: str, length: int, heads: int, width: int) -> str:
     """A layer of a transformer: attention, then two products around a Gelu, with sums and norms."""
     whole = heads * width
-    apart = b.constant(np.array([1, length, heads, width]))
+    apart = b.ints(1, length, heads, width)
 
-    def heads_of(y: str, order: list[int]) -> str:
-        return b.add("Transpose", b.add("Reshape", _linear(b, y, whole, whole), apart), perm=order)
+    def heads_of(order: list[int]) -> str:
+        return b.Transpose(b.Reshape(b.linear(x, whole, whole), apart), perm=order)
 
-    query, value = heads_of(x, [0, 2, 1, 3]), heads_of(x, [0, 2, 1, 3])
-    scores = b.add("MatMul", query, heads_of(x, [0, 2, 3, 1]))
-    scores = b.add("Div", scores, b.constant(np.array(sqrt(width), np.float32)))
-    y = b.add("MatMul", b.add("Softmax", scores, axis=-1), value)
-    y = b.add("Transpose", y, perm=[0, 2, 1, 3])
-    y = b.add("Reshape", y, b.constant(np.array([1, length, whole])))
-    x = norm_block(b, b.add("Add", _linear(b, y, whole, whole), x), whole)
-    y = _linear(b, gelu_block(b, _linear(b, x, whole, 4 * whole)), 4 * whole, whole)
-    return norm_block(b, b.add("Add", y, x), whole)
+    query, value = heads_of([0, 2, 1, 3]), heads_of([0, 2, 1, 3])
+    scores = b.MatMul(query, heads_of([0, 2, 3, 1]))
+    scores = b.Div(scores, b.scalar(sqrt(width)))
+    y = b.MatMul(b.Softmax(scores, axis=-1), value)
+    y = b.permuted(y, (1, length, whole), [0, 2, 1, 3])
+    x = _norm(b, b.Add(b.linear(y, whole, whole), x), whole)
+    y = b.linear(_gelu(b, b.linear(x, whole, 4 * whole)), 4 * whole, whole)
+    return _norm(b, b.Add(y, x), whole)
 
 
 def _between(b: Builder, x: str, channels: int, hidden: int, groups: int) -> str:
     """Pointwise, 3x3, pointwise, and the input added: bottlenecks, plain and inverted."""
-    y = b.add(
-        "Relu", b.add("Conv", x, b.weight(hidden, channels, 1, 1, inner=channels), b.weight(hidden))
-    )
-    y = conv_block(b, y, hidden, 3, groups)
-    y = b.add("Conv", y, b.weight(channels, hidden, 1, 1, inner=hidden), b.weight(channels))
-    return b.add("Relu", b.add("Add", y, x))
+    y = _same(b, b.Relu(b.conv(x, channels, hidden)), hidden, 3, groups)
+    return b.Relu(b.Add(b.conv(y, hidden, channels), x))
 
 
 def _branches(b: Builder, x: str, channels: int) -> str:
@@ -579,11 +521,9 @@ def _branches(b: Builder, x: str, channels: int) -> str:
     part = channels // 4
     parts = []
     for size in (1, 3, 5):
-        y = b.add("Conv", x, b.weight(part, channels, 1, 1, inner=channels), b.weight(part))
-        parts.append(conv_block(b, b.add("Relu", y), part, size))
-    y = pool_block(b, x, "AveragePool", 3)
-    y = b.add("Conv", y, b.weight(part, channels, 1, 1, inner=channels), b.weight(part))
-    return b.add("Concat", *parts, b.add("Relu", y), axis=1)
+        parts.append(_same(b, b.Relu(b.conv(x, channels, part)), part, size))
+    y = b.conv(_pool(b, x, "AveragePool"), channels, part)
+    return b.Concat(*parts, b.Relu(y), axis=1)
 
 
 def layers() -> list[Case]:
