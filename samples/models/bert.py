@@ -24,11 +24,6 @@ class Size:
     heads: int
     vocabulary: int
     length: int
-    inner: int = 0
-    """Width between the two products of a layer; 0: four times `hidden`."""
-    batch: int = 1
-    masked: bool = False
-    """Whether there is the head of pre-training: for each word a score of the whole vocabulary."""
 
 
 SMALL = Size(layers=4, hidden=128, heads=4, vocabulary=4096, length=128)
@@ -58,7 +53,7 @@ def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
             x = b.add(linear(b, context, size.hidden, "dense"), x)
             x = layer_norm(b, x, "LayerNorm", 1e-12)
     with b.scope("intermediate"):
-        y = gelu(b, linear(b, x, size.inner or 4 * size.hidden, "dense"), "intermediate_act_fn")
+        y = gelu(b, linear(b, x, 4 * size.hidden, "dense"), "intermediate_act_fn")
     with b.scope("output"):
         x = b.add(linear(b, y, size.hidden, "dense", gain=1.5), x)
         return layer_norm(b, x, "LayerNorm", 1e-12)
@@ -67,7 +62,7 @@ def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
 def build(size: Size, seed: int = 0) -> Sample:
     """Return the encoder with its pooler."""
     b = Builder("bert", opset=13, ir_version=8, seed=seed, constant_nodes=True)
-    shape = (size.batch, size.length)
+    shape = (1, size.length)
     words = b.input("input_ids", shape, INT64, (0, size.vocabulary - 1))
     mask = b.input("attention_mask", shape, INT64, (0, 1))
     kinds = b.input("token_type_ids", shape, INT64, (0, 1))
@@ -79,11 +74,6 @@ def build(size: Size, seed: int = 0) -> Sample:
     with b.scope("pooler"):
         first = b.gather(x, b.const(0, INT64), axis=1)
         pooled = b.op("Tanh", linear(b, first, size.hidden, "dense"))
-    if size.masked:
-        with b.scope("predictions"):
-            y = gelu(b, linear(b, x, size.hidden, "transform"), "transform_act_fn")
-            y = layer_norm(b, y, "LayerNorm", 1e-12)
-            b.output("prediction_logits", linear(b, y, size.vocabulary, "decoder"))
     b.output("last_hidden_state", x)
     b.output("pooler_output", pooled)
     return b.build()
