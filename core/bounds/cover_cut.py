@@ -56,11 +56,11 @@ found."""
 MOST_WORK = 60_000_000
 """Nodes times items and pins, at effort 1."""
 
+LEFT, FEWEST = 0.25, 400
+"""Share of the nodes that is left after a target, and nodes with which one is still tried."""
+
 KEPT = 8
 """Sets that one search may find."""
-
-FIRST_STEP = 0.5
-"""Place of the first target between what is known and the value of the split."""
 
 PRECISION = 3e-4
 """Relative width of the interval of targets at which the search ends."""
@@ -119,6 +119,8 @@ class _CoverSearch:
         self.proof: tuple[int, dict[str, Any]] = (0, {})
         run = relaxation.run
         self.nodes_left = int(MOST_WORK * run.effort / (self.n + len(whole.pins)))
+        self.until = 0
+        """Nodes that are to be left after the target that is tried."""
         self.why = ""
 
     def begin(self, blocks: Sequence[Block]) -> None:
@@ -137,25 +139,22 @@ class _CoverSearch:
             self.target = min(self.target, int(largest))
 
     def run(self, floor: float) -> None:
-        """Prove a target that is not high, then that of the split, then what lies between."""
+        """Prove the value of the split, or what is near enough; if it takes too long, less."""
         proven, open_from = int(floor / self.whole.quantum), self.target
-        target = proven + max(int((open_from - proven) * FIRST_STEP), 1)
-        while open_from > proven:
-            answer = self._decide(target)
-            run = self.relaxation.run
-            if answer:
-                proven = target
-                bound = target * self.whole.quantum
+        run = self.relaxation.run
+        spared = run.max_gap if run.max_gap > PRECISION else 0.0  # a smaller one costs no more
+        target = goal = int(self.target * (1 - spared))
+        while proven < min(goal, open_from):
+            self.until = int(self.nodes_left * LEFT)
+            if self._decide(target):
+                proven, bound = target, target * self.whole.quantum
                 run.tell(f"{len(self.sets)} sets: bound {run.shown(bound)}")
                 run.stands(bound=bound)
-                if open_from == self.target:
-                    target = self.target
-                    continue
-            elif answer is None and (self.why or run.stop()):
+            elif self.relaxation.failure or run.stop():
                 return
             else:
                 open_from = min(target, open_from - 1)
-            if open_from - proven <= max(PRECISION * self.target, 1):
+            if open_from - proven <= PRECISION * self.target or self.nodes_left < FEWEST:
                 return
             target = (proven + open_from) // 2
 
@@ -198,7 +197,7 @@ class _CoverSearch:
             fresh = [(c, some) for c, some in found if self._add(c, some)]
             if run.stop():
                 return None
-            if self.nodes_left <= 0:
+            if self.nodes_left <= self.until:
                 self.why = "too many sets"
                 return None
             if fresh:

@@ -25,12 +25,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import plain
+from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.split.cuts import IN, OPEN, OUT, Nets, Residual, lay_out, max_flow, reached
 
 MOST_RATES = 12
 """Rates that are tried at a node of the tree."""
+
+NEAR = 1.3
+"""Ratio of the first two rates at a node."""
 
 RATE_BITS, MOST_SHIFT = 40, 62
 """Bits of a rate, and the largest power of two that it is divided by."""
@@ -189,11 +192,10 @@ class PricedSets:
         light = heavy = None
         low = high = (0.0, 0.0)
         rate, tried = node.rate, None
-        for _ in range(MOST_RATES):
+        for number in range(MOST_RATES):
             if rate == tried:
                 break
-            some, tried = self._cut(rate, state), rate
-            load, worth = self.of.load(some), float(self.price[some].sum())
+            (some, load, worth), tried = self._cut(rate, state), rate
             most = self._most(rate, load, worth)
             if most < node.most:
                 node.most, node.rate = most, rate
@@ -206,12 +208,12 @@ class PricedSets:
                 light, low = some, (load, worth)
             if node.most < self.best + 1:
                 break
-            if light is None:
-                rate = LIGHTEST
-            elif heavy is None:
-                rate = DEAREST
-            else:
+            if light is not None and heavy is not None:
                 rate = rate_of(max(high[1] - low[1], 0.0) / (high[0] - low[0]))
+            elif number == 0:  # mostly that of the node above, and not far
+                rate = rate_of(rate[0] / rate[1] * (NEAR if light is None else 1 / NEAR))
+            else:
+                rate = LIGHTEST if light is None else DEAREST
         return light, heavy
 
     def _most(self, rate: tuple[int, int], load: float, worth: float) -> float:
@@ -222,21 +224,40 @@ class PricedSets:
         error = ERROR * (self.total + each * max(load, self.room))
         return worth - each * (load - self.room) + error
 
-    def _cut(self, rate: tuple[int, int], state: Ints) -> Bools:
-        """A set with the least load times `rate`, less its price."""
-        of, wanted, each = self.of, 1.0, 1.0
-        if rate == LIGHTEST:
-            wanted = 0.0
-        else:
-            each = rate[0] / rate[1]
-        gain = np.where(state == OUT, 0.0, np.where(state == IN, inf, wanted * self.price))
-        loss = np.full(len(gain), inf)
-        some = state != OUT
-        loss[some] = each * of.work[some]
-        common = np.minimum(gain, loss)
-        capacity = of.capacity.copy()
-        capacity[of.gain], capacity[of.loss] = gain - common, loss - common
-        capacity[of.cut] = each * of.paid
-        source = len(of.arcs.ptr) - 3
-        max_flow(of.arcs, capacity, np.array([source]), inf)
-        return reached(of.arcs, capacity, source)[: len(gain)]
+    def _cut(self, rate: tuple[int, int], state: Ints) -> tuple[Bools, float, float]:
+        """A set with the least load times `rate`, less its price; its load, and its price."""
+        wanted, each = (0.0, 1.0) if rate == LIGHTEST else (1.0, rate[0] / rate[1])
+        some, load, worth = cheapest(self.of, self.price, state, each, wanted)
+        return some, float(load), float(worth)
+
+
+@kernel
+def cheapest(of, price, state, each, wanted):  # type: ignore[no-untyped-def]
+    """The set with the least load times `each` less prices times `wanted`, its load and price."""
+    arcs, capacity, n = of.arcs, of.capacity.copy(), len(of.work)
+    for v in range(n):
+        gain, loss = 0.0, np.inf
+        if state[v] != OUT:
+            gain = np.inf if state[v] == IN else wanted * price[v]
+            loss = each * of.work[v]
+        common = min(gain, loss)
+        capacity[of.gain[v]] = gain - common
+        capacity[of.loss[v]] = loss - common
+    for i in range(len(of.cut)):
+        capacity[of.cut[i]] = each * of.paid[i]
+    source = len(arcs.ptr) - 3
+    max_flow(arcs, capacity, np.full(1, source, np.int64), np.inf)
+    some = reached(arcs, capacity, source)[:n]
+    load = worth = 0.0
+    for v in range(n):
+        if some[v]:
+            load += of.work[v]
+            worth += price[v]
+    ptr, pins = of.nets.ptr, of.nets.pins
+    for e in range(len(of.nets.cost)):
+        inside = 0
+        for q in range(ptr[e], ptr[e + 1]):
+            inside += some[pins[q]]
+        if inside > 0 and (of.nets.always[e] or inside < ptr[e + 1] - ptr[e]):
+            load += of.nets.cost[e]
+    return some, load, worth

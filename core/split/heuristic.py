@@ -93,7 +93,7 @@ def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: 
     run.stands("bounding", bound=floor)
     ordered = asked.validity == "ordered"
     for argument in (node_cut_claim, cpu_cut_claim, cover_cut_claim)[: 2 if ordered else 3]:
-        if floor >= value * (1 - ROUNDING):
+        if run.near(value, floor):
             break
         known = Known(asked.validity, unlinked.own(blocks), value, floor)
         floor = max(floor, min(argument(unlinked, known, run).value, value))

@@ -22,7 +22,7 @@ from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED,
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import PLAIN
+from dnnp.core.model.search_context import PLAIN, Run
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
@@ -402,3 +402,17 @@ def test_what_is_stopped_still_holds(name):
     if claim.certificate is not None:
         record = {"value": claim.value, "validity": "ordered", "certificate": claim.certificate}
         assert Made(case, "ordered", record).verdict(record) == VERIFIED
+
+
+def test_cover_cut_proves_no_more_than_what_is_asked_for():
+    fewer = 0
+    for case in cases(0, 16):
+        optimum = brute_force(case.problem, validity="free")[0]
+        exact, near = (
+            cover_cut_claim(case.problem, Known("free", value=optimum), Run(max_gap=gap))
+            for gap in (0.0, 0.05)
+        )
+        if exact.certificate and near.certificate and exact.value >= optimum * 0.9999:
+            assert optimum * 0.949 <= near.value <= optimum
+            fewer += near.value < exact.value
+    assert fewer > 3
