@@ -23,6 +23,10 @@ zone is a minimum cut. If it is at most v, and work(I) + x(I) <= r,
     work(I) - x(I) <= (2 v + (q - p) r) / (p + q)
     work(I) - x(I) <= (v + (q - p) w) / q       for any w >= work(I).
 
+A fork costs as much amid its branches, and nothing once all are in: no line between the two says
+so. So the ideals of a zone are parted by dear nets near it that an item writes which is in all of
+them: either all pins are in, or the net is paid. Rates and least work go by these cases.
+
 Items that may follow another into its stage without any load growing do so before all this
 (`dnnp.core.split.ideals.contract`). Loads are whole numbers.
 
@@ -39,6 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -63,18 +68,25 @@ MOST_ZONES = 4_000
 MOST_PAIRS = 8_000_000
 """Pairs of zones between which a stage may be; 16 bytes each."""
 
-RATES = ((0, 1), (1, 4), (1, 2), (3, 4), (1, 1))
+RATES = ((0, 1), (1, 64), (1, 32), (1, 16), (1, 8), (1, 4), (1, 2), (3, 4), (1, 1))
 """Rates p / q that are tried."""
+
+MOST_PARTING = 2
+"""Nets by which the ideals of a zone are parted."""
 
 HALFWAY = 4
 """Halvings of an interval after which half of the work on it is said to be done."""
 
-SPANS = (1 / 3, 1 / 2, 2 / 3)
+SPANS = (1 / 2, 2 / 3)
 """Spans that are tried, of the zones that a stage has in the mean."""
 
 PRECISION = 1e-5
 """Relative width of what is left between a target that is refuted and one that is not, where there
 is no certificate."""
+
+
+Parting = list[tuple[int, int]]
+"""Zones, and the nets by which their ideals are parted."""
 
 
 class Ladder(NamedTuple):
@@ -89,8 +101,18 @@ class Ladder(NamedTuple):
     """The same for nets that are near neither of them."""
     rates: Floats
     """f64[R, 2]: p, q."""
+    case: Ints
+    """i64[m + 2], the first case of each zone."""
+    held: Floats
+    """f64[c], least work of the ideals of each case."""
     worth: Floats
-    """f64[m + 1, R], the most p * work - q * x of the ideals of each zone."""
+    """f64[c, R], the most p * work - q * x of them."""
+
+    def merged(self) -> Ladder:
+        """The same with one case for each zone."""
+        first = self.case[:-1]
+        held, worth = np.minimum.reduceat(self.held, first), np.maximum.reduceat(self.worth, first)
+        return self._replace(case=np.arange(len(self.case)), held=held, worth=worth)
 
 
 def zone_cut_bound(
@@ -138,12 +160,15 @@ def zone_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
     if not search.proven:
         return Claim(0.0, LIMIT if run.stop() else SOLVED)
     names = whole.names[order]
-    proof = {
+    rates, parting = search.needed()
+    proof: dict[str, object] = {
         "joined": [[int(names[x]), int(names[y])] for x, y in steps],
         "path": [int(names[strip.root[v]]) for v in search.path],
         "span": search.span,
-        "rates": [list(RATES[t]) for t in search.needed()],
+        "rates": [list(RATES[t]) for t in rates],
     }
+    if parting:
+        proof["parted"] = [[zone, int(whole.tensors[strip.net[e]])] for zone, e in parting]
     return whole.claim("zone-cut", search.proven, proof, LIMIT if run.stop() else SOLVED)
 
 
@@ -154,7 +179,8 @@ class _Search:
         self.strip, self.stages = strip, stages
         self.proven, self.span = 0, 1
         self.ladder: Ladder | None = None
-        """That of the span."""
+        self.parting: Parting = []
+        """Those of the span."""
         path = heaviest_path(strip.items, strip.work)
         self.path = path[:: -(-len(path) // MOST_ZONES)]
         self.after, self.until = zones_of(strip.items, self.path)
@@ -172,12 +198,15 @@ class _Search:
             if span in found or run.stop() or known >= most * (1 - precision):
                 continue
             found.add(span)
-            ladder = self._ladder(span, float(most))
+            ladder, parting = self._ladder(span, float(most))
             if ladder is None:
                 return
             if self._feasible(ladder, span, known):
                 continue
             upper, turn = most, 0
+            near = most - max(int(precision * most / 10), 1)  # it often is all there is to prove
+            if near > known and not self._feasible(ladder, span, near):
+                known = near
             while upper - known > max(precision * upper, 1) and not run.stop():
                 middle, turn = (known + upper) // 2, turn + 1
                 run.stands(share=(number + turn / (turn + HALFWAY)) / len(SPANS))
@@ -186,26 +215,28 @@ class _Search:
                 else:
                     known = middle
             known, self.proven = known + 1, known + 1
-            self.span, self.ladder = span, ladder
+            self.span, self.ladder, self.parting = span, ladder, parting
 
-    def needed(self) -> list[int]:
-        """Rates that suffice: each takes time to check."""
-        kept, ladder = list(range(len(RATES))), self.ladder
+    def needed(self) -> tuple[list[int], Parting]:
+        """Rates that suffice, and nets that part zones: each takes time to check."""
+        kept, ladder, parting = list(range(len(RATES))), self.ladder, self.parting
         if ladder is None:
-            return kept
+            return kept, parting
+        if not self._feasible(merged := ladder.merged(), self.span, self.proven - 1):
+            ladder, parting = merged, []
         for t in range(1, len(RATES)):
             fewer = [other for other in kept if other != t]
             rates, worth = plain(ladder.rates[fewer], ladder.worth[:, fewer])
             rest = ladder._replace(rates=rates, worth=worth)
             if not self._feasible(rest, self.span, self.proven - 1):
                 kept = fewer
-        return kept
+        return kept, parting
 
     def _feasible(self, ladder: Ladder, span: int, target: int) -> bool:
         return bool(gets_through(*ladder, float(target), self.stages, span))
 
-    def _ladder(self, span: int, target: float) -> Ladder | None:
-        """Compute what zones hold, pay and are worth; None: there is too much of it."""
+    def _ladder(self, span: int, target: float) -> tuple[Ladder | None, Parting]:
+        """Compute what zones hold, pay and are worth, and what parts them; None: it is too much."""
         strip, after, until, m = self.strip, self.after, self.until, len(self.path)
         first, last = near_zones(strip, after, until, span)
         ptr, pins, always, cost = plain(strip.ptr, strip.pins, strip.always, strip.cost)
@@ -215,19 +246,21 @@ class _Search:
         further = np.searchsorted(works[0], works[1] + target, side="right")
         width = int((further - np.arange(m + 1)).max()) + 1
         if (m + 1) * width > MOST_PAIRS:
-            return None
+            return None, []
         paid, others = np.zeros((m + 1, width)), np.zeros((m + 1, width))
         never, at_no = never_near(len(cost))
         surely_paid(ptr, pins, always, cost, after, until, never, at_no, paid)
         surely_paid(ptr, pins, always, cost, after, until, first, last, others)
-        worth = most_of_zones(strip, after, until, first, last, m, RATES)
-        if worth is None:
-            return None
-        return Ladder(*plain(*works, paid, others, np.array(RATES, dtype=np.float64), worth))
+        cases = most_of_zones(strip, after, until, first, last, m, RATES)
+        if cases is None:
+            return None, []
+        rates = np.array(RATES, dtype=np.float64)
+        *tables, parting = cases
+        return Ladder(*plain(*works, paid, others, rates, *tables)), parting
 
 
 @kernel
-def gets_through(least, most, paid, others, rates, worth, target, stages, span):  # type: ignore[no-untyped-def]
+def gets_through(least, most, paid, others, rates, case, held, worth, target, stages, span):  # type: ignore[no-untyped-def]
     """Tell whether so many stages of load `target` may get to the end; see the module.
 
     `work` and `left` are the most work(I) and work(I) - x(I) of each zone; only zones in which one
@@ -248,27 +281,30 @@ def gets_through(least, most, paid, others, rates, worth, target, stages, span):
             for i in range(b, m + 1):
                 if least[i] > far:
                     break
-                w = min(most[i], far)
+                within = min(most[i], far)
                 if i > b:
-                    w = min(w, far - paid[b, i - b])
+                    within = min(within, far - paid[b, i - b])
                 reach = np.inf
                 if i - b >= span:
                     reach = left[b] + target - others[b, i - b]
+                for c in range(case[i], case[i + 1]):
+                    w = within
+                    if i - b >= span:
+                        for t in range(len(rates)):
+                            p, q = rates[t, 0], rates[t, 1]
+                            w = min(w, np.floor((worth[c, t] + q * reach) / (p + q)))
+                    if w < held[c]:
+                        continue
+                    x = w
                     for t in range(len(rates)):
                         p, q = rates[t, 0], rates[t, 1]
-                        w = min(w, np.floor((worth[i, t] + q * reach) / (p + q)))
-                if w < least[i]:
-                    continue
-                x = w
-                for t in range(len(rates)):
-                    p, q = rates[t, 0], rates[t, 1]
-                    x = min(x, np.floor((worth[i, t] + (q - p) * w) / q))
-                    if i - b >= span:
-                        x = min(x, np.floor((2.0 * worth[i, t] + (q - p) * reach) / (p + q)))
-                if w > new_work[i]:
-                    new_work[i], again[i] = w, True
-                if x > new_left[i]:
-                    new_left[i], again[i] = x, True
+                        x = min(x, np.floor((worth[c, t] + (q - p) * w) / q))
+                        if i - b >= span:
+                            x = min(x, np.floor((2.0 * worth[c, t] + (q - p) * reach) / (p + q)))
+                    if w > new_work[i]:
+                        new_work[i], again[i] = w, True
+                    if x > new_left[i]:
+                        new_left[i], again[i] = x, True
         work, left, grown = new_work, new_left, again
         if work[m] >= most[m]:
             return True
@@ -290,6 +326,8 @@ class Strip(NamedTuple):
     always: Bools
     written: Bools
     """Nets that an item writes; the others are inputs of the model."""
+    net: Ints
+    """i64[p], the number of each net in the line."""
     cost: Floats
 
 
@@ -321,6 +359,7 @@ def strip_of(
         pins[np.isin(pins // n, nets)] % n,
         line.always[nets],
         line.source[nets] >= 0,
+        nets,
         cost[nets],
     )
     return strip, steps
@@ -372,8 +411,8 @@ def most_of_zones(
     last: Ints,
     m: int,
     rates: Sequence[tuple[int, int]],
-) -> Floats | None:
-    """f64[m + 1, R]: the most p * work(I) - q * x(I) over the ideals of each zone.
+) -> tuple[Ints, Floats, Floats, Parting] | None:
+    """Part the ideals of each zone; `case`, `held` and `worth` of the ladder, and the nets.
 
     Nets are near the zones first..last - 1, i64[p] each. None: the zones hold too much together.
     """
@@ -390,26 +429,40 @@ def most_of_zones(
             return None
         tables.append(table)
     sure = np.cumsum(totals(until, strip.work, m + 2))[: m + 1]
-    worth = np.empty((m + 1, len(rates)))
-    solved: dict[tuple[bytes, ...], Floats] = {}
+    case, held, worth = [0], [], []
+    parting: Parting = []
+    solved: dict[tuple[bytes, ...], tuple[Ints, Sequence[tuple[float, Floats]]]] = {}
     for i in range(m + 1):
         items, edges, nets = (idx[ptr[i] : ptr[i + 1]] for ptr, idx in tables)
         ptr, pins = csr_rows(strip.ptr, strip.pins, nets)
         number = np.searchsorted(items, pins)
         pin = np.where(until[pins] <= i, IN, np.where(after[pins] > i, OUT, number))
+        before, behind = np.searchsorted(items, tail[edges]), np.searchsorted(items, head[edges])
+        # What no net has to do with is best in; zones often look the same without it.
+        tied = np.zeros(len(items), dtype=np.bool_)
+        tied[pin[pin >= 0]] = True
+        while (more := tied[before] != tied[behind]).any():
+            tied[before[more]] = tied[behind[more]] = True
+        place = np.append(np.cumsum(tied) - 1, [OUT, IN])
+        inner = tied[before]
         zone = _Zone(
-            strip.work[items],
-            np.searchsorted(items, tail[edges]),
-            np.searchsorted(items, head[edges]),
+            strip.work[items[tied]],
+            place[before[inner]],
+            place[behind[inner]],
             strip.cost[nets],
             np.repeat(np.arange(len(nets)), np.diff(ptr)),
-            pin,
+            place[pin],
         )
         key = zone.key()
         if key not in solved:
             solved[key] = _solved(zone, rates)
-        worth[i] = solved[key] + [p * sure[i] for p, _ in rates]
-    return worth
+        parted, cases = solved[key]
+        parting += [(i, int(nets[e])) for e in parted]
+        best = sure[i] + strip.work[items[~tied]].sum()
+        held += [sure[i] + inside for inside, _ in cases]
+        worth += [most + [p * best for p, _ in rates] for _, most in cases]
+        case.append(len(held))
+    return np.array(case), np.array(held), np.array(worth), parting
 
 
 def _by_zone(start: Ints, end: Ints, m: int) -> tuple[Ints, Ints] | None:
@@ -422,8 +475,11 @@ def _by_zone(start: Ints, end: Ints, m: int) -> tuple[Ints, Ints] | None:
     return csr(zone, what, m + 1)
 
 
-def _solved(zone: _Zone, rates: Sequence[tuple[int, int]]) -> Floats:
-    """f64[R]: the same without what is surely in."""
+def _solved(
+    zone: _Zone, rates: Sequence[tuple[int, int]]
+) -> tuple[Ints, Sequence[tuple[float, Floats]]]:
+    """Nets that part the ideals of a zone; of each case the least work, and f64[R]: the most
+    p * work - q * x, both without what is surely in."""
     n, p = len(zone.work), len(zone.cost)
     source, sink = n + p, n + p + 1
     node = np.where(zone.pin == IN, source, np.where(zone.pin == OUT, sink, zone.pin))
@@ -437,12 +493,33 @@ def _solved(zone: _Zone, rates: Sequence[tuple[int, int]]) -> Floats:
         (zone.head, zone.tail, np.inf),
     )
     arcs, capacity, places = lay_out(parts, sink + 1)
-    found = []
+    unsure, net = zone.pin[zone.pin >= 0], zone.net[zone.pin >= 0]
+    either = np.bincount(net, minlength=p)
+    never = np.bincount(zone.net[zone.pin == OUT], minlength=p)
+    parted = np.flatnonzero((zone.pin[writes] == IN) & (either > 0) & (never == 0))
+    parted = parted[np.lexsort((-either[parted], -zone.cost[parted]))][:MOST_PARTING]
+    parted.sort()
+    priced = []
     for little, much in rates:
         factor = np.full(len(capacity), float(much))
         factor[places[0]] = little
-        # Unlimited ones stay so; nothing is worth nothing.
-        scaled = np.where(np.isinf(capacity), np.inf, capacity * factor)
-        flow = max_flow(arcs, scaled, np.array([source]), np.inf)
-        found.append(little * float(zone.work.sum()) - float(flow))
-    return np.array(found)
+        priced.append(capacity * factor)
+    cases = []
+    for bits in product((False, True), repeat=len(parted)):
+        whole, left = np.zeros(p, dtype=np.bool_), np.zeros(p, dtype=np.bool_)
+        inside, paid = np.zeros(n, dtype=np.bool_), parted[[not bit for bit in bits]]
+        whole[parted] = bits
+        inside[unsure[whole[net]]] = True
+        while (more := zone.tail[inside[zone.head] & ~inside[zone.tail]]).size:
+            inside[more] = True
+        left[net[~inside[unsure]]] = True
+        if not left[paid].all():
+            continue  # no ideal is like that
+        work, cost, found = float(zone.work.sum()), float(zone.cost[paid].sum()), []
+        for (little, much), scaled in zip(rates, priced, strict=True):
+            room = scaled.copy()
+            room[places[0][inside]], room[places[1][paid]] = np.inf, 0.0
+            flow = max_flow(arcs, room, np.array([source]), np.inf)
+            found.append(little * work - much * cost - float(flow))
+        cases.append((float(zone.work[inside].sum()), np.array(found)))
+    return parted, cases

@@ -381,7 +381,7 @@ def short(number: int) -> str:
     return str(number) if abs(number) < 10**30 else "beyond 10^30"
 
 
-MOST_STEPS = 20_000_000
+MOST_STEPS = 30_000_000
 """Looks at an item, a pin or a word of a bit mask; seconds on a slow machine."""
 
 WORD = 64

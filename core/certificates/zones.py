@@ -16,7 +16,9 @@ sides of it, a stage between ideals in zones b and i, s or more apart, has a loa
 
 for a net near i has no pin in the former, and one near b none outside of the latter. Of the ideals
 of a zone no p * work - q * x is above v, which is what a minimum cut leaves, found anew here; so
-work + x <= r leaves a work of at most (v + q r) / (p + q), and so on.
+work + x <= r leaves a work of at most (v + q r) / (p + q), and so on. Nets near a zone that are
+named, each with a pin in all of its ideals, part these: either all pins are in, or the net is paid.
+All this holds case by case.
 """
 
 from __future__ import annotations
@@ -46,6 +48,17 @@ MOST_ZONES = 2_000
 
 MOST_STATES = 2_000
 """Mixes of devices that are looked at."""
+
+
+class Net(NamedTuple):
+    """A net between vertices, and the zones first..last - 1 that it is near to."""
+
+    pins: Sequence[int]
+    cost: int
+    always: bool
+    first: int
+    last: int
+    tensor: int
 
 
 def chain_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int:
@@ -79,7 +92,9 @@ def chain_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
     name, device = next(iter(devices.items()))
     alone = len(devices) == 1 and options.max_replicas == 1 and options.comm == "sum"
     if alone and weights[name] == 1 and not device.is_cpu:
-        paid = _paid(exact, name, after, until, m)
+        costs = ((exact.cost(name, t), pins, always) for t, (pins, always, _) in exact.nets.items())
+        nets = [Net(sorted(pins), cost, always, 0, 0, 0) for cost, pins, always in costs if cost]
+        paid = _paid(nets, after, until, m, m + 1)
         reached = _reaches_end(low, high, paid, (target, counts[0], sum(share)), exact.budget)
     elif prod(c + 1 for c in counts) > MOST_STATES:
         raise UnprovenError("there are too many mixes of devices to look at")
@@ -125,21 +140,19 @@ def _works(
 
 
 def _paid(
-    exact: Exact, name: str, after: Sequence[int], until: Sequence[int], m: int
+    nets: Sequence[Net], after: Sequence[int], until: Sequence[int], m: int, width: int
 ) -> list[list[int]]:
-    """[i'][i]: quanta that any stage from zone i' to zone i > i' pays for nets.
+    """[b][i - b]: what any stage from zone b to zone i pays for nets near neither; 0 for b itself.
 
-    A pin is surely inside if after > i' and until <= i, surely outside if until <= i' or
-    after > i. Each net adds to rectangles of zones; their sums are taken at the end.
+    A pin is surely inside if after > b and until <= i, surely outside if until <= b or after > i.
+    Each net adds to rectangles of zones; their sums are taken at the end. None of those that hold
+    zone b begins before zone b + 1.
     """
-    change = [[0] * (m + 2) for _ in range(m + 2)]
-    for tensor, (pins, always, _) in exact.nets.items():
-        cost = exact.cost(name, tensor)
-        if not cost:
-            continue
+    change: list[dict[int, int]] = [{} for _ in range(m + 2)]
+    for pins, cost, always, near, far, _ in nets:
         left, right = min(until[v] for v in pins), max(after[v] for v in pins)
         # From zone `start` on, the pins with a larger `after` may be surely inside.
-        edges = sorted({0, left, *(after[v] for v in pins)})
+        edges = sorted({0, left, near, far, *(after[v] for v in pins)})
         waiting = sorted((after[v], until[v]) for v in pins)
         least, stop = m + 1, m + 1
         for start in reversed(edges):
@@ -147,19 +160,20 @@ def _paid(
                 least = min(least, waiting.pop()[1])
             first, last = start, min(stop, right)
             stop = start
+            if first >= last or near <= first < far:
+                continue
             end = m if always or start >= left else right - 1
-            if first < last and least <= end:
-                for zone, sign in ((first, cost), (last, -cost)):
-                    change[zone][least] += sign
-                    change[zone][end + 1] -= sign
-    above = [0] * (m + 2)
-    for row in change:
-        running = 0
-        for i, more in enumerate(row):
-            running += more
-            above[i] += running
-            row[i] = above[i]
-    return change
+            for low, high in ((least, min(end, near - 1)), (max(least, far), end)):
+                if low <= high:
+                    for zone, sign in ((first, cost), (last, -cost)):
+                        change[zone][low] = change[zone].get(low, 0) + sign
+                        change[zone][high + 1] = change[zone].get(high + 1, 0) - sign
+    above, paid = [0] * (m + 2), []
+    for b, row in enumerate(change[:-1]):
+        for i, more in row.items():
+            above[i] += more
+        paid.append(list(accumulate(above[b : b + width])))
+    return paid
 
 
 def _reaches_end(
@@ -184,7 +198,7 @@ def _reaches_end(
             beyond = bisect_right(low, far)
             budget.spend(max(beyond - before, 1))
             for i in range(before + 1, beyond):
-                reached = min(high[i], far - paid[before][i])
+                reached = min(high[i], far - paid[before][i - before])
                 if reached >= low[i] and reached > further.get(i, -1):
                     further[i] = reached
         if further.get(m, -1) >= end:
@@ -237,20 +251,13 @@ MOST_CUT_ZONES = 4_000
 
 MOST_RATES = 20
 
+MOST_PARTING = 4
+"""Nets that part a zone."""
+
 ENDLESS = 1 << 200
 """No load is as large."""
 
 Rates = Sequence[tuple[int, int]]
-
-
-class Net(NamedTuple):
-    """A net between vertices, and the zones first..last - 1 that it is near to."""
-
-    pins: Sequence[int]
-    cost: int
-    always: bool
-    first: int
-    last: int
 
 
 def zone_cut_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int:
@@ -270,6 +277,7 @@ def zone_cut_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> 
         raise UnprovenError(f"it has {len(rates)} rates, expected 1 to {MOST_RATES}")
     zones = _Zones(exact, name, _joined(exact, certificate), field(certificate, "path", list))
     zones.near(span)
+    zones.part(rows(certificate.get("parted", []), 2, "its parted zones"))
     stages = min(exact.devices[name].count, exact.n)
     if zones.gets_through(bound - 1, stages, span, rates):
         raise UnprovenError("loads below its value may get to the end of the path")
@@ -324,7 +332,9 @@ class _Zones:
             cost = exact.cost(name, tensor)
             if cost and (len(pins) > 1 or always):
                 written = place in made
-                self.nets.append(Net(sorted(pins), cost, always, 0, int(written)))
+                self.nets.append(Net(sorted(pins), cost, always, 0, int(written), tensor))
+        self.parted: dict[int, set[int]] = {}
+        """Of a zone the tensors that part it."""
         self.budget.spend(self.m + len(self.vertices) + sum(len(net.pins) for net in self.nets))
 
     def near(self, span: int) -> None:
@@ -336,12 +346,22 @@ class _Zones:
             nets.append(net._replace(first=first, last=max(last, first) if net.last else first))
         self.nets = nets
 
+    def part(self, named: Sequence[Sequence[object]]) -> None:
+        """Note which nets part which zones."""
+        for zone, tensor in named:
+            tensors = self.parted.setdefault(whole(zone, "a zone"), set())
+            tensors.add(whole(tensor, "a tensor"))
+            if len(tensors) > MOST_PARTING:
+                raise UnprovenError(f"more than {MOST_PARTING} nets part a zone")
+
     def gets_through(self, target: int, stages: int, span: int, rates: Rates) -> bool:
         """Test whether so many stages of load `target` may get to the end."""
         m, least, most = self.m, self.least, self.most
         beyond = [bisect_right(least, work + target) for work in most]
         width = max(end - b for b, end in enumerate(beyond))
-        paid, others = self._paid(width, near=False), self._paid(width, near=True)
+        self.budget.spend(2 * ((m + 1) * width + sum(len(net.pins) + 2 for net in self.nets)))
+        apart = [net._replace(first=0, last=0) for net in self.nets]
+        paid, others = (_paid(n, self.after, self.until, m, width) for n in (apart, self.nets))
         worth = self._worth(rates)
         work, left = {0: 0}, {0: 0}
         grown = {0}
@@ -350,113 +370,136 @@ class _Zones:
             for b in sorted(grown):
                 far = work[b] + target
                 end = bisect_right(least, far)
-                self.budget.spend((end - b) * len(rates))
+                self.budget.spend(sum(len(cases) for cases in worth[b:end]) * len(rates))
                 for i in range(b, end):
-                    w = min(most[i], far - paid[b][i - b])
+                    within = min(most[i], far - paid[b][i - b])
                     reach = ENDLESS
                     if i - b >= span:
                         reach = left[b] + target - others[b][i - b]
-                        w = min(w, *((v + q * reach) // (p + q) for p, q, v in worth[i]))
-                    if w < least[i]:
-                        continue
-                    x = min(w, *((v + (q - p) * w) // q for p, q, v in worth[i]))
-                    x = min(x, *((2 * v + (q - p) * reach) // (p + q) for p, q, v in worth[i]))
-                    for found, so_far in ((w, new_work), (x, new_left)):
-                        if i not in so_far or found > so_far[i]:
-                            so_far[i] = found
-                            again.add(i)
+                    for held, case in worth[i]:
+                        w = min(within, *((v + q * reach) // (p + q) for p, q, v in case))
+                        if w < held:
+                            continue
+                        x = min(w, *((v + (q - p) * w) // q for p, q, v in case))
+                        x = min(x, *((2 * v + (q - p) * reach) // (p + q) for p, q, v in case))
+                        for found, so_far in ((w, new_work), (x, new_left)):
+                            if i not in so_far or found > so_far[i]:
+                                so_far[i] = found
+                                again.add(i)
             work, left, grown = new_work, new_left, again
             if work.get(m, -1) >= most[m]:
                 return True
         return False
 
-    def _paid(self, width: int, *, near: bool) -> list[list[int]]:
-        """[b][i - b]: what any stage from zone b to zone i pays for nets; 0 for b itself.
+    def _worth(self, rates: Rates) -> list[list[tuple[int, list[tuple[int, int, int]]]]]:
+        """For each case of each zone the least work of its ideals, and for each rate (p, q, the
+        most p * work - q * x of them).
 
-        `near`: nets that are near one of both zones do not count.
+        What no net near a zone has to do with is best in its ideals; what is left often looks the
+        same.
         """
-        self.budget.spend((self.m + 1) * width)
-        change = [[0] * (width + 1) for _ in range(self.m + 1)]
-        for net in self.nets:
-            begun = min(self.after[v] for v in net.pins)
-            right = max(self.after[v] for v in net.pins)
-            left = min(self.until[v] for v in net.pins)
-            self.budget.spend(right - max(begun - width, 0) + 1)
-            for b in range(max(begun - width, 0), right):
-                if near and net.first <= b < net.last:
-                    continue
-                start = min((self.until[v] for v in net.pins if self.after[v] > b), default=0)
-                end = self.m if net.always or b >= left else right - 1
-                parts = [(start, end)]
-                if near and net.first < net.last:
-                    parts = [(start, min(end, net.first - 1)), (max(start, net.last), end)]
-                for low, high in parts:
-                    if low <= high and low - b < width:
-                        change[b][low - b] += net.cost
-                        change[b][min(high + 1 - b, width)] -= net.cost
-        return [list(accumulate(row[:width])) for row in change]
-
-    def _worth(self, rates: Rates) -> list[list[tuple[int, int, int]]]:
-        """For each zone (p, q, the most p * work - q * x of its ideals), one for each rate."""
-        solved: dict[Any, list[int]] = {}
+        solved: dict[Any, list[tuple[int, list[int]]]] = {}
         found = []
-        for i, (vertices, nets) in enumerate(self._zones()):
+        for i, nets in enumerate(self._near()):
+            vertices = self._with(nets, i)
             place = {v: number for number, v in enumerate(vertices)}
-            self.budget.spend(len(vertices) + sum(len(net.pins) for net in nets) + 1)
-            ends = [
-                (
-                    net.cost,
-                    any(self.until[v] <= i for v in net.pins),
-                    any(self.after[v] > i for v in net.pins),
-                    tuple(place[v] for v in net.pins if v in place),
-                )
-                for net in nets
-            ]
-            edges = [
-                (place[u], place[v])
-                for u in vertices
-                for v in sorted(self.draft.succ[u])
-                if v in place
-            ]
+            sure, parted = 0, []
+            ends: list[Ends] = []
+            named = self.parted.pop(i, set())
+            for net in nets:
+                pins = tuple(place[v] for v in net.pins if v in place)
+                some_in = any(self.until[v] <= i for v in net.pins)
+                some_out = any(self.after[v] > i for v in net.pins)
+                if some_in and some_out:
+                    sure += net.cost
+                elif pins:
+                    if some_in and net.tensor in named:
+                        parted.append(len(ends))
+                    ends.append((net.cost, some_in, some_out, pins))
+            if len(parted) < len(named):
+                raise UnprovenError(f"a net that parts zone {i} is not near it, or surely paid")
+            steps = ((u, v) for u in vertices for v in sorted(self.draft.succ[u]))
+            edges = [(place[u], place[v]) for u, v in steps if v in place]
             works = [self.work[v] for v in vertices]
-            key = tuple(works), tuple(ends), tuple(edges)
+            key = tuple(works), tuple(ends), tuple(edges), tuple(parted)
             if key not in solved:
-                solved[key] = [_most(works, ends, edges, rate, self.budget) for rate in rates]
-            pairs = zip(rates, solved[key], strict=True)
-            found.append([(p, q, p * self.least[i] + v) for (p, q), v in pairs])
+                solved[key] = []
+                for inside, cut in _cases(ends, edges, parted, self.budget):
+                    most = [_most(works, cut, edges, inside, rate, self.budget) for rate in rates]
+                    solved[key].append((sum(works[v] for v in inside), most))
+            best, cases = self.most[i] - sum(works), []
+            for held, most in solved[key]:
+                pairs = zip(rates, most, strict=True)
+                values = [(p, q, p * best - q * sure + v) for (p, q), v in pairs]
+                cases.append((self.least[i] + held, values))
+            found.append(cases)
+        if self.parted:
+            raise UnprovenError("a net parts a zone that is not there")
         return found
 
-    def _zones(self) -> Iterator[tuple[list[int], list[Net]]]:
-        """Of each zone what its ideals may hold or not, and the nets near it."""
-        vertices: list[list[int]] = [[] for _ in range(self.m + 1)]
+    def _with(self, nets: Sequence[Net], i: int) -> list[int]:
+        """What the ideals of a zone may hold or not, as far as it has to do with these nets."""
+        after, until, draft = self.after, self.until, self.draft
+        found = {v for net in nets for v in net.pins if after[v] <= i < until[v]}
+        waiting = list(found)
+        for u in waiting:
+            for v in draft.succ[u] | draft.pred[u]:
+                if v not in found and after[v] <= i < until[v]:
+                    found.add(v)
+                    waiting.append(v)
+        steps = sum(len(draft.succ[v]) + len(draft.pred[v]) for v in waiting)
+        self.budget.spend(steps + sum(len(net.pins) for net in nets) + 1)
+        return sorted(found)
+
+    def _near(self) -> list[list[Net]]:
+        """The nets near each zone."""
         nets: list[list[Net]] = [[] for _ in range(self.m + 1)]
-        for v in self.vertices:
-            self.budget.spend(self.until[v] - self.after[v])
-            for i in range(self.after[v], min(self.until[v], self.m + 1)):
-                vertices[i].append(v)
         for net in self.nets:
             self.budget.spend(max(net.last - net.first, 0) + 1)
             for i in range(net.first, min(net.last, self.m + 1)):
                 nets[i].append(net)
-        yield from zip(vertices, nets, strict=True)
+        return nets
+
+
+Ends = tuple[int, bool, bool, tuple[int, ...]]
+"""Of a net its cost, whether a pin is surely in, whether one is surely out, and its other pins."""
+
+
+def _cases(
+    ends: Sequence[Ends], edges: Sequence[tuple[int, int]], parted: Sequence[int], budget: Budget
+) -> Iterator[tuple[set[int], list[Ends]]]:
+    """Vertices that are in all ideals of a case, and the nets, where a paid one is surely cut."""
+    for paid in product((True, False), repeat=len(parted)):
+        cut = list(ends)
+        inside: set[int] = set()
+        for e, left in zip(parted, paid, strict=True):
+            if left:
+                cut[e] = (ends[e][0], True, True, ())
+            else:
+                inside.update(ends[e][3])
+        size = -1
+        while size < len(inside):
+            size = len(inside)
+            budget.spend(len(edges) + len(ends))
+            inside.update(u for u, v in edges if v in inside)
+        if not any(cut[e][1:3] == (True, True) and inside.issuperset(ends[e][3]) for e in parted):
+            yield inside, cut
 
 
 def _most(
     works: Sequence[int],
-    nets: Sequence[tuple[int, bool, bool, tuple[int, ...]]],
+    nets: Sequence[Ends],
     edges: Sequence[tuple[int, int]],
+    inside: Collection[int],
     rate: tuple[int, int],
     budget: Budget,
 ) -> int:
-    """The most p * work - q * cut nets of the sets that hold what precedes their vertices.
-
-    Nets are given by their cost, whether a pin is surely in, whether one is surely out, and their
-    other pins.
-    """
+    """The most p * work - q * cut nets of the sets that hold what precedes their vertices, and
+    those `inside`."""
     p, q = rate
     network, count, cut = Network(), len(works), 0
     for v, work in enumerate(works):
-        network.add(SOURCE, v, p * work)
+        network.add(SOURCE, v, None if v in inside else p * work)
     for u, v in edges:
         network.add(v, u, None)
     for e, (cost, some_in, some_out, pins) in enumerate(nets):

@@ -194,7 +194,7 @@ CERTIFICATES: dict[str, Tree] = {
     "cpu-cut": {"items": _CUT},
     "pairs": {"cliques": None, **_CUTS},
     "chain": _fields("path weights"),
-    "zone-cut": _fields("path span rates joined"),
+    "zone-cut": _fields("path span rates joined parted"),
     "same-block": {**_fields("target scale rows"), **_CUTS},
     "cover": _fields("prices searched"),
     "cover-cut": {"prices": None, **_CLASSES},

@@ -320,7 +320,10 @@ def bad_zone_cut(made: Made) -> Iterator[Json]:
         "joined": [[[UNKNOWN, path[0]]], [[path[0], path[0]]], [[path[0]]], [*joined, *joined[:1]]],
         "span": [0, -1, 1.5, None],
         "rates": [[], [[2, 1]], [[0, 0]], [[1]], [[-1, 1]], rates * 21],
+        "parted": ["all", [0], [[0]], [[0, UNKNOWN]], [[-1, 0]], [[0.5, 0]], [[0, None]]],
     }
+    if "parted" in certificate:
+        changes["parted"] += [[], certificate["parted"][:-1]]
     if not joined:
         del changes["joined"][-1]
     if apart is not None:

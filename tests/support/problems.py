@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dnnp.core.check.plan import check_plan
@@ -17,9 +18,11 @@ from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Stream
 from dnnp.formats.workloads.msr import read_workload
+from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.graphs import header, random_stream
 
 UNBOUNDED = float("inf")
+SUM = CostOptions(memory_model="sum")
 
 
 def priced(problem: SplitProblem, blocks: list[Block], method: str = "baseline") -> Plan:
@@ -67,6 +70,33 @@ def chain(*times: float, transfer: float = 1.0, **fields: object) -> Graph:
         for i, t in enumerate(times)
     ]
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
+
+
+def fan(*, layers: int, k: int) -> SplitProblem:
+    """Layers of two nodes in a row, four beside each other, and one that joins them.
+
+    The two take 2 each, the first of a fork 1, each of the four 2, the join 1; all tensors cost 1.
+    """
+    tail, head, cost = [], [], []
+    for _ in range(layers):
+        first = len(cost)
+        cost += [2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0, 2.0, 2.0]
+        if first:
+            tail, head = [*tail, first - 1], [*head, first]
+        for u, v in (
+            (0, 1),
+            (1, 2),
+            *((2, v) for v in range(3, 7)),
+            *((u, 7) for u in range(3, 7)),
+        ):
+            tail, head = [*tail, first + u], [*head, first + v]
+        tail, head = [*tail, first + 7, first + 8], [*head, first + 8, first + 9]
+    made = synthetic_stream(
+        "fan", np.array(tail), np.array(head), np.ones(len(cost)), np.array(cost)
+    )
+    graph = graph_of(made)
+    device = DeviceClass("unit", count=k, bandwidth_bytes_per_s=1.0)
+    return SplitProblem(graph, singletons(graph), (device,), SUM)
 
 
 def problem_of(graph: Graph, *devices: DeviceClass, **options: object) -> SplitProblem:
