@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.latency import (
-    Invocations,
     LatencyProblem,
     LatencySolution,
-    Placement,
     Split,
     latency_problem,
-    lazy_events,
 )
-from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.latency.lists.net import net_of
@@ -33,7 +30,7 @@ from dnnp.core.latency.quick import (
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Ints, distinct
+from dnnp.core.model.graph import distinct
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
@@ -121,9 +118,6 @@ def _found(
 SEARCHING = ("auto", "anneal")
 """Methods that are free to answer with any split that fits."""
 
-MOST_MOVED = 1000
-"""Moves of a colour to another device that are tried from a placement which does not fit."""
-
 LINED = 0.1
 """Share of a time limit that a pipeline may take."""
 
@@ -165,13 +159,18 @@ def _fitted(
         return found
     if not free:
         splits = _lined(problem, asked, quick(run))
-    splits += _eased(problem, found, replace(run, effort=EFFORT if splits else 1.0))
+    with suppress(LimitError):
+        part = replace(run.alone(), effort=EFFORT if splits else 1.0)
+        splits.append(anneal_split(problem, run=part))
     if not splits:
         raise LimitError("nothing was found that fits with its live tensors; offer more memory")
     split = min(splits, key=problem.value)
     name = asked.method if free else asked.method + REPAIRED
     if name != asked.method:
-        run.warn(f"{asked.method}: its live tensors do not fit; what ran instead is {name}")
+        run.warn(
+            f"{asked.method} does not know live tensors, and those of its answer do not fit; what "
+            f"ran instead is {name}"
+        )
     if found is None:
         return LatencySolution(split, *simple_bound(problem.relaxed, run=quick(run)), name)
     return replace(found, split=split, method=name)
@@ -192,55 +191,6 @@ def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
         return [split for split in splits if problem.fits(split)]
     except (InfeasibleError, LimitError, FormatError, UsageError):
         return []
-
-
-def _eased(problem: LatencyProblem, found: LatencySolution | None, run: Run) -> list[Split]:
-    """A split that fits, from a little annealing; of operators from moves of `found`."""
-    start: Split | None = None
-    if problem.options.execution == "operators":
-        near = None if found is None or isinstance(found.split, Invocations) else found.split
-        start = _moved(problem, near, run)
-        if start is None:
-            return []
-    try:
-        return [anneal_split(problem, start=start, run=run.alone())]
-    except LimitError:
-        return []
-
-
-def _moved(problem: LatencyProblem, near: Placement | None, run: Run) -> Placement | None:
-    """A placement that fits: colours move to other devices as long as no more memory is lacking.
-
-    From one that does not fit, and from everything on one device.
-    """
-    tasks, count = problem.tasks, problem.machine.count
-    if problem.live is None:
-        return near
-    rng = np.random.default_rng(run.seed)
-    room = problem.live.capacity * ROOM
-    able = np.isfinite(tasks.time)
-
-    def lacking(home: Ints) -> float:
-        held = problem.held(Placement(home, lazy_events(tasks, home, tasks.order)))
-        return float(np.maximum(held - room, 0.0).sum())
-
-    starts = [np.argmax(able, axis=0)] + ([] if near is None else [near.device])
-    for home in reversed(starts):
-        least = lacking(home)
-        for _ in range(MOST_MOVED):
-            if least <= 0 or run.stop():
-                break
-            v, d = int(rng.integers(tasks.n)), int(rng.integers(count))
-            mine = tasks.together == tasks.together[v]
-            if able[d, mine].all():
-                other = np.where(mine, d, home)
-                lacks = lacking(other)
-                if lacks <= least:
-                    home, least = other, lacks
-        split = Placement(home, lazy_events(tasks, home, tasks.order))
-        if problem.fits(split):
-            return split
-    return None
 
 
 def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:

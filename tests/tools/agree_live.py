@@ -1,6 +1,6 @@
 """Compare live memory in latency plans with brute force and with a simulation, on random graphs.
 
-    python tests/tools/agree_live.py --count 1000 --seed 0 [--most 4]
+    python tests/tools/agree_live.py --count 1000 --seed 0 [--most 4] [--method ip]
 
 Every graph is split into blocks and placed operator by operator, on devices that are short of
 memory. What is found is not below the least of all sequences, its bound not above that; nothing is
@@ -165,7 +165,9 @@ def _alone(
     return peak, peak + outer
 
 
-def disagreements(whole: SplitProblem, counts: Counter[str], effort: float = 0.05) -> list[str]:
+def disagreements(
+    whole: SplitProblem, counts: Counter[str], effort: float = 0.05, method: str = "auto"
+) -> list[str]:
     """What is wrong with the answer to one problem."""
     problem = latency_problem(whole)
     least, _ = _brute(problem)
@@ -173,7 +175,7 @@ def disagreements(whole: SplitProblem, counts: Counter[str], effort: float = 0.0
     counts["binds"] += problem.live.binds
     counts["costs"] += least > loose * (1 + SLACK)
     try:
-        found = solve_latency(whole, Request(), Run(effort=effort))
+        found = solve_latency(whole, Request(method=method), Run(effort=effort))
     except (InfeasibleError, LimitError) as error:
         kind = type(error).__name__
         counts[kind] += 1
@@ -191,6 +193,7 @@ def disagreements(whole: SplitProblem, counts: Counter[str], effort: float = 0.0
     )
     wrong = []
     counts["optimal"] += plan.status == "optimal"
+    counts["repaired"] += found.method.endswith("-repaired")
     counts["found"] += 1
     counts["least"] += plan.value <= least * (1 + SLACK)
     if plan.value < least * (1 - SLACK):
@@ -231,12 +234,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=4)
+    parser.add_argument("--method", default="auto")
     args = parser.parse_args()
     bad = 0
     for execution in ("operators", "blocks"):
         counts: Counter[str] = Counter()
         for seed in range(args.seed, args.seed + args.count):
-            for reason in disagreements(live_case(seed, execution, args.most), counts):
+            case = live_case(seed, execution, args.most)
+            for reason in disagreements(case, counts, method=args.method):
                 bad += 1
                 print(f"{execution} {seed}: {reason}", flush=True)
         print(execution, dict(counts), flush=True)
