@@ -9,7 +9,7 @@ from typing import Any
 
 from dnnp.core.model.plan import CLOSED, WITHIN
 from dnnp.formats.fields import MAX_ID
-from dnnp.formats.plan import plan_digest
+from dnnp.formats.plan import number_or_none, plan_digest
 from dnnp.formats.plan_fields import PARALLEL
 from dnnp.formats.spread import proven_status
 from dnnp.formats.stream import Record
@@ -26,10 +26,10 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
             d["class"],
             d["kind"],
             d.get("count", 0),
-            _number(d, "memory_bytes"),
-            _number(d, "bandwidth_bytes_per_s"),
+            number_or_none(d, "memory_bytes"),
+            number_or_none(d, "bandwidth_bytes_per_s"),
             d.get("cluster_size", 0),
-            _number(d, "inner_bandwidth_bytes_per_s"),
+            number_or_none(d, "inner_bandwidth_bytes_per_s"),
             *(
                 [level["cluster_size"], float(level["bandwidth_bytes_per_s"])]
                 for level in d.get("larger_clusters", ())
@@ -57,10 +57,6 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
     if "parallel" in plan:
         content.append([plan["parallel"].get(name, 0) for name in PARALLEL])
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
-
-
-def _number(device: Record, name: str) -> float | None:
-    return float(device[name]) if name in device else None
 
 
 def is_closed(value: float, bound: float) -> bool:

@@ -55,7 +55,7 @@ def device_of(record: Record) -> DeviceClass:
         cluster_size=record.get("cluster_size", 0),
         inner_bandwidth_bytes_per_s=float(record.get("inner_bandwidth_bytes_per_s", math.inf)),
         larger_clusters=larger,
-        fast_memory_bytes=_number_or_none(record, "fast_memory_bytes"),
+        fast_memory_bytes=number_or_none(record, "fast_memory_bytes"),
     )
 
 
@@ -172,7 +172,7 @@ def _policy(record: Record) -> PolicyUsed:
 def _way(record: Record) -> Way:
     return Way(
         record["way"],
-        _number_or_none(record, "value"),
+        number_or_none(record, "value"),
         record.get("stages", 0),
         record.get("devices", 0),
         record.get("class", ""),
@@ -190,7 +190,8 @@ def _transfer(record: Record) -> Transfer:
     )
 
 
-def _number_or_none(record: Record, name: str) -> float | None:
+def number_or_none(record: Record, name: str) -> float | None:
+    """A number of a record; None: it is not there."""
     return float(record[name]) if name in record else None
 
 

@@ -317,34 +317,13 @@ def _makes_plans(entry: Record) -> bool:
     return entry["tool"] == "dnnp-partition" or (entry["tool"] == "dnnp-bound" and asked)
 
 
-SHARES = ("bubble", "taken", "share_predicted", "share_measured")
-"""Fields that are shares of a time."""
-
-COUNTS = ("threads", "k", "rounds")
-"""Fields that are at least 1."""
-
-
 def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     """Return what does not hold between runs, the stages of the plan and its schedule."""
     found = []
     for number, run in enumerate(records.get("run", ())):
         subject = f"run {number}"
-        found += [*_ranges(run, subject), *_names(run, records, subject), *_errors(run, subject)]
+        found += [*_names(run, records, subject), *_errors(run, subject)]
     return found
-
-
-def _ranges(run: Record, subject: str) -> Iterator[Violation]:
-    """Shares are at most 1, counts at least 1, and the whole model is one."""
-    for row in (run, *run.get("stages", ()), run.get("transfers", {})):
-        for name in SHARES:
-            if row.get(name, 0) > 1:
-                message = f"{name} is {row[name]!r}, above 1"
-                yield Violation("value", subject, message, 1, row[name])
-    for name in COUNTS:
-        if run.get(name, 1) < 1:
-            yield Violation("value", subject, f"{name} is {run[name]}", 1, run[name])
-    if run["mode"] == "whole" and run.get("k", 1) != 1:
-        yield from differs("value", subject, "k", run["k"], 1)
 
 
 def _names(

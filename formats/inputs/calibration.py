@@ -8,7 +8,6 @@ its fields.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError
@@ -19,6 +18,10 @@ from dnnp.formats.inputs.checked_json import Fields, parse_json
 FORMAT = "dnnp-calibration"
 VERSION = 1
 
+_SETTING = ("class", *Setting._fields[1:])
+_FACTORS = ("common", "families", "operators", "transfer", "launch_s")
+_STAGE = ("measured_s", "taken", "nodes", "transfer_s", "operators")
+
 LEAST, MOST = 1e-6, 1e6
 """Range of a factor."""
 LONGEST_S = 1.0
@@ -27,40 +30,20 @@ LONGEST_S = 1.0
 
 def calibration_bytes(file: CalibrationFile) -> bytes:
     """The contents of a file."""
-    s, f = file.setting, file.factors
+    f = file.factors
     record = {
         "format": FORMAT,
         "version": VERSION,
-        "class": s.device,
-        "costs": s.costs,
-        "provider": s.provider,
-        "threads": s.threads,
-        "optimization": s.optimization,
-        "factors": {
-            "common": f.common,
-            "families": dict(f.families),
-            "operators": dict(f.operators),
-            "transfer": f.transfer,
-            "launch_s": f.launch_s,
-        },
+        **dict(zip(_SETTING, file.setting, strict=True)),
+        "factors": {name: getattr(f, name) for name in _FACTORS},
         "strength": f.strength,
         **({} if f.spread is None else {"spread": f.spread}),
         "runs": [
-            {"model": run.model, "stages": [_stage_record(stage) for stage in run.stages]}
+            {"model": run.model, "stages": [{n: getattr(s, n) for n in _STAGE} for s in run.stages]}
             for run in file.runs
         ],
     }
     return (json.dumps(record, indent=1) + "\n").encode()
-
-
-def _stage_record(stage: StageSeen) -> dict[str, Any]:
-    return {
-        "measured_s": stage.measured_s,
-        "taken": stage.taken,
-        "nodes": stage.nodes,
-        "transfer_s": stage.transfer_s,
-        "operators": dict(stage.operators),
-    }
 
 
 def parse_calibration(data: bytes, name: str) -> CalibrationFile:
@@ -79,10 +62,7 @@ def parse_calibration(data: bytes, name: str) -> CalibrationFile:
     if fields.get("version") != VERSION:
         version = shown(fields.get("version"))
         raise fields.fault("version", f"{version} is not known; this dnnp reads {VERSION}")
-    fields.only(
-        "format", "version", "class", "costs", "provider", "threads", "optimization", "factors",
-        "strength", "spread", "runs",
-    )  # fmt: skip
+    fields.only("format", "version", *_SETTING, "factors", "strength", "spread", "runs")
     setting = Setting(
         fields.text("class"), fields.text("costs"), fields.text("provider"),
         fields.count("threads"), fields.text("optimization"),
@@ -92,7 +72,7 @@ def parse_calibration(data: bytes, name: str) -> CalibrationFile:
 
 
 def _factors(fields: Fields, whole: Fields) -> Calibration:
-    fields.only("common", "families", "operators", "transfer", "launch_s")
+    fields.only(*_FACTORS)
     return Calibration(
         _factor(fields, "common"),
         _table(fields, "families"),
@@ -135,7 +115,7 @@ def _run(fields: Fields) -> RunSeen:
 
 
 def _stage(fields: Fields) -> StageSeen:
-    fields.only("measured_s", "taken", "nodes", "transfer_s", "operators")
+    fields.only(*_STAGE)
     table = fields.get("operators")
     parts = Fields(table, fields.place("operators"), fields.file)
     operators = {key: float(parts.number(key)) for key in table}

@@ -21,6 +21,8 @@ VERSION = 1
 
 METHOD = "placeto"
 
+_PLAIN = ("devices", "hops", "width", "episodes", "graphs", "digest")
+
 MOST_DEVICES, MOST_HOPS, MOST_WIDTH = 1024, 64, 64
 """What a network may have."""
 
@@ -31,12 +33,7 @@ def policy_bytes(policy: Policy) -> bytes:
         "format": FORMAT,
         "version": VERSION,
         "method": METHOD,
-        "devices": policy.devices,
-        "hops": policy.hops,
-        "width": policy.width,
-        "episodes": policy.episodes,
-        "graphs": policy.graphs,
-        "digest": policy.digest,
+        **{name: getattr(policy, name) for name in _PLAIN},
         "weights": policy.weights.tolist(),
     }
     return (json.dumps(record, separators=(",", ":")) + "\n").encode()
@@ -58,10 +55,7 @@ def parse_policy(data: bytes, name: str) -> Policy:
         if fields.get(what) != known:
             value = shown(fields.get(what))
             raise fields.fault(what, f"{value} is not known; this dnnp reads {known}")
-    fields.only(
-        "format", "version", "method", "devices", "hops", "width", "episodes", "graphs", "digest",
-        "weights",
-    )  # fmt: skip
+    fields.only("format", "version", "method", *_PLAIN, "weights")
     policy = Policy(
         devices=_size(fields, "devices", MOST_DEVICES),
         hops=_size(fields, "hops", MOST_HOPS),

@@ -54,10 +54,8 @@ class Site:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Value of an attribute."""
-        for attribute in self.node.attribute:
-            if attribute.name == name:
-                return onnx.helper.get_attribute_value(attribute)
-        return default
+        found = (a for a in self.node.attribute if a.name == name)
+        return next(map(onnx.helper.get_attribute_value, found), default)
 
 
 Rule = Callable[[Site], Sequence[Made]]

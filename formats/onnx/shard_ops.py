@@ -49,10 +49,8 @@ class Sight:
 
     def attribute(self, name: str, default: Any) -> Any:
         """Value of an attribute."""
-        for one in self.node.attribute:
-            if one.name == name:
-                return onnx.helper.get_attribute_value(one)
-        return default
+        found = (a for a in self.node.attribute if a.name == name)
+        return next(map(onnx.helper.get_attribute_value, found), default)
 
     def shape(self, position: int) -> Shape:
         """Shape of an input that must be there."""

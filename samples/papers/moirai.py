@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dnnp.samples.arguments import seconds, status_of
-from dnnp.samples.papers.tables import write_csv
+from dnnp.samples.papers.tables import Table, show
 
 
 class Printed(NamedTuple):
@@ -314,15 +314,8 @@ def _lines(found: dict[Place, Placed]) -> Iterator[tuple[str, str, str]]:
     yield from dict.fromkeys(tuple(place)[:3] for place in found)  # type: ignore[misc]
 
 
-def show(title: str, rows: Rows, name: str, folder: Path | None) -> None:
-    """Print a table, and write it as CSV."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    print(f"{title}\n")
-    for row in rows:
-        print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
-    print(flush=True)
-    if folder is not None:
-        write_csv(folder, name, rows)
+def _show(title: str, rows: Rows, name: str, folder: Path | None) -> None:
+    show(Table(name, title, rows[0], rows[1:]), folder, "")
 
 
 def tables(study: Study, options: argparse.Namespace) -> None:
@@ -330,7 +323,7 @@ def tables(study: Study, options: argparse.Namespace) -> None:
     parts, models = options.parts or PARTS, options.models
     if "table-4" in parts:
         title = "Table IV: operators, and groups by the fusion rules of backends"
-        show(title, table_4(study, models), "table-4", options.csv)
+        _show(title, table_4(study, models), "table-4", options.csv)
     if not {"table-5", "figure-10"} & set(parts):
         return
     methods = options.methods
@@ -339,12 +332,12 @@ def tables(study: Study, options: argparse.Namespace) -> None:
     if "table-5" in parts:
         title = f"Table V: seconds to a placement (clock/processor), limit {options.time_limit:g}"
         title += "".join(f", {m} {k:g} times" for m, k in PATIENCE.items() if m in methods)
-        show(title, table_5(found, methods), "table-5", options.csv)
+        _show(title, table_5(found, methods), "table-5", options.csv)
     if "figure-10" in parts:
         title = "Figure 10: latency in ms by the cost model, and how many times Moirai's"
-        show(title, figure_10(found, methods), "figure-10", options.csv)
+        _show(title, figure_10(found, methods), "figure-10", options.csv)
         title = "The largest of these ratios, over the models above"
-        show(title, most_slower(found), "figure-10-most", options.csv)
+        _show(title, most_slower(found), "figure-10-most", options.csv)
     print(
         "(in brackets: printed in the paper, measured on devices) * the integer program was ended"
     )

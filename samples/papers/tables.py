@@ -28,14 +28,9 @@ def text(table: Table) -> Iterator[str]:
 
 
 def show(table: Table, folder: Path | None, *more: str) -> None:
-    """Print a table and `more` lines, and write it as CSV where a folder is given."""
+    """Print a table and `more` lines, and write it as `NAME.csv` where a folder is given."""
     print(*text(table), *more, sep="\n", flush=True)
     if folder is not None:
-        write_csv(folder, table.name, [table.header, *table.rows])
-
-
-def write_csv(folder: Path, name: str, rows: Sequence[tuple[str, ...]]) -> None:
-    """Write `NAME.csv`; the folder is made where there is none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{table.name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([table.header, *table.rows])

@@ -69,9 +69,6 @@ def test_runs_that_hold() -> None:
 
 
 WRONG: dict[str, tuple[int, Record, str]] = {
-    "more than all": (1, {"bubble": 1.5}, "bubble is 1.5, above 1"),
-    "no thread": (0, {"threads": 0}, "threads is 0"),
-    "copies": (1, {"k": 2}, "k is 2, recomputed 1"),
     "no error": (0, {"max_abs_error": 0.0}, "both are 0, or none"),
     "large error": (0, {"max_rel_error": 2e-4}, "above 0.00011"),
     "link": (0, {"links": [{"from": 0, "to": 2}]}, "link 0 to 2 is none of its 2 stages"),
@@ -79,7 +76,6 @@ WRONG: dict[str, tuple[int, Record, str]] = {
     "choice": (0, {"choice": {"mode": "replicas"}}, "names replicas, which did not run"),
     "second": (0, {"choice": {"mode": "whole", "second": "replicas"}}, "names replicas, which"),
     "transfer": (0, {"transfers": {"moves": [{"pass": 0}]}}, "pass 0 of the schedule is no"),
-    "all of it": (0, {"transfers": {"moves": [], "share_measured": 2.0}}, "is 2.0, above 1"),
 }
 
 
@@ -98,8 +94,6 @@ def test_entries_are_of_stages_of_the_plan() -> None:
     content["run"][0]["stages"][1]["stage"] = 2
     (found,) = check_runs(content)
     assert str(found) == "run 0: there is no stage 2; there are 2"
-    content["run"][0]["stages"][1] |= {"stage": 1, "taken": 1.5}
-    assert "taken is 1.5, above 1" in str(check_runs(content)[0])
 
 
 def test_moves_are_transfers_of_the_schedule() -> None:

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
+_SETTING = ("provider", "threads", "optimization")
+
 EVEN_S = 1e-4
 """Time of each node where none is known, to cut parts by, seconds."""
 
@@ -163,14 +165,10 @@ def _facts(
         **others,
         "model": digest,
         "onnxruntime": ort_version(),
-        "provider": options.provider,
         "cpu": cpu_model(),
         "cores": len(available_cores()),
-        "threads": options.threads,
-        "optimization": options.optimization,
+        **{name: getattr(options, name) for name in (*_SETTING, "repeats", "warmup")},
         "beside": beside,
-        "repeats": options.repeats,
-        "warmup": options.warmup,
         "shapes": shapes,
         "groups": groups_digest(groups),
     }
@@ -245,9 +243,7 @@ def _time_model(
         alone_s = np.full(len(units), EVEN_S)
     first, found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
     facts: dict[str, Any] = {
-        "provider": options.provider,
-        "threads": options.threads,
-        "optimization": options.optimization,
+        **{name: getattr(options, name) for name in _SETTING},
         "beside": len(found.parts) - 1,
         **_provider_facts(options, left),
         "rounds": found.rounds,

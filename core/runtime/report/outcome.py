@@ -275,6 +275,9 @@ def _way(mode: str, threads: int, k: int, devices: int) -> str:
     return f"{counted(k, 'replica')} in one process, {width} each"
 
 
+_TIMES = ("elapsed_s", "throughput_per_s", "latency_p50_s", "latency_p99_s", "bubble")
+
+
 def _record(
     mode: str, timing: Timing, config: SessionConfig, fields: dict[str, Any]
 ) -> dict[str, Any]:
@@ -286,11 +289,7 @@ def _record(
         "threads": config.threads,
         "optimization": config.optimization,
         **({"rounds": timing.rounds} if timing.rounds > 1 else {}),
-        "elapsed_s": timing.elapsed_s,
-        "throughput_per_s": timing.throughput_per_s,
-        "latency_p50_s": timing.latency_p50_s,
-        "latency_p99_s": timing.latency_p99_s,
-        "bubble": timing.bubble,
+        **{name: getattr(timing, name) for name in _TIMES},
         **({"taken": max(timing.taken)} if timing.taken else {}),
         **fields,
     }
