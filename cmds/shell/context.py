@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 from _thread import allocate_lock
@@ -196,6 +197,7 @@ class Context(Caller):
             from dnnp.formats.stream import read_bytes
 
             stream = read_bytes(data, "<stdin>" if path == "-" else path)
+            gc.freeze()  # collections need not look at the records
         self._holds_interrupt = self.interrupted = False
         for message in stream.warnings:
             self.warn(message)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -94,17 +94,22 @@ def tables_of(graph: Graph) -> Tables:
     )
 
 
-def on_a_cycle(successors: Mapping[int, Iterable[int]]) -> list[int]:
+def on_a_cycle(
+    successors: Mapping[int, Iterable[int]] | Callable[[int], Iterable[int]],
+    vertices: Iterable[int] = (),
+) -> list[int]:
     """Return one cycle of a directed graph, first vertex repeated at the end, or [].
 
-    Depth-first search with an explicit stack; linear time.
+    Depth-first search with an explicit stack; linear time. `vertices`: those to start from, where
+    successors are made when they are asked for.
     """
+    after = successors if callable(successors) else lambda v: successors.get(v, ())
     state: dict[int, int] = {}
-    for root in successors:
+    for root in vertices if callable(successors) else successors:
         if root in state:
             continue
         path = [root]
-        pending = [iter(successors.get(root, ()))]
+        pending = [iter(after(root))]
         state[root] = 1
         while path:
             child = next(pending[-1], None)
@@ -116,7 +121,7 @@ def on_a_cycle(successors: Mapping[int, Iterable[int]]) -> list[int]:
             elif child not in state:
                 state[child] = 1
                 path.append(child)
-                pending.append(iter(successors.get(child, ())))
+                pending.append(iter(after(child)))
     return []
 
 
@@ -139,14 +144,11 @@ def check_graph(graph: Graph) -> list[Violation]:
             if not time >= 0:
                 message = f"time {time} on '{name}' is not a number >= 0"
                 found.append(Violation("graph", f"node {tables.ids[node]}", message, ">= 0", time))
-    successors: dict[int, list[int]] = {v: [] for v in range(tables.n)}
     for node in range(tables.n):
         if not set(tables.writes[node]).isdisjoint(tables.reads[node]):
             subject = f"node {tables.ids[node]}"
             found.append(Violation("graph", subject, "the node reads what it writes"))
-        for producer in tables.producers(node):
-            successors[producer].append(node)
-    cycle = on_a_cycle(successors)
+    cycle = on_a_cycle(tables.producers, range(tables.n))[::-1]
     if cycle:
         message = f"nodes {shown([tables.ids[v] for v in cycle])} form a cycle"
         found.append(Violation("graph", "graph", message))
@@ -356,9 +358,8 @@ def validity_of(tables: Tables, blocks: Sequence[Sequence[int]]) -> tuple[str, d
     quotients = []
     for name, wanted in (("forward", False), ("backward", True)):
         part = [v for v in range(tables.n) if tables.backward[v] is wanted]
-        inside = set(part)
         where = f" of the {name} part" if tables.training else ""
-        before = {v: [u for u in tables.producers(v) if u in inside] for v in part}
+        before = {v: [u for u in tables.producers(v) if tables.backward[u] is wanted] for v in part}
         quotients.append(_quotient(before, block_of))
         cycle = _cycle(quotients[-1])
         if not cycle:

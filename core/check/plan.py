@@ -144,7 +144,7 @@ def _costs(
 
 
 def _is_cyclic(tables: Tables) -> bool:
-    return bool(on_a_cycle({v: tables.producers(v) for v in range(tables.n)}))
+    return bool(on_a_cycle(tables.producers, range(tables.n)))
 
 
 def check_choices(
@@ -162,7 +162,8 @@ def check_choices(
 
 def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> Iterator[Violation]:
     """Every node of the graph is in exactly one stage."""
-    where: dict[int, list[int]] = {}
+    where: dict[int, int] = {}
+    again: dict[int, list[int]] = {}
     for number, stage in enumerate(plan.stages):
         if not stage.nodes:
             yield Violation("stages", f"stage {number}", "the stage has no nodes")
@@ -170,10 +171,12 @@ def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> Iter
             if node not in position:
                 message = f"node {node} is not in the graph"
                 yield Violation("node", f"stage {number}", message)
-            where.setdefault(node, []).append(number)
+            if node in where:
+                again.setdefault(node, [where[node]]).append(number)
+            where.setdefault(node, number)
     for node in tables.ids:
-        stages = where.get(node, [])
-        if len(stages) != 1:
+        if node not in where or node in again:
+            stages = again.get(node, [])
             place = f"stages {shown(stages)}" if stages else "no stage"
             message = f"the node is in {place}, not in one"
             yield Violation("node", f"node {node}", message, 1, len(stages))

@@ -92,7 +92,9 @@ def coarsen(
         if chains is not None:
             contract_chains(units, share, chains)
         label, exits = _numbered(graph, units.label())
-        result = _made(graph, label, [units.rules[e] for e in exits])
+        formed = [units.rules[e] for e in exits]
+        del units  # as large as the graph, and the groups are still to come
+        result = _made(graph, label, formed)
     if paths is not None:
         result = _layered(graph, result, paths)
     if to is not None and result.clustering.g > to:

@@ -450,7 +450,9 @@ def _contradicted(
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.ClearField("type")
-    data = guarded(search_apart, infer, bare.SerializeToString(), wanted)
+    asked = bare.SerializeToString()
+    del bare  # it is as large as the model
+    data = guarded(search_apart, _infer_types, asked, wanted)
     if data is None:
         return []
     bare = onnx.ModelProto.FromString(data)
@@ -468,6 +470,15 @@ def _contradicted(
         if value.name in wrong:
             value.type.CopyFrom(found[value.name])
     return wrong
+
+
+def _infer_types(
+    light: onnx.ModelProto, types: Types, wanted: Sequence[str]
+) -> tuple[onnx.ModelProto, Types]:
+    """Types like those of `infer`, and no operators: they are here already."""
+    light, types = infer(light, types, wanted)
+    del light.graph.node[:]
+    return light, types
 
 
 def _differ(inferred: onnx.TypeProto, declared: onnx.TypeProto, read: ValueType) -> bool:

@@ -1,9 +1,10 @@
 """Every command on graphs of up to a million nodes: processor time, memory, and how they grow.
 
-    PYTHONPATH=tests NODES=100000 PREFIX=DIR python tests/bench/bench_growth.py
+    PYTHONPATH=tests NODES=30000,100000 PREFIX=DIR python tests/bench/bench_growth.py
 
-NODES is the largest graph (100,000 unless told), ONLY a word that rows must hold, PREFIX the folder
-of programs of another version, LIMIT_S the processor seconds after which a command is given up.
+NODES lists the sizes (10,000 to 100,000 unless told), ONLY the rows to measure (files that they
+read come from rows before), PREFIX is the folder of programs of another version, LIMIT_S the
+processor seconds after which a command is given up, KEEP a folder where files stay.
 The graphs are layered (`dnnp.core.synthetic.layered`); costs of its first device, or an ONNX model
 of additions of the same shape.
 """
@@ -26,10 +27,10 @@ from dnnp.core.synthetic.layered import layered_graph
 from support.bench import table
 from support.run import executable
 
-SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
-MOST = int(os.environ.get("NODES", "100_000"))
+SIZES = [int(n) for n in os.environ.get("NODES", "10_000,30_000,100_000").split(",")]
 LIMIT_S = int(os.environ.get("LIMIT_S", "100"))
-PREFIX, ONLY = os.environ.get("PREFIX"), os.environ.get("ONLY", "")
+PREFIX, KEEP = os.environ.get("PREFIX"), os.environ.get("KEEP")
+ONLY = [row for row in os.environ.get("ONLY", "").split(",") if row]
 EXPONENT, BYTES = 1.1, 2_000
 """The targets: of processor time, and of memory for each node."""
 
@@ -89,9 +90,22 @@ def model(n: int, path: Path) -> None:
     path.write_bytes(made.SerializeToString())
 
 
+def listed(n: int, path: Path) -> None:
+    """Write a layered graph as a table of nodes, and one of edges beside it."""
+    graph = layered_graph(n)
+    times, sizes = graph.times[graph.devices[0].name].tolist(), graph.size.tolist()
+    nodes = [f"n{i},{time}\n" for i, time in enumerate(times)]
+    pairs = zip(graph.tail.tolist(), graph.head.tolist(), strict=True)
+    path.write_text("id,time\n" + "".join(nodes))
+    edges = [f"n{tail},n{head},{sizes[tail]}\n" for tail, head in pairs]
+    path.with_name("edges.csv").write_text("from,to,size\n" + "".join(edges))
+
+
 def steps(n: int) -> Iterator[tuple[str, str]]:
     """Rows of the table, and their commands; each reads files that earlier ones wrote."""
     yield "import", "import -o imported m.onnx"
+    yield "import of tables", "import --edges edges.csv -o tables nodes.csv"
+    yield "import --synthetic", f"import --synthetic layered --nodes {n} -o drawn"
     yield "coarsen", "coarsen -o coarse imported"
     yield "profile", "profile --device v100 -o profiled imported"
     yield f"partition -k {STAGES}", f"partition -k {STAGES} -o plan g"
@@ -128,27 +142,29 @@ def measured(words: list[str], folder: Path) -> tuple[float, float, int]:
 
 def main() -> None:
     """Measure, and print the table."""
-    sizes = [n for n in SIZES if n <= MOST]
     found: dict[str, list[tuple[float, float, int]]] = {}
-    for n in sizes:
+    for n in SIZES:
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for make in (priced, model):  # in a child: its memory counts for ours otherwise
-                if (pid := os.fork()) == 0:
-                    make(n, folder / ("g" if make is priced else "m.onnx"))
+            folder = Path(KEEP, str(n)) if KEEP else Path(name)
+            folder.mkdir(parents=True, exist_ok=True)
+            for make, file in ((priced, "g"), (model, "m.onnx"), (listed, "nodes.csv")):
+                if (folder / file).exists():
+                    continue
+                if (pid := os.fork()) == 0:  # in a child: its memory counts for ours otherwise
+                    make(n, folder / file)
                     os._exit(0)
                 os.waitpid(pid, 0)
             for row, command in steps(n):
                 gone = found.setdefault(row, [])
-                if ONLY in row and all(status == 0 for *_, status in gone):
+                if (not ONLY or row in ONLY) and all(status == 0 for *_, status in gone):
                     gone.append(measured(command.split(), folder))
                     print(n, row, *gone[-1], file=sys.stderr, flush=True)
     rows = []
     for row, runs in found.items():
-        good = [(n, *run[:2]) for n, run in zip(sizes, runs, strict=False) if not run[2]]
+        good = [(n, *run[:2]) for n, run in zip(SIZES, runs, strict=False) if not run[2]]
         cells = [f"{cpu:.2f}, {mb:,.0f}" for _, cpu, mb in good]
         cells += [f"over {LIMIT_S}" if r[2] < 0 else f"status {r[2]}" for r in runs[len(good) :]]
-        cells += ["-"] * (len(sizes) - len(cells))
+        cells += ["-"] * (len(SIZES) - len(cells))
         exponent = each = "-"
         if len(good) > 1:
             (a, s, low), (b, t, high) = good[-2:]
@@ -156,7 +172,7 @@ def main() -> None:
             exponent = f"{power:.2f}" + ("" if power <= EXPONENT else "*")
             each = f"{size:,.0f}" + ("" if size <= BYTES else "*")
         rows.append([row, *cells, exponent, each])
-    head = ("command", *(f"{n:,}" for n in sizes), "exponent", "bytes a node")
+    head = ("command", *(f"{n:,}" for n in SIZES), "exponent", "bytes a node")
     print(
         "Layered graphs of so many nodes, warm: processor seconds and peak memory in MB of whole "
         "commands, -q; exponent of time, and bytes for each node more, between the two largest "
