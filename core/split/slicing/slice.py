@@ -274,9 +274,10 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
     """`_sweep` for one class without streaming: near O(n) instead of the sum of windows.
 
     The window of a start only moves left, so the cost of its longest interval is kept up to
-    date, and ends are tried from there backwards. A queue keeps the least value in the window;
-    an end that reaches it cannot be beaten, so the scan stops. What it skips could not have
-    improved this start, so the returned load stays valid.
+    date, and ends are tried from there backwards. A queue keeps the ends of the window after
+    which, going on backwards, only greater values come: so the scan stops where what is left
+    cannot be better. What it skips could not have improved this start, so the returned load
+    stays valid.
     """
     n = problem.reach.shape[1]
     prefix, reach = problem.prefix[0], problem.reach[0]
@@ -331,10 +332,14 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
             oldest = 0
             newest = -1
             continue
-        goal = least[queue[oldest], 0]
         rest = cut
         rest_out = leaving
+        best = oldest
         for r in range(end, start - 1, -1):
+            while queue[best] > r + 1:
+                best += 1
+            if least[queue[best], 0] + 1 >= least[start, 0]:
+                break
             load = load_of_cut(problem.comm, prefix[r + 1] - prefix[start], rest, rest_out, 0.0)
             if load > target:
                 above = min(above, load)
@@ -342,8 +347,6 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
                 least[start, 0] = least[r + 1, 0] + 1
                 choice[start, 0, 0] = r + 1
                 choice[start, 0, 1] = 0
-                if least[r + 1, 0] == goal:
-                    break
             rest -= total[r]
             rest_out -= out[r]
     return above
