@@ -14,7 +14,7 @@ import pytest
 
 from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.zone_cut import zone_cut_claim
-from dnnp.core.certificates.certificate import REFUTED, VERIFIED
+from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.certificates.exact import Budget
 from dnnp.core.certificates.zones import Ends, _cases, _most
 from dnnp.core.model.cluster import singletons
@@ -24,7 +24,7 @@ from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.brute import brute_force
 from support.cases import Case
-from support.certificates import Json, Made, instance
+from support.certificates import Json, Made, instance, spoiled
 from support.problems import SUM, fan
 
 ORDERED = Known("ordered")
@@ -167,3 +167,20 @@ def test_every_ideal_of_a_zone_is_in_one_case_that_holds_for_it():
             ((inside, nets),) = of_it
             assert p * work - q * cut <= _most(works, nets, edges, inside, (p, q), Budget())
     assert many > 50
+
+
+def test_what_still_verifies_when_it_is_spoiled_is_true():
+    rng, told = random.Random(3), {VERIFIED: 0, REFUTED: 0, NOT_CHECKABLE: 0}
+    for made in (a_fork(), *filter(None, map(made_of, map(random_forks, range(20, 24))))):
+        optimum = brute_force(made.case.problem)[0]
+        parted = made.certificate.setdefault(
+            "parted", [[1, int(t)] for t in instance(made).tensors]
+        )
+        for _ in range(60):
+            part = Made(made.case, "ordered", {"parted": parted})
+            for record in (spoiled(made, rng), changed(made, **spoiled(part, rng))):
+                verdict = made.verdict(record)
+                told[verdict] += 1
+                assert verdict != VERIFIED or record["value"] <= optimum * (1 + 1e-12), record
+    assert told[REFUTED] > 100
+    assert told[VERIFIED] > 10
