@@ -220,11 +220,9 @@ def block_peaks(live: Live, block: Ints, count: int, rank: Ints) -> Floats:
 
     Each task knows its invocation (i64[n]); those of one run by rank (i64[n]).
     """
-    peaks = np.zeros(count)
-    for b in range(len(peaks)):
-        mine = np.flatnonzero(block == b)
-        mine = mine[np.argsort(rank[mine], kind="stable")]
-        nodes = np.concatenate([live.units.members(u) for u in mine.tolist()])
+    peaks, line = np.zeros(count), np.argsort(rank, kind="stable")
+    for b in range(count):
+        nodes = np.concatenate([live.units.members(u) for u in line[block[line] == b].tolist()])
         peaks[b] = _peak_of(live.graph, nodes, live.options)
     return peaks
 

@@ -18,7 +18,7 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.latency.lists.net import net_of
-from dnnp.core.latency.lists.schedule import REPAIRED, schedule_order
+from dnnp.core.latency.lists.schedule import REPAIRED, by_first, schedule_order
 from dnnp.core.latency.quick import (
     EFFORT,
     anneal_split,
@@ -30,8 +30,8 @@ from dnnp.core.latency.quick import (
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import distinct
-from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.auto import LINKS, solve
@@ -180,14 +180,10 @@ def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
     """Pipelines for throughput that fit as answers, if there are any."""
     try:
         asked = replace(asked, method="auto", ties=None, validity=None)
-        blocks, _ = _throughput(problem, asked, replace(run, warn=PLAIN.warn))
-        label = problem.whole.units.label if problem.whole else distinct(problem.tasks.order)
-        home = homes_of_blocks(problem, label, blocks)
+        home, units, _ = _throughput(problem, asked, replace(run, warn=PLAIN.warn))
         splits = [split_of_homes(problem, home)]
         if problem.options.execution == "operators":
-            nodes = [u for block in blocks for u in label[block.nodes].tolist()]
-            order = np.array(list(dict.fromkeys(nodes)), dtype=np.int64)
-            splits.append(schedule_order(net_of(problem), home, order))
+            splits.append(schedule_order(net_of(problem), home, by_first(units)))
         return [split for split in splits if problem.fits(split)]
     except (InfeasibleError, LimitError, FormatError, UsageError):
         return []
@@ -208,15 +204,13 @@ def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySoluti
 
 def by_throughput(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     """The split of a method for throughput; for the errors see `solve`."""
-    blocks, method = _throughput(problem, asked, run)
-    whole = problem.whole
-    label = whole.units.label if whole is not None else distinct(problem.tasks.order)
-    split = split_of_homes(problem, homes_of_blocks(problem, label, blocks))
+    home, _, method = _throughput(problem, asked, run)
+    split = split_of_homes(problem, home)
     return LatencySolution(split, method="" if method in (asked.method, LINKS) else method)
 
 
-def _throughput(problem: LatencyProblem, asked: Request, run: Run) -> tuple[list[Block], str]:
-    """The blocks that a method for throughput finds, and what made them."""
+def _throughput(problem: LatencyProblem, asked: Request, run: Run) -> tuple[Ints, Ints, str]:
+    """Find blocks by a method for throughput: devices of tasks, units along, what made them."""
     whole = problem.whole
     if whole is None:
         raise UsageError(f"method {asked.method} needs a graph, not only its tasks")
@@ -233,4 +227,7 @@ def _throughput(problem: LatencyProblem, asked: Request, run: Run) -> tuple[list
     if asked.method == "auto" and asked.order == PUBLISHED and asked.ties is not None:
         line, bounds, classes = asked.ties(whole, value, run)
         blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
-    return [block for block in blocks if len(block.nodes)], found.method
+    blocks = [block for block in blocks if len(block.nodes)]
+    label = whole.units.label
+    units = np.concatenate([label[block.nodes] for block in blocks] or [label])
+    return homes_of_blocks(problem, label, blocks), units, found.method

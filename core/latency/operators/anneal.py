@@ -254,15 +254,10 @@ def listed_of(placement: Placement) -> Listed:
 def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tuple[float, bool]:
     """Latency of a placement, more where it does not fit; whether it fits."""
     used = totals(placement.device, problem.tasks.memory, problem.machine.count)
-    total = float(problem.tasks.memory.sum())
     if problem.live is not None and problem.live.binds:
         used = problem.held(placement)
-        total = float(used.sum())
-    over = float(np.maximum(used - net.capacity, 0.0).sum())
-    value = simulate(problem.tasks, problem.machine, placement, problem.options.congestion).value
-    if over > 0:
-        return value * (2 + over / total), False
-    return value, True
+    over, value = float(np.maximum(used - net.capacity, 0.0).sum()), problem.time(placement)
+    return (value * (2 + over / float(used.sum())), False) if over > 0 else (value, True)
 
 
 def _weighed(live: Live, net: TaskNet) -> TaskNet:
@@ -343,7 +338,7 @@ def _search(
                 search.value[0] = known[0]
             if over:
                 break
-        return known if live is not None else (float(search.value[0]), known[1])
+        return float(search.value[0]), known[1]
 
     with ThreadPoolExecutor(WAVE) as pool:
         while True:
