@@ -26,17 +26,16 @@ def new_header(kind: str, path: str, sha256: str, name: str | None, time: str) -
     """
     from pathlib import Path
 
+    model = name if name is not None else "stdin" if path == "-" else Path(path).stem
+    return bare_header(model, time, source={"kind": kind, "path": path, "sha256": sha256})
+
+
+def bare_header(model: str, time: str, **more: Record) -> Record:
+    """Header of what comes from no file; `more`: other fields."""
     from dnnp.formats.records import FORMAT, VERSION
 
-    return {
-        "type": "header",
-        "format": FORMAT,
-        "version": VERSION,
-        "model": name if name is not None else "stdin" if path == "-" else Path(path).stem,
-        "source": {"kind": kind, "path": path, "sha256": sha256},
-        "units": {"time": time},
-        "provenance": [],
-    }
+    head = {"type": "header", "format": FORMAT, "version": VERSION, "model": model}
+    return {**head, **more, "units": {"time": time}, "provenance": []}
 
 
 def stamped(

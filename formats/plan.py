@@ -271,6 +271,8 @@ _OPTIONS = ("comm", "memory_model", "memory_mode", "charge_io")
 _LATENCY = ("execution", "invocations", "transfers", "congestion")
 """Options of a plan that only latency has."""
 
+_FOUND = ("k", "method", "objective", "validity", "value", "bound", "gap", "status")
+
 _LOAD = ("load_s", "in_s", "compute_s", "overflow_s", "out_s", "memory_bytes")
 """Numbers of every stage."""
 
@@ -287,14 +289,7 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
     record: Record = {
         "type": "plan",
         "id": 0,
-        "k": plan.k,
-        "method": plan.method,
-        "objective": plan.objective,
-        "validity": plan.validity,
-        "value": plan.value,
-        "bound": plan.bound,
-        "gap": plan.gap,
-        "status": plan.status,
+        **{name: getattr(plan, name) for name in _FOUND},
         **{name: getattr(plan.options, name) for name in _OPTIONS},
         "devices": [device_record(d) for d in plan.devices],
         "digest": plan.digest,

@@ -10,21 +10,13 @@ import numpy as np
 from dnnp.core.model.plan import within_words
 from dnnp.core.model.schedule import PlacedBlock, Placement, Point, Repetend, Schedule
 from dnnp.core.model.text import shown_bytes, shown_time, table
-from dnnp.formats.records import FORMAT, VERSION
+from dnnp.formats.header import bare_header
 from dnnp.formats.stream import Record, Stream
 
 
 def placement_stream(name: str) -> Stream:
     """A stream without a graph, for the schedule of a placement that does not come from one."""
-    header: Record = {
-        "type": "header",
-        "format": FORMAT,
-        "version": VERSION,
-        "model": name,
-        "units": {"time": "unknown"},
-        "provenance": [],
-    }
-    return Stream(header, {}, name=name)
+    return Stream(bare_header(name, "unknown"), {}, name=name)
 
 
 def schedule_records(

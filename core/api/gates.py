@@ -39,14 +39,9 @@ class Gate(NamedTuple):
 
     def summary(self) -> dict[str, Any]:
         """The object that `dnnp-check --json` has of it."""
-        return {
-            "gate": self.name,
-            "limit": self.limit,
-            "value": self.value,
-            "subject": self.subject,
-            "holds": self.holds,
-            "unjudged": list(self.unjudged),
-        }
+        found = self._asdict()
+        del found["words"]
+        return {"gate": found.pop("name"), **found, "unjudged": list(self.unjudged)}
 
 
 class Recomputed(NamedTuple):

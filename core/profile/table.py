@@ -334,22 +334,5 @@ def _add_layouts(rules: dict[str, Rule]) -> None:
 RULES: dict[str, Rule] = _rules()
 """Operator key -> rule."""
 
-# Generation loops, whose steps are not known; what selects at run time; what is fused for one
-# model, or experimental; plug-ins of TensorRT; what only another layout has.
-_BY_BYTES = """
-    BeamSearch WhisperBeamSearch GreedySearch Sampling SpeculativePrefixCommit SparsePagedAttention
-    DynamicSparseAttention SparseAttentionIndexer PackedSparseAttentionIndexer
-    PackedSparseAttentionIndexerMerge MoEGroupRouter MoEPacked AttnLSTM GatedDeltaNet
-    GatedDeltaNetStateReplay Mamba2Verify ConvStateReplay EngramGate VarlenCausalConvWithState
-    HyperConnectionLowRankMix HyperConnectionPreMix HyperConnectionPostMix WordConvEmbedding
-    BifurcationDetector DynamicTimeWarping NGramHashMapping VarlenNGramHashMapping SampleOp
-    :EfficientNMS_TRT :MultilevelCropAndResize_TRT :PyramidROIAlign_TRT :DisentangledAttention_TRT
-    com.ms.internal.nhwc:QLinearConvTranspose
-"""
-BY_BYTES = frozenset(
-    name.lstrip(":") if ":" in name else f"com.microsoft:{name}" for name in _BY_BYTES.split()
-)
-"""Operators that are known to have no formula: their bytes alone price them, which is said."""
-
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators priced by their bodies."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.formats.records import FORMAT, VERSION
+from dnnp.formats.header import bare_header
 from dnnp.formats.stream import Record, Stream
 
 DEVICE_CLASS = "unit"
@@ -65,14 +65,6 @@ def synthetic_stream(
                 "time_s": dict(zip(times, time, strict=True)),
             }
         )
-    header: Record = {
-        "type": "header",
-        "format": FORMAT,
-        "version": VERSION,
-        "model": name,
-        "units": {"time": "unknown"},
-        "provenance": [],
-    }
     devices: list[Record] = [
         {
             "type": "device",
@@ -83,4 +75,5 @@ def synthetic_stream(
         }
         for c in times
     ]
+    header = bare_header(name, "unknown")
     return Stream(header, {"device": devices, "tensor": tensors, "node": nodes}, name=name)

@@ -14,7 +14,24 @@ from onnx.backend.test.case.node import collect_testcases
 from dnnp.core.profile.call import Cost
 from dnnp.core.profile.families import FAMILY
 from dnnp.core.profile.ops import ModelFacts, node_cost, tensor_type
-from dnnp.core.profile.table import BY_BYTES, CONTROL_FLOW, RULES
+from dnnp.core.profile.table import CONTROL_FLOW, RULES
+
+# Generation loops, whose steps are not known; what selects at run time; what is fused for one
+# model, or experimental; plug-ins of TensorRT; what only another layout has.
+_BY_BYTES = """
+    BeamSearch WhisperBeamSearch GreedySearch Sampling SpeculativePrefixCommit SparsePagedAttention
+    DynamicSparseAttention SparseAttentionIndexer PackedSparseAttentionIndexer
+    PackedSparseAttentionIndexerMerge MoEGroupRouter MoEPacked AttnLSTM GatedDeltaNet
+    GatedDeltaNetStateReplay Mamba2Verify ConvStateReplay EngramGate VarlenCausalConvWithState
+    HyperConnectionLowRankMix HyperConnectionPreMix HyperConnectionPostMix WordConvEmbedding
+    BifurcationDetector DynamicTimeWarping NGramHashMapping VarlenNGramHashMapping SampleOp
+    :EfficientNMS_TRT :MultilevelCropAndResize_TRT :PyramidROIAlign_TRT :DisentangledAttention_TRT
+    com.ms.internal.nhwc:QLinearConvTranspose
+"""
+BY_BYTES = frozenset(
+    name.lstrip(":") if ":" in name else f"com.microsoft:{name}" for name in _BY_BYTES.split()
+)
+"""Operators that are known to have no formula: their bytes alone price them, which is said."""
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 

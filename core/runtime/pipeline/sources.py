@@ -31,7 +31,6 @@ Clock = Callable[[], int]
 
 
 POISSON, UNIFORM = "poisson", "uniform"
-PROCESSES = (POISSON, UNIFORM)
 """How samples may arrive: at random, or at equal distances."""
 
 
@@ -40,7 +39,7 @@ class Arrivals:
     """Arrival times that do not wait for samples before them (an open loop)."""
 
     process: str
-    """One of `PROCESSES`. Poisson: gaps are exponential, and independent of each other."""
+    """`poisson` or `uniform`. Poisson: gaps are exponential, and independent of each other."""
     rate_per_s: float
     seed: int = 0
     """Of the gaps."""
