@@ -3,8 +3,8 @@
     python -m dnnp.samples.papers.tessel [--devices D] [--time-limit S] [--full] [--csv FOLDER]
         [PART ...]
 
-Parts: table-2, table-3, figure-9, figure-11 to figure-17, and, not in the paper, factors and cases;
-all by default. Shapes, times and memories are those of `dnnp-schedule --shape`:
+Parts: table-2, table-3, figure-9, figure-11 to figure-17, and, not in the paper, factors, cases and
+shared-stages; all by default. Shapes, times and memories are those of `dnnp-schedule --shape`:
 forward 1, backward 3. Figures 13 to 17 are simulated (`dnnp.samples.papers.tessel_figures`). The
 bubble rate is that of numerous micro-batches: the part of its time that a device is idle while the
 schedule repeats, mean over devices.
@@ -20,8 +20,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from dnnp.samples import arguments
+import dnnp
+from dnnp.samples import arguments, build
 from dnnp.samples.papers import tessel_figures
 from dnnp.samples.papers.tables import Table, show
 from dnnp.samples.papers.tessel_runs import (
@@ -44,6 +46,16 @@ FEW = (2, 4, 8, 16, 32)
 """Micro-batches of the time-optimal search."""
 
 MOST_MEMORY = 8
+
+GIANTS = ("gpt-1m-vocab", "gpt-1m-vocab-untied", "mt5-1m-vocab", "flava-4096")
+"""Samples with large tables, and one with two branches, which is not trained, as in figure 15."""
+
+PLANS = (
+    ("a device a stage", ("1f1b",), None),
+    ("several devices a stage", ("1f1b",), "tensor_parallel"),
+    ("shared stages", ("1f1b+", "auto"), "shared_stages"),
+)
+"""Kinds of plans, methods for their schedules, and the option that allows such plans."""
 
 CASES = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold")
 """Placements of the authors' program that the paper does not show."""
@@ -139,6 +151,41 @@ def cases(runs: Runs) -> Table:
     return Table("cases", title, header, rows)
 
 
+def shared_stages(runs: Runs) -> Table:
+    """Plans of this project for models of its own: shared stages beside others, as in figure 13."""
+    rows = []
+    for name in GIANTS if runs.full else GIANTS[:1]:
+        trained = name != GIANTS[-1]
+        graph = dnnp.load(build.write(name, runs.folder), training=trained, mixed_precision=trained)
+        k, n = runs.devices, tessel_figures.SAMPLES
+        graph = dnnp.coarsen(graph, layers=True)
+        graph = dnnp.profile(graph, device=["a100"], tensor_parallel=k)
+        for way, methods, option in PLANS:
+            options: dict[str, Any] = {option: 2 if way == "shared stages" else k} if option else {}
+            try:
+                plan = dnnp.split(graph, k=k, micro_batches=n, **options)
+            except dnnp.InfeasibleError:
+                rows.append((f"{name}, {way}", *[NONE] * 4))
+                continue
+            for method in methods:
+                try:
+                    made = dnnp.schedule(plan, micro_batches=n, method=method)
+                except dnnp.UsageError:  # no chain of stages
+                    made = dnnp.schedule(plan, micro_batches=n)
+                dnnp.check(made)
+                (record,), (found,) = made.records("plan"), made.records("schedule")
+                times = f"{1e3 * record['value']:.2f}", f"{found['makespan_s']:.3f}"
+                parts = [stage.get("shared", False) for stage in made.records("stage")]
+                stages = f"{len(parts) - sum(parts)} + {sum(parts)}"
+                rows.append((f"{name}, {way}", stages, found["method"], *times))
+    header = ("model, plan", "stages + shared", "schedule", "largest load, ms", "iteration, s")
+    title = (
+        f"Not in the paper: plans of this project for {tessel_figures.SAMPLES} micro-batches of a\n"
+        f"sample on {runs.devices} A100s, predicted; {NONE}: does not fit"
+    )
+    return Table("shared-stages", title, header, rows)
+
+
 PARTS: dict[str, Callable[[Runs], Table]] = {
     "table-2": table_2, "table-3": tessel_figures.table_3, "figure-9": figure_9,
     "figure-11": figure_11, "figure-12": figure_12,
@@ -147,7 +194,7 @@ PARTS: dict[str, Callable[[Runs], Table]] = {
     "factors": tessel_figures.factors, "figure-15": tessel_figures.figure_15,
     "figure-16": tessel_figures.figure_16,
     "figure-17": tessel_figures.figure_17,
-    "cases": cases,
+    "cases": cases, "shared-stages": shared_stages,
 }  # fmt: skip
 
 

@@ -96,20 +96,23 @@ def measured(case: Case) -> Figures:
 
     steps, step_of = stand_ins(passes, call_of)
     unit_orders = orders_of_units(case.schedule, case.blocks, step_of)
+    count, units = case.schedule["micro_batches"], case.schedule["units"]
+    devices = sum(not unit.get("link") for unit in units)
     widths = np.array([len(passes[number]["homes"][0]) for number in step_of])
     last = [str(number) for number in step_of]
     rounds = []
     for _ in range(ROUNDS):
         scheduled = schedule_steps(steps, unit_orders, emulate=True)
         orders = scheduled.device_orders(last, 2)
-        trace = run_pipeline(scheduled.steps, [{}], MICRO_BATCHES, last, orders=orders)
+        trace = run_pipeline(scheduled.steps, [{}], count, last, orders=orders)
         trace = scheduled.apart(trace)
-        timing, moved = summarize_schedule(trace, DEVICES), trace.moved
-        assert moved is not None
-        assert timing.moved is not None
-        busy = (widths * (trace.end_ns - trace.start_ns).sum(axis=1)).sum() + moved.blocking_ns
-        idle = 1 - busy * 1e-9 / (timing.makespan_s * DEVICES)
-        rounds.append(Figures(timing.makespan_s, idle, timing.moved.share))
+        timing, moved = summarize_schedule(trace, devices), trace.moved
+        busy = (widths * (trace.end_ns - trace.start_ns).sum(axis=1)).sum()
+        busy += 0 if moved is None else moved.blocking_ns
+        idle = 1 - busy * 1e-9 / (timing.makespan_s * devices)
+        rounds.append(
+            Figures(timing.makespan_s, idle, 0.0 if timing.moved is None else timing.moved.share)
+        )
     return Figures(*(statistics.median(column) for column in zip(*rounds, strict=True)))
 
 

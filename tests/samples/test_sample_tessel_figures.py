@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dnnp.formats.inputs.placement import read_placement
+from dnnp.samples import build
+from dnnp.samples.models import gpt
 from dnnp.samples.papers import tessel_figures
 from dnnp.samples.papers.tessel import main
 from dnnp.samples.papers.tessel_figures import moves_of, replay
@@ -36,6 +39,7 @@ from dnnp.samples.papers.tessel_plans import (
     transformer,
 )
 from dnnp.samples.papers.tessel_runs import Answer, answer
+from dnnp.samples.weights import save
 from support.run import dnnp
 
 
@@ -267,3 +271,20 @@ def test_factors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     assert factor == pytest.approx(load * sums * waiting, rel=0.02)
     assert factor < 1.1
     assert float(rows["mT5, 32 GPUs, 1F1B+, 12.5"][-2]) > 1.4
+
+
+def test_a_large_vocabulary_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where all is one stage, unless embedding and scores are shared."""
+    path = tmp_path / "small.onnx"
+    size = gpt.Size(4, 64, 4, vocabulary=20_000, context=64, length=64, planning=True)
+    save(gpt.build(size), path)
+    monkeypatch.setattr(build, "write", lambda *_: path)
+    monkeypatch.setattr(tessel_figures, "SAMPLES", 8)
+    alone, several, plus, best = table(capsys, "shared-stages", "--devices", "2")
+    assert [row[1] for row in (alone, plus, best)] == ["1 + 0", "2 + 2", "2 + 2"]
+    assert [row[2] for row in (plus, best)] == ["1f1b+", "auto"]
+    assert float(several[3]) <= float(alone[3])
+    assert float(best[3]) == float(plus[3]) < float(alone[3])
+    assert float(best[4]) <= float(plus[4])
