@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, bloc
 from dnnp.formats.edited_costs import check_costs
 from dnnp.formats.limits import MOST_TIMES
 from dnnp.formats.stream import Record, Stream
-
-if TYPE_CHECKING:
-    from dnnp.formats.stream import Record, Stream
 
 MOST_DEGREES = 64
 """Tensor-parallel degrees that a graph may state."""

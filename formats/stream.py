@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, BinaryIO
@@ -89,6 +90,19 @@ class Stream:
         return dropped
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no circles while very many records are made, which have none: half of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@uncollected()
 def read_bytes(data: bytes, name: str = "<stream>") -> Stream:
     """Parse and check a whole stream; `name` is its file, for messages.
 
@@ -97,17 +111,6 @@ def read_bytes(data: bytes, name: str = "<stream>") -> Stream:
     FormatError
         The stream is malformed; the message names file, line and field.
     """
-    # Nothing here makes cycles, and collecting among so many new records costs half the time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return _read_bytes(data, name)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _read_bytes(data: bytes, name: str) -> Stream:
     if not data:
         raise FormatError("empty stream; did the command before it fail?", name)
     records = _parse(data, name)
@@ -136,7 +139,7 @@ def _read_bytes(data: bytes, name: str) -> Stream:
             raise FormatError(f"a second {kind}; a stream holds one", name, numbers[kind][1])
     for kind, of_kind in by_type.items():
         fields = RECORDS.get(kind, {})
-        if may_hold_unknown(fields, present[kind]):
+        if any(f not in fields or _holds_objects(fields[f]) for f in present[kind] - {"type"}):
             keep_numbers(fields, of_kind, _lines(data, numbers[kind]))
     declared = records[-1]["records"]
     if declared != len(records) - 1:
@@ -310,11 +313,6 @@ def forward_pass(stream: Stream) -> Stream:
         if kind in stream.lines:
             part.lines[kind] = [stream.lines[kind][i] for i in kept]
     return part
-
-
-def may_hold_unknown(fields: Mapping[str, Field], present: set[str]) -> bool:
-    """Test whether records named `present` may hold anything that is not among `fields`."""
-    return any(f not in fields or _holds_objects(fields[f]) for f in present - {"type"})
 
 
 def keep_numbers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 from collections import Counter
@@ -21,7 +20,7 @@ from dnnp.core.model.rules import RuleSet
 from dnnp.core.model.text import counted
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.graph import graph_of
-from dnnp.formats.stream import Record, Stream, forward_pass
+from dnnp.formats.stream import Record, Stream, forward_pass, uncollected
 from dnnp.options.graph import CoarsenOptions
 from dnnp.step import step
 
@@ -40,15 +39,8 @@ def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
     """
     if options.rule_set is not None:
         _doubt_rules(options.rule_set, options.caller, own=options.own_rules)
-    # Records and units are many and make no cycles: collections would only look at them.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with options.caller.progress("grouping"):
-            _coarsen(stream, options)
-    finally:
-        if collecting:
-            gc.enable()
+    with uncollected(), options.caller.progress("grouping"):
+        _coarsen(stream, options)
 
 
 coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)

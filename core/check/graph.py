@@ -94,18 +94,13 @@ def tables_of(graph: Graph) -> Tables:
     )
 
 
-def on_a_cycle(
-    successors: Mapping[int, Iterable[int]] | Callable[[int], Iterable[int]],
-    vertices: Iterable[int] = (),
-) -> list[int]:
+def on_a_cycle(vertices: Iterable[int], after: Callable[[int], Iterable[int]]) -> list[int]:
     """Return one cycle of a directed graph, first vertex repeated at the end, or [].
 
-    Depth-first search with an explicit stack; linear time. `vertices`: those to start from, where
-    successors are made when they are asked for.
+    Depth-first search with an explicit stack; linear time.
     """
-    after = successors if callable(successors) else lambda v: successors.get(v, ())
     state: dict[int, int] = {}
-    for root in vertices if callable(successors) else successors:
+    for root in vertices:
         if root in state:
             continue
         path = [root]
@@ -148,7 +143,7 @@ def check_graph(graph: Graph) -> list[Violation]:
         if not set(tables.writes[node]).isdisjoint(tables.reads[node]):
             subject = f"node {tables.ids[node]}"
             found.append(Violation("graph", subject, "the node reads what it writes"))
-    cycle = on_a_cycle(tables.producers, range(tables.n))[::-1]
+    cycle = on_a_cycle(range(tables.n), tables.producers)[::-1]
     if cycle:
         message = f"nodes {shown([tables.ids[v] for v in cycle])} form a cycle"
         found.append(Violation("graph", "graph", message))
@@ -403,7 +398,7 @@ def _cycle(pairs: Sequence[tuple[int, int]]) -> list[int]:
     successors: dict[int, list[int]] = {}
     for a, b in pairs:
         successors.setdefault(a, []).append(b)
-    return on_a_cycle(successors)
+    return on_a_cycle(successors, lambda v: successors.get(v, ()))
 
 
 def _first_left(

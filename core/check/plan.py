@@ -144,7 +144,7 @@ def _costs(
 
 
 def _is_cyclic(tables: Tables) -> bool:
-    return bool(on_a_cycle(tables.producers, range(tables.n)))
+    return bool(on_a_cycle(range(tables.n), tables.producers))
 
 
 def check_choices(

@@ -338,7 +338,7 @@ def _form(schedule: Record) -> Iterator[Violation]:
             message = f"waits for pass {unknown[0]}; there are {len(passes)}"
             yield Violation("wait", subject, message)
             waits[number] = []
-    circle = on_a_cycle(waits)
+    circle = on_a_cycle(waits, waits.__getitem__)
     if circle:
         shown = " -> ".join(passes[p]["name"] for p in reversed(circle))
         yield Violation("wait", "schedule", f"passes wait for each other: {shown}")

@@ -57,8 +57,6 @@ def ensure_costs(stream: Stream, caller: Caller, *, reprice: bool = False) -> No
 def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller) -> None:
     """Price every node and group by the roofline of each device; one warning at most."""
     check_units(stream)
-    import numpy as np
-
     from dnnp.core.profile.work import group_traffic, work_of
     from dnnp.formats.graph import clustering_of, graph_of
 
