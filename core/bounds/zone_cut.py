@@ -68,7 +68,7 @@ MOST_ZONES = 4_000
 MOST_PAIRS = 8_000_000
 """Pairs of zones between which a stage may be; 16 bytes each."""
 
-RATES = ((0, 1), (1, 64), (1, 32), (1, 16), (1, 8), (1, 4), (1, 2), (3, 4), (1, 1))
+RATES = ((0, 1), (1, 64), (1, 32), (1, 8), (1, 2), (1, 1))
 """Rates p / q that are tried."""
 
 MOST_PARTING = 2
@@ -438,20 +438,24 @@ def most_of_zones(
         number = np.searchsorted(items, pins)
         pin = np.where(until[pins] <= i, IN, np.where(after[pins] > i, OUT, number))
         before, behind = np.searchsorted(items, tail[edges]), np.searchsorted(items, head[edges])
-        # What no net has to do with is best in; zones often look the same without it.
+        # What no net has to do with is best in, and nets without unsure pins are surely cut:
+        # zones often look the same without both.
         tied = np.zeros(len(items), dtype=np.bool_)
         tied[pin[pin >= 0]] = True
         while (more := tied[before] != tied[behind]).any():
             tied[before[more]] = tied[behind[more]] = True
         place = np.append(np.cumsum(tied) - 1, [OUT, IN])
         inner = tied[before]
+        unsure = np.logical_or.reduceat(pin >= 0, ptr[:-1])
+        surely, nets = strip.cost[nets[~unsure]].sum(), nets[unsure]
+        size = np.diff(ptr)
         zone = _Zone(
             strip.work[items[tied]],
             place[before[inner]],
             place[behind[inner]],
             strip.cost[nets],
-            np.repeat(np.arange(len(nets)), np.diff(ptr)),
-            place[pin],
+            np.repeat(np.arange(len(nets)), size[unsure]),
+            place[pin[np.repeat(unsure, size)]],
         )
         key = zone.key()
         if key not in solved:
@@ -460,7 +464,7 @@ def most_of_zones(
         parting += [(i, int(nets[e])) for e in parted]
         best = sure[i] + strip.work[items[~tied]].sum()
         held += [sure[i] + inside for inside, _ in cases]
-        worth += [most + [p * best for p, _ in rates] for _, most in cases]
+        worth += [most + [p * best - q * surely for p, q in rates] for _, most in cases]
         case.append(len(held))
     return np.array(case), np.array(held), np.array(worth), parting
 

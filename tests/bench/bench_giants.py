@@ -17,7 +17,7 @@ NODES = 20_000
 COUNTS = (16, 64)
 DEVICE = "v100"
 LIMIT_S = 10
-RATIO = 1.03
+RATIO = 1.005
 
 
 def prepared(model: Path, *, coarsen: bool) -> Path:

@@ -26,7 +26,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "exact clusters": {"blocks": 575472, "ideals": 21120, "kernels": 5},
     "heuristic": {
         "blocks": 2178,
-        "flows": 523,
+        "flows": 472,
         "ideals": 992,
         "nodes": 168,
         "orders": 1620,
