@@ -150,6 +150,8 @@ def raise_bound(plan: Record, value: float, method: str, max_gap: float = 0.0) -
         plan = {**plan, "status": WITHIN, "max_gap": max_gap}
     status = proven_status({**plan, "status": "optimal"} if closed else plan)
     by = {"bound_method": method} if plan["objective"] == "latency" and method else {}
-    if status != WITHIN:
-        plan = {name: value for name, value in plan.items() if name != "max_gap"}
+    gone = {"max_gap"} if status != WITHIN else set[str]()
+    if value >= float(plan.get("contiguous_bound", 0.0)):
+        gone.add("contiguous_bound")  # it says no more than what holds for all
+    plan = {name: part for name, part in plan.items() if name not in gone}
     return {**plan, "bound": min(value, best), "gap": gap, "status": status, **by}

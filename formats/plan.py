@@ -137,6 +137,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             for x in record.get("links", ())
         ),
         bound_method=record.get("bound_method", ""),
+        contiguous_bound=float(record.get("contiguous_bound", 0.0)),
         ways=tuple(map(_way, record.get("ways", ()))),
         tried=tuple(map(_tried, record.get("tried", ()))),
         planned_by=record.get("planned_by", ""),
@@ -310,6 +311,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         ]
     if plan.bound_method:
         record["bound_method"] = plan.bound_method
+    if plan.contiguous_bound > plan.bound:
+        record["contiguous_bound"] = plan.contiguous_bound
     if plan.ways:
         record["ways"] = [_way_record(way) for way in plan.ways]
     if plan.tried:

@@ -195,6 +195,11 @@ PLAN = {
         enum=("classes",),
         optional=True,
     ),
+    "contiguous_bound": number(
+        "clusters: proven lower bound of the value of ordered splits that give each cluster one "
+        "contiguous segment of the pipeline; absent: no more than the bound",
+        optional=True,
+    ),
     "bound_method": string("latency: argument that proves the bound", optional=True),
     "policy": record("method placeto: the policy, and how it was trained", POLICY, optional=True),
     "ways": records(

@@ -60,7 +60,8 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
         plan["unknown"] = {"time": share, "sizes": len(vague)}
     if vague:
         plan["status"] = proven_status(plan)
-        plan.pop("max_gap", None)
+        for name in ("max_gap", "contiguous_bound"):
+            plan.pop(name, None)
         for entry in plan.get("tried", ()):
             entry["status"] = proven_status({**plan, "status": entry["status"]})
 

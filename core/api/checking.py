@@ -21,7 +21,7 @@ from dnnp.core.model.errors import (
     VerificationError,
 )
 from dnnp.core.model.graph import Graph as NodeGraph
-from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan
+from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words
 from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.formats.graph import clustering_of, digest_of, graph_of
@@ -135,6 +135,8 @@ class Findings:
             stated = " (bound stated, not checked)" if self.proofs is None else ""
             parts.append("gap not verified" if gap is None else f"gap {gap:.3g}{stated}")
             parts[-1] += self.unknown
+            if among := contiguous_words(plan, self.in_seconds):
+                parts[-1] += f"{among} (stated, not checked)"
         parts += [f"bound {proof.verdict} ({proof.argument})" for proof in self.proofs or ()]
         if schedule is not None and schedule.makespan is not None and schedule.bubble is not None:
             number = self.micro_batches

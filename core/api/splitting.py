@@ -10,7 +10,15 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods import LATENCY, SPLITS, Method
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.plan import OBJECTIVES, WITHIN, Plan, status_words, within
+from dnnp.core.model.plan import (
+    OBJECTIVES,
+    WITHIN,
+    Plan,
+    contiguous_words,
+    status_words,
+    with_contiguous,
+    within,
+)
 from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_bytes, shown_share, shown_time
@@ -100,7 +108,8 @@ def add_plan(
     stream.records["stage"] = stages
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    plan = replace(plan, status=record["status"])
+    among = record.get("contiguous_bound", 0.0)
+    plan = replace(plan, status=record["status"], contiguous_bound=among)
     _report(options.caller, plan, problem, record, one_of_many=search is not None)
     if search:
         return
@@ -208,7 +217,7 @@ def _for_throughput(
         found = solve(problem.searched, asked, shown)
     if curve is not None:
         curve.take(problem, found)
-    return make_plan(
+    plan = make_plan(
         problem,
         problem.own(found.blocks),
         method=found.method,
@@ -217,6 +226,7 @@ def _for_throughput(
         interrupted=caller.interrupted,
         planned_by=found.planned_by,
     )
+    return with_contiguous(plan, found.contiguous_bound)
 
 
 def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: SplitOptions) -> Plan:
@@ -317,6 +327,7 @@ def _report(
         proven = status_words(plan)
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     rough = unknown_words(record)
+    proven += contiguous_words(plan, in_seconds)
     caller.note(f"{lead}{found}, {proven}, {plan.validity}{rough}{interrupted}")
     if plan.status == "infeasible":
         caller.warn(

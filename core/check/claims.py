@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from dnnp.core.check.devices import check_devices, number_of, split_name
 from dnnp.core.check.load import combined
@@ -92,11 +93,35 @@ def check_objective(plan: Plan, value: float | None) -> list[Violation]:
     if plan.status == "optimal" and not same(plan.bound, plan.value):
         message = f"claims to be optimal, but value {plan.value!r} is above bound {plan.bound!r}"
         found.append(Violation("status", "plan", message, plan.value, plan.bound))
+    found += _contiguous(plan, least)
     near = plan.status == "within_gap"
     if near != (plan.max_gap > 0) or (near and above(plan.gap, plan.max_gap)):
         message = f"the status is {plan.status!r}, max_gap {plan.max_gap!r}, the gap {plan.gap!r}"
         found.append(Violation("status", "plan", message, plan.gap, plan.max_gap))
     return found
+
+
+def _contiguous(plan: Plan, value: float) -> Iterator[Violation]:
+    """A bound of splits with contiguous clusters lies between that of all and the value, which
+    only such a split can have; it is for clusters of one size.
+    """
+    among, sizes = plan.contiguous_bound, {d.name: d.cluster_size for d in plan.devices}
+    if not among:
+        return
+    if above(among, value) or above(plan.bound, among):
+        message = f"contiguous_bound {among!r} is not between bound {plan.bound!r} and {value!r}"
+        yield Violation("bound", "plan", message, value, among)
+    if not any(sizes.values()) or any(d.larger_clusters for d in plan.devices) or plan.links:
+        yield Violation("bound", "plan", "contiguous_bound is for clusters of one size", 0.0, among)
+    order = list[int]()
+    for stage in plan.stages:
+        size, number = sizes.get(stage.device_class, 0), number_of(stage)
+        if size and number is not None:
+            order += range(number // size, (number + stage.devices - 1) // size + 1)
+    visits = [b for a, b in pairwise([-1, *order]) if a != b]
+    if same(among, value) and len(visits) > len(set(order)):
+        message = "contiguous_bound is the value, but a cluster is apart in the pipeline"
+        yield Violation("status", "plan", message, value, among)
 
 
 def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:

@@ -89,7 +89,8 @@ WAYS: dict[str, Any] = {
         "way": ("whole", "replicas", "pipeline", "replicated-pipeline"),
     }
 }
-_OWN = {**PLAN, **LINKS, "comm": COMM, "charge_io": BOOL, "max_replicas": None}
+_OWN = {**PLAN, **LINKS, "comm": COMM, "charge_io": BOOL}
+_OWN |= _fields("max_replicas contiguous_bound")
 _PASSES = {**STAGE, **_fields("forward_s backward_s")}
 _PEAKS = {**STAGE, **_fields("peak_bytes peak_bound_bytes")}
 _SUM = {"objective": ("throughput",), "memory_model": ("sum",)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.text import shown_share, shown_time
 
 if TYPE_CHECKING:
     from dnnp.core.model.parallel import HybridOptions
@@ -245,6 +246,9 @@ class Plan:
     tried: tuple[Tried, ...] = ()
     """Methods that were compared, as they were named; empty: there was one. The plan is the best,
     at ties the first; its bound is the best that one of them proved of such splits."""
+    contiguous_bound: float = 0.0
+    """Clusters: no split that gives each of them one contiguous segment of the pipeline has a
+    smaller value; 0: no more than `bound` is proven of these."""
     planned_by: str = ""
     """`classes`: the method knew the best link of each class only, and the plan was then priced
     with the links; empty: it heeded all that there is."""
@@ -283,6 +287,23 @@ def within(plan: Plan, max_gap: float) -> Plan:
     """Mark a plan that is not proven optimal, but has a gap of at most `max_gap`."""
     near = plan.status in ("feasible", "interrupted") and plan.gap <= max_gap
     return replace(plan, status=WITHIN, max_gap=max_gap) if near and max_gap > 0 else plan
+
+
+def with_contiguous(plan: Plan, bound: float) -> Plan:
+    """State the bound of splits with contiguous clusters, where it is above that of all."""
+    bound = plan.value if bound >= plan.value * (1 - CLOSED) else bound
+    return replace(plan, contiguous_bound=bound) if bound > plan.bound else plan
+
+
+def contiguous_words(plan: Plan, in_seconds: bool) -> str:
+    """Words on what is proven of splits with contiguous clusters alone; empty: nothing."""
+    among = plan.contiguous_bound
+    if among <= plan.bound:
+        return ""
+    gap = shown_share(replace(plan, bound=among).gap)
+    proven = f"bound {shown_time(among, in_seconds)}, gap {gap}"
+    proven = "optimal" if among >= plan.value else proven
+    return f", {proven} among splits contiguous in clusters"
 
 
 def status_words(plan: Plan) -> str:

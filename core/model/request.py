@@ -143,6 +143,8 @@ class Solution:
     """What made it; empty: the method that was asked."""
     planned_by: str = ""
     """As in `Plan`: `classes` where it knew the best link of each class only."""
+    contiguous_bound: float = 0.0
+    """As in `Plan`."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     if problem.clustered:
         from dnnp.core.split.hierarchy import hierarchy_split
 
-        return Solution(*hierarchy_split(problem, run))
+        return hierarchy_split(problem, run)
     floor = simple_bound(problem)
     if asked.near:
         from dnnp.core.split.exact import search_ideals

@@ -42,7 +42,7 @@ def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     if problem.clustered:
         from dnnp.core.split.hierarchy import hierarchy_split
 
-        return Solution(*hierarchy_split(problem, run))
+        return hierarchy_split(problem, run)
     blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
     floor = simple_bound(problem)
     if blocks is not None and (run.stop() or value <= floor * (1 + ROUNDING)):
@@ -114,9 +114,9 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     if problem.clustered:
         from dnnp.core.split.hierarchy import hierarchy_split
 
-        blocks, bound = hierarchy_split(problem, run)
+        split = hierarchy_split(problem, run)
         certificate = {"argument": "ideal", "clusters": True, "checkable": False}
-        return Claim(bound, SOLVED, "", certificate, blocks)
+        return Claim(split.bound, SOLVED, "", certificate, split.blocks)
     better, value = _sliced(problem, known, run)
     run.stands(value=value)
     found = ideal_search(problem, incumbent=value, floor=known.floor, run=run)

@@ -25,7 +25,7 @@ from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.plan import Block
+from dnnp.core.model.request import Solution
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.clusters.hierarchy import (
     ClusterCase,
@@ -55,7 +55,7 @@ BOUND_EFFORT = 0.1
 """Effort of the ideal search that finds the bound of larger lattices."""
 
 
-def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block], float]:
+def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
     """Split for one class of accelerators in clusters, and CPUs if there are any.
 
     Parameters
@@ -66,7 +66,8 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
 
     Returns
     -------
-    Blocks in pipeline order with their device numbers, and a lower bound of all ordered splits.
+    Blocks in pipeline order with their device numbers, a lower bound of all ordered splits, and one
+    of those with contiguous clusters, if they are of one size.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
     case = ClusterCase(problem.with_devices(*_checked(problem)), MAX_STEPS * run.effort, run)
     best: ClusterSplit | None = None
     failure: InfeasibleError | None = None
-    bound, left_out = np.inf, ""
+    bound, among, left_out = np.inf, np.inf, ""
     levels = _levels(case.accelerator)
     for items in problem.item_choices:
         # Several topological orders, each once.
@@ -95,7 +96,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
             except InfeasibleError as error:
                 failure = failure or error
         lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)
-        low = 0.0
+        low = together = 0.0
         for at in (replace(case, level=level) for level in levels):
             run.stands("clusters", value=np.inf if best is None else best.value)
             if lattice is None or lattice.size > items.count + 1:
@@ -106,8 +107,9 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
                 continue
             best = outcome.best
             if at.level == levels[0]:
-                low = outcome.low if _all_alike(at) else outcome.flat
-        bound = min(bound, low)
+                low, together = outcome.flat, outcome.low
+                low = together if _all_alike(at) else low
+        bound, among = min(bound, low), min(among, together)
     if best is None:
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
     floor = simple_bound(problem)
@@ -117,7 +119,8 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
         bound = _flat_bound(case, best.value, floor)
     if left_out and bound < best.value * (1 - ROUNDING):
         run.warn(left_out)
-    return best.blocks, min(bound, best.value)
+    among = 0.0 if len(case.accelerator.levels) > 1 else among * (1 - ROUNDING)
+    return Solution(best.blocks, min(bound, best.value), contiguous_bound=min(among, best.value))
 
 
 def _levels(device: DeviceClass) -> list[int]:

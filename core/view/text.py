@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
-from dnnp.core.model.plan import OBJECTIVES, Stage, status_words
+from dnnp.core.model.plan import OBJECTIVES, Stage, contiguous_words, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.facts import (
     LOADS,
@@ -239,7 +239,8 @@ def _plan(facts: Facts) -> list[str]:
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
         f"{status_words(plan)}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "
-        f"gap {shown_share(max(plan.gap, 0.0))}{unknown_words(facts.stream.get('plan')[0])}",
+        f"gap {shown_share(max(plan.gap, 0.0))}{contiguous_words(plan, facts.seconds)}"
+        f"{unknown_words(facts.stream.get('plan')[0])}",
     ]
     if plan.excess_bytes:
         lines.append(lacking(plan.excess_bytes))

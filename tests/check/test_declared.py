@@ -111,6 +111,8 @@ CHAIN, WIDE, WIDER = (
     for kind, n, seed in (("layered", 6, 1), ("erdos-renyi", 10, 1), ("erdos-renyi", 14, 4))
 )
 SIMPLE = "bound --method simple"
+CLUSTERS = dnnp("import", "-q", "--synthetic", "erdos-renyi", "--nodes", "12", "--seed", "2").out
+CLUSTERED = "--bandwidth 20 --cluster-size 2 --inner-bandwidth 200"
 LINKS = "--link acc/0,acc/1=9,1s --link acc/1,acc/2=3 --link acc/2,acc/0=6"
 
 
@@ -171,6 +173,7 @@ def written() -> list[tuple[str, bytes]]:
         (GRAPH, "-k 3 --allow-replicas --bandwidth 1e9", ()),
         (GRAPH, "-k 3 --method slice,greedy,placeto --effort 0.01 --memory 90", ()),
         (WIDE, "-k 3 --bandwidth 100 --method slice --max-gap 0.9", (SIMPLE,)),
+        (CLUSTERS, f"-k 6 {CLUSTERED}", ()),
         (GRAPH, "-k 3 --method slice,exact", ("schedule -n 2 --transfers non-blocking",)),
         (TRAINING, "-k 3", ("bound", "schedule -n 3 --split-backward")),
         (CHAIN, "--objective latency --execution operators", ("bound",)),

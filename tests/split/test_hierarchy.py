@@ -16,7 +16,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import CostOptions, Plan
+from dnnp.core.model.plan import CostOptions, Plan, with_contiguous
 from dnnp.core.model.search_context import Run
 from dnnp.core.split import hierarchy
 from dnnp.core.split.hierarchy import hierarchy_split
@@ -95,16 +95,17 @@ def contiguous(graph, units, devices, options) -> float:
 def solved(graph, units, devices, options) -> Plan | None:
     """The plan found; None if there is none."""
     try:
-        blocks, bound = hierarchy_split(SplitProblem(graph, units, devices, options))
+        found = hierarchy_split(SplitProblem(graph, units, devices, options))
     except InfeasibleError:
         return None
     plan = make_plan(
         SplitProblem(graph, units, devices, options),
-        blocks,
+        found.blocks,
         method="exact",
-        bound=bound,
+        bound=found.bound,
         digest="0" * 64,
     )
+    plan = with_contiguous(plan, found.contiguous_bound)
     assert plan.validity == "ordered"
     assert check_plan(graph, None, plan).violations == ()
     return plan
@@ -163,6 +164,9 @@ def compare(
         return None
     assert plan.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert plan.bound <= least * (1 + 1e-9)
+    assert plan.contiguous_bound <= expected * (1 + 1e-9)
+    if options.memory_model == "sum":
+        assert max(plan.bound, plan.contiguous_bound) >= expected * (1 - 1e-8)
     return plan
 
 
@@ -414,9 +418,10 @@ def test_stopping_leaves_a_valid_split():
     units = singletons(graph)
     devices = (device(8, 4),)
     finished = solved(graph, units, devices, CostOptions())
-    blocks, bound = hierarchy_split(
+    found = hierarchy_split(
         SplitProblem(graph, units, devices, CostOptions()), Run(interrupted=lambda: True)
     )
+    blocks, bound = found.blocks, found.bound
     plan = make_plan(
         SplitProblem(graph, units, devices, CostOptions()),
         blocks,
@@ -426,9 +431,8 @@ def test_stopping_leaves_a_valid_split():
     )
     assert check_plan(graph, None, plan).violations == ()
     assert bound <= finished.value <= plan.value
-    blocks, bound = hierarchy_split(
-        SplitProblem(graph, units, devices, CostOptions()), Run(effort=1e-9)
-    )
+    found = hierarchy_split(SplitProblem(graph, units, devices, CostOptions()), Run(effort=1e-9))
+    blocks, bound = found.blocks, found.bound
     assert bound <= finished.value
 
 

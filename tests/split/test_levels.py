@@ -65,7 +65,8 @@ def test_splits_and_bounds_against_brute_force() -> None:
     for seed in range(30):
         problem = random_case(seed)
         least, _ = brute_force(problem, "ordered")
-        blocks, bound = hierarchy_split(problem)
+        found = hierarchy_split(problem)
+        blocks, bound = found.blocks, found.bound
         plan = make_plan(problem, blocks, bound=bound)
         assert check_plan(problem.graph, problem.units, plan).violations == (), seed
         assert bound <= least * (1 + 1e-9), seed
@@ -93,7 +94,8 @@ def test_a_front_ends_where_links_of_two_levels_are_priced() -> None:
     graph = graph_of(stream)
     device = nested(2, (2, 8.0), (4, 6.0), outer=2.0)
     options = CostOptions(objective="gpipe")
-    blocks, bound = hierarchy_split(SplitProblem(graph, singletons(graph), (device,), options))
+    found = hierarchy_split(SplitProblem(graph, singletons(graph), (device,), options))
+    blocks, bound = found.blocks, found.bound
     assert len(blocks) == 1
     assert bound == pytest.approx(20.254833248942875, rel=1e-9)
 
