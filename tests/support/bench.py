@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+
+from support.run import executable
 
 Clock = Callable[[], float]
 
@@ -41,3 +44,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [header, rule, *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def cpu_of(words: Sequence[str]) -> float:
+    """Processor seconds of a command of this project and all its workers."""
+    process = subprocess.Popen([executable(words[0]), "-q", *words[1:]])
+    _, ended, used = os.wait4(process.pid, 0)
+    assert ended == 0, words
+    return used.ru_utime + used.ru_stime
