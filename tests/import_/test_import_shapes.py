@@ -112,7 +112,7 @@ def test_complete_declarations_are_compared_once(load, monkeypatch):
     assert calls == [onnx_shapes._infer_types]
     monkeypatch.setattr(onnx_shapes, "LARGEST_CHECKED", 1)
     load(text)
-    assert calls == [onnx_shapes.infer]
+    assert calls == [onnx_shapes._infer_types]
 
 
 LAYERS = """g (float[4,6] x) => (float[3,8] y)
