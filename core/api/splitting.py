@@ -28,7 +28,7 @@ from dnnp.formats.graph import digest_of
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, plan_spread, unknown_words
 from dnnp.formats.stream import Record, Stream
-from dnnp.options.split import PARALLEL, SplitOptions
+from dnnp.options.split import PARALLEL, SplitOptions, usual_solver
 from dnnp.plans.compare_methods import (
     Found,
     fastest_plan,
@@ -274,7 +274,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
         samples=options.samples or Request.samples,
         evolution=options.evolution,
         training=training,
-        solver=options.solver or "cbc",
+        solver=options.solver or usual_solver(options),
         least_peak=options.memory_model == "peak",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ctypes
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -50,6 +51,7 @@ from dnnp.core.split.ip.task import (
 from dnnp.core.split.ip.throughput import formulate
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.workloads.msr import read_workload
+from dnnp.options.split import SplitOptions, usual_solver
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import random_stream
@@ -661,3 +663,20 @@ def running(pid: int) -> bool:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("version", "usual"),
+    [("1.15.1", "highs"), ("1.9.0", "highs"), ("1.14.0", "cbc"), ("1.16.0", "cbc"), (None, "cbc")],
+)
+def test_highs_is_usual_for_splits_where_it_can_be_called(monkeypatch, version, usual):
+    def found(name):
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    assert usual_solver(SplitOptions(method="ip")) == usual
+    assert usual_solver(SplitOptions(validity="convex")) == usual
+    assert usual_solver(SplitOptions(method="ip", objective="latency")) == "cbc"
+    assert usual_solver(SplitOptions()) == "cbc"
