@@ -261,7 +261,8 @@ def test_stage_timeout_of_the_run_for_shapes(tmp_path: Path) -> None:
         if b"session" not in err:
             break
     reason = f"the run that shows the shapes: not done after {seconds} s (--stage-timeout)"
-    assert err.decode() == f"dnnp-import: {reason}\n"
+    # On a busy machine it says before that it is at work; here and below.
+    assert err.decode().splitlines()[-1] == f"dnnp-import: {reason}"
 
 
 def test_stage_timeout_of_the_session_for_shapes(tmp_path: Path) -> None:
@@ -274,14 +275,13 @@ def test_stage_timeout_of_the_session_for_shapes(tmp_path: Path) -> None:
     status, err = import_by_running(tmp_path / "stuck.onnx", "--stage-timeout", "0.5")
     assert status == 5
     reason = b"the model: making its session: not done after 0.5 s (--stage-timeout)"
-    assert err == b"dnnp-import: " + reason + b"\n"
+    assert err.splitlines()[-1] == b"dnnp-import: " + reason
 
 
 def test_max_memory_of_the_run_for_shapes(tmp_path: Path) -> None:
     status, err = import_by_running(endless(tmp_path, grows=True), "--max-memory", "700M")
     assert status == 5
     reason = b"the run that shows the shapes: more than 700 MB of memory are needed"
-    # On a busy machine it says before that it is at work.
     assert err.splitlines()[-1] == b"dnnp-import: " + reason + b" (--max-memory)"
 
 
