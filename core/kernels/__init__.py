@@ -32,8 +32,6 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
   `inlined`, which numba copies, if it is called in one place. Neither `lean` nor `callee` nor
   `part` counts references, so they may make no arrays (also none by `.min()` or `a[:] = b`). "NRT
   required but not enabled" says that one does, once nothing older is in the cache.
-- `compiling.py` has numba optimize and compile what kernels call within those kernels alone, and
-  look up each operator once.
 - What costs seconds to compile: numpy's sorts and assignments of slices within kernels, and what is
   compiled again within each kernel above it, which a rare call in a hot kernel is.
 - The first compilation takes seconds, and is said once on standard error (`note_compiling` in

@@ -12,13 +12,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, cached_property, update_wrapper
+from functools import cached_property, update_wrapper
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.compiling import compile_less
 from dnnp.core.kernels.folders import folders, has_files, known_long, name_of, note_long
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
@@ -234,12 +233,10 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
 _BLAS = "scipy.linalg.cython_blas"
 
 
-@cache
 def _numba() -> Any:
     """The package numba, without linear algebra: no kernel needs it, and it takes long to load."""
     import numba
 
-    compile_less()
     if "numba.np.arraymath" not in sys.modules and _BLAS not in sys.modules:
         sys.modules[_BLAS] = None  # type: ignore[assignment]  # numba asks whether it is there
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import subprocess
 import sys
 
@@ -46,22 +45,3 @@ import scipy.linalg.cython_blas
 
 def test_linear_algebra_is_not_loaded_for_kernels() -> None:
     subprocess.run([sys.executable, "-c", LOADS], check=True)
-
-
-def test_what_only_kernels_call_is_not_compiled_alone() -> None:
-    whole = numba.njit(total)
-    assert whole(np.array([1.0, 3.0]), 1) == 10.0
-    assert all(made.library._finalized for made in whole.overloads.values())
-    assert not any(made.library._finalized for made in entry.dispatcher.overloads.values())
-
-
-def test_an_operator_is_looked_up_once_for_its_arguments() -> None:
-    from numba.core.registry import cpu_target
-    from numba.core.types import float32, int8
-
-    entry.dispatcher  # noqa: B018  # numba is set up
-    context = cpu_target.typing_context
-    add = context.resolve_value_type(operator.add)
-    found = add.get_call_type(context, (float32, float32), {})
-    assert add.get_call_type(context, (float32, float32), {}) is found
-    assert add.get_call_type(context, (int8, int8), {}).return_type != found.return_type
