@@ -118,6 +118,9 @@ def _found(
 SEARCHING = ("auto", "anneal")
 """Methods that are free to answer with any split that fits."""
 
+PROGRAMS = ("ip", "cpsat")
+"""Methods that know the memory of parameters with the live tensors of each task by itself."""
+
 LINED = 0.1
 """Share of a time limit that a pipeline may take."""
 
@@ -125,15 +128,15 @@ LINED = 0.1
 def _fitted(
     method: LatencyMethod, problem: LatencyProblem, asked: Request, run: Run
 ) -> LatencySolution:
-    """Run a method where live tensors count; its bound is that of all splits without them.
+    """Run a method where live tensors count; its bound may be that of all splits without them.
 
-    Annealing counts them itself. Others see the memory of the tasks alone; where their
-    answer does not fit, it is the best of a pipeline, which does, and of a little annealing.
+    Annealing counts them itself, programs in part. Others see the memory of the tasks alone; where
+    there is no answer that fits, it is the best of a pipeline, and of a little annealing.
 
     Raises
     ------
     InfeasibleError
-        No split fits, even without live tensors.
+        No split fits, as far as live tensors are known to the method.
     LimitError
         None was found that fits with them.
     """
@@ -143,6 +146,7 @@ def _fitted(
             run.keep(split, value, name)
 
     free = asked.method in SEARCHING
+    knows = free or asked.method in PROGRAMS
     splits: list[Split] = []
     if free:
         splits = _lined(problem, asked, quick(run).part(LINED))
@@ -151,9 +155,9 @@ def _fitted(
     found: LatencySolution | None = None
     try:
         told = replace(run, keep=keep)
-        found = _found(method, problem if free else problem.relaxed, asked, told)
+        found = _found(method, problem if knows else problem.relaxed, asked, told)
     except LimitError:
-        if not free:
+        if not knows:
             raise
     if found is not None and problem.fits(found.split):
         return found
@@ -168,8 +172,8 @@ def _fitted(
     name = asked.method if free else asked.method + REPAIRED
     if name != asked.method:
         run.warn(
-            f"{asked.method} does not know live tensors, and those of its answer do not fit; what "
-            f"ran instead is {name}"
+            f"{asked.method} does not know {'all ' * knows}live tensors, and those of its answer "
+            f"do not fit; what ran instead is {name}"
         )
     if found is None:
         return LatencySolution(split, *simple_bound(problem.relaxed, run=quick(run)), name)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tools.agree_latency import EXECUTIONS, disagreements, latency_case, solve
+from tools.agree_live import live_case
 
 from dnnp.core.cost.latency import (
     Invocations,
@@ -79,6 +80,29 @@ def test_the_best_solution_is_one_of_the_models(execution):
             check_ticks(TickProgram(model, formulation.quantum), times, flags)
             again = formulation.solution(model, times, flags)
             assert formulation.problem.value(again) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("floors", [2, 16])
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_what_fits_with_its_live_tensors_is_a_solution_of_the_models(
+    execution, floors, monkeypatch
+):
+    """However few steps the floors of live tensors are rounded down to."""
+    monkeypatch.setattr("dnnp.core.latency.ip.formulation.FLOORS", floors)
+    binding = 0
+    for seed in range(25 if execution == "blocks" else 90):
+        problem = latency_problem(live_case(seed, execution, 4)).searched
+        value, best = brute(problem)
+        if best is None:
+            continue
+        formulation = formulation_of(problem)
+        model = formulation.model(value)
+        rows = len(formulation_of(problem.relaxed).model(value).rows)
+        binding += len(model.rows) > rows
+        times, flags = model.start(formulation.known(best))
+        check_program(LatencyProgram(model), times, flags, value)
+        check_ticks(TickProgram(model, formulation.quantum), times, flags)
+    assert binding > 2
 
 
 def check_program(latency: LatencyProgram, times, flags, value: float) -> None:

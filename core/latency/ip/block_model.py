@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -98,7 +99,7 @@ class BlockProgram(Formulation[Invocations]):
         self.time = np.array(times).reshape(count, -1).T
         """f64[D, m], compute time of each item in a block."""
         self.memory = np.array([tasks.memory[own].sum() for own in self.members])
-        """f64[m]"""
+        self.floor = np.array([self.floor[own].max() for own in self.members])
         self.slots = [
             Slot(d, late, j)
             for d in self.devices
@@ -318,12 +319,9 @@ class _Builder:
         """Memory (3*), and tasks that share a device (Section 4.1, end)."""
         f, model = self.f, self.model
         for d in self.f.devices:
-            limit = float(self.problem.machine.capacity[d])
             mine = [s for s, slot in enumerate(f.slots) if slot.device == d]
-            if not np.isinf(limit) and f.memory.sum() > limit:
-                items = range(len(f.members))
-                held = [(self.x(i, s), float(f.memory[i])) for i in items for s in mine]
-                model.room(held, limit)
+            there = [[self.x(i, s) for s in mine] for i in range(len(f.members))]
+            f.room(model, d, there, partial(_is_at, slots=mine))
             for i, j in f.tied:
                 model.row(
                     [*((self.x(i, s), 1.0) for s in mine), *((self.x(j, s), -1.0) for s in mine)],

@@ -7,7 +7,7 @@ programming over the graph with a choice of place for every task, each predecess
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,8 +16,11 @@ from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.latency import LatencyProblem, Split, Tasks, host_times, pool_times
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.machine import Machine
-from dnnp.core.model.graph import Bools, Floats, Ints, kahn
-from dnnp.core.solver.scheduling_model import Model
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct, kahn
+from dnnp.core.solver.scheduling_model import NEVER, Model, Rule
+
+FLOORS = 16
+"""Sizes of live tensors that a program tells apart."""
 
 
 class Windows(NamedTuple):
@@ -170,6 +173,11 @@ class Formulation(ABC, Generic[S]):
         """i64[D], the device before each that it can change places with, or -1."""
         self.quantum = quantum_of_latency(problem)
         """A number of which all latencies are multiples; 0: none is known."""
+        self.memory = problem.tasks.memory
+        """f64[m], bytes of each thing that is placed: a task, or an item."""
+        live = problem.live
+        self.floor = np.zeros(problem.tasks.n) if live is None else live.floor
+        """f64[m], bytes of live tensors, at least, on a device that runs it."""
 
     @abstractmethod
     def model(self, upper: float) -> Model:
@@ -182,6 +190,38 @@ class Formulation(ABC, Generic[S]):
     @abstractmethod
     def solution(self, model: Model, times: Sequence[float], flags: Sequence[float]) -> S | None:
         """Read a solution from values; None: the model has to be solved again without them."""
+
+    def room(
+        self,
+        model: Model,
+        device: int,
+        there: Sequence[Sequence[int]],
+        used: Callable[[list[int]], Rule],
+    ) -> None:
+        """Keep memory and the largest floor of what is on a device, rounded down to one of
+        `FLOORS`, within its capacity.
+
+        Parameters
+        ----------
+        there
+            For each thing, the flags of its places on the device.
+        used
+            The rule for whether some of these things are there.
+        """
+        limit = float(self.problem.machine.capacity[device])
+        if np.isinf(limit) or self.memory.sum() + self.floor.max(initial=0.0) <= limit:
+            return
+        held = [(c, m) for row, m in zip(there, self.memory.tolist(), strict=True) for c in row]
+        steps = np.quantile(self.floor, np.linspace(0.0, 1.0, FLOORS), method="lower")
+        steps = distinct(np.append(0.0, steps))
+        step, above = np.searchsorted(steps, self.floor, side="right") - 1, NEVER
+        for k in range(len(steps) - 1, 0, -1):
+            flag = model.flag(used(np.flatnonzero(step >= k).tolist()))
+            for row in [[above], *(there[i] for i in np.flatnonzero(step == k).tolist())]:
+                model.row([(flag, 1.0), *((c, -1.0) for c in row)], ">", 0.0)
+            held.append((flag, float(steps[k] - steps[k - 1])))
+            above = flag
+        model.room(held, limit)
 
     def renamed(self, uses: Iterable[int]) -> Ints:
         """i64[D], the name of every device where twins are named in the order of their first use.

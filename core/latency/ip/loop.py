@@ -433,7 +433,7 @@ def _solution(
         value = problem.value(start)
         run.keep(start, value, "anneal")
     run.stands("bounding", value=value)
-    bound = simple_bound(problem, run=quick(run))
+    bound = simple_bound(problem.relaxed, run=quick(run))
     run.stands(bound=bound[0], by=bound[1])
     run.stands(what)
     found = solve(formulation_of(problem), start=start, bound=bound[0], run=run)
@@ -547,7 +547,7 @@ def _solved(search: ModelSearch[S], process: SolverProcess, run: Run) -> bool:
         if outcome.status == "optimal" and not usable:
             continue  # the model has learned why
         value = search.best.value
-        near = value <= search.low + 2 * SAFETY * value
+        near = value < np.inf and value <= search.low + 2 * SAFETY * value
         if outcome.status == "optimal" and not near and model.upper > COARSE * value:
             continue  # with finer ticks
         return outcome.status == "optimal" and near

@@ -172,10 +172,8 @@ class _Builder:
                 for d in self.devices:
                     model.row([(self.x(v, d), 1.0), (self.x(u, d), -1.0)], "=", 0.0)
         for d in self.devices:
-            limit = float(self.machine.capacity[d])
-            if not np.isinf(limit) and tasks.memory.sum() > limit:
-                held = [(self.x(v, d), float(tasks.memory[v])) for v in range(tasks.n)]
-                model.room(held, limit)
+            there = [[self.x(v, d)] for v in range(tasks.n)]
+            self.f.room(model, d, there, partial(_is_any_on, device=d))
 
     def _run(self) -> None:
         """Tasks take their time (4b), one at a time on a device (6), within their windows."""
