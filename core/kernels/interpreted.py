@@ -26,9 +26,9 @@ import numpy as np
 COPIED = 1 << 10
 """Bytes of arrays that are copied, to have them as before, in the time of about one round."""
 
-VIEWED = "?bhilqd"
+VIEWED = "?bhilqId"
 """Types of arrays that are viewed, as numpy names them: Python computes with what they hold as
-compiled code does, with 64 bits. Not so unsigned numbers, which wrap, and short floats."""
+compiled code does. Not so short floats, and u64, which wrap; of u32 no two may be subtracted."""
 
 DIMENSIONS = 3
 """Most that a view has."""

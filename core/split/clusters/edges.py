@@ -94,7 +94,7 @@ def cuts_of(p, parent, last):  # type: ignore[no-untyped-def]
     count = len(parent)
     inside = np.zeros(len(p.net_size), np.int64)
     ptr = np.zeros(count + 1, np.int64)
-    nets = np.empty(1024, np.int64)
+    nets = np.empty(1024, np.uint32)
     for ideal in range(count):
         at = ideal
         while last[at] >= 0:
@@ -108,7 +108,7 @@ def cuts_of(p, parent, last):  # type: ignore[no-untyped-def]
                 e = p.item_net[i]
                 if 0 < inside[e] < p.net_size[e]:
                     if size == len(nets):
-                        longer = np.empty(2 * size, np.int64)
+                        longer = np.empty(2 * size, np.uint32)
                         longer[:size] = nets
                         nets = longer
                     nets[size] = e

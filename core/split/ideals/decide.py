@@ -71,11 +71,11 @@ class Walk(NamedTuple):
     own: Floats
     """f64[n + 2], largest memory of one node alone: no peak is below."""
     added: Ints
-    """i64[n + 2], the item that joined."""
+    """u32[n + 2], the item that joined."""
     where: Ints
-    """i64[n + 2], the ideal at the end of the block."""
+    """u32[n + 2], the ideal at the end of the block."""
     child: Ints
-    """i64[n + 2], the next edge of the lattice to try from there."""
+    """u32[n + 2], the next edge of the lattice to try from there."""
     dead: Ints
     """i64[C], 1: no device of the class takes the block or a larger one."""
     need: Ints
@@ -110,9 +110,9 @@ def new_walk(p: PricedGraph, ideals: int) -> Walk:
         weight=np.zeros(deep),
         touched=np.zeros(deep),
         own=np.zeros(deep),
-        added=np.zeros(deep, np.int64),
-        where=np.zeros(deep, np.int64),
-        child=np.zeros(deep, np.int64),
+        added=np.zeros(deep, np.uint32),
+        where=np.zeros(deep, np.uint32),
+        child=np.zeros(deep, np.uint32),
         dead=np.zeros(n_classes, np.int64),
         need=np.zeros(n_classes, np.int64),
         loads=np.zeros(n_passes),

@@ -53,11 +53,11 @@ class PlainWalk(NamedTuple):
     alone: Floats
     """f64[n + 2], on a CPU; inf: there is none."""
     added: Ints
-    """i64[n + 2], the item that joined."""
+    """u32[n + 2], the item that joined."""
     where: Ints
-    """i64[n + 2], the ideal at the end of the block."""
+    """u32[n + 2], the ideal at the end of the block."""
     child: Ints
-    """i64[n + 2], the next edge of the lattice to try from there."""
+    """u32[n + 2], the next edge of the lattice to try from there."""
     grown: Ints
     """i64[I], the edge whose item last could join the block that leads to an ideal; 0: none."""
 
@@ -203,9 +203,9 @@ def new_plain_walk(p: PricedGraph, ideals: int) -> PlainWalk:
         np.zeros(deep),
         np.zeros(deep),
         np.zeros(deep),
-        np.zeros(deep, np.int64),
-        np.zeros(deep, np.int64),
-        np.zeros(deep, np.int64),
+        np.zeros(deep, np.uint32),
+        np.zeros(deep, np.uint32),
+        np.zeros(deep, np.uint32),
         np.zeros(ideals, np.int64),
     )
 

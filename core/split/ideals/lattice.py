@@ -36,9 +36,9 @@ class Lattice(NamedTuple):
     child_ptr: Ints
     """i64[I + 1], CSR of the ideals with one item more."""
     child_item: Ints
-    """i32[E], the item that is added; ascending within an ideal."""
+    """u32[E], the item that is added; ascending within an ideal."""
     child_ideal: Ints
-    """i32[E], the ideal it leads to."""
+    """u32[E], the ideal it leads to."""
 
     @property
     def size(self) -> int:
@@ -112,8 +112,8 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
     parent = np.empty(1024, np.int32)
     last = np.empty(1024, np.int32)
     child_ptr = np.zeros(1025, np.int64)
-    child_item = np.empty(4096, np.int32)
-    child_ideal = np.empty(4096, np.int32)
+    child_item = np.empty(4096, np.uint32)
+    child_ideal = np.empty(4096, np.uint32)
     parent[0], last[0] = -1, -1
     one = np.uint64(1)
     # Bit sets of the ideals of two sizes, one after the other: those being expanded, and theirs.

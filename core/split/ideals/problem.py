@@ -50,7 +50,7 @@ class PricedGraph(NamedTuple):
     row_of: Ints
     """i64[C, P], row of a class and a pass; -1: it pays for no transfers."""
     item_ptr: Ints
-    """Nets of each item (CSR)."""
+    """Nets of each item (CSR); u32: of a signed index compiled code asks whether it is below 0."""
     item_net: Ints
     net_size: Ints
     """Pins of each net."""
@@ -180,8 +180,8 @@ def priced_graph(
                 for c in range(len(devices))
             ]
         ),
-        "item_ptr": item_ptr,
-        "item_net": item_net,
+        "item_ptr": item_ptr.astype(np.uint32),
+        "item_net": item_net.astype(np.uint32),
         "net_size": np.diff(ptr),
         "net_source": source,
         "net_always": always.astype(np.int64),
