@@ -129,8 +129,8 @@ def clusters(run: Run) -> tuple[float, float]:
         inner_bandwidth_bytes_per_s=10.0,
     )
     problem = SplitProblem(graph, singletons(graph), (device,), CostOptions())
-    blocks, bound = hierarchy_split(problem, run)
-    return problem.value(blocks), bound
+    found = hierarchy_split(problem, run)
+    return problem.value(found.blocks), found.bound
 
 
 def latency(execution: str, run: Run) -> tuple[float, float]:
