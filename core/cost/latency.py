@@ -512,6 +512,9 @@ def lazy_events(tasks: Tasks, device: Ints, order: Ints) -> Ints:
     return np.array(events, dtype=np.int64).reshape(-1, 2)
 
 
+TRIES = 5
+"""Of what knows no live tensors: those of one placement are set aside for the next."""
+
 MOST_DEVICES = 1024
 """Devices of a machine: the mesh of all pairs must fit in memory."""
 
@@ -583,6 +586,11 @@ class LatencyProblem:
     def relaxed(self) -> LatencyProblem:
         """The problem without live tensors: its bounds hold for this one."""
         return self if self.live is None else replace(self, live=None)
+
+    def tightened(self, split: Split, than: LatencyProblem) -> LatencyProblem:
+        """A problem without live tensors, less the room that those of a placement take."""
+        room = np.minimum(than.machine.capacity, self.machine.capacity - self.peaks(split))
+        return replace(than, machine=replace(than.machine, capacity=room), live=None)
 
     @property
     def searched(self) -> LatencyProblem:

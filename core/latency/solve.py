@@ -115,9 +115,6 @@ def _found(
     return replace(found, method=found.method or asked.method)
 
 
-SEARCHING = ("auto", "anneal")
-"""Methods that are free to answer with any split that fits."""
-
 PROGRAMS = ("ip", "cpsat")
 """Methods that know the memory of parameters with the live tensors of each task by itself."""
 
@@ -145,13 +142,12 @@ def _fitted(
         if problem.fits(split):
             run.keep(split, value, name)
 
-    free = asked.method in SEARCHING
+    free = asked.method in ("auto", "anneal")  # to answer with any split that fits
     knows = free or asked.method in PROGRAMS
-    splits: list[Split] = []
-    if free:
-        splits = _lined(problem, asked, quick(run).part(LINED))
-        for split in splits:
-            run.keep(split, problem.value(split), "max-load")
+    first = free and problem.options.execution == "blocks"
+    splits = _lined(problem, asked, quick(run).part(LINED)) if first else []
+    for split in splits:
+        run.keep(split, problem.value(split), "max-load")
     found: LatencySolution | None = None
     try:
         told = replace(run, keep=keep)
@@ -161,7 +157,7 @@ def _fitted(
             raise
     if found is not None and problem.fits(found.split):
         return found
-    if not free:
+    if not first:
         splits = _lined(problem, asked, quick(run))
     with suppress(LimitError):
         part = replace(run.alone(), effort=EFFORT if splits else 1.0)

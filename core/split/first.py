@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.items import Line
-from dnnp.core.cost.latency import POOL, LatencyProblem, Placement, Split, lazy_events
+from dnnp.core.cost.latency import POOL, TRIES, LatencyProblem, Placement, Split, lazy_events
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.problem import SplitProblem
@@ -120,17 +120,24 @@ def _fitting(problem: SplitProblem, line: Line, c: int, first: int, end: int) ->
 def first_latency(problem: LatencyProblem) -> Split | None:
     """A split for one sample: all on one device, else devices filled one after the other."""
     best: tuple[float, Split] | None = None
-    for home in _homes(problem):
-        try:
-            if problem.options.execution == "blocks":
-                split: Split = blocks_of_homes(problem, home)
-            else:
-                split = Placement(home, lazy_events(problem.tasks, home, problem.tasks.order))
-            value = problem.value(split)
-        except (InfeasibleError, FormatError):
-            continue
-        if best is None or value < best[0]:
-            best = value, split
+    bare = problem
+    for _ in range(TRIES):
+        made = None
+        for home in _homes(bare):
+            try:
+                if problem.options.execution == "blocks":
+                    split: Split = blocks_of_homes(problem, home)
+                else:
+                    events = lazy_events(problem.tasks, home, problem.tasks.order)
+                    split = made = Placement(home, events)
+                value = problem.value(split)
+            except (InfeasibleError, FormatError):
+                continue
+            if best is None or value < best[0]:
+                best = value, split
+        if best is not None or problem.live is None or made is None:
+            break
+        bare = problem.tightened(made, bare)
     return None if best is None else best[1]
 
 

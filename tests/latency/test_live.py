@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tools.agree_live import disagreements, live_case
 
-from dnnp.core.cost.latency import Placement, latency_problem, lazy_events
+from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem, lazy_events
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.blocks.anneal import SINGLES, Labels, random_start, split_of
 from dnnp.core.latency.blocks.items import block_items, held_tensors
 from dnnp.core.latency.blocks.search import anneal_held, new_search
 from dnnp.core.latency.blocks.state import new_state
+from dnnp.core.latency.solve import solve_latency
+from dnnp.core.methods import LATENCY
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Run
+from dnnp.core.split.first import first_latency
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
-from support.graphs import header, to_bytes
+from support.graphs import header, random_stream, to_bytes
 from support.run import dnnp
 
 
@@ -146,6 +154,47 @@ def test_live_tensors_of_labels_are_those_of_their_split(seed: int) -> None:
         room = problem.live.capacity * SAFE_ROOM
         over = np.maximum(problem.held(split) - room, 0.0)[items.devices]
         assert found == pytest.approx(float((over / room[items.devices]).sum()), rel=1e-9)
+
+
+def short_of_memory(seed: int) -> SplitProblem:
+    """12 or 40 operators on 2 to 4 devices that hold little more than all parameters."""
+    rng = random.Random(f"short {seed}")
+    graph = graph_of(random_stream(rng.randrange(10**9), rng.choice([12, 40]), params=True))
+    count = rng.choice([2, 3, 4])
+    memory = round(float(graph.tensor_bytes.sum()) * rng.uniform(0.8, 1.4) / count)
+    device = DeviceClass("dev", count=count, memory_bytes=memory, bandwidth_bytes_per_s=20)
+    cost = CostOptions(objective="latency", execution="operators", memory_model="peak")
+    return SplitProblem(graph, singletons(graph), (device,), cost)
+
+
+def listed(problem: LatencyProblem, name: str, share: float) -> float:
+    """Latency by a list schedule on devices of a share of their memory; inf: it does not fit."""
+    machine = replace(problem.machine, capacity=problem.machine.capacity * share)
+    try:
+        method = LATENCY[name].function("operators")
+        found = method(replace(problem.relaxed, machine=machine), Request(method=name), Run())
+        return problem.value(found.split)
+    except (InfeasibleError, LimitError):
+        return np.inf
+
+
+@pytest.mark.parametrize("seed", [15, 27, 29])
+def test_auto_is_not_behind_list_schedules_that_leave_room_for_live_tensors(seed: int) -> None:
+    whole = short_of_memory(seed)
+    problem = latency_problem(whole)
+    shares = np.arange(0.6, 1.01, 0.05)
+    least = min(listed(problem, m, s) for m in ("heft-congested", "m-etf") for s in shares)
+    assert least < np.inf
+    found = solve_latency(whole, Request(), Run(effort=0.001))
+    assert problem.value(found.split) <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [27, 29])
+def test_devices_are_filled_but_for_live_tensors(seed: int) -> None:
+    problem = latency_problem(short_of_memory(seed))
+    split = first_latency(problem)
+    assert split is not None
+    assert problem.fits(split)
 
 
 def partition(*arguments: object, stdin: bytes):
