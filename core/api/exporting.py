@@ -124,10 +124,8 @@ def _torch_file(stream: Stream, options: ExportOptions) -> bytes:
         raise UsageError(f"{other.name}: no schedule to export; run dnnp-schedule first")
     if not graph.backward.any():
         raise UsageError(f"{stream.name}: no graph of training (dnnp-import --training)")
-    schedule, own = (
-        other.get("schedule")[0],
-        plan_digest(stream.get("plan")[0], stream.get("stage")),
-    )
+    schedule = other.get("schedule")[0]
+    own = plan_digest(stream.get("plan")[0], stream.get("stage"))
     if schedule.get("digest", own) != own:
         raise other.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
     ahead = [record for record in stream.get("node") if not record.get("backward")]
