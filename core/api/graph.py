@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from dnnp.formats.files import whole_file
 from dnnp.formats.stream import Record, Stream, read_bytes, write
 
 View = Mapping[str, Any]
 """A record of the stream that nobody may change; its fields are those of dnnp-graph(5)."""
+
+T = TypeVar("T", covariant=True)
+
+
+class _Typed(Protocol[T]):
+    """Attribute of type T that can only be read."""
+
+    def __get__(self, view: object, owner: type | None = None) -> T: ...
+
+
+def _field(name: str, kind: Callable[[Any], T], says: str) -> _Typed[T]:
+    """Property that is one field of `record`, as a value of one type."""
+    made: Any = property(lambda view: kind(view.record[name]), doc=says)
+    return made
 
 
 @dataclass(frozen=True)
@@ -22,10 +36,7 @@ class Stage:
 
     record: View
 
-    @property
-    def device(self) -> str:
-        """Class and number of its first device, such as `v100/0`."""
-        return str(self.record["device"])
+    device = _field("device", str, "Class and number of its first device, such as `v100/0`.")
 
     @property
     def replicas(self) -> int:
@@ -37,15 +48,10 @@ class Stage:
         """Ids of its nodes, in execution order."""
         return tuple(self.record["nodes"])
 
-    @property
-    def load(self) -> float:
-        """Time that it takes for a sample, transfers and replicas counted."""
-        return float(self.record["load_s"])
-
-    @property
-    def memory(self) -> float:
-        """Bytes on each of its devices."""
-        return float(self.record["memory_bytes"])
+    load = _field(
+        "load_s", float, "Time that it takes for a sample, transfers and replicas counted."
+    )
+    memory = _field("memory_bytes", float, "Bytes on each of its devices.")
 
 
 @dataclass(frozen=True)
@@ -61,40 +67,13 @@ class Plan:
             f"<plan of {len(self.stages)} stages: {self.objective} {self.value:.6g}, {self.status}>"
         )
 
-    @property
-    def objective(self) -> str:
-        """`throughput`, `gpipe` or `latency`."""
-        return str(self.record["objective"])
-
-    @property
-    def value(self) -> float:
-        """The objective, in the unit of the graph's times."""
-        return float(self.record["value"])
-
-    @property
-    def bound(self) -> float:
-        """No split of this validity has a smaller objective."""
-        return float(self.record["bound"])
-
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value."""
-        return float(self.record["gap"])
-
-    @property
-    def status(self) -> str:
-        """`optimal`, `feasible` or `interrupted`."""
-        return str(self.record["status"])
-
-    @property
-    def method(self) -> str:
-        """Name of the method that found it."""
-        return str(self.record["method"])
-
-    @property
-    def validity(self) -> str:
-        """`ordered`, `convex` or `free`."""
-        return str(self.record["validity"])
+    objective = _field("objective", str, "`throughput`, `gpipe` or `latency`.")
+    value = _field("value", float, "The objective, in the unit of the graph's times.")
+    bound = _field("bound", float, "No split of this validity has a smaller objective.")
+    gap = _field("gap", float, "(value - bound) / value.")
+    status = _field("status", str, "`optimal`, `within_gap`, `feasible` or `interrupted`.")
+    method = _field("method", str, "Name of the method that found it.")
+    validity = _field("validity", str, "`ordered`, `convex` or `free`.")
 
 
 @dataclass(frozen=True)
@@ -106,25 +85,10 @@ class Bound:
     def __repr__(self) -> str:
         return f"<bound {self.value:.6g} by {self.method}: {self.status}>"
 
-    @property
-    def value(self) -> float:
-        """None of them has a smaller objective."""
-        return float(self.record["value"])
-
-    @property
-    def gap(self) -> float:
-        """(value of the plan - bound) / value of the plan."""
-        return float(self.record["gap"])
-
-    @property
-    def method(self) -> str:
-        """The argument that proves it."""
-        return str(self.record["method"])
-
-    @property
-    def status(self) -> str:
-        """`optimal`, `proven` or `interrupted`."""
-        return str(self.record["status"])
+    value = _field("value", float, "None of them has a smaller objective.")
+    gap = _field("gap", float, "(value of the plan - bound) / value of the plan.")
+    method = _field("method", str, "The argument that proves it.")
+    status = _field("status", str, "`optimal`, `proven` or `interrupted`.")
 
 
 @dataclass(frozen=True)
@@ -141,30 +105,11 @@ class Schedule:
             f"{self.makespan:.6g}, bubble {self.bubble:.3g}>"
         )
 
-    @property
-    def micro_batches(self) -> int:
-        """Number of micro-batches."""
-        return int(self.record["micro_batches"])
-
-    @property
-    def makespan(self) -> float:
-        """Time from the first start to the last end."""
-        return float(self.record["makespan_s"])
-
-    @property
-    def bound(self) -> float:
-        """No schedule of as many micro-batches is shorter."""
-        return float(self.record["bound_s"])
-
-    @property
-    def bubble(self) -> float:
-        """Share of the makespan that devices are idle."""
-        return float(self.record["bubble"])
-
-    @property
-    def method(self) -> str:
-        """Name of the method that made it."""
-        return str(self.record["method"])
+    micro_batches = _field("micro_batches", int, "Number of micro-batches.")
+    makespan = _field("makespan_s", float, "Time from the first start to the last end.")
+    bound = _field("bound_s", float, "No schedule of as many micro-batches is shorter.")
+    bubble = _field("bubble", float, "Share of the makespan that devices are idle.")
+    method = _field("method", str, "Name of the method that made it.")
 
 
 class Graph:

@@ -59,20 +59,10 @@ def per_parameter(weight: float) -> Formula:
     return flop
 
 
-def variadic(call: Call) -> float:
-    """Sum, Max, Min, Mean of several tensors: one operation for each after the first."""
-    return float(max(len(call.inputs) - 1, 1) * call.out_size())
-
-
 def sorting(call: Call) -> float:
     """n log2 n comparisons over all elements of the first input."""
     size = call.size(0)
     return float(size * max(size.bit_length() - 1, 1))
-
-
-def batch_normalization(call: Call) -> float:
-    """Scale and shift (folded) in inference; two reductions more in training."""
-    return (8.0 if call.integer("training_mode", 0) else 2.0) * call.size(0)
 
 
 def local_response(call: Call) -> float:
@@ -135,10 +125,10 @@ ELEMENTWISE: dict[str, float] = {
 
 GENERATORS: dict[str, float] = {
     "Bernoulli": TRANSCENDENTAL,
-    "RandomNormal": 2 * TRANSCENDENTAL,
-    "RandomNormalLike": 2 * TRANSCENDENTAL,
     "RandomUniform": TRANSCENDENTAL,
     "RandomUniformLike": TRANSCENDENTAL,
+    "RandomNormal": 2 * TRANSCENDENTAL,
+    "RandomNormalLike": 2 * TRANSCENDENTAL,
     "BlackmanWindow": 2 * TRANSCENDENTAL,
     "HammingWindow": TRANSCENDENTAL + 2,
     "HannWindow": TRANSCENDENTAL + 2,
@@ -148,36 +138,26 @@ GENERATORS: dict[str, float] = {
 """Operations an element of the output, for operators that read next to nothing."""
 
 REDUCTIONS: dict[str, float] = {
-    "ReduceSum": 1.0,
-    "ReduceMean": 1.0,
-    "ReduceMax": 1.0,
-    "ReduceMin": 1.0,
-    "ReduceProd": 1.0,
-    "ReduceL1": 2.0,
-    "ReduceL2": 2.0,
-    "ReduceSumSquare": 2.0,
-    "ReduceLogSum": 1.0,
+    **_each(
+        "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceLogSum ArgMax ArgMin "
+        "CumSum CumProd GlobalAveragePool GlobalMaxPool NegativeLogLikelihoodLoss NonZero "
+        "Compress",
+        1.0,
+    ),
+    **_each(
+        "ReduceL1 ReduceL2 ReduceSumSquare Hardmax GlobalLpPool",
+        2.0,
+    ),
     "ReduceLogSumExp": TRANSCENDENTAL + 3,
-    "ArgMax": 1.0,
-    "ArgMin": 1.0,
-    "CumSum": 1.0,
-    "CumProd": 1.0,
     "Softmax": SOFTMAX,
+    "Multinomial": SOFTMAX,
     "LogSoftmax": SOFTMAX + 1,
-    "Hardmax": 2.0,
-    "LayerNormalization": 8.0,
-    "InstanceNormalization": 8.0,
-    "GroupNormalization": 8.0,
-    "MeanVarianceNormalization": 8.0,
+    **_each(
+        "LayerNormalization InstanceNormalization GroupNormalization MeanVarianceNormalization",
+        8.0,
+    ),
     "RMSNormalization": 5.0,
     "LpNormalization": 2.0 + DIVIDE,
-    "GlobalAveragePool": 1.0,
-    "GlobalMaxPool": 1.0,
-    "GlobalLpPool": 2.0,
     "SoftmaxCrossEntropyLoss": SOFTMAX + 2,
-    "NegativeLogLikelihoodLoss": 1.0,
-    "NonZero": 1.0,
-    "Compress": 1.0,
-    "Multinomial": SOFTMAX,
 }
 """Operations an element of the first input."""

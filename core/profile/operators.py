@@ -23,11 +23,6 @@ def quantized_convolution(call: Call) -> float:
     return call.out_size() * (2.0 * prod(call.shape(3)[1:]) + call.has_input(8) + 4.0)
 
 
-def integer_convolution(call: Call) -> float:
-    """ConvInteger: as Conv without a bias."""
-    return 2.0 * call.out_size() * prod(call.shape(1)[1:])
-
-
 def transposed_convolution(call: Call) -> float:
     """ConvTranspose: every input element meets W[c], [M / group, kernel...]."""
     bias = call.out_size() if call.has_input(2) else 0
@@ -49,21 +44,12 @@ def causal_convolution(call: Call) -> float:
 
 
 def matrix_product(call: Call) -> float:
-    """MatMul: 2 out K; K is the last dimension of the first operand."""
-    return 2.0 * call.out_size() * _inner(call.shape(0))
-
-
-def transposable_product(call: Call) -> float:
-    """FusedMatMul: MatMul whose first operand may be transposed (`transA`)."""
+    """MatMul: 2 out K; K is the last dimension of the first operand, which FusedMatMul may
+    transpose (`transA`), or what MatMulNBits and the like, whose weight is packed, call `K`."""
     a = call.shape(0)
     if call.integer("transA", 0) and len(a) > 1:
         return 2.0 * call.out_size() * a[-2]
-    return 2.0 * call.out_size() * _inner(a)
-
-
-def quantized_product(call: Call) -> float:
-    """QLinearMatMul: MatMul and 4 an output to requantise."""
-    return call.out_size() * (2.0 * _inner(call.shape(0)) + 4.0)
+    return 2.0 * call.out_size() * call.integer("K", a[-1] if a else 1)
 
 
 def general_product(call: Call) -> float:
@@ -72,11 +58,6 @@ def general_product(call: Call) -> float:
     inner = a[0] if call.integer("transA", 0) else a[1]
     has_c = call.has_input(2) if call.node.op_type != "QGemm" else call.has_input(6)
     return call.out_size() * (2.0 * inner + has_c)
-
-
-def packed_product(call: Call) -> float:
-    """MatMulNBits and the like: the weight is packed, K is the `K` attribute or A's last."""
-    return 2.0 * call.out_size() * call.integer("K", _inner(call.shape(0)))
 
 
 def packed_products(call: Call) -> float:
@@ -92,10 +73,6 @@ def packed_products(call: Call) -> float:
     if call.node.op_type == "MatMulNBitsMlp":
         return 4.0 * rows * inner * columns
     return 2.0 * rows * (inner * columns + call.shape(3)[0] * (inner + columns))
-
-
-def _inner(shape: Shape) -> int:
-    return shape[-1] if shape else 1
 
 
 def einsum(call: Call) -> float:
@@ -144,11 +121,6 @@ def _label(term: str, shape: Shape, sizes: dict[str, int]) -> set[str]:
 def pooling(call: Call) -> float:
     """MaxPool, AveragePool: one operation an element of the window."""
     return float(call.out_size() * prod(call.integers("kernel_shape")))
-
-
-def lp_pooling(call: Call) -> float:
-    """LpPool: a power and an addition an element of the window."""
-    return 2.0 * call.out_size() * prod(call.integers("kernel_shape"))
 
 
 def resampling(call: Call) -> float:
@@ -232,41 +204,16 @@ def last_axis_transform(call: Call) -> float:
 
 
 def determinant(call: Call) -> float:
-    """Det: elimination, 2/3 n^3 a matrix. Inverse takes three times as much."""
+    """Det: elimination, 2/3 n^3 a matrix."""
     shape = call.shape(0)
     return prod(shape[:-2]) * (2.0 / 3.0) * shape[-1] ** 3
-
-
-def inverse(call: Call) -> float:
-    """Inverse: 2 n^3 a matrix."""
-    return 3.0 * determinant(call)
-
-
-def pairwise_distance(call: Call) -> float:
-    """CDist: 3 operations a coordinate of each pair of rows."""
-    return 3.0 * call.out_size() * call.shape(0)[-1]
-
-
-def column_fold(call: Call) -> float:
-    """Col2Im: each column element is added to the image."""
-    return float(call.size(0))
 
 
 def lstm(call: Call) -> float:
     """LSTM: 4 gates of 2 H (I + H), 3 sigmoids and 2 tanh, and the cell's arithmetic."""
     peephole = 6.0 if call.has_input(7) else 0.0
     activations = 3 * SIGMOID + 2 * TRANSCENDENTAL
-    return _recurrent(call, gates=4, pointwise=activations + 4 + peephole)
-
-
-def gru(call: Call) -> float:
-    """GRU: 3 gates of 2 H (I + H), 2 sigmoids and a tanh, and the state's arithmetic."""
-    return _recurrent(call, gates=3, pointwise=2 * SIGMOID + TRANSCENDENTAL + 5)
-
-
-def rnn(call: Call) -> float:
-    """RNN: one gate of 2 H (I + H) and a tanh."""
-    return _recurrent(call, gates=1, pointwise=TRANSCENDENTAL)
+    return recurrent(call, gates=4, pointwise=activations + 4 + peephole)
 
 
 def quantized_lstm(call: Call) -> float:
@@ -277,8 +224,8 @@ def quantized_lstm(call: Call) -> float:
     return x[0] * x[1] * directions * (gates + hidden * (3 * SIGMOID + 2 * TRANSCENDENTAL + 12))
 
 
-def _recurrent(call: Call, gates: int, pointwise: float) -> float:
-    """Steps x batch x directions cells; X [steps, batch, I], R [directions, gates H, H].
+def recurrent(call: Call, gates: int, pointwise: float) -> float:
+    """RNN, GRU: steps x batch x directions cells; X [steps, batch, I], R [directions, gates H, H].
 
     `pointwise` operations a hidden unit; on top, a gate adds the products of W and R and,
     when B is given, its two biases.

@@ -9,7 +9,7 @@ their bytes. Those with a fixed number of operations an element stand in
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log2
+from math import log2, prod
 from typing import NamedTuple
 
 from dnnp.core.model.graph import attribute_bytes
@@ -49,11 +49,6 @@ def tree_ensemble(call: Call) -> float:
     count = len(set(trees)) if trees else max(len(call.integers("tree_roots")), 1)
     nodes = len(trees) if trees else _length(call, "nodes_featureids")
     return 2.0 * _rows(call) * count * max(log2(max(nodes / max(count, 1), 2.0)), 1.0)
-
-
-def linear_model(call: Call) -> float:
-    """A multiply-add for each coefficient and sample."""
-    return 2.0 * _rows(call) * _length(call, "coefficients")
 
 
 def support_vectors(call: Call) -> float:
@@ -96,19 +91,6 @@ def copied(call: Call) -> float:
 def gathered(call: Call) -> float:
     """Rows gathered from input 0, which are the outputs, and the indices at input 1."""
     return 2.0 * call.bytes_out() + call.bytes_in(1)
-
-
-def updated(call: Call) -> float:
-    """An update in place: input 1 is read and written over a part of input 0."""
-    return 2.0 * call.bytes_in(1) + call.bytes_in(2)
-
-
-def looked_up(call: Call) -> float:
-    """Embedding tables after input 1: of each, only the rows that the output is made of.
-
-    The fused embedding operators read three tables (words, positions, segments).
-    """
-    return 4.0 * call.bytes_out() + call.bytes_in(0) + call.bytes_in(1)
 
 
 class Rule(NamedTuple):
@@ -166,29 +148,33 @@ def _add_views_and_copies(add: Add) -> None:
     add("com.microsoft:GatherBlockQuantized", per_output(2.0), gathered)
     add("ConstantOfShape EyeLike Range OneHot GivenTensorFill com.microsoft:Range", free, written)
     add("Scatter ScatterElements ScatterND", elementwise.scatter)
-    add("TensorScatter", free, updated)
+    # An update in place: input 1 is read and written over a part of input 0.
+    add("TensorScatter", free, lambda call: 2.0 * call.bytes_in(1) + call.bytes_in(2))
 
 
 def _add_arithmetic(add: Add) -> None:
     """Default-domain operators with formulas of their own."""
-    add("Sum Max Min Mean", elementwise.variadic)
-    add("BatchNormalization", elementwise.batch_normalization)
+    # One operation for each tensor after the first.
+    add("Sum Max Min Mean", lambda call: max(len(call.inputs) - 1, 1) * call.out_size())
+    # Scale and shift (folded) in inference; two reductions more in training.
+    add("BatchNormalization",
+        lambda call: (8.0 if call.integer("training_mode", 0) else 2.0) * call.size(0))  # fmt: skip
     add("LRN", elementwise.local_response)
     add("SimplifiedLayerNormalization", per_input(5.0))
     add("Unique", elementwise.sorting)
     add("Conv", operators.convolution)
-    add("ConvInteger", operators.integer_convolution)
+    add("ConvInteger", lambda call: 2.0 * call.out_size() * prod(call.shape(1)[1:]))
     add("QLinearConv", operators.quantized_convolution)
     add("ConvTranspose", operators.transposed_convolution)
     add("DeformConv", operators.deformable_convolution)
     add("CausalConvWithState", operators.causal_convolution)
-    add("Col2Im", operators.column_fold)
+    add("Col2Im", per_input(1.0))
     add("MatMul MatMulInteger", operators.matrix_product)
-    add("QLinearMatMul", operators.quantized_product)
+    add("QLinearMatMul", lambda call: operators.matrix_product(call) + 4.0 * call.out_size())
     add("Gemm", operators.general_product)
     add("Einsum", operators.einsum)
     add("MaxPool AveragePool", operators.pooling)
-    add("LpPool", operators.lp_pooling)
+    add("LpPool", lambda call: 2.0 * operators.pooling(call))
     add("Resize Upsample", operators.resampling)
     add("GridSample", operators.grid_sampling)
     add("RoiAlign", operators.region_align)
@@ -199,8 +185,9 @@ def _add_arithmetic(add: Add) -> None:
     add("STFT", operators.short_time_transform)
     add("Det", operators.determinant)
     add("LSTM", operators.lstm)
-    add("GRU", operators.gru)
-    add("RNN", operators.rnn)
+    # Two sigmoids and a tanh, and the state's arithmetic.
+    add("GRU", lambda call: operators.recurrent(call, 3, 2 * SIGMOID + TRANSCENDENTAL + 5))
+    add("RNN", lambda call: operators.recurrent(call, 1, TRANSCENDENTAL))
     add("Attention", operators.attention)
     add("RotaryEmbedding", per_output(3.0), operators.rotated(1))
     add("ai.onnx.preview:FlexAttention", operators.flexible_attention)
@@ -224,10 +211,14 @@ def _add_arithmetic(add: Add) -> None:
 def _add_classical(add: Add) -> None:
     """ai.onnx.ml."""
     ml = "ai.onnx.ml:"
+
+    def linear(call: Call) -> float:
+        return 2.0 * _rows(call) * _length(call, "coefficients")
+
     for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
         add(ml + name, tree_ensemble, walked)
     for name in ("Classifier", "Regressor"):
-        add(f"{ml}Linear{name}", linear_model, with_attributes)
+        add(f"{ml}Linear{name}", linear, with_attributes)
         add(f"{ml}SVM{name}", support_vectors, with_attributes)
     add(ml + "Scaler", per_output(2.0))
     add(ml + "Normalizer", per_output(6.0))
@@ -249,15 +240,14 @@ def _add_contrib(add: Add) -> None:
     contrib("QLinearConv", operators.quantized_convolution)
     contrib("ConvTransposeWithDynamicPads", operators.transposed_convolution)
     contrib("CausalConvWithState", operators.causal_convolution)
-    contrib("FusedMatMul FusedMatMulActivation TransposeMatMul", operators.transposable_product)
     contrib("FusedGemm GemmFastGelu GemmFloat8 QGemm", operators.general_product)
     contrib(
         "MatMulInteger16 MatMulIntegerToFloat DynamicQuantizeMatMul SparseToDenseMatMul "
         "QOrderedMatMul MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight "
-        "RouterGateUpProj",
+        "RouterGateUpProj FusedMatMul FusedMatMulActivation TransposeMatMul MatMulNBits MatMulBnb4 "
+        "MatMulFpQ4 MatMulPacked",
         operators.matrix_product,
     )
-    contrib("MatMulNBits MatMulBnb4 MatMulFpQ4 MatMulPacked", operators.packed_product)
     contrib("MatMulNBitsMlp MatMulNBitsQkv MatMulNBitsQLoRA", operators.packed_products)
     contrib("DynamicQuantizeLSTM", operators.quantized_lstm)
     contrib(
@@ -288,7 +278,9 @@ def _add_contrib(add: Add) -> None:
     contrib("GroupNorm", per_input(8.0))
     contrib("GatedRMSNorm", per_input(SIGMOID + 7))
     contrib("BranchwiseRMSNorm", per_input(5.0))
-    contrib("EmbedLayerNormalization QEmbedLayerNormalization", per_output(10.0), looked_up)
+    # Words, positions, segments: of each table only the rows that the output is made of.
+    contrib("EmbedLayerNormalization QEmbedLayerNormalization", per_output(10.0),
+            lambda call: 4.0 * call.bytes_out() + call.bytes_in(0) + call.bytes_in(1))  # fmt: skip
     contrib("GemmaRotaryEmbedding", per_output(3.0))
     contrib("RotaryEmbedding MRotaryEmbedding", per_output(3.0), operators.rotated(2))
     contrib("RMSNormRotary", per_output(8.0), operators.rotated(3))
@@ -304,9 +296,9 @@ def _add_contrib(add: Add) -> None:
     contrib("NhwcMaxPool MaxpoolWithMask", operators.pooling)
     contrib("MulInteger IsAllFinite Trilu", per_input(1.0))
     contrib("ComplexMul ComplexMulConj", per_output(3.0))
-    contrib("Inverse", operators.inverse)
+    contrib("Inverse", lambda call: 3.0 * operators.determinant(call))
     contrib("Rfft Irfft", operators.last_axis_transform)
-    contrib("CDist", operators.pairwise_distance)
+    contrib("CDist", lambda call: 3.0 * call.out_size() * call.shape(0)[-1])
     contrib("GridSample", operators.grid_sampling)
     contrib("CropAndResize", operators.region_align)
     contrib("Unique", elementwise.sorting)
