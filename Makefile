@@ -106,8 +106,8 @@ warm: $(READY) ## compile all kernels, so that no command has to
 warm-check: warm ## run the steps on small models, and list what is compiled all the same
 	$(BIN)/python tests/tools/warm_check.py
 
-wheel: $(READY) ## build a wheel in dist with kernels compiled for a baseline processor
-	DNNP_WARM=--baseline $(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
+wheel: $(READY) ## build a wheel in dist with all kernels, compiled for this processor
+	DNNP_WARM=-q $(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 build/models/.built: $(READY)
 	@$(BIN)/python -m dnnp.samples.build -o build/models

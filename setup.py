@@ -1,9 +1,8 @@
 """Build wheels with compiled kernels, which commands would otherwise compile when they are cold.
 
 What the default methods need is compiled for this processor, in under a minute. The environment
-variable DNNP_WARM has other options of `python -m dnnp.warm`, such as `--baseline`, which compiles
-all for many processors. Where that fails the wheel has no kernels, and is as good. pip calls the
-functions of this module (PEP 517), and setuptools runs it.
+variable DNNP_WARM has other options of `python -m dnnp.warm`. Where that fails the wheel has no
+kernels, and is as good. pip calls the functions of this module (PEP 517), and setuptools runs it.
 """
 
 from __future__ import annotations

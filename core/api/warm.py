@@ -11,7 +11,6 @@ import hashlib
 import multiprocessing
 import os
 import pkgutil
-import platform
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp import warm_cases
-from dnnp.core.kernels.folders import BASELINES, folders, set_name, targets, writable
-from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError, UsageError
+from dnnp.core.kernels.folders import folders, set_name, writable
+from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError
 from dnnp.core.model.processes import available_cores, die_with_parent
 from dnnp.core.model.text import counted
 
@@ -122,39 +121,15 @@ def _parser() -> argparse.ArgumentParser:
         "-j", "--jobs", type=int, metavar="N", help="processes at a time (default: one a core)"
     )
     parser.add_argument(
-        "--baseline",
-        action="store_true",
-        help="compile for any processor of this kind and not only for this one: "
-        + ", ".join(name for name, _ in BASELINES.values()),
-    )
-    parser.add_argument(
         "--defaults", action="store_true", help="compile only what the default methods need"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     return parser
 
 
-def _set_target(*, baseline: bool) -> None:
-    """Have numba, which is not loaded yet, compile for this machine or for many.
-
-    Raises
-    ------
-    UsageError
-        There is no baseline for this machine.
-    UnavailableError
-        Nothing is compiled here.
-    """
+def _run(args: argparse.Namespace) -> None:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise UnavailableError("NUMBA_DISABLE_JIT is set: nothing is compiled")
-    if baseline:
-        if platform.machine() not in BASELINES:
-            raise UsageError(f"--baseline: none is known for {platform.machine()}")
-        name, features = BASELINES[platform.machine()]
-        os.environ |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
-
-
-def _run(args: argparse.Namespace) -> None:
-    _set_target(baseline=args.baseline)
     folder = writable()
     if folder is None:
         names = " or ".join(map(str, folders()))
@@ -163,7 +138,7 @@ def _run(args: argparse.Namespace) -> None:
     cases = [case for case in warm_cases.CASES if not args.defaults or case in warm_cases.DEFAULTS]
     digest = _digest(cases)
     # What was done before, where all files are still there, is not done again.
-    done = folder / set_name(targets()[0]) / f"{digest[:16]}.done"
+    done = folder / set_name() / f"{digest[:16]}.done"
     files = sorted(str(path) for cache in caches() for path in cache.paths())
     if not done.is_file() or done.read_text().split("\n") != files:
         missing = do_cases(cases, args.jobs)

@@ -92,9 +92,7 @@ def do(name: str) -> str:
     try:
         for step, options in CASES[name]:
             graph = getattr(dnnp, step)(graph, **options, caller=_Quiet())
-    except UnavailableError as error:
-        return str(error)
-    except ModuleNotFoundError as error:
+    except (UnavailableError, ModuleNotFoundError) as error:
         return str(error)
     return ""
 

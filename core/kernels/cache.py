@@ -9,9 +9,7 @@ of its content and of everything it depends on; otherwise the kernel is compiled
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,15 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.kernels.folders import (
-    Target,
-    folders,
-    known_files,
-    made_by,
-    name_of,
-    set_name,
-    targets,
-)
+from dnnp.core.kernels.folders import folders, keep, made_by, name_of, set_name
 
 _DIGEST = hashlib.sha256().digest_size
 """Bytes of a digest. A file is the digest of the code, that of all, and the pickle."""
@@ -46,11 +36,14 @@ class KernelCache:
         Plain Python.
     options
         Those that numba was given.
+    tell
+        Called when something is compiled, since no file serves.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        self._function = function
-        self._options = options
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any], tell: Callable[[], None]
+    ) -> None:
+        self._function, self._options, self._tell = function, options, tell
         self.name = name_of(function)
         """First part of the names of its files."""
 
@@ -59,21 +52,16 @@ class KernelCache:
         """Name the folder that is looked into first, for numba's statistics."""
         return str(folders()[0])
 
-    def is_empty(self) -> bool:
-        """Tell whether there is no file that serves this machine."""
-        return next(self.paths(), None) is None
-
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load what was compiled for a signature, or None; delete damaged and stale files."""
         from numba.core.compiler import CompileResult
 
         target_context.refresh()  # so that it knows all the functions that machine code may call
-        for target in targets():
-            for folder in folders():
-                path = folder / set_name(target) / self._file(sig)
-                payload = self._read(path, sig, target)
-                if payload is not None:
-                    return CompileResult._rebuild(target_context, *payload)
+        for folder in folders():
+            payload = self._read(folder / set_name() / self._file(sig), sig)
+            if payload is not None:
+                return CompileResult._rebuild(target_context, *payload)
+        self._tell()
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -82,65 +70,39 @@ class KernelCache:
             return  # it holds addresses, which are others in the next process
         from numba.core.serialize import dumps
 
-        target = data.codegen.magic_tuple()
         content = dumps(data._reduce())
-        content = self._seal(sig, target, content) + content
-        for folder in folders():
-            path = folder / set_name(target) / self._file(sig)
-            with suppress(OSError):
-                _write(path, content)
-                known_files.cache_clear()
-                return
+        keep(f"{set_name()}/{self._file(sig)}", self._seal(sig, content) + content)
 
     def paths(self) -> Iterator[Path]:
         """List the files that serve this machine."""
-        for target in targets():
-            for folder in folders():
-                yield from (folder / set_name(target)).glob(f"{self.name}.{16 * '?'}.nbc")
+        for folder in folders():
+            yield from (folder / set_name()).glob(f"{self.name}.{16 * '?'}.nbc")
 
     def _file(self, sig: Any) -> str:
         """Name a signature's file; what else it depends on is sealed."""
         return f"{self.name}.{hashlib.sha256(repr(sig).encode()).hexdigest()[:16]}.nbc"
 
-    def _read(self, path: Path, sig: Any, target: Target) -> Any:
+    def _read(self, path: Path, sig: Any) -> Any:
         with suppress(OSError):
             data = path.read_bytes()
             content = data[2 * _DIGEST :]
-            if data[: 2 * _DIGEST] == self._seal(sig, target, content):
+            if data[: 2 * _DIGEST] == self._seal(sig, content):
                 with suppress(ImportError, AttributeError):  # of a type that has moved since
                     return pickle.loads(content)
             path.unlink()
         return None
 
-    def _seal(self, sig: Any, target: Target, content: bytes) -> bytes:
+    def _seal(self, sig: Any, content: bytes) -> bytes:
         code = self.code()
         # The name of a named tuple's type says nothing about the order of its fields.
         fields = [getattr(kind, "fields", None) for kind in sig]
-        known = repr((made_by(target), sig, fields)).encode()
+        known = repr((made_by(), sig, fields)).encode()
         return code + hashlib.sha256(code + known + content).digest()
 
     def code(self) -> bytes:
         """Digest the kernel and all that it calls."""
         parts = repr(sorted(self._options.items())), *_dependencies(self._function)
         return hashlib.sha256("\n".join(parts).encode()).digest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _dependencies(function: Any) -> list[str]:

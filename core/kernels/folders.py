@@ -1,39 +1,22 @@
-"""Folders of compiled kernels, and the targets that they are compiled for."""
+"""Folders of compiled kernels, and what they are compiled for."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import sys
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-Target = tuple[str, str, str]
-"""Target of machine code: triple, name of the processor, its features as `+avx,-fma`."""
-
 OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
 
 LONG = "interpreted"
 """Folder of empty files, named like kernels, in a folder of kernels."""
-
-BASELINES = {
-    "x86_64": (
-        "x86-64-v3",
-        "+avx,+avx2,+bmi,+bmi2,+cmov,+crc32,+cx16,+cx8,+f16c,+fma,+fxsr,+lzcnt,+mmx,+movbe,+popcnt,"
-        "+sahf,+sse,+sse2,+sse3,+sse4.1,+sse4.2,+ssse3,+xsave",
-    )
-}
-"""Kind of machine -> a processor, and its features, that machine code for many is compiled for.
-
-Results are the same. On a Zen 4 (medians of processor time, code for itself first) a heuristic
-split takes 0.55 s and 0.52 s, a schedule 0.048 s and 0.047 s, but annealing for latency 3.7 s and
-6.1 s: so no wheel brings such kernels unless it is asked to. Nothing was measured on 64-bit ARM.
-"""
 
 _SETTINGS = (
     "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DEBUG_NRT", "ENABLE_PROFILING",
@@ -77,13 +60,20 @@ def known_files(places: tuple[Path, ...]) -> frozenset[str]:
     return frozenset(file.name.rsplit(".", 2)[0] for file in files)
 
 
-def note_long(function: Callable[..., Any]) -> None:
-    """Note for later runs, if that can be, that a kernel was interpreted for long."""
+def keep(name: str, content: bytes) -> None:
+    """Write a file, as a whole or not at all, in the first folder that takes it, if one does."""
     for folder in folders():
+        path = folder / name
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
         with suppress(OSError):
-            (folder / LONG).mkdir(parents=True, exist_ok=True)
-            (folder / LONG / name_of(function)).touch()
-            return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(content)
+                os.replace(temporary, path)
+                known_files.cache_clear()
+                return
+            finally:
+                temporary.unlink(missing_ok=True)
 
 
 @cache
@@ -105,38 +95,29 @@ def writable() -> Path | None:
 
 
 @cache
-def targets() -> tuple[Target, ...]:
-    """Targets that this machine runs: itself, and a baseline that it reaches."""
-    from numba.core.registry import cpu_target
-
-    own: Target = cpu_target.target_context.codegen().magic_tuple()
-    if platform.machine() in BASELINES:
-        name, features = BASELINES[platform.machine()]
-        if {*features.split(",")} <= {*own[2].split(",")} and own[1:] != (name, features):
-            return own, (own[0], name, features)
-    return (own,)
-
-
-@cache
-def set_name(target: Target) -> str:
-    """Name of the subfolder for all kernels compiled for a target, by these versions and settings.
+def set_name() -> str:
+    """Name of the subfolder for all kernels compiled by these versions and settings.
 
     It begins with what tells people which set it is; the number stands for the rest.
     """
     import numba
 
-    number = hashlib.sha256(repr(made_by(target)).encode()).hexdigest()[:8]
-    return f"{sys.implementation.cache_tag}-numba-{numba.__version__}-{target[1]}-{number}"
+    name, number = made_by()[2][1], hashlib.sha256(repr(made_by()).encode()).hexdigest()[:8]
+    return f"{sys.implementation.cache_tag}-numba-{numba.__version__}-{name}-{number}"
 
 
 @cache
-def made_by(target: Target) -> tuple[Any, ...]:
-    """All but the code of a kernel and its types that decides what it is compiled to."""
+def made_by() -> tuple[Any, ...]:
+    """All but the code of a kernel and its types that decides what it is compiled to.
+
+    Third comes the target: triple, name of the processor, its features as `+avx,-fma`.
+    """
     import llvmlite
     import numba
     import numpy as np
+    from numba.core.registry import cpu_target
 
     versions = numba.__version__, llvmlite.__version__, np.__version__
     python = sys.implementation.cache_tag, getattr(sys, "abiflags", "")
     settings = [(name, repr(getattr(numba.config, name, None))) for name in _SETTINGS]
-    return versions, python, target, settings
+    return versions, python, cpu_target.target_context.codegen().magic_tuple(), settings

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import folders, has_files, known_long, name_of, note_long
+from dnnp.core.kernels.folders import LONG, folders, has_files, keep, known_long, name_of
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +33,7 @@ LONG_ROUNDS = 200_000
 """Rounds in one process after which the next one compiles: about a tenth of a second."""
 
 _waiting: list[Callable[[], None]] = []
-"""To be told when something is compiled, once numba is there."""
+"""To be told once when something is compiled."""
 
 
 class _Allowance:
@@ -87,8 +87,6 @@ class Kernel:
     def dispatcher(self) -> Any:
         """The dispatcher that numba makes of the function."""
         numba = _numba()
-        while _waiting:
-            _listen(_waiting.pop())
         from dnnp.core.kernels.cache import KernelCache
 
         compiler: Any = numba.njit  # whose types do not know all options
@@ -98,7 +96,7 @@ class Kernel:
         # A number that is written down in a call is no kind of its own.
         made.compile = lambda kinds: compile_for(tuple(map(numba.types.unliteral, kinds)))
         if self._kept:
-            made._cache = KernelCache(self.py_func, made.targetoptions)
+            made._cache = KernelCache(self.py_func, made.targetoptions, _tell)
         return made
 
     @cached_property
@@ -121,25 +119,11 @@ class Kernel:
             waiting += new
         return COLD_ROUNDS * sum(len(one.py_func.__code__.co_code) for one in found)
 
-    @property
-    def _numba_type_(self) -> Any:
-        """Asked by numba where another kernel calls this one."""
-        return self.dispatcher._numba_type_
-
-    @property
-    def targetoptions(self) -> Any:
-        """Options by which numba compiles it."""
-        return self.dispatcher.targetoptions
-
-    @property
-    def stats(self) -> Any:
-        """Counts of how often it was loaded, and how often compiled."""
-        return self.dispatcher.stats
-
-    @property
-    def signatures(self) -> Any:
-        """The kinds of arguments that it is compiled for."""
-        return self.dispatcher.signatures
+    def __getattr__(self, name: str) -> Any:
+        """What numba asks of a kernel that another one calls, and what was loaded and compiled."""
+        if name not in ("_numba_type_", "targetoptions", "stats", "signatures"):
+            raise AttributeError(name)
+        return getattr(self.dispatcher, name)
 
     def is_new(self) -> bool:
         """Tell whether it has no file at all, without asking numba, which takes long to load."""
@@ -147,7 +131,7 @@ class Kernel:
 
     def is_cold(self) -> bool:
         """Tell whether it would rather not be called: compiling takes seconds, and is not due."""
-        return not self.is_due() and (self.is_new() or self.dispatcher._cache.is_empty())
+        return not self.is_due() and (self.is_new() or not any(self.dispatcher._cache.paths()))
 
     def is_due(self) -> bool:
         """Tell whether an earlier run interpreted it for long, so that it is compiled now."""
@@ -158,7 +142,7 @@ class Kernel:
         before = _Allowance.gone[self]
         _Allowance.gone.update({self: rounds, None: rounds})
         if self._kept and before <= LONG_ROUNDS < before + rounds:
-            note_long(self.py_func)
+            keep(f"{LONG}/{name_of(self.py_func)}", b"")
 
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
@@ -248,30 +232,12 @@ def _numba() -> Any:
 
 def when_compiling(tell: Callable[[], None]) -> None:
     """Call `tell` once, when from now on some kernel is compiled in this process."""
-    if "numba" in sys.modules:
-        _listen(tell)
-    else:
-        _waiting.append(tell)
+    _waiting.append(tell)
 
 
-def _listen(tell: Callable[[], None]) -> None:
-    from numba.core import event
-
-    class Once(event.Listener):
-        """Hears of the first compilation."""
-
-        def __init__(self) -> None:
-            self._tell: Callable[[], None] | None = tell
-
-        def on_start(self, event: Any) -> None:
-            tell, self._tell = self._tell, None
-            if tell is not None:
-                tell()
-
-        def on_end(self, event: Any) -> None:
-            pass
-
-    event.register("numba:compile", Once())
+def _tell() -> None:
+    while _waiting:
+        _waiting.pop()()
 
 
 def is_cold(function: Callable[..., Any]) -> bool:
