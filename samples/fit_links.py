@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import dnnp
 from dnnp.fits.links import WAYS, measured_links, write_devices
-from dnnp.samples.arguments import seconds
+from dnnp.samples.arguments import seconds, status_of
 
 
 class _Said(dnnp.Caller):
@@ -63,15 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="devices file to write (default: standard output)",
     )
     args = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
         records = measured_links(
             args.devices, by=args.by, gpus=args.gpu, seconds=args.seconds, caller=_Said()
         )
         write_devices(records, args.output)
-    except dnnp.DnnpError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return error.exit_status
-    return 0
+
+    return status_of(parser.prog, work)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ from dnnp.core.methods.method import Method, by_name
 ORDERED = ("ordered",)
 FREE = ("free",)
 ANY = ("ordered", "convex", "free")
+ANNEALING = {
+    "blocks": "dnnp.core.latency.blocks.search:anneal_step",
+    "operators": "dnnp.core.latency.operators.moves:sweep",
+}
 EVOLUTION = ("population", "generations", "elite", "mutants", "bias")
 
 SPLITS = by_name(
@@ -224,10 +228,7 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
-        heavy={
-            "blocks": "dnnp.core.latency.blocks.search:anneal_step",
-            "operators": "dnnp.core.latency.operators.moves:sweep",
-        },
+        heavy=ANNEALING,
         little=0.0005,
         more="Ends early where value and bound meet; with `--time-limit` it goes on until the time "
         "is over. The search over ideals (sets of groups that may be done first) proves the "
@@ -243,10 +244,7 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
-        heavy={
-            "blocks": "dnnp.core.latency.blocks.search:anneal_step",
-            "operators": "dnnp.core.latency.operators.moves:sweep",
-        },
+        heavy=ANNEALING,
         little=0.0005,
     ),
     Method(

@@ -91,12 +91,7 @@ def v_half(placement: Placement, count: int) -> Ints:
 
     Holds (D + 2) // 2 micro-batches of both stages; idle for 3 D of 6 N slots, about.
     """
-    devices = len(_v_chain(placement, "v-half")) // 2
-    gap = 0 if devices % 2 else 3
-    d = np.arange(devices)
-    back = 3 * devices + gap
-    begin = 2 * d, 3 * devices - d - 2, back + 2 * d - 1, back + 3 * devices - d - 2
-    return _v_block(placement, count, "v-half", begin, (devices + 2) // 2)
+    return _v_block(placement, count, "v-half", 2)
 
 
 def v_min(placement: Placement, count: int) -> Ints:
@@ -104,23 +99,25 @@ def v_min(placement: Placement, count: int) -> Ints:
 
     Holds (D + 4) // 3 micro-batches of both stages; idle for 4 D of 6 N slots, about.
     """
-    devices = len(_v_chain(placement, "v-min")) // 2
-    gap = 0 if devices % 3 else 2
-    d = np.arange(devices)
-    back = 2 * devices + gap
-    begin = d, 2 * devices - d - 1, back + d, back + 2 * devices - d - 1
-    return _v_block(placement, count, "v-min", begin, (devices + 4) // 3)
+    return _v_block(placement, count, "v-min", 1)
 
 
-def _v_block(placement: Placement, count: int, name: str, begin: Sequence[Ints], most: int) -> Ints:
+def _v_block(placement: Placement, count: int, name: str, step: int) -> Ints:
     """Repeat a building block every six slots, if every block took one, and squeeze the result.
 
-    `begin` are the first slots of the passes on each device: forward, of the near and of the far
-    stage, and backward, of the far and of the near one. Weights take what slots are left. Then
-    passes move into idle slots of warm-up and cool-down where a device still holds no more than
-    `most` micro-batches of both stages ("squeeze" and "reorder", Qi et al. 2024, section 3).
+    `step`: slots from a pass of the near stage to that on the next device. Weights take what slots
+    are left. Then passes move into idle slots of warm-up and cool-down where a device still holds
+    no more than `most` micro-batches of both stages ("squeeze" and "reorder", Qi et al. 2024,
+    section 3).
     """
     chain = _v_chain(placement, name)
+    devices = len(chain) // 2
+    most = (devices + 6 - 2 * step) // (4 - step)
+    d = np.arange(devices)
+    there = (1 + step) * devices - d - step
+    back = (1 + step) * devices + (1 + step if devices % (4 - step) == 0 else 0)
+    # First slots on each device: forward, of the near and of the far stage, then backward.
+    begin = step * d, there, back + step * d + 1 - step, back + there
     slot = np.zeros((3, count, len(chain)), dtype=np.int64)
     turn = 6 * np.arange(count)
     for near, (f0, f1, b1, b0) in enumerate(zip(*begin, strict=True)):

@@ -130,11 +130,6 @@ def m_topo(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution
     the device holds; where nothing needs memory, times take its place. A colour goes where its
     first task goes. What the device at hand does not run is passed over, and goes wherever it fits
     in the end; where something else is left then, the method is called `m-topo-repaired`.
-
-    Raises
-    ------
-    InfeasibleError, LimitError
-        It is proven, or just so, that the tasks do not fit.
     """
     tasks, room = problem.tasks, room_of(problem)
     load = room.memory
@@ -166,11 +161,6 @@ def m_etf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
 
     Of equal starts the task with the highest static level (longest path of work) goes first. A
     transfer waits for its channel while the schedule is built, as in Baechi's own queues.
-
-    Raises
-    ------
-    InfeasibleError, LimitError
-        It is proven, or just so, that the tasks do not fit.
     """
     net = net_of(problem)
     level = upward_rank(net, moves=False)
@@ -183,11 +173,6 @@ def m_sct(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     A device waits for the favourite child of its last task, if that is ready and starts nowhere
     earlier, and runs only urgent tasks meanwhile. See `favourite_children`; without
     the relaxation the method is called `m-sct-greedy`.
-
-    Raises
-    ------
-    InfeasibleError, LimitError
-        It is proven, or just so, that the tasks do not fit.
     """
     room, net = room_of(problem), net_of(problem)
     child, why = favourite_children(problem, run)

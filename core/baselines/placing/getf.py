@@ -63,11 +63,6 @@ def getf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     Tasks leave their group only if all devices there are full. Where the program is too large, or
     the solver gives no answer in time, its solution is approximated (`fluid_shares`), and the
     method is called `getf-fluid`.
-
-    Raises
-    ------
-    InfeasibleError, LimitError
-        It is proven, or just so, that the tasks do not fit.
     """
     room, net = room_of(problem), net_of(problem)
     group, speed = groups_of(problem)

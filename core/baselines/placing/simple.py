@@ -82,8 +82,6 @@ def greedy_operators(problem: LatencyProblem, asked: Request, run: Run) -> Laten
 
     Raises
     ------
-    InfeasibleError, LimitError
-        It is proven, or just so, that the tasks do not fit.
     UsageError
         An order is asked for, which greedy of blocks alone knows.
     """
@@ -114,11 +112,6 @@ def heft(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     is then followed under the congestion rule. A device that is full is not chosen, and colours
     stay with their first task. Where that leaves no place for a task, large ones are packed
     beforehand, and the method is called `heft-packed`. O(n D (degree + gaps)).
-
-    Raises
-    ------
-    InfeasibleError, LimitError
-        It is proven, or just so, that the tasks do not fit.
     """
     net, room = net_of(problem), room_of(problem)
     order = falling(net, upward_rank(net))

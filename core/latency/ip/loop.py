@@ -456,18 +456,7 @@ def solve_intervals(
     bound: float = 0.0,
     run: Run = PLAIN,
 ) -> ExactResult[S]:
-    """Solve a scheduling model by CP-SAT.
-
-    Parameters
-    ----------
-    formulation
-        The problem.
-    start
-        A solution to start from; one that is invalid is not used.
-    bound
-        What is proven already: no solution has a smaller latency.
-    run
-        Asked about twenty times a second whether to end with what there is.
+    """Solve a scheduling model by CP-SAT; parameters as of `solve_model`.
 
     Raises
     ------

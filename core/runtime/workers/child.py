@@ -20,28 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.processes import die_with_parent
 from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.workers.messages import (
-    Begin,
-    BufferId,
-    Done,
-    Job,
-    Offer,
-    OtherwiseError,
-    Plain,
-    Ready,
-    Ref,
-    array_at,
-    failure_of,
-    layout,
-    nbytes,
-    plain,
-    receive,
-    reserve,
-    send,
-    value_at,
-    view,
-    write_at,
-)
+from dnnp.core.runtime.workers import messages
 from dnnp.core.runtime.workers.recipes import Computing
 
 if TYPE_CHECKING:
@@ -68,9 +47,9 @@ class _Worker:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._messages: SimpleQueue[Any] = SimpleQueue()
-        self._buffers: dict[BufferId, memoryview] = {}
+        self._buffers: dict[messages.BufferId, memoryview] = {}
         self._numbers = itertools.count()
-        self._made: list[tuple[BufferId, int, int]] = []
+        self._made: list[tuple[messages.BufferId, int, int]] = []
         """Buffers that the parent does not know: number, bytes, descriptor."""
 
     def listen(self) -> None:
@@ -85,72 +64,80 @@ class _Worker:
         try:
             computing = self._begin(self._messages.get())
         except Exception as error:  # a stage may be anybody's code
-            send(self._link, failure_of(error))
+            messages.send(self._link, messages.failure_of(error))
             return
-        send(self._link, Ready(computing.threads))
+        messages.send(self._link, messages.Ready(computing.threads))
         while True:
             job = self._messages.get()
             start_ns = time.perf_counter_ns()
             try:
                 outputs = self._do(computing.stage, job)
             except Exception as error:  # as above
-                send(self._link, failure_of(error))
+                messages.send(self._link, messages.failure_of(error))
                 continue
             end_ns = time.perf_counter_ns()
             waited_ns = computing.waited_ns(end_ns)
             made = self._made
             self._made = []
-            answer = Done(outputs, start_ns, end_ns, waited_ns, [entry[:2] for entry in made])
-            send(self._link, answer, [fd for _, _, fd in made])
+            answer = messages.Done(
+                outputs, start_ns, end_ns, waited_ns, [entry[:2] for entry in made]
+            )
+            messages.send(self._link, answer, [fd for _, _, fd in made])
             for _, _, fd in made:
                 os.close(fd)
 
     def _receive(self) -> Any:
         """The next message, with the buffers that come along in view."""
-        message, fds = receive(self._link)
-        offer: Offer = message.offer
+        message, fds = messages.receive(self._link)
+        offer: messages.Offer = message.offer
         for number in offer.gone:
             self._buffers.pop(number, None)
         for (number, size, write), fd in zip(offer.buffers, fds, strict=True):
-            self._buffers[number] = view(fd, size, write=write)
+            self._buffers[number] = messages.view(fd, size, write=write)
             os.close(fd)
         return message
 
-    def _begin(self, begin: Begin) -> Computing:
+    def _begin(self, begin: messages.Begin) -> Computing:
         sys.path[:] = begin.path
         return Computing(begin.recipe, self._values(begin.values), begin.cores)
 
-    def _values(self, refs: Mapping[str, Ref]) -> Values:
-        return {name: value_at(self._buffers[ref.buffer], ref) for name, ref in refs.items()}
+    def _values(self, refs: Mapping[str, messages.Ref]) -> Values:
+        return {
+            name: messages.value_at(self._buffers[ref.buffer], ref) for name, ref in refs.items()
+        }
 
-    def _do(self, stage: Stage, job: Job) -> dict[str, Ref]:
+    def _do(self, stage: Stage, job: messages.Job) -> dict[str, messages.Ref]:
         values = self._values(job.values)
         forms = stage.forms
         if forms is not None:
             refs = self._room(forms, job.room)
-            into = {n: array_at(self._buffers[r.buffer], r) for n, r in refs.items()}
+            into = {n: messages.array_at(self._buffers[r.buffer], r) for n, r in refs.items()}
             try:
                 stage.write(values, into)
                 return refs
-            except OtherwiseError as error:
+            except messages.OtherwiseError as error:
                 found = error.values
         else:
             found = stage(values)
-        outputs = {name: plain(value) for name, value in found.items()}
+        outputs = {name: messages.plain(value) for name, value in found.items()}
         refs = self._room(outputs, job.room)
         for name, ref in refs.items():
-            write_at(self._buffers[ref.buffer], ref, outputs[name].data)
+            messages.write_at(self._buffers[ref.buffer], ref, outputs[name].data)
         return refs
 
     def _room(
-        self, outputs: Mapping[str, Form | Plain], room: Sequence[tuple[BufferId, int]]
-    ) -> dict[str, Ref]:
+        self,
+        outputs: Mapping[str, Form | messages.Plain],
+        room: Sequence[tuple[messages.BufferId, int]],
+    ) -> dict[str, messages.Ref]:
         """Places for outputs: in buffers that the parent offers, or in new ones."""
         sizes = [
-            out.data.nbytes if isinstance(out, Plain) else nbytes(out.dtype, out.shape)
+            out.data.nbytes
+            if isinstance(out, messages.Plain)
+            else messages.nbytes(out.dtype, out.shape)
             for out in outputs.values()
         ]
-        places, needs = layout(sizes)
+        places, needs = messages.layout(sizes)
         free = list(room)
         buffers = []
         for need in needs:
@@ -161,15 +148,15 @@ class _Worker:
                 free.remove(fit)
                 buffers.append(fit[0])
         return {
-            name: Ref(buffers[i], offset, out.dtype, out.shape)
+            name: messages.Ref(buffers[i], offset, out.dtype, out.shape)
             for (name, out), (i, offset) in zip(outputs.items(), places, strict=True)
         }
 
-    def _make(self, size: int) -> BufferId:
+    def _make(self, size: int) -> messages.BufferId:
         size = -(-size // 4096) * 4096
-        fd = reserve(size)
+        fd = messages.reserve(size)
         number = f"{os.getpid()}.{next(self._numbers)}"
-        self._buffers[number] = view(fd, size, write=True)
+        self._buffers[number] = messages.view(fd, size, write=True)
         self._made.append((number, size, fd))
         return number
 

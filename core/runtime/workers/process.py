@@ -29,26 +29,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime import limits
 from dnnp.core.runtime.pipeline.steps import Answer
-from dnnp.core.runtime.workers.messages import (
-    Begin,
-    BufferId,
-    Done,
-    Failed,
-    Job,
-    Offer,
-    Plain,
-    Ref,
-    error_of,
-    layout,
-    nbytes,
-    plain,
-    receive,
-    reserve,
-    send,
-    value_at,
-    view,
-    write_at,
-)
+from dnnp.core.runtime.workers import messages
 from dnnp.core.runtime.workers.pool import (
     LostError,
     RemoteWorker,
@@ -72,7 +53,7 @@ SPARE = 16
 class Reader(Protocol):
     """Somebody else who has buffers in view."""
 
-    def forget(self, buffer: BufferId) -> None:
+    def forget(self, buffer: messages.BufferId) -> None:
         """The buffer is not used any more."""
 
 
@@ -102,7 +83,7 @@ class Budget:
 class Buffer:
     """Shared memory of this process, or taken over from another one."""
 
-    def __init__(self, number: BufferId, fd: int, size: int) -> None:
+    def __init__(self, number: messages.BufferId, fd: int, size: int) -> None:
         self.number, self.fd, self.size = number, fd, size
         self.readers: list[Reader] = []
         """Who was given its descriptor."""
@@ -111,7 +92,7 @@ class Buffer:
     def view(self) -> memoryview:
         """Its bytes, to write and to read."""
         if self._view is None:
-            self._view = view(self.fd, self.size, write=True)
+            self._view = messages.view(self.fd, self.size, write=True)
         return self._view
 
     def close(self) -> None:
@@ -140,17 +121,17 @@ class Shared:
 
     __slots__ = ("lease", "ref")
 
-    def __init__(self, ref: Ref, lease: Lease) -> None:
+    def __init__(self, ref: messages.Ref, lease: Lease) -> None:
         self.ref, self.lease = ref, lease
 
     @property
     def nbytes(self) -> int:
         """Bytes of a tensor; of anything else, of its pickle."""
-        return nbytes(self.ref.dtype or np.dtype(np.uint8), self.ref.shape)
+        return messages.nbytes(self.ref.dtype or np.dtype(np.uint8), self.ref.shape)
 
     def fetch(self) -> Any:
         """The value, in memory of its own."""
-        value = value_at(self.lease.buffer.view(), self.ref)
+        value = messages.value_at(self.lease.buffer.view(), self.ref)
         return value.copy() if isinstance(value, np.ndarray) else value
 
 
@@ -183,7 +164,7 @@ class BufferPool:
                 size = -(-size // 4096) * 4096
                 self._budget.take(size)
                 try:
-                    fit = Buffer(next(_numbers), reserve(size), size)
+                    fit = Buffer(next(_numbers), messages.reserve(size), size)
                 except BaseException:
                     self._budget.give(size)
                     raise
@@ -195,7 +176,7 @@ class BufferPool:
         if self._closed:
             self.close()
 
-    def adopt(self, number: BufferId, fd: int, size: int, writer: Reader) -> Lease:
+    def adopt(self, number: messages.BufferId, fd: int, size: int, writer: Reader) -> Lease:
         """A buffer that the worker has made; raises `LimitError`."""
         try:
             self._budget.take(size)
@@ -206,14 +187,14 @@ class BufferPool:
         buffer.readers.append(writer)
         return Lease(buffer, self)
 
-    def put(self, values: Sequence[Plain]) -> list[Shared]:
+    def put(self, values: Sequence[messages.Plain]) -> list[Shared]:
         """Copy values into buffers."""
-        places, sizes = layout([value.data.nbytes for value in values])
+        places, sizes = messages.layout([value.data.nbytes for value in values])
         leases = [self.lease(size) for size in sizes]
         shared = []
         for value, (i, offset) in zip(values, places, strict=True):
-            ref = Ref(leases[i].buffer.number, offset, value.dtype, value.shape)
-            write_at(leases[i].buffer.view(), ref, value.data)
+            ref = messages.Ref(leases[i].buffer.number, offset, value.dtype, value.shape)
+            messages.write_at(leases[i].buffer.view(), ref, value.data)
             shared.append(Shared(ref, leases[i]))
         return shared
 
@@ -263,16 +244,18 @@ class _Process:
         self.pid = self._process.pid
         limits.join(self.pid)
         self._link = ours
-        self.known: set[BufferId] = set()
+        self.known: set[messages.BufferId] = set()
         """Buffers that it has in view."""
-        self._gone: deque[BufferId] = deque()
+        self._gone: deque[messages.BufferId] = deque()
 
-    def forget(self, buffer: BufferId) -> None:
+    def forget(self, buffer: messages.BufferId) -> None:
         """Tell the process, with the next message, that a buffer is not used any more."""
         self.known.discard(buffer)
         self._gone.append(buffer)
 
-    def offer(self, inputs: Iterable[Buffer], outputs: Iterable[Buffer]) -> tuple[Offer, list[int]]:
+    def offer(
+        self, inputs: Iterable[Buffer], outputs: Iterable[Buffer]
+    ) -> tuple[messages.Offer, list[int]]:
         """News for the process about these buffers, and descriptors."""
         buffers, fds = [], []
         for write, group in ((False, inputs), (True, outputs)):
@@ -283,12 +266,12 @@ class _Process:
                     buffers.append((buffer.number, buffer.size, write))
                     fds.append(buffer.fd)
         gone = [self._gone.popleft() for _ in range(len(self._gone))]
-        return Offer(buffers, gone), fds
+        return messages.Offer(buffers, gone), fds
 
     def send(self, message: Any, fds: Sequence[int]) -> None:
         """Send; what cannot be sent is noticed when there is no answer."""
         with suppress(OSError):
-            send(self._link, message, fds)
+            messages.send(self._link, message, fds)
 
     def receive(self, seconds: float) -> tuple[Any, list[int]] | None:
         """An answer and descriptors; None: not in time.
@@ -304,7 +287,7 @@ class _Process:
         try:
             if not poll.poll(None if wait_s is None else wait_s * 1e3):
                 return None
-            return receive(self._link)
+            return messages.receive(self._link)
         except (EOFError, OSError, pickle.UnpicklingError):
             raise LostError(self._end()) from None
 
@@ -371,7 +354,7 @@ class ProcessWorker(RemoteWorker[_Sent]):
         self._process = _Process(self._starter)
         offer, fds = self._process.offer((v.lease.buffer for v in self._values.values()), ())
         refs = {name: value.ref for name, value in self._values.items()}
-        self._process.send(Begin(offer, self._recipe, refs, self._cores, sys.path), fds)
+        self._process.send(messages.Begin(offer, self._recipe, refs, self._cores, sys.path), fds)
 
     def _made(self, seconds: float) -> bool:
         got = self._received(seconds)
@@ -382,8 +365,8 @@ class ProcessWorker(RemoteWorker[_Sent]):
     def _received(self, seconds: float) -> tuple[Any, list[int]] | None:
         """Wait so long for a message and its descriptors; raises the error that it tells of."""
         got = self._process.receive(seconds)
-        if got is not None and isinstance(got[0], Failed):
-            raise error_of(got[0])
+        if got is not None and isinstance(got[0], messages.Failed):
+            raise messages.error_of(got[0])
         return got
 
     def _job(self, sample: int, values: Mapping[str, Shared]) -> _Sent:
@@ -393,7 +376,9 @@ class ProcessWorker(RemoteWorker[_Sent]):
         room = [lease.buffer for lease in job.room]
         offer, fds = self._process.offer((v.lease.buffer for v in job.values.values()), room)
         refs = {name: value.ref for name, value in job.values.items()}
-        self._process.send(Job(offer, refs, [(buffer.number, buffer.size) for buffer in room]), fds)
+        self._process.send(
+            messages.Job(offer, refs, [(buffer.number, buffer.size) for buffer in room]), fds
+        )
 
     def _answer(self, job: _Sent, seconds: float) -> Answer | None:
         got = self._received(seconds)
@@ -403,7 +388,7 @@ class ProcessWorker(RemoteWorker[_Sent]):
         values = self._taken(job, message, fds)
         return Answer(values, message.start_ns, message.end_ns, message.waited_ns)
 
-    def _taken(self, job: _Sent, done: Done, fds: Sequence[int]) -> dict[str, Shared]:
+    def _taken(self, job: _Sent, done: messages.Done, fds: Sequence[int]) -> dict[str, Shared]:
         """The outputs, in buffers that were lent for them or that the process has made."""
         leases = {lease.buffer.number: lease for lease in job.room}
         for (number, size), fd in zip(done.made, fds, strict=True):
@@ -443,4 +428,4 @@ class ProcessPool(WorkerPool[Shared]):
         self.starter.shutdown()
 
     def _shared(self, value: Any) -> Shared:
-        return self._inputs.put([plain(value)])[0]
+        return self._inputs.put([messages.plain(value)])[0]

@@ -23,27 +23,8 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, distinct, offsets
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.bound import window
+from dnnp.core.schedule.orders import kernel
 from dnnp.core.schedule.orders.board import OrderField, start_matrix
-from dnnp.core.schedule.orders.kernel import (
-    COUNTS,
-    DEPTH,
-    FOUND,
-    GROW,
-    LEVEL,
-    LIMIT,
-    MODE,
-    NODES,
-    NONE,
-    RESTART,
-    SELECT,
-    WORK,
-    OrderLimits,
-    OrderState,
-    is_open,
-    memory_floor,
-    search,
-    undo,
-)
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.schedule.starts import tightened
 
@@ -141,46 +122,46 @@ def search_orders(
     count = state.counts
     proven = field.even or asked.span is not None
     # What is found at the root is never undone: level 0 saves nothing.
-    if not is_open(field.board, limits, state):
-        meter.left -= count[WORK]
+    if not kernel.is_open(field.board, limits, state):
+        meter.left -= count[kernel.WORK]
         return None, proven
-    count[LEVEL] += 1
+    count[kernel.LEVEL] += 1
     given, more = float(meter.left), FIRST_NODES
-    count[LIMIT] = more
+    count[kernel.LIMIT] = more
     while True:
-        status = search(field.board, limits, state, CHUNK)
-        meter.left = given - float(count[WORK])
-        if status == NONE:
+        status = kernel.search(field.board, limits, state, CHUNK)
+        meter.left = given - float(count[kernel.WORK])
+        if status == kernel.NONE:
             return None, proven
-        if status == FOUND:
+        if status == kernel.FOUND:
             start = _checked(field.problem, state.gap, asked)
             if start is not None:
                 return start, True
         if meter.over:
             return None, False
-        if status == GROW:
+        if status == kernel.GROW:
             more_room = grown(state)
             if more_room is None:
                 return None, False
             state = more_room
-        if status == RESTART:
+        if status == kernel.RESTART:
             more = more * MORE_NODES
-            count[LIMIT] = count[NODES] + more
-            undo(state, 0)
-            count[DEPTH], count[MODE] = 0, SELECT
-            count[LEVEL] += 1
+            count[kernel.LIMIT] = count[kernel.NODES] + more
+            kernel.undo(state, 0)
+            count[kernel.DEPTH], count[kernel.MODE] = 0, kernel.SELECT
+            count[kernel.LEVEL] += 1
 
 
-def _new_state(field: OrderField, asked: Demand) -> OrderState:
+def _new_state(field: OrderField, asked: Demand) -> kernel.OrderState:
     """The arrays of a search, with what is known before it."""
     return empty_state(field)._replace(gap=start_matrix(field, asked.period, asked.span))
 
 
-def empty_state(field: OrderField) -> OrderState:
+def empty_state(field: OrderField) -> kernel.OrderState:
     """The arrays of a search, with room for some saved entries."""
     n, pairs = field.problem.b, len(field.board.first)
     room = 8 * (n**2 + pairs)
-    return OrderState(
+    return kernel.OrderState(
         gap=np.zeros((n, n)),
         stamp=np.zeros((n, n), dtype=np.int64),
         trail_at=np.zeros(room, dtype=np.int64),
@@ -192,11 +173,11 @@ def empty_state(field: OrderField) -> OrderState:
         boxed=np.zeros(pairs, dtype=np.int64),
         weight=np.ones(pairs),
         stack=np.zeros((4 * pairs + 16, 5), dtype=np.int64),
-        counts=np.zeros(COUNTS, dtype=np.int64),
+        counts=np.zeros(kernel.COUNTS, dtype=np.int64),
     )
 
 
-def grown(state: OrderState) -> OrderState | None:
+def grown(state: kernel.OrderState) -> kernel.OrderState | None:
     """The same with more room; None: there is no more."""
     size = 2 * len(state.trail_at)
     if size > MOST_TRAIL:
@@ -232,10 +213,10 @@ def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
     if limits is None:
         return None
     state = _new_state(field, asked)
-    if not is_open(field.board, limits, state):
+    if not kernel.is_open(field.board, limits, state):
         return None
     units = range(field.problem.units)
-    least = [memory_floor(field.board, state.box, d) for d in units]
+    least = [kernel.memory_floor(field.board, state.box, d) for d in units]
     return np.array(least, dtype=np.float64), _shortest_span(field.problem, state.gap)
 
 
@@ -259,7 +240,7 @@ MOST_INTERVALS = 8
 """Intervals of a pair; those with the smallest gaps between them are merged beyond."""
 
 
-def limits_of(field: OrderField, period: float, cap: Floats) -> OrderLimits | None:
+def limits_of(field: OrderField, period: float, cap: Floats) -> kernel.OrderLimits | None:
     """Intervals of all pairs at a period; None: some pair finds no place.
 
     `cap` f64[D]: what each unit may hold beyond what is fixed.
@@ -277,7 +258,7 @@ def limits_of(field: OrderField, period: float, cap: Floats) -> OrderLimits | No
     active = field.shared.copy()
     for p in np.flatnonzero(~active).tolist():
         active[p] = any(finite[d] for d in field.units[p])
-    return OrderLimits(period, field.eps(period), *intervals, limit, active)
+    return kernel.OrderLimits(period, field.eps(period), *intervals, limit, active)
 
 
 def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] | None:
