@@ -171,10 +171,11 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     check_runnable(course.plan, graph, "run dnnp-schedule first, it finds turns for them")
     load = load_of(options, stream, model, widest(course.plan.stages), course.program)
     load = replace(load, window=course.window, emulate=options.emulate_links)
+    rules = replace(_rules(options), by_device=course.program is not None)
     with (
         caller.interruptible(),
         caller.progress("loading the stages") as bar,
-        open_pool(options.kind, _rules(options), options.ray_address) as pool,
+        open_pool(options.kind, rules, options.ray_address) as pool,
     ):
         compare = options.compare or options.choose or options.rate == SWEEP
         pipeline = prepare(

@@ -164,6 +164,25 @@ def test_devices_keep_the_order_of_their_blocks(
             assert min(start for start, _ in times) >= last
 
 
+def test_a_process_is_a_device(
+    scheduled: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has all parts of stages there, nine in all."""
+    run, found = Pipeline.run, list[int]()
+
+    def counting(pipeline: Pipeline, *given: Any) -> Any:
+        found.append(len(children()))
+        remotes = [worker.remote for step in pipeline.steps for worker in step.workers]
+        assert (len(remotes), len(set(map(id, remotes)))) == (9, 4)
+        return run(pipeline, *given)
+
+    monkeypatch.setattr(Pipeline, "run", counting)
+    words = ("--workers", "process", "--verify", "--warmup", "1")
+    result = dnnp("run", *words, stdin=scheduled["M"])
+    assert result.status == 0, result.err
+    assert found == [4]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_exported_stages_follow_it_too(
     name: str, scheduled: dict[str, bytes], tmp_path: Path
@@ -242,7 +261,8 @@ def test_a_worker_that_is_killed_is_replaced(
     assert result.status == 0, result.err
     record = result.one("run")
     assert record["verified"]
-    assert len(record["restarts"]) == 1
+    (loss,) = record["restarts"]
+    assert loss["worker"] in {f"slow/{d}" for d in range(4)}
     assert not children()
 
 

@@ -97,6 +97,32 @@ def test_a_device_runs_its_jobs_one_after_the_other(pool: ProcessPool) -> None:
     assert sorted(trace.outputs) == list(range(12))
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_stages_of_a_device_share_a_process(ordered: bool) -> None:
+    """The steps stand in an order in which they cannot run; the next job is there in time."""
+    place, places = "cpu/0", {1: "cpu/0", 0: "cpu/1", 2: "cpu/0"}
+    with open_pool("process", Rules(by_device=True)) as pool:
+        assert pool is not None
+        steps = []
+        for i, device in places.items():
+            name, shared = f"stage {i}", pool.share({})
+            worker = pooled_worker(pool, WorkerSpec(name, device=device), one(i, 0.002), shared)
+            steps.append(Step(name, (f"t{i}",), (f"t{i + 1}",), (worker,)))
+        pool.ready()
+        assert len(children()) == 2
+        row = [Job(p, 0, s) for s in range(12) for p, i in enumerate(places) if places[i] == place]
+        orders = DeviceOrders([row, [Job(1, 0, s) for s in range(12)]]) if ordered else None
+        trace = run_pipeline(
+            steps, samples(), 12, ["t3"], orders=orders, keep=lambda s: True, convert=to_numpy
+        )
+        assert [float(trace.outputs[s]["t3"][0]) for s in range(12)] == [
+            10 * (s % 3) + 3 for s in range(12)
+        ]
+        times = [(trace.start_ns[j.step, j.sample], trace.end_ns[j.step, j.sample]) for j in row]
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
+    assert not children()
+
+
 def test_a_stage_that_raises_names_itself_and_the_sample(pool: ProcessPool) -> None:
     steps = chain(pool, [one(0)], [one(1), Fail("bug", 5, ("t2",))])
     with pytest.raises(InputFileError) as caught:

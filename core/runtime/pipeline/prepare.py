@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -357,7 +358,7 @@ def prepare(
         if pool is None:
             step = make_step(pipeline, name, part, spots)
         else:
-            step = pooled_step(pipeline, pool, name, part, spots, used[i].device)
+            step = pooled_step(pipeline, pool, name, part, spots, used[i].homes)
         pipeline.steps.append(step)
     if pool is not None:
         pool.ready()
@@ -396,7 +397,7 @@ def pooled_step(
     name: str,
     part: StageModel,
     spots: Sequence[Place],
-    device: str,
+    devices: Sequence[str],
 ) -> Step:
     """Have workers made for one stage, a replica at each place; `pool.ready` waits for them."""
     config, weights = pipeline.config, pipeline.weights
@@ -407,7 +408,7 @@ def pooled_step(
     for j, place in enumerate(map(pool.place, spots)):
         recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), config, place)
         gpus = int(bool(place.memory))
-        spec = WorkerSpec(_replica_name(name, j, spots), place, device, config.threads, gpus)
+        spec = WorkerSpec(_replica_name(name, j, spots), place, devices[j], config.threads, gpus)
         workers.append(pooled_worker(pool, spec, recipe, shared))
     pipeline.left.append(Left())
     return Step(name, part.inputs, part.outputs, tuple(workers))
@@ -415,10 +416,11 @@ def pooled_step(
 
 def pooled_worker(pool: WorkerPool[Any], spec: WorkerSpec, recipe: Recipe, shared: Any) -> Worker:
     """Have a worker made; its tensors lie in the host's memory that all stages share, or apart."""
-    remote = pool.add(spec, recipe, shared)
+    remote, part = pool.add(spec, recipe, shared)
     memory = None if pool.kind == "process" and not spec.place.memory else "host"
     cores = spec.place.cores
-    return Worker(spec.name, remote.call, cores, remote.stop, remote=remote, memory=memory)
+    call = partial(remote.call, part=part)
+    return Worker(spec.name, call, cores, remote.stop, remote=remote, part=part, memory=memory)
 
 
 THREAD, PROCESS, RAY = "thread", "process", "ray"

@@ -31,7 +31,9 @@ class Worker:
     threads: tuple[int, ...] = ()
     """Other threads that compute with this one, by the system's numbers."""
     remote: Remote | None = None
-    """Who computes, if it is no thread of this process."""
+    """Who computes, if it is no thread of this process; perhaps for other steps, too."""
+    part: int = 0
+    """Number of the stage there."""
     memory: Memory = None
 
     def run(self, values: Values) -> Values:
@@ -98,13 +100,13 @@ class Remote(Protocol):
     def ahead(self) -> int:
         """Jobs that it may hold, of which it computes one."""
 
-    def submit(self, values: Values, sample: int) -> None:
-        """Send a job; raises `DnnpError`."""
+    def submit(self, values: Values, sample: int, part: int) -> None:
+        """Send a job for one of its stages; raises `DnnpError`."""
 
     def result(self) -> Answer:
         """Wait for the oldest job; raises `DnnpError`, and `ClosedError` when it was stopped."""
 
-    def call(self, values: Values) -> Values:
+    def call(self, values: Values, part: int) -> Values:
         """Compute one sample, while nobody else asks for anything; raises `DnnpError`."""
 
     def stop(self) -> None:

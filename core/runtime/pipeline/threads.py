@@ -25,6 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from graphlib import TopologicalSorter
 from threading import Condition
 from typing import Generic, TypeVar
 
@@ -152,6 +153,9 @@ class _PipelineRun:
                 self.outboxes[edge.tail].append((channel.put, edge.names))
             elif edge.tail != SOURCE:
                 self.outboxes[edge.tail].append((ends.put, edge.names))
+        before = {i: [e.tail for e in edges if e.head == i] for i in range(len(steps))}
+        self.turn = [i for i in TopologicalSorter(before).static_order() if i != SOURCE]
+        """The steps, each after those that it waits for."""
         self.relays: list[Relay[Job]] = []
         self.start_ns, self.end_ns, self.waited_ns = (
             Log(len(steps), self.count, window) for _ in range(3)
@@ -175,9 +179,11 @@ class _PipelineRun:
         """List a callable for each thread; `orders`: jobs of each device, None: samples in turn."""
         lists: list[tuple[Iterable[Job], bool]] = []
         if orders is None:
-            for i, step in enumerate(self.steps):
-                for j, worker in enumerate(step.workers):
-                    lists.append((self._turns(i, j), worker.remote is not None))
+            seats: dict[object, list[tuple[int, int]]] = {}
+            for i in self.turn:
+                for j, worker in enumerate(self.steps[i].workers):
+                    seats.setdefault(worker.remote or (i, j), []).append((i, j))
+            lists = [(self._turns(row), not isinstance(key, tuple)) for key, row in seats.items()]
         else:
             lists = [(jobs, any(self.worker(job).remote for job in jobs)) for jobs in orders]
         tasks: list[Callable[[], object]] = []
@@ -190,11 +196,12 @@ class _PipelineRun:
                 tasks.append(partial(self.follow, jobs))
         return tasks or [self.hand_through]
 
-    def _turns(self, i: int, replica: int) -> Iterator[Job]:
-        """The samples that fall to one replica of a stage."""
-        count, step = self.count, len(self.steps[i].workers)
-        turns = itertools.count(replica, step) if count is None else range(replica, count, step)
-        return (Job(i, replica, s) for s in turns)
+    def _turns(self, seats: Sequence[tuple[int, int]]) -> Iterator[Job]:
+        """Sample by sample, those that fall to replicas of stages in one worker."""
+        for s in itertools.count() if self.count is None else range(self.count):
+            for i, j in seats:
+                if s % len(self.steps[i].workers) == j:
+                    yield Job(i, j, s)
 
     def worker(self, job: Job) -> Worker:
         """The worker that does a job."""
@@ -274,7 +281,7 @@ class _PipelineRun:
             elif worker.remote is None:  # a transfer, between jobs that are computed elsewhere
                 values = worker.run(values)
             else:
-                worker.remote.submit(values, job.sample)
+                worker.remote.submit(values, job.sample, worker.part)
                 return worker.remote.result
         except DnnpError as error:
             values = self._without(job, error)

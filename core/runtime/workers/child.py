@@ -1,6 +1,6 @@
 """A process that computes: `python -P -m dnnp.core.runtime.workers.child FD PARENT`.
 
-Over the socket FD comes the recipe of its stage, then job after job. It ends with its
+Over the socket FD come the recipes of its stages, then job after job. It ends with its
 parent, or with the one that holds the other end of the socket, whatever it does at the moment.
 """
 
@@ -60,18 +60,21 @@ class _Worker:
         os._exit(0)
 
     def serve(self) -> None:
-        """Make the stage, and do one job after the other."""
-        try:
-            computing = self._begin(self._messages.get())
-        except Exception as error:  # a stage may be anybody's code
-            messages.send(self._link, messages.failure_of(error))
-            return
-        messages.send(self._link, messages.Ready(computing.threads))
+        """Make the stages, and do one job after the other."""
+        computing = Computing()
         while True:
             job = self._messages.get()
+            if isinstance(job, messages.Begin):
+                try:
+                    self._begin(computing, job)
+                except Exception as error:  # a stage may be anybody's code
+                    messages.send(self._link, messages.failure_of(error))
+                    return
+                messages.send(self._link, messages.Ready())
+                continue
             start_ns = time.perf_counter_ns()
             try:
-                outputs = self._do(computing.stage, job)
+                outputs = self._do(computing.stages[job.part], job)
             except Exception as error:  # as above
                 messages.send(self._link, messages.failure_of(error))
                 continue
@@ -97,9 +100,9 @@ class _Worker:
             os.close(fd)
         return message
 
-    def _begin(self, begin: messages.Begin) -> Computing:
+    def _begin(self, computing: Computing, begin: messages.Begin) -> None:
         sys.path[:] = begin.path
-        return Computing(begin.recipe, self._values(begin.values), begin.cores)
+        computing.make(begin.recipe, self._values(begin.values), begin.cores)
 
     def _values(self, refs: Mapping[str, messages.Ref]) -> Values:
         return {

@@ -181,7 +181,7 @@ class Offer(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The first message."""
+    """A stage to make; those of a process come before all jobs."""
 
     offer: Offer
     recipe: bytes
@@ -198,16 +198,15 @@ class Job(NamedTuple):
     """One sample to compute."""
 
     offer: Offer
+    part: int
+    """By which of the stages, from 0, as they were made."""
     values: Mapping[str, Ref]
     room: Sequence[tuple[BufferId, int]]
     """Buffers for outputs, and their bytes."""
 
 
 class Ready(NamedTuple):
-    """The stage is made."""
-
-    threads: tuple[int, ...]
-    """The threads that compute with the first one."""
+    """A stage is made."""
 
 
 class Failed(NamedTuple):

@@ -6,6 +6,7 @@ A worker that is lost is replaced, and its jobs are computed again; nothing wait
 from __future__ import annotations
 
 import math
+import pickle
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -66,6 +67,8 @@ class Rules:
     note: Callable[[str], None] = lambda message: None
     """Told of every loss."""
     interrupted: Callable[[], bool] = lambda: False
+    by_device: bool = False
+    """A worker holds all stages of its device, which runs jobs in one order."""
 
 
 class LostError(Exception):
@@ -90,13 +93,29 @@ class WorkerPool(Generic[S]):
         """Workers that were lost and restarted."""
         self._shared_type, self._share = shared_type, share
         self._recent = Recent(share)
+        self._of_device: dict[str, Any] = {}
 
     def place(self, place: Place) -> Place:
         """Translate a place of this machine to where the workers are."""
         return place
 
-    def add(self, spec: WorkerSpec, recipe: Recipe, values: Any) -> RemoteWorker[Any]:
-        """Have a worker made; `values` are what `share` returned, for one worker or several."""
+    def add(
+        self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, S]
+    ) -> tuple[RemoteWorker[Any], int]:
+        """Have a stage made in a worker; returns that, and the number of the stage there.
+
+        `values` are what `share` returned, for one stage or several.
+        """
+        worker = self._of_device.get(spec.device) if self.rules.by_device else None
+        if worker is None:
+            worker = self._of_device[spec.device] = self._worker(spec)
+            self.workers.append(worker)
+        else:
+            worker.name = spec.device
+        return worker, worker.add(recipe, values)
+
+    def _worker(self, spec: WorkerSpec) -> RemoteWorker[Any]:
+        """A worker without any stage."""
         raise NotImplementedError
 
     def share(self, values: Values) -> dict[str, S]:
@@ -167,6 +186,8 @@ class Sent:
     """A job that is under way, with what it needs to be sent again."""
 
     sample: int
+    part: int
+    """Number of the stage in its worker."""
     values: Mapping[str, Any]
     sent_s: float = field(default_factory=time.monotonic, kw_only=True)
 
@@ -175,7 +196,7 @@ J = TypeVar("J", bound=Sent)
 
 
 class RemoteWorker(ABC, Generic[J]):
-    """A stage in a worker of its own, and in another one when that is lost: a `Remote`."""
+    """A worker with stages, and another one when that is lost: a `Remote`."""
 
     ahead = 3
     """Jobs that a worker holds: the next ones are there when one is done."""
@@ -183,6 +204,8 @@ class RemoteWorker(ABC, Generic[J]):
     def __init__(self, name: str, pool: WorkerPool[Any]) -> None:
         self.name = name
         self._pool, self._rules = pool, pool.rules
+        self._parts: list[tuple[bytes, Mapping[str, Any]]] = []
+        """Recipe of each stage, pickled, and the values that it keeps."""
         self._jobs: deque[J] = deque()
         self._lock = Lock()
         """Held while something is sent, or the worker is replaced."""
@@ -201,7 +224,7 @@ class RemoteWorker(ABC, Generic[J]):
         """Wait so long until it is made; returns whether it is, raises what `_answer` does."""
 
     @abstractmethod
-    def _job(self, sample: int, values: Mapping[str, Any]) -> J:
+    def _job(self, sample: int, part: int, values: Mapping[str, Any]) -> J:
         """Make a job to be sent."""
 
     @abstractmethod
@@ -228,19 +251,24 @@ class RemoteWorker(ABC, Generic[J]):
     def _clear(self) -> None:
         """End it, and let go of all that it had."""
 
+    def add(self, recipe: Recipe, values: Mapping[str, Any]) -> int:
+        """Have one more stage made; returns its number."""
+        self._parts.append((pickle.dumps(recipe), values))
+        return len(self._parts) - 1
+
     def ready(self) -> None:
-        """Wait until the stage is made; raises `DnnpError`."""
+        """Wait until all stages are made; raises `DnnpError`."""
         try:
             self._await_made()
         except LostError as loss:
             raise loss.kind(f"{self.name}: making its session: {loss}") from None
 
-    def submit(self, values: Values, sample: int) -> None:
+    def submit(self, values: Values, sample: int, part: int = 0) -> None:
         """Send a job, whose inputs come from other workers or from outside."""
         self._check()
         held = self._pool.held(values)
         with self._lock:
-            job = self._job(sample, held)
+            job = self._job(sample, part, held)
             self._jobs.append(job)
             self._send(job)
 
@@ -264,9 +292,9 @@ class RemoteWorker(ABC, Generic[J]):
             self._jobs.popleft()
             return answer
 
-    def call(self, values: Values) -> Values:
+    def call(self, values: Values, part: int = 0) -> Values:
         """Compute one sample while nobody else asks for anything."""
-        self.submit(values, 0)
+        self.submit(values, 0, part)
         return self.result().values
 
     def stop(self) -> None:
@@ -279,6 +307,7 @@ class RemoteWorker(ABC, Generic[J]):
         self._stopped = True
         self._clear()
         self._jobs.clear()
+        self._parts.clear()
 
     def _check(self) -> None:
         """Raise the reason if there is no worker any more."""
@@ -289,7 +318,7 @@ class RemoteWorker(ABC, Generic[J]):
         return LostError(f"not done after {self._rules.seconds:g} s (--stage-timeout)", LimitError)
 
     def _await_made(self) -> None:
-        due_s = time.monotonic() + self._rules.seconds
+        due_s = time.monotonic() + self._rules.seconds * len(self._parts)
         while not self._made(min(POLL_S, max(due_s - time.monotonic(), 0.0))):
             if time.monotonic() > due_s:
                 raise self._late()

@@ -326,41 +326,42 @@ class _Sent(Sent):
 
 
 class ProcessWorker(RemoteWorker[_Sent]):
-    """A stage in a process."""
+    """Stages in a process."""
 
-    def __init__(
-        self, spec: WorkerSpec, recipe: Recipe, values: dict[str, Shared], pool: ProcessPool
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, pool: ProcessPool) -> None:
         super().__init__(spec.name, pool)
         self._cores, self._starter = spec.place.cores, pool.starter
-        self.threads: tuple[int, ...] = ()
-        self._recipe, self._values = pickle.dumps(recipe), values
         self._buffers = BufferPool(pool.budget)
-        self._sizes: list[int] = []
-        """Bytes of the buffers that the last outputs took."""
+        self._sizes: dict[int, list[int]] = {}
+        """Bytes of the buffers that the last outputs of each stage took."""
         self._start()
 
-    @property
-    def process(self) -> int:
-        """The system's number of the process that it has now."""
-        return self._process.pid
+    def add(self, recipe: Recipe, values: Mapping[str, Any]) -> int:
+        number = super().add(recipe, values)
+        self._begin(number)
+        return number
 
     def close(self) -> None:
         super().close()
-        self._values.clear()
         self._buffers.close()
 
     def _start(self) -> None:
         self._process = _Process(self._starter)
-        offer, fds = self._process.offer((v.lease.buffer for v in self._values.values()), ())
-        refs = {name: value.ref for name, value in self._values.items()}
-        self._process.send(messages.Begin(offer, self._recipe, refs, self._cores, sys.path), fds)
+        self._awaited = 0
+        """Stages that are not made yet."""
+        for number in range(len(self._parts)):
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        recipe, values = self._parts[number]
+        offer, fds = self._process.offer((v.lease.buffer for v in values.values()), ())
+        refs = {name: value.ref for name, value in values.items()}
+        self._process.send(messages.Begin(offer, recipe, refs, self._cores, sys.path), fds)
+        self._awaited += 1
 
     def _made(self, seconds: float) -> bool:
-        got = self._received(seconds)
-        if got is not None:
-            self.threads = got[0].threads
-        return got is not None
+        self._awaited -= self._received(seconds) is not None
+        return not self._awaited
 
     def _received(self, seconds: float) -> tuple[Any, list[int]] | None:
         """Wait so long for a message and its descriptors; raises the error that it tells of."""
@@ -369,16 +370,16 @@ class ProcessWorker(RemoteWorker[_Sent]):
             raise messages.error_of(got[0])
         return got
 
-    def _job(self, sample: int, values: Mapping[str, Shared]) -> _Sent:
-        return _Sent(sample, values, [self._buffers.lease(size) for size in self._sizes])
+    def _job(self, sample: int, part: int, values: Mapping[str, Shared]) -> _Sent:
+        room = [self._buffers.lease(size) for size in self._sizes.get(part, ())]
+        return _Sent(sample, part, values, room)
 
     def _send(self, job: _Sent) -> None:
         room = [lease.buffer for lease in job.room]
         offer, fds = self._process.offer((v.lease.buffer for v in job.values.values()), room)
         refs = {name: value.ref for name, value in job.values.items()}
-        self._process.send(
-            messages.Job(offer, refs, [(buffer.number, buffer.size) for buffer in room]), fds
-        )
+        lent = [(buffer.number, buffer.size) for buffer in room]
+        self._process.send(messages.Job(offer, job.part, refs, lent), fds)
 
     def _answer(self, job: _Sent, seconds: float) -> Answer | None:
         got = self._received(seconds)
@@ -395,7 +396,7 @@ class ProcessWorker(RemoteWorker[_Sent]):
             self._process.known.add(number)
             leases[number] = self._buffers.adopt(number, fd, size, self._process)
         used = {ref.buffer: leases[ref.buffer] for ref in done.values.values()}
-        self._sizes = [lease.buffer.size for lease in used.values()]
+        self._sizes[job.part] = [lease.buffer.size for lease in used.values()]
         return {name: Shared(ref, leases[ref.buffer]) for name, ref in done.values.items()}
 
     def _kill(self) -> None:
@@ -417,10 +418,8 @@ class ProcessPool(WorkerPool[Shared]):
         """The thread that starts processes."""
         self._inputs = BufferPool(self.budget)
 
-    def add(self, spec: WorkerSpec, recipe: Recipe, values: dict[str, Shared]) -> ProcessWorker:
-        worker = ProcessWorker(spec, recipe, dict(values), self)
-        self.workers.append(worker)
-        return worker
+    def _worker(self, spec: WorkerSpec) -> ProcessWorker:
+        return ProcessWorker(spec, self)
 
     def close(self) -> None:
         super().close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import pickle
 import secrets
 import signal
 import sys
@@ -62,7 +61,7 @@ def machine() -> str:
 
 
 class Computer:
-    """A stage; what it returns first of each call is `Failed`, or figures.
+    """Stages; what it returns first of each call is `Failed`, or figures.
 
     Ray calls it from several threads, so that values come and go while one thread computes, which
     takes the jobs by their numbers.
@@ -70,28 +69,31 @@ class Computer:
 
     def __init__(
         self,
-        recipe: bytes,
         path: Sequence[str],
         spec: WorkerSpec,
-        names: Sequence[str],
+        parts: Sequence[tuple[bytes, Sequence[str]]],
         *values: Any,
     ) -> None:
-        """`path` is where the one who starts it finds modules; values go by `names`."""
+        """`path` is where the one who starts it finds modules; `parts` are recipes of stages and
+        the names of their values, which follow."""
         sys.path += [folder for folder in path if folder not in sys.path]
-        self._given = recipe, dict(zip(names, values, strict=True)), spec.place.cores
+        self._cores, rest = spec.place.cores, iter(values)
+        self._parts = [(recipe, {n: next(rest) for n in names}) for recipe, names in parts]
         self._next = 0
         self._changed = Condition()
         self._thread = ThreadPoolExecutor(1)
 
     def make(self) -> Failed | Home:
-        """Make the stage."""
+        """Make the stages."""
         return self._thread.submit(self._make).result()
 
     def _make(self) -> Failed | Home:
         import ray
 
         try:
-            self._computing = Computing(*self._given)
+            self._computing = Computing()
+            for recipe, values in self._parts:
+                self._computing.make(recipe, values, self._cores)
         except Exception as error:  # a stage may be anybody's code
             return failure_of(error)
         return Home(ray.util.get_node_ip_address(), machine())
@@ -101,21 +103,22 @@ class Computer:
         return time.perf_counter_ns()
 
     def compute(
-        self, number: int, names: Sequence[str], outputs: Sequence[str], *values: Any
+        self, number: int, part: int, names: Sequence[str], outputs: Sequence[str], *values: Any
     ) -> Any:
-        """(start, end, waited) in nanoseconds, then the outputs; of one sample."""
+        """(start, end, waited) in nanoseconds, then the outputs; of one sample in a stage."""
         with self._changed:
             self._changed.wait_for(lambda: self._next == number)
-            future = self._thread.submit(self._compute, dict(zip(names, values, strict=True)))
+            given = dict(zip(names, values, strict=True))
+            future = self._thread.submit(self._compute, part, given)
             self._next += 1
             self._changed.notify_all()
         figures, found = future.result()
         return (figures, *(to_numpy(found.get(name)) for name in outputs))
 
-    def _compute(self, values: Values) -> tuple[Failed | tuple[int, int, int], Values]:
+    def _compute(self, part: int, values: Values) -> tuple[Failed | tuple[int, int, int], Values]:
         start_ns = time.perf_counter_ns()
         try:
-            found = self._computing.stage(values)
+            found = self._computing.stages[part](values)
         except Exception as error:  # as above
             return failure_of(error), {}
         end_ns = time.perf_counter_ns()
@@ -147,24 +150,26 @@ class _Sent(Sent):
 
 
 class RayWorker(RemoteWorker[_Sent]):
-    """A stage in an actor."""
+    """Stages in an actor."""
 
-    def __init__(
-        self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, Stored], pool: RayPool
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, pool: RayPool) -> None:
         super().__init__(spec.name, pool)
         self.spec = spec
-        self._outputs = tuple(recipe.outputs)
-        self._recipe, self._values = pickle.dumps(recipe), values
+        self._outputs: list[tuple[str, ...]] = []
+        """Of each stage."""
         self._ray = pool.ray
         self._seat = Seat("", False, {})
         self._actor: Any = None
         self._number = 0
         """Jobs that the actor was sent."""
         self._home: Any = None
-        """What Ray has promised to say when the stage is made."""
+        """What Ray has promised to say when the stages are made."""
         self._ahead_ns = 0
         """How far the clock of the actor is ahead of the one here."""
+
+    def add(self, recipe: Recipe, values: Mapping[str, Any]) -> int:
+        self._outputs.append(tuple(recipe.outputs))
+        return super().add(recipe, values)
 
     def begin(self, seat: Seat) -> None:
         """Have the actor made there; `ready` waits for it."""
@@ -174,13 +179,14 @@ class RayWorker(RemoteWorker[_Sent]):
     def _start(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._number, seat, values = 0, self._seat, self._values
+        self._number, seat = 0, self._seat
         where = NodeAffinitySchedulingStrategy(seat.node, soft=not seat.bound)
         how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": self.ahead + 1}
         kind = self._ray.remote(Computer)
         kind = kind.options(**how, **seat.options, scheduling_strategy=where)
-        refs = [value.ref for value in values.values()]
-        self._actor = kind.remote(self._recipe, sys.path, self.spec, list(values), *refs)
+        refs = [value.ref for _, values in self._parts for value in values.values()]
+        parts = [(recipe, list(values)) for recipe, values in self._parts]
+        self._actor = kind.remote(sys.path, self.spec, parts, *refs)
         self._home = self._actor.make.remote()
 
     def _made(self, seconds: float) -> bool:
@@ -201,15 +207,16 @@ class RayWorker(RemoteWorker[_Sent]):
         after_ns = time.perf_counter_ns()
         return after_ns - before_ns, there_ns - (before_ns + after_ns) // 2
 
-    def _job(self, sample: int, values: Mapping[str, Stored]) -> _Sent:
-        return _Sent(sample, values)
+    def _job(self, sample: int, part: int, values: Mapping[str, Stored]) -> _Sent:
+        return _Sent(sample, part, values)
 
     def _send(self, job: _Sent) -> None:
         refs = [value.ref for value in job.values.values()]
-        call = self._actor.compute.options(num_returns=1 + len(self._outputs))
-        found = call.remote(self._number, list(job.values), self._outputs, *refs)
+        outputs = self._outputs[job.part]
+        call = self._actor.compute.options(num_returns=1 + len(outputs))
+        found = call.remote(self._number, job.part, list(job.values), outputs, *refs)
         self._number += 1
-        job.refs = list(found) if self._outputs else [found]
+        job.refs = list(found) if outputs else [found]
 
     def _answer(self, job: _Sent, seconds: float) -> Answer | None:
         figures = self._get(job.refs[0], seconds)
@@ -219,7 +226,7 @@ class RayWorker(RemoteWorker[_Sent]):
             raise error_of(figures)
         start_ns, end_ns, waited_ns = figures
         stored = (Stored(self._ray, ref) for ref in job.refs[1:])
-        values = dict(zip(self._outputs, stored, strict=True))
+        values = dict(zip(self._outputs[job.part], stored, strict=True))
         return Answer(values, start_ns - self._ahead_ns, end_ns - self._ahead_ns, waited_ns)
 
     def _get(self, ref: Any, seconds: float) -> Any:
@@ -259,10 +266,8 @@ class RayPool(WorkerPool[Stored]):
         """Cores are known where the cluster is this machine; Ray shows an actor its own GPU."""
         return Place(0, place.cores if self._local else (), place.provider)
 
-    def add(self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, Stored]) -> RayWorker:
-        worker = RayWorker(spec, recipe, values, self)
-        self.workers.append(worker)
-        return worker
+    def _worker(self, spec: WorkerSpec) -> RayWorker:
+        return RayWorker(spec, self)
 
     def ready(self) -> None:
         found = seats(self.ray, [worker.spec for worker in self.workers], self._note)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.processes import keep_on
+from dnnp.core.model.processes import available_cores, keep_on
 from dnnp.core.runtime.model.providers import ort_errors
 from dnnp.core.runtime.model.session import CpuStage, Place, SessionConfig, make_stage, open_session
 from dnnp.core.runtime.values import Values, to_numpy
@@ -136,17 +136,24 @@ def _form(kind: str, shape: Sequence[Any]) -> Form | None:
 
 
 class Computing:
-    """A stage in the thread that makes it, which is bound to the first of its cores."""
+    """Stages in the thread that makes them, which is bound to the first of its cores."""
 
-    def __init__(self, recipe: bytes, values: Values, cores: Sequence[int]) -> None:
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self._free = available_cores()
+        self._threads: tuple[int, ...] = ()
+        """Numbers of the threads that compute with the first one."""
+
+    def make(self, recipe: bytes, values: Values, cores: Sequence[int]) -> None:
         """`recipe` is pickled; raises `DnnpError`, and whatever a stage of others raises."""
         made = pickle.loads(recipe)
-        self.stage: Stage
-        self.stage, self.threads = with_threads(lambda: made.make(values))
-        """Numbers of the threads that compute with the first one: `threads`."""
+        keep_on(self._free)  # threads that a session starts would be bound, too
+        stage, threads = with_threads(lambda: made.make(values))
+        self.stages.append(stage)
+        self._threads += threads
         keep_on(cores[:1])
         self._waits = WaitClock()
 
     def waited_ns(self, now_ns: int) -> int:
         """Nanoseconds that the thread waited for its core since this was last more than 0."""
-        return self._waits.at_times_ns(now_ns, self.threads)
+        return self._waits.at_times_ns(now_ns, self._threads)
