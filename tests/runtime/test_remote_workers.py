@@ -42,8 +42,8 @@ class Flaky(RemoteWorker[Sent]):
             raise LostError("it was not made")
         return True
 
-    def _job(self, sample: int, values: Mapping[str, Any]) -> Sent:
-        return Sent(sample, values)
+    def _job(self, sample: int, part: int, values: Mapping[str, Any]) -> Sent:
+        return Sent(sample, part, values)
 
     def _send(self, job: Sent) -> None:
         self.inbox.append(job)
