@@ -7,23 +7,21 @@ once, so that later commands compile nothing: for containers, CI, wheels, and at
 from __future__ import annotations
 
 import argparse
-import hashlib
-import multiprocessing
 import os
 import pkgutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp import warm_cases
 from dnnp.core.kernels.folders import folders, set_name, writable
+from dnnp.core.kernels.kernel import compile_always
+from dnnp.core.model.deadline import wait_always
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError
 from dnnp.core.model.processes import available_cores, die_with_parent
 from dnnp.core.model.text import counted
@@ -47,45 +45,17 @@ def caches() -> Iterator[KernelCache]:
                 yield cache
 
 
-def _digest(names: Sequence[str]) -> str:
-    """Digest of all kernels, and of the cases that are done."""
-    digest = hashlib.sha256(repr(names).encode() + Path(warm_cases.__file__).read_bytes())
-    for cache in sorted(caches(), key=lambda cache: cache.name):
-        digest.update(cache.name.encode() + cache.code())
-    return digest.hexdigest()
-
-
-def _begin(parent: int) -> None:
-    """Have a worker compile whatever it calls, print nothing, and end with its parent."""
-    from dnnp.core.kernels.kernel import compile_always
-    from dnnp.core.model.deadline import wait_always
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
+def work(parent: int) -> None:
+    """Do cases whose numbers come as bytes on standard input; say what is lacking on the output."""
     die_with_parent()
     if os.getppid() != parent:
-        os._exit(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return
     compile_always()
     wait_always()
-
-
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Let signals wait while workers start: one that never hears what to do prints a traceback.
-
-    By handlers, as another thread may get what this one blocks.
-    """
-    caught: list[int] = []
-    both = (signal.SIGINT, signal.SIGTERM)
-    numbers = [n for n in both if signal.getsignal(n) is not signal.SIG_IGN]
-    before = [signal.signal(number, lambda got, _: caught.append(got)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-    if caught:
-        raise KeyboardInterrupt
+    said = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # solvers print
+    while number := os.read(0, 1):
+        os.write(said, warm_cases.do([*warm_cases.CASES][number[0]]).encode() + b"\n")
 
 
 def do_cases(names: Sequence[str], jobs: int) -> list[str]:
@@ -93,38 +63,30 @@ def do_cases(names: Sequence[str], jobs: int) -> list[str]:
 
     Raises
     ------
-    DnnpError
-        A case failed.
     InputFileError
-        A process ended.
+        A process ended, or was not started.
     """
-    spawn = multiprocessing.get_context("spawn")
+    source, sink = os.pipe()  # whoever is free reads the next one
+    os.write(sink, bytes(map([*warm_cases.CASES].index, names)))
+    os.close(sink)
+    command = [sys.executable, "-P", "-c", f"from dnnp.warm import work; work({os.getpid()})"]
+    workers: list[subprocess.Popen[str]] = []
+    failed = "a process that compiled was ended, or none was started: for want of memory?"
     try:
-        with ProcessPoolExecutor(jobs, spawn, _begin, (os.getpid(),)) as pool:
-            try:
-                with _signals_wait():
-                    waiting = [pool.submit(warm_cases.do, name) for name in names]
-                done = as_completed(waiting)
-                return sorted({lacks for one in done if (lacks := one.result())})
-            except BaseException:
-                for process in multiprocessing.active_children():
-                    process.kill()
-                raise
-    except (BrokenProcessPool, OSError):
-        reason = "a process that compiled was ended, or none was started: for want of memory?"
-        raise InputFileError(reason) from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROG, description="Compile all kernels now.")
-    parser.add_argument(
-        "-j", "--jobs", type=int, metavar="N", help="processes at a time (default: one a core)"
-    )
-    parser.add_argument(
-        "--defaults", action="store_true", help="compile only what the default methods need"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
-    return parser
+        for _ in range(jobs):
+            # A Ctrl-C at the terminal is for the parent alone.
+            workers.append(subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE,
+                                            text=True, start_new_session=True))  # fmt: skip
+        said = [worker.communicate()[0] for worker in workers]
+    except OSError:
+        raise InputFileError(failed) from None
+    finally:
+        os.close(source)
+        for worker in workers:
+            worker.kill()
+    if any(worker.returncode for worker in workers):
+        raise InputFileError(failed)
+    return sorted({line for text in said for line in text.splitlines() if line})
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -136,29 +98,29 @@ def _run(args: argparse.Namespace) -> None:
         raise InputFileError(f"nothing can be kept in {names}: set NUMBA_CACHE_DIR")
     started, missing = monotonic(), list[str]()
     cases = [case for case in warm_cases.CASES if not args.defaults or case in warm_cases.DEFAULTS]
-    digest = _digest(cases)
-    # What was done before, where all files are still there, is not done again.
-    done = folder / set_name() / f"{digest[:16]}.done"
-    files = sorted(str(path) for cache in caches() for path in cache.paths())
-    if not done.is_file() or done.read_text().split("\n") != files:
+    if args.defaults or not all(cache.is_compiled() for cache in caches()):
         missing = do_cases(cases, args.jobs)
-        found = {cache.name: [str(path) for path in cache.paths()] for cache in caches()}
-        files = sorted(path for paths in found.values() for path in paths)
-        if not files or not (args.defaults or all(found.values())):
-            raise InputFileError(f"{folder}: not all kernels could be written")
-        done.write_text("\n".join(files))
+    files = [[*cache.paths()] for cache in caches()]
+    if not any(files) or not (args.defaults or all(files)):
+        raise InputFileError(f"{folder}: not all kernels could be written")
     if not args.quiet:
         for reason in missing:
             print(f"{PROG}: left out: {reason}", file=sys.stderr)
-        size = sum(os.stat(file).st_size for file in files) / 1e6
-        places = ", ".join(sorted({os.path.dirname(file) for file in files}))
-        print(f"{counted(len(files), 'kernel')}, {size:.0f} MB: {places}")
+        sizes = [path.stat().st_size for paths in files for path in paths]
+        print(f"{counted(len(sizes), 'kernel')}, {sum(sizes) / 1e6:.0f} MB: {folder / set_name()}")
         print(f"done in {monotonic() - started:.0f} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = _parser()
+    parser = argparse.ArgumentParser(prog=PROG, description="Compile all kernels now.")
+    parser.add_argument(
+        "-j", "--jobs", type=int, metavar="N", help="processes at a time (default: one a core)"
+    )
+    parser.add_argument(
+        "--defaults", action="store_true", help="compile only what the default methods need"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     args = parser.parse_args(arguments)
     if args.jobs is None:
         args.jobs = len(available_cores())

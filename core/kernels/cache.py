@@ -46,11 +46,8 @@ class KernelCache:
         self._function, self._options, self._tell = function, options, tell
         self.name = name_of(function)
         """First part of the names of its files."""
-
-    @property
-    def cache_path(self) -> str:
-        """Name the folder that is looked into first, for numba's statistics."""
-        return str(folders()[0])
+        self.cache_path = str(folders()[0])
+        """For numba's statistics."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load what was compiled for a signature, or None; delete damaged and stale files."""
@@ -77,6 +74,10 @@ class KernelCache:
         """List the files that serve this machine."""
         for folder in folders():
             yield from (folder / set_name()).glob(f"{self.name}.{16 * '?'}.nbc")
+
+    def is_compiled(self) -> bool:
+        """Tell whether some of them are of its code as it is now."""
+        return any(path.read_bytes()[:_DIGEST] == self.code() for path in self.paths())
 
     def _file(self, sig: Any) -> str:
         """Name a signature's file; what else it depends on is sealed."""

@@ -48,19 +48,14 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{module}.{function.__qualname__}".replace("<", "").replace(">", "")
 
 
-def has_files(function: Callable[..., Any]) -> bool:
-    """Tell whether a kernel has files, for whatever machine and versions, without asking numba."""
-    return name_of(function) in known_files(tuple(folders()))
-
-
 @cache
 def known_files(places: tuple[Path, ...]) -> frozenset[str]:
-    """Names of the kernels that have files, until the cache writes another."""
+    """Names of the kernels that have files, for whatever machine, until another is written."""
     files = (file for folder in places for file in folder.glob("*/*.nbc"))
     return frozenset(file.name.rsplit(".", 2)[0] for file in files)
 
 
-def keep(name: str, content: bytes) -> None:
+def keep(name: str, content: bytes) -> Path | None:
     """Write a file, as a whole or not at all, in the first folder that takes it, if one does."""
     for folder in folders():
         path = folder / name
@@ -71,9 +66,10 @@ def keep(name: str, content: bytes) -> None:
                 temporary.write_bytes(content)
                 os.replace(temporary, path)
                 known_files.cache_clear()
-                return
+                return folder
             finally:
                 temporary.unlink(missing_ok=True)
+    return None
 
 
 @cache
@@ -84,14 +80,7 @@ def known_long(places: tuple[Path, ...]) -> frozenset[str]:
 
 def writable() -> Path | None:
     """The folder that kernels are written to; None: there is none."""
-    from tempfile import TemporaryFile
-
-    for folder in folders():
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=folder):
-                return folder
-    return None
+    return keep("CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55")
 
 
 @cache

@@ -41,6 +41,10 @@ class OverrunError(Exception):
     """A call went more rounds than it was allowed."""
 
 
+_COUNT = f"{_ROUNDS}[0] -= 1\nif {_ROUNDS}[0] < 0:\n    raise {OverrunError.__name__}"
+"""What loops count their rounds by, at their heads."""
+
+
 class Twin:
     """A kernel as plain Python, with those that it calls."""
 
@@ -184,20 +188,10 @@ def _counting(function: FunctionType, called: Container[str]) -> CodeType | None
     found.args.args.insert(0, ast.arg(_ROUNDS))
     for node in [*ast.walk(found)]:
         if isinstance(node, ast.For | ast.While):
-            node.body[:0] = _count(node)
+            node.body[:0] = ast.parse(_COUNT).body
         elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in called:
             node.args.insert(0, ast.Name(_ROUNDS, ast.Load()))
     ast.fix_missing_locations(found)
     whole = compile(tree, function.__code__.co_filename, "exec", dont_inherit=True)
     inner = [c for c in whole.co_consts if isinstance(c, CodeType) and c.co_name == found.name]
     return inner[0]
-
-
-def _count(loop: ast.For | ast.While) -> list[ast.stmt]:
-    """Statements at the head of a loop that count its rounds."""
-    text = f"{_ROUNDS}[0] -= 1\nif {_ROUNDS}[0] < 0:\n    raise {OverrunError.__name__}"
-    body = ast.parse(text).body
-    for statement in body:
-        for node in ast.walk(statement):
-            ast.copy_location(node, loop)
-    return body

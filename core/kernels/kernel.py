@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import LONG, folders, has_files, keep, known_long, name_of
+from dnnp.core.kernels.folders import LONG, folders, keep, known_files, known_long, name_of
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,9 +70,7 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func = function
         self._kept = kept
-        self._options = options
-        self.is_inlined = options.get("inline") == "always"
-        self.counts_references = options.get("_nrt", True)
+        self.options = options
         self._loaded: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -91,7 +89,7 @@ class Kernel:
 
         compiler: Any = numba.njit  # whose types do not know all options
         # Nobody calls a kernel by its address.
-        made = compiler(nogil=True, no_cfunc_wrapper=True, **self._options)(self.py_func)
+        made = compiler(nogil=True, no_cfunc_wrapper=True, **self.options)(self.py_func)
         compile_for = made.compile
         # A number that is written down in a call is no kind of its own.
         made.compile = lambda kinds: compile_for(tuple(map(numba.types.unliteral, kinds)))
@@ -127,7 +125,7 @@ class Kernel:
 
     def is_new(self) -> bool:
         """Tell whether it has no file at all, without asking numba, which takes long to load."""
-        return not (self._kept and has_files(self.py_func))
+        return not (self._kept and name_of(self.py_func) in known_files(tuple(folders())))
 
     def is_cold(self) -> bool:
         """Tell whether it would rather not be called: compiling takes seconds, and is not due."""

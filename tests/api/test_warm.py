@@ -41,9 +41,9 @@ def test_afterwards_no_kernel_is_left_to_compile() -> None:
 
 
 def _is_worker(number: str) -> bool:
-    """Tell whether a process is a worker, not one that watches over what processes share."""
+    """Tell whether a process is a worker, and no copy of the parent any more."""
     with suppress(OSError):
-        return b"spawn_main" in Path(f"/proc/{number}/cmdline").read_bytes()
+        return b"dnnp.warm import work" in Path(f"/proc/{number}/cmdline").read_bytes()
     return False
 
 
