@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dnnp.core.kernels.cache import KernelCache
 
 PROG = "python -m dnnp.warm"
-INTERRUPTED = 130
 
 
 def caches() -> Iterator[KernelCache]:
@@ -73,8 +72,7 @@ def do_cases(names: Sequence[str], jobs: int) -> list[str]:
     workers: list[subprocess.Popen[str]] = []
     failed = "a process that compiled was ended, or none was started: for want of memory?"
     try:
-        for _ in range(jobs):
-            # A Ctrl-C at the terminal is for the parent alone.
+        for _ in range(jobs):  # a Ctrl-C at the terminal is for the parent alone
             workers.append(subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE,
                                             text=True, start_new_session=True))  # fmt: skip
         said = [worker.communicate()[0] for worker in workers]
@@ -94,10 +92,10 @@ def _run(args: argparse.Namespace) -> None:
         raise UnavailableError("NUMBA_DISABLE_JIT is set: nothing is compiled")
     folder = writable()
     if folder is None:
-        names = " or ".join(map(str, folders()))
-        raise InputFileError(f"nothing can be kept in {names}: set NUMBA_CACHE_DIR")
+        places = " or ".join(map(str, folders()))
+        raise InputFileError(f"nothing can be kept in {places}: set NUMBA_CACHE_DIR")
     started, missing = monotonic(), list[str]()
-    cases = [case for case in warm_cases.CASES if not args.defaults or case in warm_cases.DEFAULTS]
+    cases = [*(warm_cases.DEFAULTS if args.defaults else warm_cases.CASES)]
     if args.defaults or not all(cache.is_compiled() for cache in caches()):
         missing = do_cases(cases, args.jobs)
     files = [[*cache.paths()] for cache in caches()]
@@ -114,16 +112,13 @@ def _run(args: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(prog=PROG, description="Compile all kernels now.")
-    parser.add_argument(
-        "-j", "--jobs", type=int, metavar="N", help="processes at a time (default: one a core)"
-    )
+    parser.add_argument("-j", "--jobs", type=int, metavar="N", default=len(available_cores()),
+                        help="processes at a time (default: one a core)")  # fmt: skip
     parser.add_argument(
         "--defaults", action="store_true", help="compile only what the default methods need"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     args = parser.parse_args(arguments)
-    if args.jobs is None:
-        args.jobs = len(available_cores())
     if args.jobs < 1:
         parser.error("--jobs: must be at least 1")
     trouble, status = "", 0
@@ -132,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DnnpError as error:
         trouble, status = str(error), error.exit_status
     except KeyboardInterrupt:
-        trouble, status = "interrupted; what is compiled is kept", INTERRUPTED
+        trouble, status = "interrupted; what is compiled is kept", 130
     except OSError as error:
         trouble = f"{error.filename or '<stdout>'}: {error.strerror or error}"
         status = InputFileError.exit_status

@@ -15,8 +15,7 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
   `Method`. What is compiled already it loads at once.
 - `NUMBA_DISABLE_JIT=1 dnnp-partition ...` runs them as Python: breakpoints, prints and tracebacks
   work, and the bytes that come out are the same. Where that is too slow, call one of them as
-  `function.py_func(...)`, or `interpreted` in `kernel.py`, which replaces the kernels that it calls
-  too.
+  `function.py_func(...)`, or as its `twin` does, which replaces the kernels that it calls too.
 - Compiled code checks no index. `NUMBA_BOUNDSCHECK=1` does: what is compiled with it is kept apart.
 - The cache (`cache.py`) holds one sealed file `*.nbc` a signature, in the folders that `folders.py`
   names: in a checkout `kernels.d` beside it. The seal covers the code of the kernel, of all kernels

@@ -28,16 +28,7 @@ class KernelCache:
     """The files of one kernel, with the interface that numba asks of a cache.
 
     A file holds what was compiled for one signature. Where none can be written, a kernel lives as
-    long as the process.
-
-    Parameters
-    ----------
-    function
-        Plain Python.
-    options
-        Those that numba was given.
-    tell
-        Called when something is compiled, since no file serves.
+    long as the process. `tell` is called when something is compiled, since no file serves.
     """
 
     def __init__(

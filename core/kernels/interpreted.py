@@ -49,7 +49,6 @@ class Twin:
     """A kernel as plain Python, with those that it calls."""
 
     def __init__(self, function: FunctionType, code: CodeType, called: Mapping[str, Twin]) -> None:
-        self.name = function.__name__
         self._original = function
         self._code = code
         self._called = called
@@ -79,8 +78,7 @@ class Twin:
                 raise
             _restore(before)
             # A view has no parts of fewer dimensions; whatever else fails needs an array.
-            fewer = dimensions - 1 if isinstance(error, NotImplementedError) else 0
-            self._dimensions = min(self._dimensions, fewer)
+            self._dimensions = dimensions - 1 if isinstance(error, NotImplementedError) else 0
             return self.call(arguments, most)
         return answer, most - rounds[0]
 

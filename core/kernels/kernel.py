@@ -33,7 +33,14 @@ LONG_ROUNDS = 200_000
 """Rounds in one process after which the next one compiles: about a tenth of a second."""
 
 _waiting: list[Callable[[], None]] = []
-"""To be told once when something is compiled."""
+
+when_compiling = _waiting.append
+"""Have a function called once, when from now on some kernel is compiled in this process."""
+
+
+def _tell() -> None:
+    while _waiting:
+        _waiting.pop()()
 
 
 class _Allowance:
@@ -228,27 +235,9 @@ def _numba() -> Any:
     return numba
 
 
-def when_compiling(tell: Callable[[], None]) -> None:
-    """Call `tell` once, when from now on some kernel is compiled in this process."""
-    _waiting.append(tell)
-
-
-def _tell() -> None:
-    while _waiting:
-        _waiting.pop()()
-
-
 def is_cold(function: Callable[..., Any]) -> bool:
     """Tell whether a function is a kernel that would have to be compiled."""
     return isinstance(function, Kernel) and function.is_cold()
-
-
-def interpreted(function: F) -> F:
-    """The kernel as plain Python, however long it takes."""
-    twin: Twin | None = getattr(function, "twin", None)
-    if twin is None:  # NUMBA_DISABLE_JIT=1
-        return function
-    return cast(F, lambda *arguments: twin.call(arguments, sys.maxsize)[0])
 
 
 def plain(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import inlined, interpreted, lean
+from dnnp.core.kernels.kernel import inlined, lean
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
@@ -53,7 +53,7 @@ def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = Tru
     slow, but at once, while another thread may be compiling.
     """
     before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
-    shift = _shift if compiled else interpreted(_shift)
+    shift = _shift if compiled else getattr(_shift, "py_func", _shift)
     start = np.zeros(problem.b)
     shift(
         np.asarray(sequence, dtype=np.int64),

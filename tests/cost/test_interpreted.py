@@ -23,7 +23,6 @@ from dnnp.core.kernels.kernel import (
     Kernel,
     compile_always,
     interpret_again,
-    interpreted,
     is_cold,
     kernel,
 )
@@ -273,13 +272,6 @@ def test_a_closure_is_compiled() -> None:
     made = kernel(shifted)
     assert twin_of(shifted) is None
     assert made(4) == 7
-
-
-def test_interpreted_has_no_limit(fresh: None) -> None:
-    compile_always()
-    made = Kernel(add_up.py_func)
-    assert interpreted(made)(nested(0), 10**6)[0] == 10**6
-    assert made._loaded is None
 
 
 def test_kernels_travel_between_processes() -> None:

@@ -80,7 +80,7 @@ METERS = (
     Meter("flows", "split.cuts:max_flow", lambda *_: 1),
     Meter("nodes", "split.cuts:Halves.search", lambda given, _: len(given[0].nodes)),
     Meter("steps", "bounds.cover:best_sets", lambda _, steps: steps),
-    Meter("nodes", "schedule.orders.search:search", *[lambda given, _: given[2].counts[NODES]] * 2),
+    Meter("nodes", "schedule.orders.kernel:search", *[lambda given, _: given[2].counts[NODES]] * 2),
     Meter("states", "schedule.optimal:beam", lambda _, found: found.work),
     Meter("states", "schedule.complete:beam", lambda _, found: found.work),
     Meter("sets", "parallel.search:cover", lambda given, _: len(given[0].family.work)),
