@@ -21,15 +21,15 @@ SPLITS = by_name(
     Method(
         "auto",
         "the default: slicing, bounds, `exact`, annealing and search close to the best split, one "
-        "after the other until value and bound meet; `ip` for convex splits, `anneal` for free "
-        "ones",
+        "after the other until value and bound meet; `anneal`, then `ip`, for convex and free ones",
         "dnnp.core.split.auto:auto",
         ANY,
         ("order", "effort", "seed", "max-replicas"),
         more="`--validity` says which are wanted. Where `exact` would not end, chains of groups "
         "are searched as one, the split is annealed, and windows around it are searched; the best "
         "bound of all is kept. Two stages are searched by minimum cuts. What is left of a "
-        "`--time-limit` goes to what `heuristic` does.",
+        "`--time-limit` goes to what `heuristic` does. For convex splits, and for free ones of few "
+        "groups or under a `--time-limit`, a program closes the gap that annealing leaves.",
     ),
     Method(
         "exact",
@@ -135,14 +135,15 @@ SPLITS = by_name(
         "anneal",
         "simulated annealing: random changes, worse ones less and less often",
         "dnnp.core.split.heuristic:annealed",
-        ("free", "ordered"),
-        ("order", "effort", "seed", "max-replicas"),
+        ("free", "convex", "ordered"),
+        ("order", "effort", "seed", "solver", "max-replicas"),
         heavy="dnnp.core.split.annealing.sweep:sweep",
         little=0.01,
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
         "stages may wait for each other (2020 paper, 5.2), so that `dnnp-run` needs a schedule by "
         "`dnnp-schedule`, which lets each device take turns with parts of its stage. With "
-        "`--validity ordered` it anneals pipelines, from the best slicing.",
+        "`--validity convex` no move makes a path leave a stage and come back; with `--validity "
+        "ordered` it anneals pipelines, from the best slicing. The bound is one by minimum cuts.",
     ),
     Method(
         "greedy",

@@ -3,8 +3,8 @@
 ========= ==========================================================================================
 validity  tried
 ========= ==========================================================================================
-free      `anneal` (`dnnp.core.split.heuristic`)
-convex    `ip` (likewise)
+free      `anneal`, then `ip` where it pays (`dnnp.core.split.heuristic`)
+convex    `anneal`, then `ip` (likewise)
 ordered   1. slicing of a few orders; for many units also the bounds that cost little
           2. the search over order ideals from the best split, with little effort
           3. for few units: now the bounds that cost little

@@ -19,7 +19,7 @@ def resolved(method: str, validity: str) -> str:
     """The method that does the work, where a split of this validity is asked for."""
     if method != "auto":
         return method
-    return {"free": "anneal", "convex": "ip"}.get(validity, "auto")
+    return "auto" if validity == "ordered" else "anneal"
 
 
 def validity_asked(method: str, validity: str | None) -> str:

@@ -1,4 +1,7 @@
-"""The methods `heuristic`, `anneal` and `ip`: they start from a split that is found quickly."""
+"""The methods `heuristic`, `anneal` and `ip`: they start from a split that is found quickly.
+
+`auto` for convex and free splits is `anneal`, then `ip` from what that found where it pays.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ from dnnp.core.split.auto import quick_bound, start
 from dnnp.core.split.exact import nothing_found
 from dnnp.core.split.improve import improved
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
+
+FEW_UNITS = 16
+"""Units up to which `auto` gives free splits that annealing leaves unproven to a program that
+nothing limits; under a time limit any number of units."""
 
 STARTED = 0.2
 """Share of the whole work that `anneal` takes for the search for a split to start from."""
@@ -47,7 +54,8 @@ def heuristic(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Soluti
 
 
 def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
-    """The better of the best ordered split and what annealing makes of it.
+    """The better of the best ordered split and what annealing makes of it; for `auto` a program
+    goes on from there.
 
     Raises
     ------
@@ -64,7 +72,8 @@ def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solutio
         first, made = start(problem, asked, begun)
     try:
         part = run.begin("annealing", STARTED, 1.0)
-        blocks = anneal(problem, ordered=ordered, start=first, run=part)
+        convex = asked.validity == "convex"
+        blocks = anneal(problem, ordered=ordered, convex=convex, start=first, run=part)
     except (InfeasibleError, LimitError) as error:
         if first is None:
             raise
@@ -77,7 +86,12 @@ def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solutio
             blocks = first
         else:
             made = "anneal"
-    return Solution(blocks, _cut_bound(problem, asked, blocks, run), made)
+    bound, few = _cut_bound(problem, asked, blocks, run), problem.units.g <= FEW_UNITS
+    goes_on = few or convex or run.left() is not None
+    if asked.method != "auto" or not goes_on or run.near(problem.value(blocks), bound):
+        return Solution(blocks, bound, made)
+    found = _by_program(problem, asked, (blocks, made), run.without_shares())
+    return Solution(found.blocks, max(found.bound, bound), found.method)
 
 
 def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: Run) -> float:
@@ -95,7 +109,7 @@ def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: 
     for argument in (node_cut_claim, cpu_cut_claim, cover_cut_claim)[: 2 if ordered else 3]:
         if run.near(value, floor):
             break
-        known = Known(asked.validity, unlinked.own(blocks), value, floor)
+        known = Known(asked.validity, unlinked.own(blocks), value, floor, asked.solver)
         floor = max(floor, min(argument(unlinked, known, run).value, value))
     return floor
 
@@ -112,10 +126,17 @@ def ip(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     UnavailableError
         The solver is not installed.
     """
+    run = run.without_shares()
+    return _by_program(problem, asked, start(problem, asked, run), run)
+
+
+def _by_program(
+    problem: SplitProblem, asked: Request, begun_by: tuple[list[Block] | None, str], run: Run
+) -> Solution:
+    """The same from a split, or None, and what made it."""
     from dnnp.core.split.ip.solve import solve_ip
 
-    run = run.without_shares()
-    begun, made = start(problem, asked, run)
+    begun, made = begun_by
     run.stands("integer program")
     result = solve_ip(
         problem, asked.validity or "ordered", solver=asked.solver, incumbent=begun, run=run

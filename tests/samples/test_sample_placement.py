@@ -57,16 +57,19 @@ def folder(tmp_path: Path) -> Path:
 def test_tables(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "csv"
     words = [str(folder), "--only", BERT, TRAINING, "--time-limit", "1", "--csv", str(out)]
-    main(in_process, [*words, "--part", "table-1", "table-1-free", "table-2", "table-4"])
+    bounded = "table-1-free", "table-1-convex"
+    main(in_process, [*words, "--part", "table-1", *bounded, "table-2", "table-4"])
     shown = capsys.readouterr().out
     assert "left out, no file in" in shown
     assert "throughput, layer_bert24_training" in shown
     tables = {path.stem: list(csv.reader(path.open())) for path in out.iterdir()}
-    parts = {"table-1", "table-1-agreement", "table-1-free", "table-2", "table-4"}
+    parts = {"table-1", "table-1-agreement", *bounded, "table-2", "table-4"}
     assert set(tables) == parts
     free = dict(zip(*tables["table-1-free"], strict=True))
     assert free["any split"] == "7.00 (17.71)"
     assert (free["bound"], free["gap"]) == ("7.00", "0.00 %")
+    convex = dict(zip(*tables["table-1-convex"], strict=True))
+    assert (convex["convex"], convex["bound"]) == ("8.00 (17.79)", "7.00")
     (row,) = tables["table-1"][1:]
     found = dict(zip(tables["table-1"][0], row, strict=True))
     # 1 + 2 + 1 | 1 + 3 + 1 on an accelerator that holds two nodes, and 4 on the CPU: 50; so

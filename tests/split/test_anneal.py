@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,8 +17,10 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.annealing.anneal import _placed, anneal
+from dnnp.core.split.auto import solve
 from dnnp.core.split.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
@@ -53,6 +56,40 @@ def test_equals_brute_force():
         if plan.value > expected * (1 + 1e-9) + 1e-12:
             missed.append(seed)
     assert missed == []
+
+
+def test_convex_splits_equal_brute_force():
+    for seed in range(60):
+        case = random_case(seed, 7, max_replicas=1)
+        expected, _ = brute_force(case.problem, "convex")
+        if not np.isfinite(expected):
+            continue
+        start = None
+        with suppress(InfeasibleError):
+            start = best_slicing(case.problem)
+        try:
+            blocks = anneal(case.problem, convex=True, start=start, run=Run(effort=0.05))
+        except InfeasibleError:
+            assert start is None
+            continue
+        plan = priced(case, blocks)
+        assert plan.validity in ("convex", "ordered"), seed
+        assert check_plan(case.graph, None, plan).violations == (), seed
+        assert plan.value == pytest.approx(expected, rel=1e-9), seed
+
+
+def test_convex_splits_below_ordered_ones():
+    """Stages that wait for each other, none of which a path leaves and comes back to."""
+    stream = random_stream(5008, 23, params=True)
+    graph = graph_of(stream)
+    device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=8.0)
+    options = CostOptions(comm="sum", memory_model="sum")
+    problem = SplitProblem(graph, units_of(stream, graph), (device,), options)
+    found = {v: solve(problem, Request(validity=v)) for v in ("ordered", "convex", "free")}
+    values = {v: problem.value(split.blocks) for v, split in found.items()}
+    assert values["free"] <= values["convex"] < values["ordered"]
+    assert problem.plan(found["convex"].blocks).validity == "convex"
+    assert found["convex"].bound == pytest.approx(values["convex"])
 
 
 def test_never_behind_its_start():

@@ -9,7 +9,8 @@ ways to combine loads, both objectives of training. For each graph, a validity i
 claim is above the optimum, nor below the simple bound once judged; what is solved is in the order
 of the hierarchy (simple <= no-dag <= bottleneck <= exact, simple <= no-io <= bottleneck,
 simple <= guess <= exact); every certificate that can be checked is verified. Every other graph
-starts from a poor split. Exits with 1 on any disagreement.
+starts from a poor split. With `--validity free` or `convex` the split that `auto` finds is compared
+too: value, bound, and what the checker says. Exits with 1 on any disagreement.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ if __name__ == "__main__":
 from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import FAILED, REFUSED, SOLVED, Claim, Known
 from dnnp.core.certificates.certificate import REFUTED, VERIFIED, check_certificate
+from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import VALIDITIES as STRENGTHS
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
@@ -47,6 +50,7 @@ CHAINS = (
     ("simple", "guess", "exact"),
 )
 VALIDITIES = ("ordered", "convex", "ordered", "free")
+SPLIT_EFFORT = 0.1
 ROUNDING = 1e-9
 CLOSE = 1e-5
 """Relative: solvers' tolerances."""
@@ -98,6 +102,8 @@ def disagreements(
             low, high = claims[weaker].value, claims[stronger].value
             if low > max(high, claims["simple"].value) * (1 + CLOSE):
                 wrong.append(f"{weaker}: {low!r} above {stronger}: {high!r}")
+    if asked and not loose:
+        wrong += split_by_auto(problem, asked, least, counts)
     if only:
         return wrong
     proof = bound(problem, known)
@@ -107,6 +113,25 @@ def disagreements(
     simple = proof.tried[0].value or 0.0
     below = [t.method for t in proof.tried if t.value is not None and t.value < simple]
     return wrong + [f"{name} reported below the simple bound" for name in below]
+
+
+def split_by_auto(
+    problem: SplitProblem, validity: str, least: float, counts: Counter[str]
+) -> list[str]:
+    """What is wrong with the split that `auto` finds where the least value is `least`."""
+    try:
+        found = solve(problem, Request(validity=validity), PLAIN.scaled(SPLIT_EFFORT))
+    except (InfeasibleError, LimitError) as error:
+        return [f"split: {error}, but there is one of {least!r}"]
+    plan = problem.plan(found.blocks)
+    counts["split optimal"] += plan.value <= least * (1 + ROUNDING)
+    counts["split proven"] += found.bound >= plan.value * (1 - CLOSE)
+    wrong = [f"split: {v}" for v in check_plan(problem.graph, problem.units, plan).violations]
+    if plan.value < least * (1 - ROUNDING) or found.bound > least * (1 + ROUNDING):
+        wrong.append(f"split: {plan.value!r} and bound {found.bound!r} for {least!r}")
+    if STRENGTHS.index(plan.validity) < STRENGTHS.index(validity):
+        wrong.append(f"split: {plan.validity}, not {validity}")
+    return wrong
 
 
 def poor(problem: SplitProblem) -> list[Block] | None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints, csr
@@ -30,6 +31,7 @@ from dnnp.core.split.annealing.state import (
     live_of,
     new_search,
     new_state,
+    paths_of,
     refer,
 )
 from dnnp.core.split.annealing.sweep import exchange, sweep
@@ -112,6 +114,7 @@ def anneal(
     problem: SplitProblem,
     *,
     ordered: bool = False,
+    convex: bool = False,
     warm: bool = False,
     start: Sequence[Block] | None = None,
     run: Run = PLAIN,
@@ -125,11 +128,13 @@ def anneal(
     ----------
     ordered
         Keep the order of a pipeline; else look at all splits.
+    convex
+        Let no path leave a stage and come back to it.
     warm
         Stay near the split to start from; for pipelines only.
     start
         A split to start from and, if it fits without replicas, never to fall behind. It must be
-        in pipeline order if `ordered`.
+        in pipeline order if `ordered`, and convex if `convex`.
 
     Raises
     ------
@@ -152,7 +157,8 @@ def anneal(
             f"{len(line.source)} tensors and {len(slots)} devices are too many for annealing; "
             "coarsen first, or offer fewer devices"
         )
-    arrays = anneal_arrays(line, options, ordered=ordered)
+    paths = paths_of(problem.graph, label) if convex else None
+    arrays = anneal_arrays(line, options, ordered=ordered, paths=paths)
     if not arrays.allowed.any(axis=0).all():
         raise _unfit(line)
     if not np.isfinite(arrays.capacity).any():
@@ -170,6 +176,15 @@ def anneal(
             if len(nodes)
         ]
 
+    def fresh(rng: np.random.Generator) -> Placement | None:
+        if not (ordered or convex):
+            return _random(rng, arrays)
+        found = _even(rng, arrays)
+        if found is None or ordered:
+            return found
+        kept = validity_of(problem.graph, found.place[label], len(slots)) != "free"
+        return found if kept else None
+
     def keep(found: Placement) -> None:
         blocks = blocks_of(found)
         try:
@@ -182,6 +197,7 @@ def anneal(
         lambda: live_of(problem.graph, label, len(slots), options),
         schedule,
         given,
+        fresh,
         keep,
         run,
     )
@@ -204,6 +220,7 @@ def _search(
     live: Callable[[], Live],
     schedule: Schedule,
     given: Placement | None,
+    fresh: Callable[[np.random.Generator], Placement | None],
     keep: Callable[[Placement], None],
     run: Run,
 ) -> Placement | None:
@@ -248,8 +265,7 @@ def _search(
                 elif how.again and best is not None:
                     start = best
                 else:
-                    fresh = _even(rng, arrays) if arrays.ordered else _random(rng, arrays)
-                    start = fresh or best or given
+                    start = fresh(rng) or best or given
                 if start is not None:
                     tasks.append((number, how, start))
             before = value

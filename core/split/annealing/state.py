@@ -23,6 +23,7 @@ import numpy as np
 
 from dnnp.core.cost.items import Line
 from dnnp.core.cost.load_formula import COMM, ROUNDING, load_of
+from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.kernels.kernel import callee, lean, plain
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr, csr_rows
 from dnnp.core.model.plan import CostOptions
@@ -79,6 +80,11 @@ class AnnealArrays(NamedTuple):
     later_ptr: Ints
     later: Ints
     """Items that follow each item (CSR); none unless ordered."""
+    step: Ints
+    """i64[N], item of each node, in the graph's order; none unless stages are to stay convex."""
+    past_ptr: Ints
+    past: Ints
+    """Positions in this order of what each node reads from in its own pass (CSR)."""
 
 
 class SplitState(NamedTuple):
@@ -96,8 +102,18 @@ class SplitState(NamedTuple):
     """f64[D], true memory over `used`; 1 in the `sum` model."""
 
 
-def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) -> AnnealArrays:
-    """Arrange a line for search: free items (`free_items_of`) in any order, or ordered ones."""
+def anneal_arrays(
+    line: Line,
+    options: CostOptions,
+    *,
+    ordered: bool = False,
+    paths: tuple[Ints, Ints, Ints] | None = None,
+) -> AnnealArrays:
+    """Arrange a line for search: free items (`free_items_of`) in any order, or ordered ones.
+
+    `paths` (`paths_of`): stages are to stay convex.
+    """
+    none = np.zeros(0, dtype=np.int64)
     devices, sizes = line.devices, np.diff(line.pin_ptr)
     two = options.objective == "gpipe"
     hard = options.memory_mode == "hard"
@@ -133,8 +149,32 @@ def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) ->
         np.zeros(len(devices)) if hard or two else 1 / speed,
         *csr(head, tail, line.n),
         *csr(tail, head, line.n),
+        *(paths or (none, np.zeros(1, dtype=np.int64), none)),
     )
     return AnnealArrays(COMM[options.comm], hard, ordered, *arrays)
+
+
+def paths_of(graph: Graph, label: Ints) -> tuple[Ints, Ints, Ints]:
+    """`step`, `past_ptr` and `past` of `AnnealArrays`; `label` is the item of each node."""
+    tail, head = ordered_edges(graph, along=True)
+    return label[graph.order], *csr(graph.rank[head], graph.rank[tail], graph.n)
+
+
+@callee
+def convex(problem, place, device, left):  # type: ignore[no-untyped-def]
+    """True if no path of one pass leaves a device and comes back; `left` is bool[N], scratch."""
+    for s in range(len(problem.step)):
+        outside = False
+        for q in range(problem.past_ptr[s], problem.past_ptr[s + 1]):
+            before = problem.past[q]
+            if left[before]:
+                outside = True
+            elif place[problem.step[before]] == device:
+                outside |= place[problem.step[s]] != device
+        if outside and place[problem.step[s]] == device:
+            return False
+        left[s] = outside
+    return True
 
 
 def new_state(problem: AnnealArrays, place: Ints) -> SplitState:
@@ -414,6 +454,8 @@ class AnnealMemory(NamedTuple):
     """i64[2 n], scratch: where they were."""
     stamp: Ints
     """i64[n], the last cluster that held an item."""
+    left: np.ndarray
+    """bool[N], scratch of `convex`."""
     clock: Ints
     """i64[3]: steps; clusters; a device that lately was no better than `value`."""
 
@@ -442,6 +484,7 @@ def new_search(problem: AnnealArrays, seed: int) -> AnnealMemory:
         member=np.zeros(2 * n, dtype=np.int64),
         origin=np.zeros(2 * n, dtype=np.int64),
         stamp=np.zeros(n, dtype=np.int64),
+        left=np.zeros(len(problem.step), dtype=np.bool_),
         clock=np.zeros(3, dtype=np.int64),
     )
 

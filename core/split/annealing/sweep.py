@@ -25,6 +25,7 @@ from dnnp.core.split.annealing.state import (
     SQUARINGS,
     appraise,
     carry,
+    convex,
     fill,
     load_in,
     measure,
@@ -37,6 +38,9 @@ from dnnp.core.split.annealing.state import (
 
 MOST_DRAGGED = 200
 """Items that one push may take along."""
+
+CHECKS = 4
+"""Nodes whose paths are looked at in the time that one pin takes."""
 
 
 class Nets(NamedTuple):
@@ -122,6 +126,15 @@ def drag(  # type: ignore[no-untyped-def]
                 top += 1
         at += 1
     return top
+
+
+@callee
+def stays(problem, place, touched, reached, left):  # type: ignore[no-untyped-def]
+    """True if the first `reached` of the devices `touched` are convex where they are to be."""
+    for t in range(reached):
+        if len(problem.step) > 0 and not convex(problem, place, touched[t], left):
+            return False
+    return True
 
 
 @callee
@@ -278,7 +291,10 @@ def clusters(problem, state, search, temperature, moves):  # type: ignore[no-unt
                 capacity[k],
             )
             change += energy[d] - old[t]
-        if change <= temperature * dice[below(rng, len(dice))]:
+        if change <= temperature * dice[below(rng, len(dice))] and stays(
+            problem, place, touched, reached, search.left
+        ):
+            visits += len(problem.step) // CHECKS
             if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < value[0]:
                 return visits, moves - m - 1, True
             continue
@@ -390,6 +406,14 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
         if change > temperature * dice[below(rng, len(dice))]:
             continue
         carry(hook_ptr, hooks, place, pinned, item, after)
+        if len(problem.step) > 0:
+            visits += len(problem.step) // CHECKS
+            if not (
+                convex(problem, place, after, search.left)
+                and convex(problem, place, before, search.left)
+            ):
+                carry(hook_ptr, hooks, place, pinned, item, before)
+                continue
         for side in range(2):
             d = after if side else before
             for c in range(spent.shape[1]):
