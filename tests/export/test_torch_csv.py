@@ -11,6 +11,7 @@ import pytest
 
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.export.pytorch import torch_cells
+from support import torch_stages
 from support.run import PATIENCE_S, Result, dnnp
 
 CELL = re.compile(r"(\d+)(F|B|I|W)(\d+)")
@@ -199,7 +200,7 @@ def test_torch_trains_by_it(words: tuple[str, ...], to: str, tmp_path: Path) -> 
     path = tmp_path / "schedule.csv"
     assert dnnp("export", "--to", to, "-o", path, stdin=done.out).status == 0
     trained = subprocess.run(
-        [sys.executable, "-m", "dnnp.samples.torch_stages", path],
+        [sys.executable, torch_stages.__file__, path],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

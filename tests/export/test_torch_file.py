@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dnnp as package
+from dnnp.formats import export
 from dnnp.samples.models import gpt, mt5
 from dnnp.samples.weights import save
 from support.run import PATIENCE_S, dnnp
@@ -201,17 +203,77 @@ def test_gradients_of_weights_have_blocks_of_their_own(tmp_path: Path) -> None:
     assert "self.apart" not in of_two_stages_a_device(tmp_path, "VV").partition("Stage0")[2]
 
 
+def trained(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """What a file says that runs by itself, on CPUs."""
+    (folder / "train.py").write_text(text)
+    devices = 1 + max(d for *_, home in tables(text)["SCHEDULE"] for d in home)
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(devices)]
+    return subprocess.run(
+        [*run, "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
+         "train.py", "--verify", "--backend", "gloo"],
+        capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["V", "X", "M", "NN", "K", *TWICE])
 def test_gradients_are_those_of_the_whole_model(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch")
     text = (of_two_stages_a_device if name in TWICE else of_shape)(tmp_path, name)
-    (tmp_path / "train.py").write_text(text)
     devices = 1 + max(d for *_, home in tables(text)["SCHEDULE"] for d in home)
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(devices)]
-    done = subprocess.run(
-        [*run, "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-         tmp_path / "train.py", "--verify"],
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    done = trained(tmp_path, text)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" gradients differ by ") == devices
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpus", "found"),
+    [
+        (None, 0, ("gloo", ("cpu",))),
+        (None, 3, ("gloo", ("cpu",))),
+        (None, 4, ("nccl", ("cuda", 2))),
+        ("gloo", 4, ("gloo", ("cpu",))),
+        ("nccl", 8, ("nccl", ("cuda", 2))),
+        ("nccl", 3, "--backend nccl: 4 processes on a machine with 3 GPUs"),
+    ],
+)
+def test_nccl_wants_a_gpu_for_each_process(backend: str | None, gpus: int, found: Any) -> None:
+    """The third of four processes."""
+    text = (Path(export.__file__).parent / "torch" / "train.py").read_text()
+    (placed,) = (n for n in ast.parse(text).body if getattr(n, "name", "") == "placed")
+    cuda = SimpleNamespace(is_available=lambda: gpus > 0, device_count=lambda: gpus)
+    names: dict[str, Any] = {"torch": SimpleNamespace(cuda=cuda, device=lambda *given: given)}
+    exec(ast.get_source_segment(text, placed) or "", names)
+    if isinstance(found, str):
+        with pytest.raises(SystemExit, match=found):
+            names["placed"](backend, 2, 4)
+    else:
+        assert names["placed"](backend, 2, 4) == found
+
+
+LATE = """
+take, forward = Run.hand_on, Run.forward
+
+def waiting(run, what, s, b, home):
+    if run.rank == 1 and not b:
+        begin = time.monotonic()
+        while not os.path.exists("ahead"):
+            assert time.monotonic() < begin + 60, "the first device waits for the second one"
+            time.sleep(0.01)
+    take(run, what, s, b, home)
+
+def noting(run, s, b, *given):
+    if (run.rank, b) == (0, 1):
+        open("ahead", "w").close()
+    return forward(run, s, b, *given)
+
+Run.hand_on, Run.forward = waiting, noting
+
+if __name__"""
+"""The second device receives nothing until the first one has begun another micro-batch."""
+
+
+def test_nobody_waits_for_what_it_sends(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = of_shape(tmp_path, "V").replace("\nif __name__", LATE)
+    done = trained(tmp_path, text)
+    assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import pytest
 from dnnp.core.training.backward import train
 from dnnp.core.training.gradients import Optimizer
 from dnnp.formats.export.pytorch import torch_plan
+from support import torch_stages
 from support.priced import node
 from support.run import PATIENCE_S, dnnp
 from support.seeds import encode, header, tensor
@@ -96,7 +97,7 @@ def test_torch_splits_by_it(tmp_path: Path) -> None:
         assert result.status == 0, result.err
     trained = subprocess.run(
         [
-            sys.executable, "-m", "dnnp.samples.torch_stages", tmp_path / "torch-comms-csv.csv",
+            sys.executable, torch_stages.__file__, tmp_path / "torch-comms-csv.csv",
             "--plan", tmp_path / "torch-plan.csv", "--layers", str(LAYERS),
         ],
         capture_output=True,

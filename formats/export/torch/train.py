@@ -1,12 +1,14 @@
 """Train the stages of a plan by a schedule, with PyTorch. Written by dnnp-export --to torch.
 
     torchrun --nproc-per-node DEVICES FILE [--verify] [--steps N] [--rate X] [--model PATH]
+        [--backend nccl|gloo]
 
 A process is a device; each goes through the schedule and runs its own blocks. What a block has made
-is sent at once and awaited by the block that reads it; all processes count all messages, so that
-those of a pair come in one order. Devices that run a block together have parts of its parameters.
-Gradients of what several devices have are added up at the end of a step. `sample` and `loss` are to
-be replaced. Parameters are read from the ONNX model.
+is sent at once and awaited by the block that reads it. All processes meet messages, sums and parts
+in the order of the schedule, so that those of a pair or group come in one order, as NCCL asks for,
+and the first of all that are not over can always go on. Devices that run a block together have
+parts of its parameters. Gradients of what several devices have are added up at the end of a step.
+`sample` and `loss` are to be replaced. Parameters are read from the ONNX model.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, var-annotated"
@@ -221,10 +223,10 @@ class Run:
         """Follow the schedule once; gradients are left in the parameters. Returns the loss here."""
         self.made, self.kept, self.inbox = {}, {}, defaultdict(list)
         self.later = defaultdict(list)
-        self.sent, self.tag, found = [], 0, 0.0
+        self.sent, self.tag, found = [], 0, torch.zeros((), device=DEVICE)
         for what, s, b, home in SCHEDULE:
             if self.rank in home and what == "F":
-                found += self.forward(s, b, self.stage[s, home], home)
+                found += self.forward(s, b, self.stage[s, home], home)  # reading it would wait
             elif self.rank in home and what == "B":
                 self.backward(s, b, self.stage[s, home])
             elif self.rank in home:
@@ -301,7 +303,7 @@ class Run:
         value.backward()
         for name, leaf in leaves.items():
             self.inbox[name, b] += [] if leaf.grad is None else [(None, leaf.grad)]
-        return float(value.detach())
+        return value.detach()
 
     def backward(self, s, b, stage):
         """Backward pass of a stage."""
@@ -353,6 +355,15 @@ def verify(run, stored):
     return worst
 
 
+def placed(backend, rank, count):
+    """Backend and device of one of `count` processes of a machine: NCCL if each has a GPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    backend = backend or ("nccl" if gpus >= count else "gloo")
+    if backend == "nccl" and gpus < count:
+        raise SystemExit(f"--backend nccl: {count} processes on a machine with {gpus} GPUs")
+    return backend, torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+
+
 def main():
     """Entry point."""
     global DEVICE
@@ -361,20 +372,25 @@ def main():
     parser.add_argument("--verify", action="store_true", help="compare gradients, then stop")
     parser.add_argument("--steps", type=int, default=1, help="(default: 1)")
     parser.add_argument("--rate", type=float, default=0.01, help="of learning (default: 0.01)")
+    parser.add_argument(
+        "--backend", choices=("nccl", "gloo"),
+        help="(default: nccl, on GPUs, if each process of the machine has one; else gloo, on CPUs)",
+    )  # fmt: skip
     words = parser.parse_args()
     devices = 1 + max(d for *_, home in SCHEDULE for d in home)
     if int(os.environ.get("WORLD_SIZE", 0)) != devices:
         raise SystemExit(f"run it by: torchrun --nproc-per-node {devices} {__file__}")
-    if torch.cuda.is_available():
-        DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    own, count = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    backend, DEVICE = placed(words.backend, own, count)
+    if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
-    distributed.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
+    distributed.init_process_group(backend)
     rank, stored = distributed.get_rank(), values_of(words.model)
     run, status = Run(rank, stored), 0
     trained = [one for one in run.pieces.values() if one.requires_grad]
     for step in range(words.steps):
         begin = time.perf_counter()
-        value = total(torch.tensor(run.step(), device=DEVICE), None)
+        value = total(run.step(), None)
         if rank == 0:
             print(f"step {step}: loss {float(value):.6g}, {time.perf_counter() - begin:.3f} s")
         if words.verify:

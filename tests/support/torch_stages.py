@@ -1,7 +1,7 @@
 """Train a chain of small layers by a schedule of dnnp, one process a rank, with PyTorch on CPUs.
 
     dnnp-schedule --shape V --devices 2 -n 4 | dnnp-export --to torch-csv > schedule.csv
-    python -m dnnp.samples.torch_stages schedule.csv
+    python tests/support/torch_stages.py schedule.csv
 
 Every stage is one layer. With a plan, `dnnp-export --to torch-plan`, the module has as many layers
 as are wanted (`layers.0`, `layers.1`, ...) and is split where the plan says. A schedule with
@@ -117,9 +117,7 @@ def train(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dnnp.samples.torch_stages", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("schedule", metavar="CSV", help="what dnnp-export --to torch-csv wrote")
     parser.add_argument(
         "--plan", metavar="CSV", help="what --to torch-plan wrote (default: a layer a stage)"
