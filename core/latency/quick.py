@@ -95,7 +95,7 @@ def simple_bound(
         bound, name = first_bound(problem)
         longest = path_of_blocks(problem, run)
         return min(max(bound, longest), upper), "path of blocks" if longest > bound else name
-    from dnnp.core.latency.operators.bound import operators_bound
+    from dnnp.core.latency.operators.best_bound import operators_bound
 
     return operators_bound(problem, upper=upper, run=run)
 

@@ -212,7 +212,8 @@ LATENCY_BOUNDS = by_name(
         "device; with `blocks` also the least time of a path that is cut into blocks, what the "
         "path passes between them paid; with `operators` also transfers along the path, and work "
         "that cannot be done by all devices together between its earliest start and its latest "
-        "end (`windows`). The one that proves most is reported.",
+        "end (`windows`), or between two tasks of the longest path (`segments`). The one that "
+        "proves most is reported.",
     ),
     Method(
         "ideal",

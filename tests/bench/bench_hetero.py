@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.operators.anneal import anneal_operators
-from dnnp.core.latency.operators.bound import operators_bound
+from dnnp.core.latency.operators.best_bound import operators_bound
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run

@@ -21,7 +21,7 @@ from dnnp.core.latency.operators.anneal import (
     best_rank,
     placed,
 )
-from dnnp.core.latency.operators.bound import operators_bound
+from dnnp.core.latency.operators.best_bound import operators_bound
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.quick import critical_path
 from dnnp.core.model.cluster import singletons

@@ -1,18 +1,4 @@
-"""Lower bounds of latency where every task is placed by itself (`operators`).
-
-All of them ignore that transfers wait for each other, and colours but for the devices that
-support all of one:
-
-    critical path    longest way through the graph, every task on the device that suits it best,
-                     transfers between different devices included
-    area             no device has time for more than the latency, nor memory for more than it
-                     has: a linear program over fractional placements
-    memory path      a way through the graph where devices have a price for memory
-                     (Lagrange multipliers of the capacities)
-    windows          critical path where tasks are as far apart as all between them need, and
-                     tasks crowd into what is left between earliest starts and latest ends
-
-`upper` sharpens the last: no placement below it uses certain devices for certain tasks.
+"""Windows and areas: lower bounds of latency where every task is placed by itself.
 
 Windows: positions are those of a topological order. For a task u, a task v at most W positions
 later that waits for it, and devices a, b of the two, `gap` is a lower bound of the time from the
@@ -34,10 +20,9 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import inlined, kernel, lean
-from dnnp.core.latency.lists.net import TaskNet, move_time, net_of
-from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.latency.lists.net import TaskNet, move_time
 from dnnp.core.model.graph import Bools, Floats, distinct
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import Run
 
 ROUNDS = 20
 """Raises of one gap, at most."""
@@ -65,7 +50,7 @@ POINTS = 400
 """Earliest starts to look at for crowds, at most."""
 
 MOST_PROGRAM = 400_000
-"""Tasks times devices of the linear program."""
+"""Tasks that differ times devices of the linear program."""
 
 SAFE = 1 - 1e-11
 """Factor of every bound that is computed in floating point."""
@@ -301,52 +286,7 @@ def crowded(net, usable, weights, head, tail, upper, at, order):  # type: ignore
     return best
 
 
-def operators_bound(
-    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
-) -> tuple[float, str]:
-    """Best lower bound of the latency of a placement, and its name.
-
-    Parameters
-    ----------
-    upper
-        Latency of a placement that is known. The bound is at most that.
-
-    Raises
-    ------
-    InfeasibleError
-        A colour that no device supports or holds.
-    """
-    if problem.tasks.n == 0:
-        return 0.0, "critical path"
-    net = net_of(problem, tails=True)
-    usable = net.allowed[net.together]
-    if not usable.any(axis=1).all():
-        v = int(np.flatnonzero(~usable.any(axis=1))[0])
-        raise InfeasibleError(f"infeasible: no device supports and holds task {v} and its colour")
-    n, count = net.time.shape
-    none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
-    head, tail = np.zeros((n, count)), net.tail.copy()
-    heads(net, none, never, usable, head)
-    found = [(float(exclude(usable.copy(), head, tail, np.inf)), "critical path")]
-    area, prices, weights = _area(problem, net, usable)
-    found.append((area, "area"))
-    if not run.stop() and (prices > 0).any():
-        found.append((_memory_path(net, usable, prices), "memory path"))
-    if not run.stop():
-        least = max(found)[0]
-        found.append(
-            (
-                _destroyed(net, usable, head, tail, weights, least, upper, run),
-                "windows",
-            )
-        )
-    value, name = max(found, key=lambda x: x[0])
-    if name == "windows" and value <= max(found[:-1])[0] * (1 + 1e-9):
-        value, name = max(found[:-1], key=lambda x: x[0])
-    return min(value * SAFE, upper), name
-
-
-def _destroyed(
+def windows_bound(
     net: TaskNet,
     usable: Bools,
     head: Floats,
@@ -429,13 +369,14 @@ def _crowds(
     return float(crowded(net, usable, weights, head, tail, upper, at, order))
 
 
-def _area(problem: LatencyProblem, net: TaskNet, usable: Bools) -> tuple[float, Floats, Floats]:
+def area_bound(
+    problem: LatencyProblem, net: TaskNet, usable: Bools
+) -> tuple[float, Floats, Floats]:
     """Area bound; prices of memory f64[D] (time per byte); weights of devices f64[k, D].
 
     The bound is computed from the prices, so that it holds however exact the program was solved.
     """
-    n, count = net.time.shape
-    memory = problem.tasks.memory
+    count, memory = problem.machine.count, problem.tasks.memory
     limited = np.isfinite(net.capacity)
     time = np.where(usable, net.time, np.inf)
     typical = np.where(usable, net.time, 0.0).sum(axis=0) / np.maximum(usable.sum(axis=0), 1)
@@ -444,13 +385,12 @@ def _area(problem: LatencyProblem, net: TaskNet, usable: Bools) -> tuple[float, 
     weights = [np.where(np.isin(np.arange(count), rank[: k + 1]), speed, 0.0) for k in range(count)]
     prices = np.zeros(count)
     best = 0.0
-    if n * count <= MOST_PROGRAM:
-        dual = _program(time, memory, np.where(limited, problem.machine.capacity, np.inf))
-        if dual is not None:
-            weights.append(dual[0])
-            total = float(dual[0].sum())
-            if total > 0:
-                prices = dual[1] / total
+    dual = _program(time, memory, np.where(limited, problem.machine.capacity, np.inf))
+    if dual is not None:
+        weights.append(dual[0])
+        total = float(dual[0].sum())
+        if total > 0:
+            prices = dual[1] / total
     for weight in weights:
         total = float(weight.sum())
         if total > 0 and np.isfinite(total):
@@ -473,12 +413,16 @@ def time_of(time: Floats) -> Floats:
 def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Floats] | None:
     """Dual prices of time f64[D] and of memory f64[D] of the fractional placement, if there is one.
 
-    Minimise T where task j is on device d to the part x(j, d): parts of a task sum to 1, times on
-    each device to T at most, memory on each to its capacity.
+    Minimise T where so much of task j is on device d as x(j, d): that of a task sums to 1, or to
+    their number for all that are alike, times on each device to T at most, memory to its capacity.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, hstack, vstack
 
+    alike, many = np.unique(np.column_stack([time, memory]), axis=0, return_counts=True)
+    if alike.size > MOST_PROGRAM:
+        return None
+    time, memory = alike[:, :-1], alike[:, -1]
     n, count = time.shape
     task, device = np.nonzero(np.isfinite(time))
     columns = np.arange(len(task))
@@ -503,7 +447,7 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
         A_ub=above.tocsr(),
         b_ub=limit,
         A_eq=once.tocsr(),
-        b_eq=np.ones(n),
+        b_eq=many,
         bounds=(0, None),
         method="highs",
     )
@@ -515,7 +459,7 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
     return dual[:count], prices
 
 
-def _memory_path(net: TaskNet, usable: Bools, prices: Floats) -> float:
+def memory_path(net: TaskNet, usable: Bools, prices: Floats) -> float:
     """Longest way where a task also pays for memory, less what the capacities are worth.
 
     The way to the last task visits some tasks of each device, which fit; so what it pays is at
