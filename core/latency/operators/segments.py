@@ -30,7 +30,7 @@ PIECES = 4
 MANY = 8
 """Segments that there are at least where windows over all tasks are not worth their time."""
 
-MOST_WORK = 5e9
+MOST_WORK = 1e9
 """Steps that all of them may take, roughly; the rest, and larger ones, is bounded by its paths."""
 
 
@@ -108,7 +108,9 @@ def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]
     over = np.cumsum(over - np.bincount(place[read[here]], minlength=len(line) + 1))[:-1]
     ends, along, step = [0], place[way[::-1]], max(longest // PIECES, 1)
     for waist in np.flatnonzero(over == 0)[1:].tolist():
-        while waist - ends[-1] > longest:
+        most = longest
+        while waist - ends[-1] > most:
+            most = 2 * step
             further = along[along > ends[-1] + step // 2]
             near = further[further <= ends[-1] + step]
             ends.append(int(near[np.argmin(over[near])] if len(near) else further[0]))
