@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import TRIES, LatencyProblem, LatencySolution, Split
-from dnnp.core.latency.quick import EFFORT, anneal_split, simple_bound
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
+from dnnp.core.latency.quick import EFFORT, anneal_split, simple_bound, with_room
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
@@ -153,12 +153,8 @@ def _listed(problem: LatencyProblem, asked: Request, run: Run) -> Split | None:
             break
         run.stands(f"list schedules, {name}", share=number / len(STARTS))
         try:
-            method, part, bare = LATENCY[name].function("operators"), quiet.part(STARTED), problem
-            for _ in range(TRIES):
-                found = method(bare, asked, part).split
-                if problem.live is None or part.stop() or problem.fits(found):
-                    break
-                bare = problem.tightened(found, bare)
+            method, part = LATENCY[name].function("operators"), quiet.part(STARTED)
+            found = with_room(problem, method, asked, part).split
             value = problem.value(found)
         except (InfeasibleError, LimitError):
             continue

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from dnnp.core.cost.capacity import shortage
-from dnnp.core.cost.latency import Invocations, LatencyProblem, Placement, Split
+from dnnp.core.cost.latency import (
+    TRIES,
+    Invocations,
+    LatencyProblem,
+    LatencySolution,
+    Placement,
+    Split,
+)
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
+
+LatencyMethod = Callable[[LatencyProblem, Request, Run], LatencySolution]
+"""Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
 
 EFFORT = 0.1
 """Of what serves another method, whatever effort is asked of that one."""
@@ -121,3 +133,23 @@ def quick_split(problem: LatencyProblem, run: Run = PLAIN) -> Split | None:
         return anneal_split(problem, run=quick(run))
     except LimitError:
         return None
+
+
+def with_room(
+    problem: LatencyProblem, method: LatencyMethod, asked: Request, run: Run
+) -> LatencySolution:
+    """Ask what knows no live tensors for operators, again with less room where they do not fit.
+
+    The first answer that fits, or else the last; what it says of a bound is not that of `problem`.
+    """
+    bare = problem.relaxed
+    found = method(bare, asked, run)
+    for _ in range(TRIES - 1):
+        if problem.live is None or run.stop() or problem.fits(found.split):
+            break
+        bare = problem.tightened(found.split, bare)
+        try:
+            found = method(bare, asked, run)
+        except (InfeasibleError, LimitError):
+            break
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.lists.schedule import REPAIRED, by_first, schedule_order
 from dnnp.core.latency.quick import (
     EFFORT,
+    LatencyMethod,
     anneal_split,
     first_bound,
     quick,
     refuse_impossible,
     simple_bound,
+    with_room,
 )
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
@@ -37,9 +39,6 @@ from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED
-
-LatencyMethod = Callable[[LatencyProblem, Request, Run], LatencySolution]
-"""Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
 
 
 def check_method(name: str, execution: str) -> None:
@@ -127,8 +126,9 @@ def _fitted(
 ) -> LatencySolution:
     """Run a method where live tensors count; its bound may be that of all splits without them.
 
-    Annealing counts them itself, programs in part. Others see the memory of the tasks alone; where
-    there is no answer that fits, it is the best of a pipeline, and of a little annealing.
+    Annealing counts them itself, programs in part. Others see the memory of the tasks alone, and of
+    operators leave the room that those of their answer before need; where there is no answer that
+    fits, it is the best of a pipeline, and of a little annealing.
 
     Raises
     ------
@@ -142,6 +142,9 @@ def _fitted(
         if problem.fits(split):
             run.keep(split, value, name)
 
+    def roomy(_: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+        return with_room(problem, method, asked, run)
+
     free = asked.method in ("auto", "anneal")  # to answer with any split that fits
     knows = free or asked.method in PROGRAMS
     first = free and problem.options.execution == "blocks"
@@ -150,8 +153,11 @@ def _fitted(
         run.keep(split, problem.value(split), "max-load")
     found: LatencySolution | None = None
     try:
-        told = replace(run, keep=keep)
-        found = _found(method, problem if knows else problem.relaxed, asked, told)
+        told = replace(run, keep=keep, warn=cache(run.warn))
+        if knows or problem.options.execution == "blocks":
+            found = _found(method, problem if knows else problem.relaxed, asked, told)
+        else:
+            found = _found(roomy, problem.relaxed, asked, told)
     except LimitError:
         if not knows:
             raise

@@ -213,11 +213,9 @@ class SliceSearch(Generic[S]):
         """Take over that no solution is as good as the best one, or that there is none."""
         self.raise_bound(self.best.value * (1 - SAFETY))
 
-    def refuses(
-        self, size: int, kind: str = "an integer program", *, most: int | None = None
-    ) -> bool:
-        """Refuse a program with more numbers than `most`, or the usual; true if it is too large."""
-        too_large = size > (MAX_ENTRIES if most is None else most)
+    def refuses(self, size: int, kind: str = "an integer program") -> bool:
+        """Refuse a program with more than `MAX_ENTRIES` numbers; true if it is too large."""
+        too_large = size > MAX_ENTRIES
         if too_large:
             self.failure = (
                 f"{kind} with about {size} numbers is too large; coarsen first, "

@@ -21,7 +21,6 @@ from dnnp.core.cost.latency import (
     lazy_events,
 )
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.ip import loop
 from dnnp.core.latency.ip.block_model import BlockProgram, items_of_tasks
 from dnnp.core.latency.ip.formulation import in_order, serial, twins
 from dnnp.core.latency.ip.loop import LatencyProgram, formulation_of, solve_intervals, solve_model
@@ -353,8 +352,7 @@ def test_cpsat_is_not_installed(monkeypatch, tmp_path):
 
 
 def test_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(loop, "EAGER_ENTRIES", 10)
-    monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(slices, "MAX_ENTRIES", 10)
     problem = hard_problem("operators")
     with pytest.raises(LimitError, match="too large; coarsen first"):
         solve_model(formulation_of(problem))

@@ -5,8 +5,7 @@ get tighter in the next program. Big-Ms are the least that the windows of two ti
 of the 2020 paper and Eq. 6 and 8 of Moirai have one constant for all).
 
 Moirai has rows for all pairs of spans that share a lane (Eq. 6 and 8). Spans whose windows are
-apart never meet; where there are still more pairs than a program can hold, their rows are lazy:
-each solution says which ones are missing, and every program without them is a relaxation.
+apart never meet; where there are still more pairs than a program can hold, it is refused.
 
 For CP-SAT (the optional extra `cpsat`) intervals that do not overlap take the place of big-M. Its
 solver runs in a process of its own and tells every better solution and bound as soon as it has it.
@@ -14,7 +13,7 @@ solver runs in a process of its own and tells every better solution and bound as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -49,14 +48,6 @@ S = TypeVar("S", bound=Split)
 
 PAIR_ENTRIES = 10
 """Numbers that two spans in a lane lead to."""
-
-EAGER_ENTRIES = 2_000_000
-"""Numbers up to which a program has rows for all pairs."""
-
-MOST_ENTRIES = 20_000_000
-"""Numbers of the largest program that is built. With lazy rows it stands for one of any number of
-pairs. 68,661 operators on four devices, the largest graph of Moirai's paper, make 19.2 million:
-45 s of processor time and five gigabytes in this process, before the solver's own begin."""
 
 ASKED_TWICE = ("highs",)
 """Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
@@ -171,8 +162,6 @@ class _Programs(ModelSearch[S]):
         self.solver = solver
         self.again = False
         """True while a proof is checked."""
-        self.lazy: set[Pair] = set()
-        """Pairs that a program with lazy rows keeps apart."""
 
     @property
     def presolve(self) -> tuple[bool, ...]:
@@ -181,12 +170,8 @@ class _Programs(ModelSearch[S]):
     def write(self) -> LatencyProgram | None:
         model = self.formulation.model(self.upper)
         model.raise_least(self.low)
-        entries = model.entries
-        if entries + PAIR_ENTRIES * count_meetings(model) <= EAGER_ENTRIES:
-            return LatencyProgram(model)
-        entries += PAIR_ENTRIES * len(self.lazy)
-        too_large = self.refuses(entries, most=MOST_ENTRIES)
-        return None if too_large else LatencyProgram(model, self.lazy)
+        entries = model.entries + PAIR_ENTRIES * count_meetings(model)
+        return None if self.refuses(entries) else LatencyProgram(model)
 
     def start(self, written: LatencyProgram) -> list[float] | None:
         known = self.known()
@@ -203,12 +188,6 @@ class _Programs(ModelSearch[S]):
         if solution is None:
             return None
         value = self.best.offer(solution)
-        if written.kept is not None:
-            times, flags = written.split(outcome.values)
-            missing = overlaps(written.model, times, flags, SAFETY * written.scale) - self.lazy
-            if missing:
-                self.lazy |= missing
-                return None
         better = value < written.model.upper * (1 - SAFETY)
         if proven and trusted and not (better and self._ask_again(written)):
             least = min(value, self.best.value)
@@ -225,15 +204,13 @@ class _Programs(ModelSearch[S]):
 class LatencyProgram:
     """The program of a model; columns are its times, its flags, and two for each pair of spans
     that may meet in a lane: `delta`, the first one goes first, and whether they do meet.
-
-    Where only some pairs are `kept` apart, it is a relaxation.
     """
 
     tops = (0,)
     """The latency is minimised."""
 
-    def __init__(self, model: Model, kept: Collection[Pair] | None = None) -> None:
-        self.model, self.kept = model, kept
+    def __init__(self, model: Model) -> None:
+        self.model = model
         self.scale = model.upper if model.upper > 0 else 1.0
         self.program = Program()
         self.low = [max(low / self.scale - SLACK, 0.0) for low in model.low]
@@ -299,10 +276,8 @@ class LatencyProgram:
             flags: dict[int, list[int]] = {}
             for turn in lane:
                 flags.setdefault(turn.span, []).append(turn.flag)
-            pairs = meetings(self.model, lane) if self.kept is None else sorted(self.kept)
-            for a, b in pairs:
-                if a in flags and b in flags:
-                    found.setdefault((a, b), []).append((flags[a], flags[b]))
+            for a, b in meetings(self.model, lane):
+                found.setdefault((a, b), []).append((flags[a], flags[b]))
         return found
 
     def _apart(self, pair: Pair, lanes: list[Sequence[Sequence[int]]]) -> None:
@@ -368,27 +343,6 @@ def meetings(model: Model, lane: Sequence[Turn]) -> Iterator[Pair]:
             if not model.ordered(a, b) and not model.ordered(b, a):
                 found.append((a, b))
     yield from sorted(found)
-
-
-def overlaps(
-    model: Model, times: Sequence[float], flags: Sequence[float], tolerance: float
-) -> set[Pair]:
-    """Pairs that share a lane at the same time in a solution, by more than `tolerance` seconds.
-
-    In every lane each turn is compared with the one before it that ends last: where any overlap,
-    some of these do.
-    """
-    found: set[Pair] = set()
-    for lane in model.lanes:
-        there = [turn for turn in lane if flags[turn.flag] > 0.5]
-        starts = [(times[model.spans[t.span][0]], t.span, t.seconds) for t in there]
-        last, end = -1, -np.inf
-        for start, span, seconds in sorted(starts):
-            if last >= 0 and start < end - tolerance and span != last:
-                found.add((min(span, last), max(span, last)))
-            if start + seconds > end:
-                last, end = span, start + seconds
-    return {(a, b) for a, b in found if not model.ordered(a, b) and not model.ordered(b, a)}
 
 
 def formulation_of(problem: LatencyProblem) -> Formulation[Any]:

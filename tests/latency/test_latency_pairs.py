@@ -1,4 +1,4 @@
-"""Rows that keep spans apart, when all pairs are too many: which meet, overlap, and the answers."""
+"""Pairs of spans that programs keep apart: which meet, and what is said where they are too many."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ import random
 from itertools import combinations
 
 import pytest
-from tools.agree_latency import disagreements, latency_case
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.ip import loop
-from dnnp.core.latency.ip.formulation import serial
 from dnnp.core.latency.ip.loop import (
     LatencyProgram,
     count_meetings,
-    formulation_of,
     ip,
     meetings,
-    overlaps,
-    solve_model,
 )
 from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.model.errors import LimitError
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
-from dnnp.core.solver import slices as search
+from dnnp.core.solver import slices
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.scheduling_model import Model, Turn
 from support.latency_cases import random_problem
@@ -57,94 +51,20 @@ def test_spans_meet_unless_their_windows_are_apart(seed: int) -> None:
     assert len(strictly) - len(windows) <= count_meetings(model) <= len(meet)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_overlaps_are_found_where_there_are_any(seed: int) -> None:
-    rng = random.Random(seed)
-    model = Model(100.0)
-    times, flags = [], []
-    for _ in range(rng.randint(1, 8)):
-        start, end = model.time(lambda at: 0.0), model.time(lambda at: 0.0)
-        model.span(start, end)
-        times += [float(rng.randint(0, 12)), 99.0]
-    lanes = [
-        [Turn(s, len(model.spans) * k + s, 2.0) for s in range(len(model.spans))] for k in (0, 1)
-    ]
-    model.lanes = lanes
-    flags = [float(rng.random() < 0.5) for _ in range(2 * len(model.spans))]
-    found = overlaps(model, times, flags, 1e-6)
-    truly = {
-        (a, b)
-        for lane in lanes
-        for a, b in combinations(range(len(lane)), 2)
-        if flags[lane[a].flag] and flags[lane[b].flag] and abs(times[2 * a] - times[2 * b]) < 2
-    }
-    assert found <= truly
-    assert bool(found) == bool(truly)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_lazy_rows_give_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
-    assert not disagreements(latency_case(seed, "operators", 6), ["cbc"])
-
-
 def crowd() -> LatencyProblem:
     return random_problem(random.Random(5), 9, execution="operators", devices=2)
 
 
-def test_a_program_without_pairs_is_smaller_and_a_relaxation() -> None:
-    formulation = PlacementProgram(crowd())
-    model = formulation.model(serial(formulation.problem))
-    whole, none = LatencyProgram(model), LatencyProgram(model, set())
-    assert whole.deltas
-    assert not none.deltas
-    rows = {(tuple(c), tuple(w), s, b) for c, w, s, b in whole.program.rows}
-    assert all((tuple(c), tuple(w), s, b) in rows for c, w, s, b in none.program.rows)
-    one = LatencyProgram(model, {whole.deltas[0][0]})
-    assert [delta[0] for delta in one.deltas] == [whole.deltas[0][0]]
-
-
-def test_lazy_rows_are_asked_for_until_nothing_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = crowd()
-    eager = solve_model(formulation_of(problem))
-    kept: list[int] = []
-    written = loop._Programs.write
-
-    def write(self: loop._Programs) -> LatencyProgram | None:
-        found = written(self)
-        assert found is not None
-        assert found.kept is not None
-        kept.append(len(found.kept))
-        return found
-
-    monkeypatch.setattr(loop._Programs, "write", write)
-    monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
-    lazy = solve_model(formulation_of(problem))
-    assert lazy.status == eager.status == "optimal"
-    assert lazy.value == pytest.approx(eager.value)
-    assert lazy.bound == pytest.approx(eager.bound, rel=1e-5)
-    assert kept[0] == 0 < kept[-1]
-    assert kept == sorted(kept)
-
-
-def test_what_is_too_large_even_without_pairs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
-    monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
-    with pytest.raises(LimitError, match="too large; coarsen first"):
-        solve_model(formulation_of(crowd()))
-
-
 def test_a_program_that_is_refused_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """The placement is that of the annealing before, with its bound, and the record says so."""
-    monkeypatch.setattr(loop, "EAGER_ENTRIES", 0)
-    monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(slices, "MAX_ENTRIES", 10)
     said: list[str] = []
     found = ip(crowd(), Request("ip"), Run(warn=said.append))
     assert found.method == "anneal"
     assert 0 < found.bound <= crowd().value(found.split)
     assert len(said) == 1
     assert "the solver ended early: an integer program with about" in said[0]
-    monkeypatch.setattr(loop, "MOST_ENTRIES", 10**6)
+    monkeypatch.setattr(slices, "MAX_ENTRIES", 10**6)
     assert ip(crowd(), Request("ip"), Run(warn=said.append)).method == ""
     assert len(said) == 1
 
@@ -187,6 +107,6 @@ def test_no_program_is_written_that_would_come_too_late() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "write", slow)
-        patch.setattr(search, "monotonic", lambda: clock[0])
-        assert not search.solve_slices(programs, Asks())  # type: ignore[arg-type]
+        patch.setattr(slices, "monotonic", lambda: clock[0])
+        assert not slices.solve_slices(programs, Asks())  # type: ignore[arg-type]
     assert clock[0] == 60.0
