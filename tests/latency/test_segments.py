@@ -28,7 +28,7 @@ CLOSE = 1e-9
 
 @pytest.mark.parametrize("seed", range(120))
 def test_below_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With windows over each segment, in pieces, and by paths alone."""
+    """With windows over each segment, in pieces, and without any."""
     rng = random.Random(seed)
     problem = random_problem(
         rng,
@@ -75,17 +75,17 @@ def deep(layers: int, heads: int, *, skip: bool = False) -> LatencyProblem:
 
 def test_layers_add_up_and_those_alike_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = deep(10, 40)
-    spans, calls = segments._spans, []
+    gaps, calls = segments._gaps, []
 
-    def counted(part: LatencyProblem, *, windows: bool) -> np.ndarray:
-        calls.append(windows)
-        return spans(part, windows=windows)
+    def counted(part: LatencyProblem) -> np.ndarray:
+        calls.append(part.tasks.n)
+        return gaps(part)
 
-    monkeypatch.setattr(segments, "_spans", counted)
+    monkeypatch.setattr(segments, "_gaps", counted)
     bound, name = operators_bound(problem)
     value = problem.value(anneal_operators(problem, run=Run(effort=0.01)))
     assert name == "segments"
-    assert calls == [True]
+    assert calls == [82]
     assert 0.85 * value <= bound <= value
     monkeypatch.setattr(best_bound, "segments_bound", lambda *_: (0.0, False))
     assert operators_bound(problem)[0] < 0.9 * bound

@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, Tasks
-from dnnp.core.latency.lists.net import TaskNet, net_of
-from dnnp.core.latency.operators.bound import area_bound, heads, spread
+from dnnp.core.latency.lists.net import net_of
+from dnnp.core.latency.operators.bound import area_bound, spread
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct
 from dnnp.core.model.search_context import Run
 
@@ -31,7 +31,7 @@ MANY = 8
 """Segments that there are at least where windows over all tasks are not worth their time."""
 
 MOST_WORK = 1e9
-"""Steps that all of them may take, roughly; the rest, and larger ones, is bounded by its paths."""
+"""Steps that all of them may take, roughly; after those that are left out paths go on."""
 
 
 def segments_bound(
@@ -47,7 +47,7 @@ def segments_bound(
         f64[n, D], earliest end of each task on each device, and least time from there to the end.
     """
     tasks, count = problem.tasks, problem.machine.count
-    longest = int(MOST_GAPS**0.5) // count
+    longest = int(MOST_GAPS**0.5) // max(count, 4)
     number = np.full(tasks.n, -1, dtype=np.int64)
     found: dict[tuple[bytes, ...], Floats] = {}
     left, whole = MOST_WORK * run.effort, True
@@ -60,16 +60,14 @@ def segments_bound(
             ready = np.where(usable[mine[0]], head[mine[0]], np.inf)
         part = _part(problem, mine, usable, number)
         shape = part.tasks
-        key = tuple(
-            x.tobytes()
-            for x in (shape.time, shape.memory, shape.together, shape.use_ptr, shape.use_idx)
-        ) + tuple(x.tobytes() for x in (shape.maker, shape.size, shape.fixed))
+        parts = (shape.time, shape.memory, shape.together, shape.use_ptr, shape.use_idx)
+        key = tuple(x.tobytes() for x in (*parts, shape.maker, shape.size, shape.fixed))
         if key not in found:
             work = _triples(shape) * count**4 if len(mine) <= longest else np.inf
             small = work <= left
             left -= work if small else 0.0
             whole &= small and len(mine) * MANY <= tasks.n
-            found[key] = _spans(part, windows=small)
+            found[key] = _gaps(part) if small else np.zeros((count, count))
         v = int(mine[-1])
         ready = (ready[:, None] + found[key]).min(axis=0) + tasks.time[:, v]
         ready = np.where(usable[v], np.maximum(ready, head[v]), np.inf)
@@ -170,26 +168,10 @@ def _part(problem: LatencyProblem, mine: Ints, usable: Bools, number: Ints) -> L
     return LatencyProblem(part, problem.machine, problem.options)
 
 
-def _spans(part: LatencyProblem, *, windows: bool) -> Floats:
+def _gaps(part: LatencyProblem) -> Floats:
     """Least time from the end of the first task to the start of the last, by their devices."""
     net = net_of(part)
     usable = net.allowed[net.together]
-    n, count = usable.shape
-    if windows:
-        return _gaps(part, net, usable)
-    spans = np.full((count, count), np.inf)
-    none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
-    for a in np.flatnonzero(usable[0]).tolist():
-        only, head = usable.copy(), np.zeros((n, count))
-        only[0] = np.arange(count) == a
-        heads(net, none, never, only, head)
-        able = usable[-1]
-        spans[a, able] = head[-1, able] - net.time[-1, able] - net.time[0, a]
-    return spans
-
-
-def _gaps(part: LatencyProblem, net: TaskNet, usable: Bools) -> Floats:
-    """The same by windows over the whole segment."""
     n, count = usable.shape
     weights = area_bound(part, net, usable)[2]
     gap, reach = np.full((n, n, count, count), np.inf), np.zeros((n, n), dtype=np.bool_)
