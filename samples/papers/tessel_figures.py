@@ -354,7 +354,7 @@ def figure_16(runs: Runs) -> Table:
         record = one.record
         moved = replay(record, one.blocks, moves_of(one.plan), blocking=False)
         busy = max(unit["busy_s"] for unit in record["units"])
-        waits = (1 - busy / record["makespan_s"], 1 - busy / moved.makespan_s)
+        waits = (max(1 - busy / s, 0.0) for s in (record["makespan_s"], moved.makespan_s))
         rows.append((f"{label}, {way}", f"{busy:.1f}", *map(percent, waits)))
     header = ("model, way", "blocks, s", "waits, no transfers", "waits, transfers")
     title = (

@@ -1,7 +1,8 @@
 """Stages that all devices share (Tessel, shapes M, NN and K): predicted and run.
 
 Models whose best plans have these shapes are planned, scheduled and cut as `dnnp-run` does; their
-parts sleep for their times, and so do links, so that four devices fit a machine of any size.
+parts sleep for their times, and so do links, so that four devices fit a machine of any size. A
+second table has the same in threads, in a process for each part, and in one for each device.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 
+from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.schedule_orders import schedule_steps
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.report.statistics import Timing, summarize_schedule
 from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from dnnp.deployment.parts import program_of_stream
 from dnnp.deployment.shards import program_of_shards, sharded_of
 from dnnp.formats.graph import graph_of
@@ -32,6 +36,7 @@ from support.bench import table
 from support.run import dnnp
 from support.running import run_pipeline
 from support.sharded import Quiet
+from support.workers import Sleep
 
 LAYER_S = 10e-3
 """Of a layer."""
@@ -96,8 +101,8 @@ def measured(path: Path, way: Way) -> Figures:
     return Figures(record["value"], schedule["makespan_s"], makespan, latency)
 
 
-def slept(data: bytes, path: Path) -> Timing:
-    """A run of the parts of a scheduled stream, which sleep."""
+def slept(data: bytes, path: Path, pool: WorkerPool[Any] | None = None) -> Timing:
+    """A run of the parts of a scheduled stream, which sleep; `pool`: not in this process."""
     stream = read_bytes(data)
     graph, model, types = graph_of(stream), onnx.load(str(path)), types_of(stream)
     plan = plan_of(stream, graph)
@@ -115,10 +120,15 @@ def slept(data: bytes, path: Path) -> Timing:
     cut = split_model(model, [part.nodes for part in program.stages], types)
     for i, (part, stage) in enumerate(zip(program.stages, cut, strict=True)):
         worker = Worker(f"stage {i}", sleeping(part.compute_s, stage.outputs))
+        if pool is not None:
+            spec = WorkerSpec(worker.name, device=part.homes[0])
+            worker = pooled_worker(pool, spec, Sleep(part.compute_s, stage.outputs), {})
         steps.append(Step(worker.name, stage.inputs, stage.outputs, (worker,)))
+    if pool is not None:
+        pool.ready()
     scheduled = schedule_steps(steps, program.unit_orders, emulate=True)
     orders = scheduled.device_orders(outputs, 2)
-    sample = {value.name: None for value in model.graph.input}
+    sample = {value.name: np.zeros(1, np.float32) for value in model.graph.input}
     trace = run_pipeline(scheduled.steps, [sample], COUNT, outputs, orders=orders)
     return summarize_schedule(scheduled.apart(trace), shared_models.ALL)
 
@@ -154,6 +164,27 @@ def rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
             )
 
 
+def workers_of(folder: Path) -> Iterator[tuple[str, ...]]:
+    """A row for each model: what runs take in each kind of workers, over the prediction."""
+    for name in ("M", "NN", "K"):
+        path = folder / f"{name}.onnx"
+        plan = must("partition", "-k", "4", *WAYS[2].partition,
+                    stdin=shared_models.priced(path, LAYER_S, 1.0))  # fmt: skip
+        data = must("schedule", "-n", str(COUNT), stdin=plan)
+        (schedule,) = read_bytes(data).get("schedule")
+        ratios, count = [], 0
+        for kind, by_device in (("thread", True), ("process", False), ("process", True)):
+            rounds = []
+            for _ in range(ROUNDS):
+                with open_pool(kind, Rules(by_device=by_device)) as pool:
+                    rounds.append(slept(data, path, pool).makespan_s)
+                    count = max(count, len(pool.workers) if pool is not None else 0)
+            ratios.append(f"{statistics.median(rounds) / schedule['makespan_s']:.3f}")
+        yield name, str(count), *ratios
+
+
+KINDS = "model", "parts", "threads", "a process a part", "a process a device"
+
 HEADER = (
     "model, way", "largest load (ms)", "predicted, ms a sample", "run", "ratio",
     "rate over that of the load", "latency (ms)", "rate over shared", "gain over blocking",
@@ -170,6 +201,8 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         print(table(HEADER, list(rows_of(Path(folder)))))
+        print("\nShared stages, run over prediction, by workers.\n")
+        print(table(KINDS, list(workers_of(Path(folder)))))
 
 
 if __name__ == "__main__":

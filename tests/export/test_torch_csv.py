@@ -200,7 +200,8 @@ def test_torch_trains_by_it(words: tuple[str, ...], to: str, tmp_path: Path) -> 
     path = tmp_path / "schedule.csv"
     assert dnnp("export", "--to", to, "-o", path, stdin=done.out).status == 0
     trained = subprocess.run(
-        [sys.executable, torch_stages.__file__, path],
+        [sys.executable, "-m", "support.torch_stages", path],
+        cwd=Path(torch_stages.__file__).parents[1],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

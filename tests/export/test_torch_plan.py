@@ -97,9 +97,10 @@ def test_torch_splits_by_it(tmp_path: Path) -> None:
         assert result.status == 0, result.err
     trained = subprocess.run(
         [
-            sys.executable, torch_stages.__file__, tmp_path / "torch-comms-csv.csv",
+            sys.executable, "-m", "support.torch_stages", tmp_path / "torch-comms-csv.csv",
             "--plan", tmp_path / "torch-plan.csv", "--layers", str(LAYERS),
         ],
+        cwd=Path(torch_stages.__file__).parents[1],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -1,7 +1,7 @@
 """Train a chain of small layers by a schedule of dnnp, one process a rank, with PyTorch on CPUs.
 
     dnnp-schedule --shape V --devices 2 -n 4 | dnnp-export --to torch-csv > schedule.csv
-    python tests/support/torch_stages.py schedule.csv
+    cd tests && python -m support.torch_stages schedule.csv
 
 Every stage is one layer. With a plan, `dnnp-export --to torch-plan`, the module has as many layers
 as are wanted (`layers.0`, `layers.1`, ...) and is split where the plan says. A schedule with
