@@ -2,8 +2,10 @@
 
     python tests/bench/bench_cold.py [PART ...]
 
-Parts: commands, pipeline, sweep, limits; all of them where none is named. Bytecode of Python is
-kept, as in an installation, whatever the environment says.
+Parts: commands, pipeline, sweep, limits, versions; all of them where none is named. Bytecode of
+Python is kept, as in an installation, whatever the environment says. TREE (another checkout) stands
+beside this one in `versions`; INSTALLED is a folder with what `python -m dnnp.warm --defaults`
+compiles, made where it is not said.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,7 +33,8 @@ QUICK_S, SEARCHES_S = 4.0, 8.0
 
 BYTECODE = Path(tempfile.gettempdir(), "dnnp-bench-bytecode")
 
-PARTS = ("commands", "pipeline", "sweep", "limits")
+PARTS = ("commands", "pipeline", "sweep", "limits", "versions")
+TREE, INSTALLED = os.environ.get("TREE", ""), os.environ.get("INSTALLED", "")
 
 LIMITS_S = (1, 2, 5)
 GRAPHS = 100
@@ -57,6 +61,13 @@ SEARCHES = (
     (*PARTITION, "--method", "anneal"),
     *(("schedule", "--shape", shape) for shape in SHAPES),
 )
+
+
+RANDOM = ("partition", "-k", "8", "--bandwidth", "10")
+DEFAULTS: tuple[tuple[str, ...], ...] = (
+    RANDOM, ("bound",), ("schedule", "-n", "8"), (*RANDOM, "--time-limit", "10"),
+)  # fmt: skip
+"""What `versions` runs on a random graph of 64 nodes; bounds and schedules of its plan."""
 
 
 class Outcome(NamedTuple):
@@ -219,6 +230,43 @@ def limits_table(stream: bytes) -> str:
     return table(header, rows)
 
 
+def versions(scratch: Path) -> str:
+    """Whole default commands from an empty cache, after installation and warm, of both versions."""
+    stream = run(("import", "--synthetic", "erdos-renyi", "--nodes", "64", "--seed", "1")).out
+    planned = run(RANDOM, stream).out
+    installed = INSTALLED or str(scratch / "installed")
+    if not INSTALLED:
+        words = [sys.executable, "-m", "dnnp.warm", "--defaults", "-q"]
+        subprocess.run(words, check=True, env={**os.environ, "NUMBA_CACHE_DIR": installed})
+    python = sys.executable
+    rows = []
+    for words in DEFAULTS:
+        given = stream if words[0] == "partition" else planned
+        for version, tree in (("before", TREE), ("now", "")):
+            if version == "before" and not tree:
+                continue
+            name = f"{tree}/.venv/bin/dnnp-{words[0]}" if tree else executable(words[0])
+            command = [f"{tree}/.venv/bin/python" if tree else python, name, *words[1:], "-q"]
+            cells: list[str] = []
+            for state in ("cold", "installed", "warm"):
+                folder = scratch / f"{version} {state} {' '.join(words)}"
+                if state == "installed":
+                    shutil.copytree(installed, folder)
+                where = {} if state == "warm" else {"NUMBA_CACHE_DIR": str(folder)}
+                for _ in range(2 if state == "warm" else 1):
+                    before, started = _spent(), time.perf_counter()
+                    done = subprocess.run(
+                        command, input=given, capture_output=True, check=True,
+                        env=with_bytecode(**where),
+                    )  # fmt: skip
+                    cpu_s, wall_s = _spent() - before, time.perf_counter() - started
+                cells.append(f"{cpu_s:.1f} / {wall_s:.1f}")
+                if words[0] == "partition":
+                    cells[-1] += f" ({value_of(done.stdout):.6g})"
+            rows.append((f"`{' '.join(words)}`", version, *cells))
+    return table(("command", "version", "cold", "after installing", "warm"), rows)
+
+
 def main() -> None:
     """Measure and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -226,7 +274,10 @@ def main() -> None:
     parts = parser.parse_args().parts or PARTS
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        streams = samples(folder)
+        if "versions" in parts:
+            print("Seconds of the processor / of the clock (value), random graph of 64 nodes:\n")
+            print(versions(folder))
+        streams = samples(folder) if {*parts} - {"versions"} else {}
         if "commands" in parts:
             print(
                 f"Processor seconds of whole commands on {len(streams)} small samples, with an "
