@@ -5,7 +5,7 @@
 Parts: commands, pipeline, sweep, limits, versions; all of them where none is named. Bytecode of
 Python is kept, as in an installation, whatever the environment says. TREE (another checkout) stands
 beside this one in `versions`; INSTALLED is a folder with what `python -m dnnp.warm --defaults`
-compiles, made where it is not said.
+compiles, made where it is not said; ROWS says how many of its commands are run.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ BYTECODE = Path(tempfile.gettempdir(), "dnnp-bench-bytecode")
 
 PARTS = ("commands", "pipeline", "sweep", "limits", "versions")
 TREE, INSTALLED = os.environ.get("TREE", ""), os.environ.get("INSTALLED", "")
+ROWS = int(os.environ.get("ROWS", "4"))
 
 LIMITS_S = (1, 2, 5)
 GRAPHS = 100
@@ -240,7 +241,7 @@ def versions(scratch: Path) -> str:
         subprocess.run(words, check=True, env={**os.environ, "NUMBA_CACHE_DIR": installed})
     python = sys.executable
     rows = []
-    for words in DEFAULTS:
+    for words in DEFAULTS[:ROWS]:
         given = stream if words[0] == "partition" else planned
         for version, tree in (("before", TREE), ("now", "")):
             if version == "before" and not tree:
