@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from threading import Lock
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from dnnp.core.cost.items import (
 )
 from dnnp.core.cost.load import (
     Linked,
+    StageLoad,
     at_best_links,
     linked_stages,
     node_memory,
@@ -42,6 +44,9 @@ from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints, csr, totals
 from dnnp.core.model.plan import CLOSED, Block, CostOptions, Plan, Stage
 from dnnp.core.model.text import shown_bytes
+
+LOADS = 1_000
+"""Loads of stages that are remembered: a curve over numbers of devices has many in common."""
 
 LINES = 4
 """Lines that are remembered, the last ones used: one of 50,000 nodes takes some megabytes."""
@@ -148,6 +153,11 @@ class SplitProblem:
         """The same graph and options on other devices."""
         return self.sharing(replace(self, devices=devices))
 
+    @property
+    def loads(self) -> dict[tuple[object, ...], StageLoad]:
+        """Loads of stages by nodes, device, options and replicas, to look up and to add to."""
+        return self._derived.loads
+
     @cached_property
     def _derived(self) -> _Derived:
         return _Derived(self.graph, self.units)
@@ -174,6 +184,7 @@ class _Derived:
     def __init__(self, graph: Graph, units: Clustering) -> None:
         self.graph, self.units = graph, units
         self.own: set[Items] = set()
+        self.loads: dict[tuple[object, ...], StageLoad] = {}
         self.laid: deque[_Laid] = deque(maxlen=LINES)
         self.lock = Lock()  # a search and what would be answered instead run beside each other
 
@@ -439,7 +450,14 @@ def _block_of(problem: SplitProblem, blocks: Sequence[Block]) -> Ints:
 def _stage(problem: SplitProblem, block: Block, near: Ints | Linked | None) -> Stage:
     graph, units, options = problem.graph, problem.units, problem.options
     nodes, device = block.nodes, block.device
-    cost = stage_load(graph, units, nodes, device, options, block.replicas, near)
+    # Of what the problem states the number of devices changes no load.
+    loads, held = problem.loads, sha256(nodes.tobytes()).digest()
+    key = (held, replace(device, count=1), options, block.replicas)
+    cost = loads.get(key) if near is None else None
+    if cost is None:
+        cost = stage_load(graph, units, nodes, device, options, block.replicas, near)
+        if near is None and len(loads) < LOADS:
+            loads[key] = cost
     name = f"{device.name}/{block.number}"
     if not np.isfinite(cost.compute_s):
         times = units.times.get(device.name, np.full(units.g, np.inf))

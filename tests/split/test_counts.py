@@ -20,10 +20,10 @@ import pytest
 from dnnp.core.schedule.orders.kernel import NODES
 
 EXPECTED: dict[str, dict[str, int]] = {
-    "exact plain": {"blocks": 494344, "ideals": 21120, "kernels": 3},
+    "exact plain": {"blocks": 464027, "ideals": 21120, "kernels": 3},
     "exact replicas": {"blocks": 87987, "ideals": 21120, "kernels": 1},
     "exact peak": {"blocks": 1294726, "ideals": 21120, "kernels": 6},
-    "exact clusters": {"blocks": 575472, "ideals": 21120, "kernels": 5},
+    "exact clusters": {"blocks": 546055, "ideals": 21120, "kernels": 5},
     "heuristic": {
         "blocks": 2178,
         "flows": 472,
@@ -42,7 +42,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     },
     "latency blocks": {"blocks": 580630, "moves": 20, "kernels": 9},
     "latency operators": {"moves": 2147, "kernels": 13},
-    "bound ideal": {"blocks": 1545, "ideals": 550, "kernels": 0},
+    "bound ideal": {"blocks": 921, "ideals": 550, "kernels": 0},
     "bound halves": {"flows": 197, "nodes": 65, "kernels": 0},
     "bound cover": {"flows": 210, "steps": 18401, "kernels": 2},
     "schedule NN": {"nodes": 501, "kernels": 9},

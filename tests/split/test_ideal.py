@@ -124,3 +124,18 @@ def test_a_star_of_like_units_is_proven():
     found = ideal_search(SplitProblem(graph, units_of(stream, graph), devices, CostOptions()))
     assert 0 < found.ideals < 1000
     assert found.bound == found.value == pytest.approx(35, rel=1e-6)
+
+
+def test_what_is_known_from_the_other_end_loses_nothing(monkeypatch):
+    """Passes that go on from the other end stop at the same optimum, after fewer blocks."""
+    fewer = 0
+    for seed in range(100):
+        problem = random_case(seed, 9).problem
+        with monkeypatch.context() as patched:
+            patched.setattr(search._Choice, "_turn", lambda *_: None)
+            alone = ideal_search(problem)
+        turned = ideal_search(problem)
+        assert turned.value == pytest.approx(alone.value, rel=1e-12), seed
+        assert turned.bound == pytest.approx(alone.bound, rel=1e-12), seed
+        fewer += turned.walked < alone.walked
+    assert fewer > 2

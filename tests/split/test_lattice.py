@@ -34,3 +34,25 @@ def test_too_many_ideals_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> No
         assert more is not None
         assert more.size == 4 * 2**3
     assert asked == [(6, 40), (6, 48), (6, 40), (6, 40)]
+
+
+def test_turned_it_holds_what_is_outside() -> None:
+    """The same arrays but for the order of ideals: each item and ideal from the other end."""
+    rng = np.random.default_rng(3)
+    for n in range(1, 9):
+        pairs = [(a, b) for b in range(n) for a in range(b) if rng.random() < 0.3]
+        tail, head = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        there = make_lattice(n, tail, head, 1000)
+        assert there is not None
+        back = there.turned()
+        assert [one.dtype for one in back] == [one.dtype for one in there]
+        assert (back.sets(n)[::-1, ::-1] == ~there.sets(n)).all()
+        sizes = back.sets(n).sum(axis=1)
+        assert [0, *np.flatnonzero(np.diff(sizes)) + 1, len(sizes)] == back.levels()
+        for i in range(back.size):
+            edges = slice(back.child_ptr[i], back.child_ptr[i + 1])
+            items = back.child_item[edges].tolist()
+            assert items == sorted(items)
+            for item, child in zip(items, back.child_ideal[edges], strict=True):
+                assert back.members(child) == sorted([*back.members(i), item])
+            assert back.child_ptr[i + 1] > back.child_ptr[i] or i == back.size - 1

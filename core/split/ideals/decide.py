@@ -437,6 +437,10 @@ class Goal(NamedTuple):
     above: Floats
     """f64[2], in and out: the least load of pass `vary` above its target that was met; and a
     flag: a block was refused for its peak memory in this order of its nodes."""
+    behind: Ints = np.zeros(0, np.int16)
+    """i16[I], devices of the last class that what is behind an ideal takes at least where no load
+    is above `known`; 0: nothing is known."""
+    known: float = np.inf
 
 
 @inlined
@@ -512,7 +516,10 @@ def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def
         if a == NONE:
             continue
         pays = p.comm == SUM and _free_of(p, s, a) == 0
-        if is_enough(p, goal, ideal, room_of(p, s, a), pays):
+        if goal.behind[ideal] > p.counts[len(p.counts) - 1] - a:
+            memo.least[ideal, s] = NONE
+            goal.above[0] = min(goal.above[0], goal.known)
+        elif is_enough(p, goal, ideal, room_of(p, s, a), pays):
             reached = True
         else:
             memo.least[ideal, s] = NONE

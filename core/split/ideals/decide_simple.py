@@ -16,9 +16,6 @@ from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.split.ideals.decide import is_open
 from dnnp.core.split.ideals.problem import NONE, PricedGraph
 
-FINER = 1e-6
-"""By how much less a split is looked for once one is found; above the rounding of `Memo.peak`."""
-
 
 class Plain(NamedTuple):
     """Part of a `PricedGraph` that such a problem needs."""
@@ -95,11 +92,9 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
     for ideal in range(first, everything):
         if blocks >= budget:
             return ideal, blocks
-        covered = False
         for s in range(spare + 1):
-            covered |= least[everything, s] != NONE
             if least[everything, s] != NONE and peak[everything, s] <= target:
-                target = goal.target[0] = peak[everything, s] * (1 - FINER)
+                target = goal.target[0] = peak[everything, s] * (1 - ROUNDING)
         if not is_open(p, lattice, goal, memo, walk, ideal):
             continue
         depth = 0
@@ -146,10 +141,9 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
                     if amount > target:
                         above[0] = min(above[0], amount)
                         continue
-                    largest = max(peak[ideal, s], np.float32(amount))
+                    largest = max(peak[ideal, s], amount)
                     tie = b == least[j, t] and largest >= peak[j, t]
-                    # Rounded, so that it must refuse nothing before there is a split.
-                    if tie or (covered and largest > target):
+                    if tie or largest > target:
                         continue
                     room = weights[main] * (most - b)
                     if main > 0:

@@ -58,6 +58,31 @@ class Lattice(NamedTuple):
         found = np.unpackbits(self.words(n).view(np.uint8), axis=1, count=n, bitorder="little")
         return found.astype(np.bool_)
 
+    def turned(self) -> Lattice:
+        """The lattice of what is outside the ideals: I - 1 - i for i, and n - 1 - v for item v."""
+        last, n = self.size - 1, int(self.child_item.max()) + 1
+        item, ideal = n - 1 - self.child_item.astype(int), last - self.child_ideal.astype(int)
+        start = last - np.repeat(np.arange(self.size), np.diff(self.child_ptr))
+        # Of an ideal the greatest item is the least outside of what is outside of it.
+        first = self.child_ptr[:-2][::-1]
+        ptr, edge = csr(ideal, np.arange(len(item)), self.size)
+        return Lattice(
+            np.append(-1, ideal[first]).astype(np.int32),
+            np.append(-1, item[first]).astype(np.int32),
+            ptr,
+            item[edge].astype(np.uint32),
+            start[edge].astype(np.uint32),
+        )
+
+    def levels(self) -> list[int]:
+        """The first ideal of each size, and the number of ideals."""
+        starts = [0, 1]
+        while starts[-1] < self.size:
+            # The children of one size are the next ones.
+            size = slice(*self.child_ptr[starts[-2:]])
+            starts.append(int(self.child_ideal[size].max()) + 1)
+        return starts
+
     def between(self, start: int, end: int) -> list[int]:
         """Items of the block between two ideals, ascending."""
         before = set(self.members(start))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -125,7 +126,7 @@ class Memo(NamedTuple):
     how: np.ndarray
     """i32[I, S], class of the last block + C * (replicas - 1)."""
     peak: np.ndarray
-    """f32[I, S], the largest load on that way, rounded: of ways with as many devices the plain
+    """f64[I, S], the largest load on that way: of ways with as many devices the plain
     kernel keeps the one with the least. Other ways may have been cut off: it proves nothing."""
 
 
@@ -291,16 +292,33 @@ def _sums(lattice: Lattice, share: Floats) -> Floats:
     Ideals of one size stand together, so every size is one step.
     """
     inside = np.zeros((len(share), lattice.size))
-    first, end = 0, 1
-    while end < lattice.size:
-        # The children of one size are the next ones.
-        following = int(
-            lattice.child_ideal[lattice.child_ptr[first] : lattice.child_ptr[end]].max()
-        )
-        first, end = end, following + 1
+    for first, end in pairwise(lattice.levels()[1:]):
         rows = slice(first, end)
         inside[:, rows] = inside[:, lattice.parent[rows]] + share[:, lattice.last[rows]]
     return inside
+
+
+def turned(p: PricedGraph, lattice: Lattice) -> PricedGraph:
+    """The same with item n - 1 - v for v, for the plain kernel on the lattice turned."""
+    rows = np.arange(p.work.shape[2])[::-1]
+    ptr, nets = csr_rows(p.item_ptr.astype(np.int64), p.item_net, rows)
+    work = np.ascontiguousarray(p.work[:, :, ::-1])
+    return with_rest(p._replace(work=work, item_ptr=ptr.astype(np.uint32), item_net=nets), lattice)
+
+
+def least_devices(lattice: Lattice, memo: Memo) -> Ints:
+    """Devices of the last class that cover an ideal, at least, by what a pass found; i16[I].
+
+    A block may have been left to one with an item more, so that no way ends at the ideal itself:
+    then one ends at an ideal that holds it.
+    """
+    found = memo.least.min(axis=1)
+    for first, end in [*pairwise(lattice.levels())][-2::-1]:
+        starts = lattice.child_ptr[first : end + 1]
+        children = found[lattice.child_ideal[starts[0] : starts[-1]]]
+        larger = np.minimum.reduceat(children, starts[:-1] - starts[0])
+        found[first:end] = np.minimum(found[first:end], larger)
+    return found
 
 
 def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:

@@ -18,21 +18,23 @@ from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import LARGEST, ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.graph import Floats
+from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.ideals.contract import chained, contract_items, joined
 from dnnp.core.split.ideals.decide import Goal, decide, new_walk
 from dnnp.core.split.ideals.decide_simple import decide_plain, is_plain, new_plain_walk
-from dnnp.core.split.ideals.lattice import make_lattice
+from dnnp.core.split.ideals.lattice import Lattice, make_lattice
 from dnnp.core.split.ideals.problem import (
     NONE,
     Memo,
     PricedGraph,
     in_turn,
     is_weighty,
+    least_devices,
     may_bind,
     priced_graph,
+    turned,
     with_rest,
 )
 
@@ -58,7 +60,7 @@ BEYOND = 0.015
 CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
 MAX_STATES = 40_000_000
-"""Ideals times mixes of device classes; 14 bytes each."""
+"""Ideals times mixes of device classes; 18 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,17 @@ class IdealResult:
     """Ideals of the contracted graph; 0: too many."""
     walked: int
     """Blocks that were walked."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """Items and their ideals from one end, and what is known of the other."""
+
+    arrays: PricedGraph
+    lattice: Lattice
+    behind: Ints
+    """See `Goal`."""
+    known: float
 
 
 class _OutError(Exception):
@@ -197,6 +210,8 @@ class _Choice:
         if lattice.size * int(arrays.strides[-1]) > MAX_STATES:
             return
         self.line, self.lattice = line, lattice
+        self.second: _Side | None = None
+        self.first = self.next = _Side(arrays, lattice, np.zeros(lattice.size, np.int16), 0.0)
         self.kernel = decide_plain if is_plain(arrays) else decide
         # What is proven of a pass, or of one order of a block's nodes, is not proven of splits.
         self.whole = self.problem.options.objective != "gpipe"
@@ -297,7 +312,10 @@ class _Choice:
         self, arrays: PricedGraph, vary: int, target: Floats, allowed: int
     ) -> tuple[list[tuple[int, int, int, int]] | None, float]:
         """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
-        lattice = self.lattice
+        side = self.next if target[vary] <= self.next.known * (1 + ROUNDING) else self.first
+        if self.kernel is decide_plain:
+            arrays = side.arrays
+        lattice = side.lattice
         # Finite, so that what a device cannot run stays above it.
         target = np.minimum(target, LARGEST)
         states = int(arrays.strides[-1])
@@ -305,10 +323,11 @@ class _Choice:
             np.full((lattice.size, states), NONE, dtype=np.int16),
             np.zeros((lattice.size, states), dtype=np.int32),
             np.zeros((lattice.size, states), dtype=np.int32),
-            np.zeros((lattice.size, states), dtype=np.float32),
+            np.zeros((lattice.size, states)),
         )
         memo.least[0, 0] = 0
-        goal = Goal(target, vary, np.array([np.inf, 0.0]))
+        known = side.known or np.inf
+        goal = Goal(target, vary, np.array([np.inf, 0.0]), side.behind, known)
         first = 0
         while first < lattice.size - 1:
             step, chunk = self.kernel, min(self.chunk, allowed, self.left)
@@ -333,6 +352,8 @@ class _Choice:
         state = int(np.lexsort((memo.least[last], largest))[0]) if lattice.size > 1 else 0
         if memo.least[last, state] == NONE:
             return [], float(goal.above[0])
+        if self.kernel is decide_plain and first >= lattice.size > 1:
+            self._turn(side, memo, float(target[0]))
         path = []
         ideal = last
         n_classes = len(self.classes)
@@ -344,7 +365,18 @@ class _Choice:
             if c < n_classes - 1:
                 state -= replicas * int(arrays.strides[c])
             ideal = before
-        return path[::-1], float(goal.above[0])
+        if lattice is self.lattice:
+            return path[::-1], float(goal.above[0])
+        return [(last - b, last - a, c, r) for a, b, c, r in path], float(goal.above[0])
+
+    def _turn(self, side: _Side, memo: Memo, target: float) -> None:
+        """Go on from the other end, with what a whole pass has found below its target."""
+        behind = least_devices(side.lattice, memo)[::-1].copy()
+        if self.second is None:
+            lattice = self.lattice.turned()
+            self.second = replace(self.first, arrays=turned(side.arrays, lattice), lattice=lattice)
+        other = self.second if side.lattice is self.lattice else self.first
+        self.next = replace(other, behind=behind, known=target)
 
     def _take(self, arrays: PricedGraph, path: list[tuple[int, int, int, int]], vary: int) -> float:
         """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""
