@@ -153,11 +153,6 @@ class SplitProblem:
         """The same graph and options on other devices."""
         return self.sharing(replace(self, devices=devices))
 
-    @property
-    def loads(self) -> dict[tuple[object, ...], StageLoad]:
-        """Loads of stages by nodes, device, options and replicas, to look up and to add to."""
-        return self._derived.loads
-
     @cached_property
     def _derived(self) -> _Derived:
         return _Derived(self.graph, self.units)
@@ -184,6 +179,7 @@ class _Derived:
     def __init__(self, graph: Graph, units: Clustering) -> None:
         self.graph, self.units = graph, units
         self.own: set[Items] = set()
+        # By nodes, device, options and replicas.
         self.loads: dict[tuple[object, ...], StageLoad] = {}
         self.laid: deque[_Laid] = deque(maxlen=LINES)
         self.lock = Lock()  # a search and what would be answered instead run beside each other
@@ -451,7 +447,7 @@ def _stage(problem: SplitProblem, block: Block, near: Ints | Linked | None) -> S
     graph, units, options = problem.graph, problem.units, problem.options
     nodes, device = block.nodes, block.device
     # Of what the problem states the number of devices changes no load.
-    loads, held = problem.loads, sha256(nodes.tobytes()).digest()
+    loads, held = problem._derived.loads, sha256(nodes.tobytes()).digest()
     key = (held, replace(device, count=1), options, block.replicas)
     cost = loads.get(key) if near is None else None
     if cost is None:
