@@ -43,6 +43,7 @@ def test_below_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if placement is None:
         return
     monkeypatch.setattr(best_bound, "WINDOW", 0)
+    monkeypatch.setattr(segments, "MANY", 1)
     monkeypatch.setattr(best_bound, "windows_bound", lambda *_: 0.0)
     for gaps, work in ((2**22, 5e9), (4 * problem.machine.count**2, 5e9), (2**22, 0.0)):
         monkeypatch.setattr(segments, "MOST_GAPS", gaps)
@@ -51,7 +52,7 @@ def test_below_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert bound <= value * (1 + CLOSE), (name, gaps, work)
 
 
-def deep(layers: int, heads: int, *, skip: bool = False) -> LatencyProblem:
+def deep(layers: int, heads: int, *, skip: bool = False, aside: int = 0) -> LatencyProblem:
     """Layers of branches of two nodes that join again; two devices, slow links."""
     edges, last, n = [], 0, 1
     for _ in range(layers):
@@ -65,6 +66,8 @@ def deep(layers: int, heads: int, *, skip: bool = False) -> LatencyProblem:
     if skip:
         edges += [(0, n), (last, n)]
         n += 1
+    edges += [(0, n + i) for i in range(aside)]
+    n += aside
     tail, head = (np.array(side) for side in zip(*edges, strict=True))
     graph = graph_of(synthetic_stream("deep", tail, head, np.full(n, 30.0), np.ones(n)))
     graph = replace(graph, times={"a": np.full(n, 1.0), "b": np.full(n, 1.5)})
@@ -93,11 +96,19 @@ def test_layers_add_up_and_those_alike_are_bounded_once(monkeypatch: pytest.Monk
 
 def test_an_edge_past_all_layers_leaves_pieces() -> None:
     """No task is passed by every way, but the longest way is."""
-    problem = deep(40, 12, skip=True)
+    problem = deep(60, 12, skip=True)
     bound, name = operators_bound(problem)
     value = problem.value(anneal_operators(problem, run=Run(effort=0.01)))
     assert name == "segments"
     assert 0.7 * value <= bound <= value
+
+
+def test_windows_are_looked_at_where_few_tasks_lie_in_segments() -> None:
+    """A path of nodes beside a block that takes longer than any path through it."""
+    problem = deep(12, 1, aside=120)
+    bound, name = operators_bound(problem)
+    assert name != "segments"
+    assert bound >= 60.0
 
 
 def test_a_stop_leaves_a_bound() -> None:

@@ -28,7 +28,10 @@ PIECES = 4
 """Of that size, at least, between waists that are farther apart."""
 
 MANY = 8
-"""Segments that there are at least where windows over all tasks are not worth their time."""
+"""Segments that there are at least; of fewer, windows over all tasks prove as much."""
+
+COVERED = 0.75
+"""Share of the tasks that lie in segments where windows over all are not worth their time."""
 
 MOST_WORK = 1e9
 """Steps that all of them may take, roughly; after those that are left out paths go on."""
@@ -37,7 +40,9 @@ MOST_WORK = 1e9
 def segments_bound(
     problem: LatencyProblem, usable: Bools, head: Floats, tail: Floats, run: Run
 ) -> tuple[float, bool]:
-    """Least latency, and whether windows span every one of many segments; a bound even if stopped.
+    """Least latency, and whether windows span most tasks; 0 if there are few of these.
+
+    What it has when it is stopped is a bound, too.
 
     Parameters
     ----------
@@ -50,14 +55,17 @@ def segments_bound(
     longest = int(MOST_GAPS**0.5) // max(count, 4)
     number = np.full(tasks.n, -1, dtype=np.int64)
     found: dict[tuple[bytes, ...], Floats] = {}
-    left, whole = MOST_WORK * run.effort, True
-    v, ready = -1, np.zeros(0)
-    for mine in _line(problem, np.where(usable, head, np.inf).min(axis=1), longest):
+    left = MOST_WORK * run.effort
+    segments = list(_line(problem, np.where(usable, head, np.inf).min(axis=1), longest))
+    if len(segments) < MANY:
+        return 0.0, False
+    whole = sum(len(mine) - 1 for mine in segments) >= COVERED * tasks.n
+    v = int(segments[0][0])
+    ready = np.where(usable[v], head[v], np.inf)
+    for mine in segments:
         if run.stop():
             whole = False
             break
-        if v < 0:
-            ready = np.where(usable[mine[0]], head[mine[0]], np.inf)
         part = _part(problem, mine, usable, number)
         shape = part.tasks
         parts = (shape.time, shape.memory, shape.together, shape.use_ptr, shape.use_idx)
@@ -66,12 +74,12 @@ def segments_bound(
             work = _triples(shape) * count**4 if len(mine) <= longest else np.inf
             small = work <= left
             left -= work if small else 0.0
-            whole &= small and len(mine) * MANY <= tasks.n
+            whole &= small
             found[key] = _gaps(part) if small else np.zeros((count, count))
         v = int(mine[-1])
         ready = (ready[:, None] + found[key]).min(axis=0) + tasks.time[:, v]
         ready = np.where(usable[v], np.maximum(ready, head[v]), np.inf)
-    return float((ready + tail[v]).min(initial=np.inf)) if v >= 0 else 0.0, whole
+    return float((ready + tail[v]).min()), whole
 
 
 def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]:
