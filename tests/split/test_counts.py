@@ -34,7 +34,7 @@ EXPECTED: dict[str, dict[str, int]] = {
         "kernels": 10,
     },
     "anneal": {
-        "blocks": 3879,
+        "blocks": 3052,
         "flows": 67248,
         "ideals": 550,
         "pins": 1391468,
