@@ -15,8 +15,8 @@ Step = tuple[str, Mapping[str, Any]]
 """A function of the package, and its options."""
 
 NODES = {"many": 7000, "wide": 200}
-"""Of random graphs that are too large for the program of GETF, and too wide for its order of least
-memory to be proven; others have `FEW`."""
+"""Of random graphs that are too large for the program of GETF and make far lines, and too wide for
+their order of least memory to be proven; others have `FEW`."""
 
 FEW = 14
 
@@ -53,6 +53,7 @@ DEFAULTS: dict[str, tuple[Step, ...]] = {
     "shape NN": (_schedule(shape="NN", devices=4),),
     "shape X": (_schedule(shape="X", devices=4),),
     "copies": (_split(max_replicas=2),),
+    "many slices": (_split(method="slice"),),
 }
 """Name -> steps; what methods need that nobody names. Those that compile most come first."""
 

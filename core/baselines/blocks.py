@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -93,7 +93,7 @@ def unplaceable(problem: SplitProblem, line: Line) -> InfeasibleError | None:
 def sliced_orders(
     problem: SplitProblem,
     items: Items,
-    orders: Iterable[Callable[[Items], Ints]],
+    orders: Sequence[Callable[[Items], Ints]],
     run: Run,
     stopped: str = "",
 ) -> tuple[Line, Ints, Slicing]:
@@ -111,7 +111,8 @@ def sliced_orders(
     streamed = options.memory_mode == "overflow" and limited
     found: tuple[Line, Ints, Slicing] | None = None
     failure: InfeasibleError | None = None
-    for make_order in orders:
+    for number, make_order in enumerate(orders):
+        run.stands(share=number / len(orders))
         if found is not None and run.stop():
             if stopped:
                 run.warn(stopped)

@@ -561,7 +561,7 @@ def pipedream(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Soluti
     line = problem.line(fine, np.arange(fine.count))
     chain = contract_branches(fine, line)
     stopped = "pipedream: stopped before all orders of its chain were tried"
-    line, order, slicing = sliced_orders(problem, chain, ORDERS.values(), run, stopped)
+    line, order, slicing = sliced_orders(problem, chain, [*ORDERS.values()], run, stopped)
     clusters = [c for c, d in enumerate(devices) if d.cluster_size and d.count]
     leveled = len(clusters) == 1 and not math.isnan(devices[clusters[0]].inner_factor)
     sliced = interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)

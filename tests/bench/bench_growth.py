@@ -1,10 +1,11 @@
 """Every command on graphs of up to a million nodes: processor time, memory, and how they grow.
 
-    PYTHONPATH=tests NODES=30000,100000 PREFIX=DIR python tests/bench/bench_growth.py
+    PYTHONPATH=tests NODES=30000,100000 BASE=DIR/.venv/bin python tests/bench/bench_growth.py
 
 NODES lists the sizes (10,000 to 100,000 unless told), ONLY the rows to measure (files that they
-read come from rows before), PREFIX is the folder of programs of another version, LIMIT_S the
-processor seconds after which a command is given up, KEEP a folder where files stay.
+read come from rows before), BASE the folder of programs of another version that is measured beside
+this one, command by command (its files are not read), LIMIT_S the processor seconds after which a
+command is given up, KEEP a folder where files stay.
 The graphs are layered (`dnnp.core.synthetic.layered`); costs of its first device, or an ONNX model
 of additions of the same shape.
 """
@@ -29,7 +30,7 @@ from support.run import executable
 
 SIZES = [int(n) for n in os.environ.get("NODES", "10_000,30_000,100_000").split(",")]
 LIMIT_S = int(os.environ.get("LIMIT_S", "100"))
-PREFIX, KEEP = os.environ.get("PREFIX"), os.environ.get("KEEP")
+BASE, KEEP = os.environ.get("BASE"), os.environ.get("KEEP")
 ONLY = [row for row in os.environ.get("ONLY", "").split(",") if row]
 EXPONENT, BYTES = 1.1, 2_000
 """The targets: of processor time, and of memory for each node."""
@@ -123,10 +124,10 @@ def steps(n: int) -> Iterator[tuple[str, str]]:
     yield "schedule of 1000", "schedule -n 16 -o scheduled thousand"
 
 
-def measured(words: list[str], folder: Path) -> tuple[float, float, int]:
+def measured(words: list[str], folder: Path, base: str = "") -> tuple[float, float, int]:
     """Processor seconds with all workers, peak memory in MB, and the status of a command."""
     name, *rest = words
-    path = Path(PREFIX, f"dnnp-{name}") if PREFIX else executable(name)
+    path = Path(base, f"dnnp-{name}") if base else executable(name)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
@@ -156,7 +157,14 @@ def main() -> None:
                 os.waitpid(pid, 0)
             for row, command in steps(n):
                 gone = found.setdefault(row, [])
-                if (not ONLY or row in ONLY) and all(status == 0 for *_, status in gone):
+                if ONLY and row not in ONLY:
+                    continue
+                if BASE:
+                    before = found.setdefault(f"{row}, before", [])
+                    if all(status == 0 for *_, status in before):
+                        before.append(measured(command.split(), folder, BASE))
+                        print(n, row, "before", *before[-1], file=sys.stderr, flush=True)
+                if all(status == 0 for *_, status in gone):
                     gone.append(measured(command.split(), folder))
                     print(n, row, *gone[-1], file=sys.stderr, flush=True)
     rows = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +15,12 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import items_of, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem, make_line, make_plan
+from dnnp.core.kernels.kernel import interpreted
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.split.slicing.orders import ORDERS
-from dnnp.core.split.slicing.slice import slice_line
+from dnnp.core.split.slicing.slice import decide_far, decide_one, slice_line, sweep_problem
 from dnnp.formats.graph import graph_of, units_of
 from support.graphs import random_stream
 
@@ -142,3 +144,28 @@ def test_long_line_with_wide_values():
             ]
         )
     assert slice_line(line, "sum").value == pytest.approx(table[n], rel=1e-9)
+
+
+@pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
+def test_a_tree_over_ends_changes_nothing(comm):
+    """Sweeps of a line of dear cuts take the same ends, and meet the same load above the target."""
+    stream = random_stream(0, 1000)
+    graph = graph_of(stream)
+    units = units_of(stream, graph)
+    items = items_of(graph, units)
+    device, options = DeviceClass("dev", count=4, bandwidth_bytes_per_s=1.0), CostOptions(comm=comm)
+    case = SplitProblem(graph, units, (device,), options)
+    line = make_line(case, items, next(iter(ORDERS.values()))(items))
+    rng, work = np.random.default_rng(5), line.work.sum()
+    dear = rng.uniform(0.05, 0.25, line.cost.shape) * work
+    line = replace(line, cost=np.where(rng.random(dear.shape) < 0.3, dear, 0.01 * line.cost))
+    problem = sweep_problem(line, [0], comm, None)
+    for share in (0.3, 0.5, 0.8):
+        tables = []
+        for decide in (decide_one, decide_far):
+            least = np.zeros((line.n + 1, 1), dtype=np.int64)
+            choice = np.zeros((line.n, 1, 2), dtype=np.int64)
+            above = interpreted(decide)(share * work, problem, least, choice)
+            tables.append((least.tolist(), choice.tolist(), float(above)))
+        assert tables[0][:2] == tables[1][:2]
+        assert tables[0][2] == pytest.approx(tables[1][2], rel=1e-12)

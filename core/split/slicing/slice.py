@@ -26,16 +26,22 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import Line
-from dnnp.core.cost.load_formula import COMM, DUPLEX, ROUNDING, combine, load_of
+from dnnp.core.cost.load_formula import COMM, DUPLEX, ROUNDING, SUM, combine, load_of
 from dnnp.core.cost.memory import Steps, memory_row, most_memory, no_steps, tree_size
-from dnnp.core.kernels.kernel import callee, kernel, lean, plain
-from dnnp.core.model.device import DeviceClass, offered
+from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
+from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
 MAX_HELD = 50_000_000
 """Intervals whose memory is kept between sweeps; 8 bytes each."""
+
+FAR = 5_000
+"""Items from which on a sweep may need a tree."""
+
+PATIENCE = 100
+"""Ends tried for each item before a sweep makes a tree: it costs about as much."""
 
 MAX_STATES = 50_000_000
 """Items times mixes of device classes; 24 bytes each."""
@@ -71,10 +77,10 @@ class SweepProblem(NamedTuple):
     rows: Floats
 
 
-def sweep_for(devices: tuple[DeviceClass, ...], *, streamed: bool) -> Callable[..., float]:
-    """The kernel that decides a bottleneck for these devices."""
-    chosen: Callable[..., float] = _sweep if len(devices) > 1 or streamed else decide_one
-    return chosen
+def sweep_for(line: Line, *, streamed: bool) -> Callable[..., float]:
+    """The kernel that decides a bottleneck for the devices of a line."""
+    one: Callable[..., float] = decide_one if line.n < FAR else decide_far
+    return _sweep if len(line.devices) > 1 or streamed else one
 
 
 def sweep_problem(line: Line, order: list[int], comm: str, overflow: Steps | None) -> SweepProblem:
@@ -269,8 +275,37 @@ def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
     return above
 
 
-@kernel
-def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
+@callee
+def _add(tree, at, change):  # type: ignore[no-untyped-def]
+    """Change a leaf: above it the sums, and the largest sum of a part at the end of each node."""
+    tree[at, 0] += change
+    while at > 1:
+        at >>= 1
+        tree[at, 0] = tree[2 * at, 0] + tree[2 * at + 1, 0]
+        tree[at, 1] = max(tree[2 * at + 1, 1], tree[2 * at + 1, 0] + tree[2 * at, 1])
+
+
+@callee
+def _step_over(tree, work, start, end, cut, most):  # type: ignore[no-untyped-def]
+    """Last end up to `end` that is in no block of ends whose loads are above `most`; its cut."""
+    level = 0
+    while end >= start:
+        after = end + 1 - (1 << level)
+        at = (len(tree) // 2 + end) >> level
+        least = work[end + 1] - work[start] + cut - tree[at, 1]
+        if after >= start and after >> level << level == after and least > most:
+            cut -= tree[at, 0] - (work[end + 1] - work[after])
+            end = after - 1
+            level += 1
+        elif level > 0:
+            level -= 1
+        else:
+            break
+    return end, cut
+
+
+@inlined
+def _decide(target, problem, least, choice, far):  # type: ignore[no-untyped-def]
     """`_sweep` for one class without streaming: near O(n) instead of the sum of windows.
 
     The window of a start only moves left, so the cost of its longest interval is kept up to
@@ -278,6 +313,10 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
     which, going on backwards, only greater values come: so the scan stops where what is left
     cannot be better. What it skips could not have improved this start, so the returned load
     stays valid.
+
+    Where cuts are dear, scans are long. For `far` lines a tree over ends then knows the least load
+    of blocks of them, and those are stepped over that are above the least load above the target
+    that was met: they would change nothing.
     """
     n = problem.reach.shape[1]
     prefix, reach = problem.prefix[0], problem.reach[0]
@@ -291,7 +330,18 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
     end = n - 1
     cut = 0.0
     leaving = 0.0
+    patience = PATIENCE * n
+    tree, work = np.zeros((1, 2)), prefix
     for start in range(n - 1, -1, -1):
+        if far and patience < 0 and len(tree) == 1 and problem.comm != DUPLEX:
+            size = 1
+            while size < n:
+                size *= 2
+            tree = np.zeros((2 * size, 2))
+            work = prefix * (problem.comm == SUM)
+            for r in range(n):
+                _add(tree, size + r, total[r] + work[r + 1] - work[r])
+        planted = far and len(tree) > 1
         for i in range(problem.event_ptr[start], problem.event_ptr[start + 1]):
             cost = problem.cost[0, i]
             total[start] += cost
@@ -299,17 +349,24 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
             following, final = problem.following[i], problem.final[i]
             if following < n:
                 total[following] -= cost
+                if planted:
+                    _add(tree, len(tree) // 2 + following, -cost)
                 if following <= end:
                     cut -= cost
             if problem.kind[i] & 1 and final < n:
                 total[final] -= cost
                 out[final] -= cost
+                if planted:
+                    _add(tree, len(tree) // 2 + final, -cost)
                 if final <= end:
                     cut -= cost
                     leaving -= cost
             if problem.kind[i] & 2:
                 out[start] += cost
                 leaving += cost
+        if planted:
+            r = len(tree) // 2 + start
+            _add(tree, r, total[start] + work[start + 1] - work[start] - tree[r, 0])
         while newest >= oldest and least[queue[newest], 0] >= least[start + 1, 0]:
             newest -= 1
         newest += 1
@@ -335,7 +392,12 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
         rest = cut
         rest_out = leaving
         best = oldest
-        for r in range(end, start - 1, -1):
+        r = end
+        while r >= start:
+            if planted:
+                r, rest = _step_over(tree, work, start, r, rest, above * (1 + ROUNDING))
+                if r < start:
+                    break
             while queue[best] > r + 1:
                 best += 1
             if least[queue[best], 0] + 1 >= least[start, 0]:
@@ -349,7 +411,22 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
                 choice[start, 0, 1] = 0
             rest -= total[r]
             rest_out -= out[r]
+            r -= 1
+        if far:
+            patience -= end - r
     return above
+
+
+@kernel
+def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
+    """`_decide` for lines of a few thousand items."""
+    return _decide(target, problem, least, choice, False)
+
+
+@kernel
+def decide_far(target, problem, least, choice):  # type: ignore[no-untyped-def]
+    """`_decide` for longer lines."""
+    return _decide(target, problem, least, choice, True)
 
 
 @dataclass(frozen=True)
@@ -405,7 +482,7 @@ def slice_line(
     least = np.empty((line.n + 1, states), dtype=np.int64)
     choice = np.empty((line.n, states, 2), dtype=np.int64)
 
-    sweep = sweep_for(line.devices, streamed=problem.streamed)
+    sweep = sweep_for(line, streamed=problem.streamed)
 
     def feasible(target: float) -> tuple[bool, float]:
         above = float(sweep(target, problem, least, choice))
