@@ -44,10 +44,10 @@ class Bar:
 class Shown:
     """Shows the best that is known, whatever a step says last."""
 
-    def __init__(self, bar: Bar, doing: str = "") -> None:
+    def __init__(self, bar: Bar, doing: str = "", about: str = "") -> None:
         from dnnp.core.model.search_context import Standing
 
-        self._bar = bar
+        self._bar, self._about = bar, about
         self._known = Standing(doing)
         self._one_at_a_time = allocate_lock()
 
@@ -55,7 +55,7 @@ class Shown:
         """Told where a step stands, by any thread."""
         with self._one_at_a_time:
             self._known = standing.after(self._known)
-            self._bar.update(self._known)
+            self._bar.update(self._known._replace(doing=self._about + self._known.doing))
 
 
 class Caller:
@@ -65,6 +65,8 @@ class Caller:
     """True where the step is to end with what it has. Looked at often."""
     began: float | None = None
     """Time at which the input was there, by `time.monotonic`: limits of time count from it."""
+    about: str = ""
+    """Words before what a search is doing, such as `k = 5: `, where there are several."""
 
     def warn(self, message: str) -> None:
         """Told what the user must know."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from dnnp.core.coarsen.layers import Given, paths_of
 from dnnp.core.coarsen.mirror import mirrored, twins_of
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.rules import RuleSet
+from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.graph import graph_of
@@ -39,14 +41,14 @@ def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
     """
     if options.rule_set is not None:
         _doubt_rules(options.rule_set, options.caller, own=options.own_rules)
-    with uncollected(), options.caller.progress("grouping"):
-        _coarsen(stream, options)
+    with uncollected(), options.caller.progress("grouping") as bar:
+        _coarsen(stream, options, lambda share: bar.update(Standing("grouping", share=share)))
 
 
 coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
 
 
-def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
+def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], None]) -> None:
     caller, share, chains = options.caller, options.max_share, options.chain_share
     whole = graph_of(stream)
     twins = twins_of(stream.get("node"))
@@ -57,6 +59,7 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     if paths is not None and not any(paths):
         caller.warn("no node has a name scope or a layer: --layers groups nothing")
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in part.get("tensor")]
+    told(0.4)
     result = group_nodes(
         graph,
         shapes,
@@ -67,6 +70,7 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
         options.to,
         math.inf if share is None or share >= 1 else share,
     )
+    told(0.7)
     if given is not None:
         others = chains is not None or paths is not None or options.to is not None
         _report_cuts(given, result, others, caller)

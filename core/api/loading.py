@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -146,10 +146,15 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
                 "an ONNX model must be a file: later commands open it again; "
                 "for other formats on standard input give --from"
             )
+        from dnnp.core.model.search_context import Standing
         from dnnp.formats.onnx.dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
-        stream = load_onnx(path, dims, options.shapes, options.name, options.values, options.inputs)
+        words = (options.shapes, options.name, options.values, options.inputs)
+        with options.caller.progress("importing") as bar:
+            stream = load_onnx(
+                path, dims, *words, lambda share: bar.update(Standing("importing", share=share))
+            )
         if options.training:
             add_training(stream, options)
         return stream
@@ -218,12 +223,14 @@ def load_onnx(
     name: str | None = None,
     values: Mapping[str, str] | None = None,
     inputs: str | os.PathLike[str] | None = None,
+    told: Callable[[float], None] = lambda share: None,
 ) -> Stream:
-    """Import an ONNX model with prices and the whole shape chain at hand."""
+    """Import an ONNX model with prices and the whole shape chain at hand; `told` is told how far it
+    is."""
     from dnnp.core.runtime.model import shapes as ways
     from dnnp.formats.onnx.import_model import Helpers, import_onnx
 
-    helpers = Helpers(pricer, ways.symbolic_shapes)
+    helpers = Helpers(pricer, ways.symbolic_shapes, told=told)
     if shapes in ("auto", "run"):
         run = ways.shapes_if_small if shapes == "auto" else ways.shapes_by_running
         helpers = helpers._replace(run=run)

@@ -73,10 +73,10 @@ def run_of(
 @contextmanager
 def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run]:
     """The same run, and whoever asks sees meanwhile where it stands."""
-    bar = caller.progress(doing, run.left())
+    bar = caller.progress(caller.about + doing, run.left())
     caller.release()
     with bar:
-        yield replace(run, watch=Shown(bar, doing).take)
+        yield replace(run, watch=Shown(bar, doing, caller.about).take)
 
 
 @contextmanager

@@ -66,6 +66,7 @@ def sweep_stream(
             missing.append(k)
             continue
         one = _timed(options, began, len(problems) - done)
+        caller.about = f"k = {k}: "
         curve = curve if _alike(problem, options) else Curve()
         before = curve.value
         search: Callable[[SplitOptions], Found] = partial(found_by, problem, curve=curve)
@@ -77,7 +78,7 @@ def sweep_stream(
                 add_plan(made, problem, one, search=search)
                 if not last and k < most and before * (1 - CLOSED) <= curve.value < inf:
                     # One more device was of no use: perhaps no number of them is.
-                    ahead = replace(curve)
+                    caller.about, ahead = f"k = {most}: ", replace(curve)
                     last = found_by(problems[most], _timed(options, began, 2), ahead)
                     curve.bound = ahead.found.bound
         except (InfeasibleError, LimitError) as failure:
@@ -89,6 +90,7 @@ def sweep_stream(
             continue
         planned = made
         yield k, made
+    caller.about = ""
     if planned is not None:
         advise(planned, planned.get("plan")[0], caller)
     elif problems:

@@ -39,6 +39,7 @@ from dnnp.core.split.clusters.hierarchy import (
 from dnnp.core.split.ideals.lattice import Lattice, make_lattice
 from dnnp.core.split.ideals.problem import may_bind
 from dnnp.core.split.ideals.search import ideal_search
+from dnnp.core.split.slices import SLICED
 from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.core.split.slicing.slice import slice_line
 
@@ -80,15 +81,17 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
     best: ClusterSplit | None = None
     failure: InfeasibleError | None = None
     bound, among, left_out = np.inf, np.inf, ""
-    levels = _levels(case.accelerator)
-    for items in problem.item_choices:
+    levels, turns = _levels(case.accelerator), len(problem.item_choices)
+    for turn, items in enumerate(problem.item_choices):
         # Several topological orders, each once.
         orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
         lines = [case.problem.line(items, order) for order in orders.values()]
-        for line in lines:
+        part = run.begin("slicing", turn / turns, (turn + 1) / turns)
+        for number, line in enumerate(lines):
             if best is not None and run.stop():
                 break
-            run.stands("slicing", value=np.inf if best is None else best.value)
+            share = SLICED * number / len(lines)
+            part.stands("slicing", value=np.inf if best is None else best.value, share=share)
             try:
                 best = better(best, _sliced(case, line, best))
                 if best is not None:
@@ -97,8 +100,9 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
                 failure = failure or error
         lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)
         low = together = 0.0
-        for at in (replace(case, level=level) for level in levels):
-            run.stands("clusters", value=np.inf if best is None else best.value)
+        for number, level in enumerate(levels):
+            begin, end = (SLICED + (1 - SLICED) * i / len(levels) for i in (number, number + 1))
+            at = replace(case, level=level, run=part.begin("clusters", begin, end))
             if lattice is None or lattice.size > items.count + 1:
                 best = _over_orders(at, lines, best)
             outcome = _over_ideals(at, lines[0], lattice, best)

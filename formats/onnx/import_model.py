@@ -175,6 +175,8 @@ class Helpers(NamedTuple):
     symbolic: SearchStep | None = None
     run: RunStep | None = None
     read_inputs: Callable[[onnx.ModelProto], Mapping[str, Any]] | None = None
+    told: Callable[[float], None] = lambda share: None
+    """Told the share of the work that is done, by what it takes for a large model."""
 
 
 NO_HELPERS = Helpers()
@@ -244,6 +246,7 @@ def _import(
     if model.functions:
         Functions(model)  # refuses recursion
     graph = read_graph(model)
+    helpers.told(0.15)
     sample = None if helpers.read_inputs is None else helpers.read_inputs(model)
     dimensions = bind_inputs(model.graph, dims, graph.parameters, shapes_of(sample or {}))
     step = helpers.run
@@ -255,6 +258,7 @@ def _import(
         helpers.symbolic,
         None if step is None else lambda m, w, known: step(m, w, known, Path(path).parent, sample),
     )
+    helpers.told(0.7)
     types = shapes.types
     if dims:
         _check_sizes(graph, shapes, dims)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import re
 from _thread import allocate_lock
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import dnnp
+from dnnp.callbacks import Bar, Caller
 from dnnp.cmds.shell import guardian
 from dnnp.cmds.shell.console import CLEAR, LINE_S, PATIENCE_S, REDRAWN_S, Progress
 from dnnp.core.model.search_context import Standing
-from support.run import INTERRUPTED, dnnp
+from support.run import INTERRUPTED
+from support.run import dnnp as command
+from support.split_models import branches
 from support.watching import Hands, Terminal, frames, numbers, shares, watched
 
 
@@ -165,7 +171,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def graph() -> bytes:
     options = ("--synthetic", "watts-strogatz", "--nodes", "30", "--seed", "2")
-    return dnnp("import", *options).out
+    return command("import", *options).out
 
 
 def check_frames(shown: list[str]) -> None:
@@ -183,7 +189,7 @@ def check_frames(shown: list[str]) -> None:
 def test_a_search_shows_where_it_stands(case: str, graph: bytes) -> None:
     name, *options = CASES[case]
     if name == "bound":
-        graph = dnnp("partition", "-k", "3", "--method", "slice", stdin=graph).out
+        graph = command("partition", "-k", "3", "--method", "slice", stdin=graph).out
     result = watched(name, *options, stdin=graph)
     assert result.status == 0, result.err
     tool = f"dnnp-{name}"
@@ -195,7 +201,7 @@ def test_a_search_shows_where_it_stands(case: str, graph: bytes) -> None:
     assert known["bound"] == sorted(known["bound"])
     if name == "bound":
         assert known["bound"][-1] <= result.one("bound")["value"] * (1 + 1e-5)
-    assert result.out == dnnp(name, *options, stdin=graph).out
+    assert result.out == command(name, *options, stdin=graph).out
 
 
 @pytest.mark.parametrize("options", [(), ("--pareto",), ("--method", "tessel")])
@@ -249,6 +255,43 @@ def test_messages_stand_on_lines_of_their_own(graph: bytes) -> None:
 
 
 def test_a_check_shows_what_it_does(graph: bytes) -> None:
-    proven = dnnp("bound", "-k", "3", "--method", "chain", stdin=graph).out
+    proven = command("bound", "-k", "3", "--method", "chain", stdin=graph).out
     shown = frames(watched("check", "--certificate", stdin=proven).err, "dnnp-check")
     assert "verifying the bound" in [frame.split(",")[0] for frame in shown]
+
+
+def test_a_sweep_names_its_number_of_devices(graph: bytes, tmp_path: Path) -> None:
+    words = ("-k", "2..3", "--effort", "0.05", "-o", str(tmp_path / "{k}.st"))
+    shown = frames(watched("partition", *words, stdin=graph).err, "dnnp-partition")
+    named = [frame for frame in shown if re.match(r"k = [23]: ", frame)]
+    assert {frame[:6] for frame in named} == {"k = 2:", "k = 3:"}
+
+
+class Looking(Caller):
+    """Keeps what bars are told."""
+
+    def __init__(self) -> None:
+        self.told: list[Standing] = []
+
+    def progress(self, doing: str, limit_s: float | None = None) -> Bar:
+        bar = Bar()
+        bar.update = self.told.append  # type: ignore[method-assign]
+        return bar
+
+
+@pytest.mark.parametrize("step", ["import", "coarsen", "clusters"])
+def test_a_share_is_known(step: str, graph: bytes, tmp_path: Path) -> None:
+    caller = Looking()
+    if step == "import":
+        path = tmp_path / "m.onnx"
+        path.write_bytes(branches().SerializeToString())
+        dnnp.load(path, caller=caller)
+    elif step == "coarsen":
+        dnnp.coarsen(dnnp.Graph.from_bytes(graph), caller=caller)
+    else:
+        words = {"cluster_size": 2, "inner_bandwidth": 1000.0, "bandwidth": 10.0}
+        dnnp.split(dnnp.Graph.from_bytes(graph), k=4, caller=caller, **words)
+    known = [standing.share for standing in caller.told if standing.share is not None]
+    assert known == sorted(known)
+    assert len(known) > 1
+    assert 0 < known[-1] <= 1

@@ -209,6 +209,7 @@ class _Clustered:
             raise OutError
         feasible = pipelines.probe(goal, lambda spent: spent > limit or case.run.stop())
         self.steps += pipelines.steps
+        case.run.stands(share=min(self.steps / max(case.max_steps, 1), 1.0))
         if feasible is None:
             raise OutError
         if not feasible:
