@@ -133,4 +133,4 @@ def test_installing_compiles_what_default_methods_need() -> None:
     assert set(warm_cases.DEFAULTS) < set(warm_cases.CASES)
     steps = [step for case in warm_cases.DEFAULTS.values() for step in case]
     named = [options["method"] for _, options in steps if "method" in options]
-    assert set(named) <= {"heuristic", "exact"}
+    assert set(named) <= {"heuristic", "exact", "slice"}
