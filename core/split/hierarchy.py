@@ -18,6 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from dnnp.core.bounds.apart import apart_bound
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.items import Line, steps_of
 from dnnp.core.cost.load import transfer_times
@@ -124,6 +125,8 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
     if left_out and bound < best.value * (1 - ROUNDING):
         run.warn(left_out)
     among = 0.0 if len(case.accelerator.levels) > 1 else among * (1 - ROUNDING)
+    if max(bound, among) < best.value * (1 - ROUNDING) and not run.stop():
+        among = apart_bound(problem.with_devices(*_checked(problem)), max(bound, among), best.value)
     return Solution(best.blocks, min(bound, best.value), contiguous_bound=min(among, best.value))
 
 

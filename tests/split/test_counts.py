@@ -23,7 +23,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "exact plain": {"blocks": 464027, "ideals": 21120, "kernels": 3},
     "exact replicas": {"blocks": 87987, "ideals": 21120, "kernels": 1},
     "exact peak": {"blocks": 1294726, "ideals": 21120, "kernels": 6},
-    "exact clusters": {"blocks": 546055, "ideals": 21120, "kernels": 5},
+    "exact clusters": {"blocks": 546055, "flows": 48, "ideals": 21120, "kernels": 6},
     "heuristic": {
         "blocks": 2178,
         "flows": 472,
@@ -38,7 +38,7 @@ EXPECTED: dict[str, dict[str, int]] = {
         "flows": 67248,
         "ideals": 550,
         "pins": 1391468,
-        "kernels": 1,
+        "kernels": 0,
     },
     "latency blocks": {"blocks": 580630, "moves": 20, "kernels": 9},
     "latency operators": {"moves": 2147, "kernels": 13},
