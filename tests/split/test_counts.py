@@ -25,9 +25,9 @@ EXPECTED: dict[str, dict[str, int]] = {
     "exact peak": {"blocks": 1294726, "ideals": 21120, "kernels": 6},
     "exact clusters": {"blocks": 546055, "flows": 48, "ideals": 21120, "kernels": 6},
     "heuristic": {
-        "blocks": 2178,
+        "blocks": 1339,
         "flows": 472,
-        "ideals": 992,
+        "ideals": 672,
         "nodes": 168,
         "orders": 1620,
         "pins": 594116,

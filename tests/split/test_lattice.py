@@ -56,3 +56,12 @@ def test_turned_it_holds_what_is_outside() -> None:
             for item, child in zip(items, back.child_ideal[edges], strict=True):
                 assert back.members(child) == sorted([*back.members(i), item])
             assert back.child_ptr[i + 1] > back.child_ptr[i] or i == back.size - 1
+
+
+def test_pairs_given_twice_make_no_ideal_twice() -> None:
+    once = make_lattice(3, np.array([0, 1]), np.array([1, 2]), 1000)
+    twice = make_lattice(3, np.array([1, 0, 1]), np.array([2, 1, 2]), 1000)
+    assert once is not None
+    assert twice is not None
+    for one, other in zip(once, twice, strict=True):
+        assert (one == other).all()

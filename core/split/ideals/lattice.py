@@ -119,6 +119,8 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     asked = sha256(repr((n, most)).encode() + tail.tobytes() + head.tobytes()).digest()
     if asked in _refused:
         return None
+    # A pair given twice would make an item ready twice, and its ideal too.
+    tail, head = np.divmod(np.unique(tail.astype(np.int64) * n + head), max(n, 1))
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
     succ_ptr, succ, pred_ptr, pred = plain(succ_ptr, succ, pred_ptr, pred)
