@@ -296,10 +296,3 @@ def test_eight_lines_from_the_wheel_in_an_empty_folder(
     verified, where = done.stdout.split()
     assert verified == b"True"
     assert Path(where.decode()) == installed / "dnnp" / "__init__.py"
-
-
-def test_the_tour_can_be_run() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dnnp.samples.python_tour"], capture_output=True, check=True
-    )
-    assert b"verified: True" in done.stdout

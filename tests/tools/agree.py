@@ -150,11 +150,15 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
             reached = judge.value("ip", result.blocks or [], ("ordered",))
             judge.expect(same(reached, least), f"ip: {reached}, not {least}")
     sliced = judge.run("dpl")
-    judge.expect(sliced >= least * (1 - ROUNDING), f"dpl: {sliced} below {least}")
+    # Brute force knows one order of a block's nodes, on which live memory depends.
+    all_orders = case.options.memory_model == "sum"
+    reaches = sliced >= least * (1 - ROUNDING) or not all_orders
+    judge.expect(reaches, f"dpl: {sliced} below {least}")
     any_split, _ = brute_force(problem, "free")
     judge.expect(any_split <= least * (1 + ROUNDING), f"free optimum {any_split} above {least}")
     annealed = judge.run("anneal", Run(effort=ANNEAL_EFFORT), validity="free")
-    judge.expect(annealed >= any_split * (1 - ROUNDING), f"anneal: {annealed} below {any_split}")
+    reaches = annealed >= any_split * (1 - ROUNDING) or not all_orders
+    judge.expect(reaches, f"anneal: {annealed} below {any_split}")
     counts["annealed to the optimum"] += same(annealed, any_split)
     return judge.wrong + chain_disagreements(seed, counts)
 
