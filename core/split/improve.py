@@ -350,7 +350,7 @@ def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN)
         try:
             if last and (current is None or value(current) > value(best)):
                 current = best
-            start = current or best_slicing(level, run=run)
+            start = current or best_slicing(level, run=run.without_shares())
             part = run.begin("annealing levels", *shares[number : number + 2])
             one = replace(part, seed=run.seed + number)
             one = one.scaled(LAST_EFFORT if last else LEVEL_EFFORT)

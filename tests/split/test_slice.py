@@ -15,7 +15,6 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import items_of, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem, make_line, make_plan
-from dnnp.core.kernels.kernel import interpreted
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
@@ -165,7 +164,7 @@ def test_a_tree_over_ends_changes_nothing(comm):
         for decide in (decide_one, decide_far):
             least = np.zeros((line.n + 1, 1), dtype=np.int64)
             choice = np.zeros((line.n, 1, 2), dtype=np.int64)
-            above = interpreted(decide)(share * work, problem, least, choice)
+            above = decide(share * work, problem, least, choice)
             tables.append((least.tolist(), choice.tolist(), float(above)))
         assert tables[0][:2] == tables[1][:2]
         assert tables[0][2] == pytest.approx(tables[1][2], rel=1e-12)
