@@ -112,7 +112,8 @@ def sliced_orders(
     found: tuple[Line, Ints, Slicing] | None = None
     failure: InfeasibleError | None = None
     for number, make_order in enumerate(orders):
-        run.stands(share=number / len(orders))
+        if number:
+            run.stands(share=number / len(orders))
         if found is not None and run.stop():
             if stopped:
                 run.warn(stopped)

@@ -310,10 +310,10 @@ def main() -> None:
         print(*row(records[-1]), sep="  ", file=sys.stderr, flush=True)
     names = ("command", "CPU s", "ratio", "of pairs", "MB", "value", "bound", "")
     print(
-        f"{revision} → working tree: processor time of whole commands with their workers, in turn, "
-        f"kernels compiled; ratio: median of {pairs} pairs, twice as many where all were above 1 "
-        "(slower: all still are); value and bound (of schedules: makespan and time a micro-batch): "
-        "one number where both versions have the same.\n"
+        f"{revision} → working tree, kernels compiled, in turn: processor time with workers, "
+        f"median of {pairs} pairs, of twice as many where all were above 1 (slower: all still "
+        "are); one value and bound (of schedules: span and time a micro-batch) where both have "
+        "the same.\n"
     )
     ratios = [record["ratio"] for record in records]
     shown = [r for r in records if only or r["ratio"] > 1 or r["flags"]]
