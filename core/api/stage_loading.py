@@ -114,6 +114,8 @@ def load_stages(
 ) -> Stages:
     """Load the stages of an export, to run them one after the other.
 
+    Stages with random operators get seeds by that of `onnxruntime.set_seed`, which changes.
+
     Parameters
     ----------
     path
@@ -139,6 +141,7 @@ def load_stages(
     UnavailableError
         The provider is not there.
     """
+    from dnnp.core.runtime.model.seeds import own_seed, seeded
     from dnnp.core.runtime.model.session import SessionConfig, make_session, make_stage, places
     from dnnp.formats.export.manifest import check_files, check_runs, read_manifest
     from dnnp.formats.onnx.load_model import load_with_hash
@@ -158,7 +161,8 @@ def load_stages(
         entry = manifest["stages"][number]
         file = folder / entry["file"]
         model, _ = load_with_hash(file)
-        session = make_session(model, file.parent, config, homes[number])
+        mine = seeded(config, model, number, own_seed)
+        session = make_session(model, file.parent, mine, homes[number])
         names = [tensor["name"] for tensor in entry["outputs"]]
         # All of it comes back: nobody here knows where the next stage runs.
         runners[number] = make_stage(session, names, names, config, homes[number])

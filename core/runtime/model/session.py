@@ -78,6 +78,8 @@ class SessionConfig:
     overlap: bool = False
     """Threads of stages on the CPU copy what goes to and from GPUs, while these compute; else the
     threads of the GPUs' stages do, so that their loads contain it."""
+    seed: int | None = None
+    """Of random operators without one; None: that of the process, which sessions share."""
 
     def at(self, place: Place | None) -> SessionConfig:
         """The configuration with the provider of a place."""
@@ -217,6 +219,8 @@ def open_session(
     config, place = config.at(place), place or Place()
     require_provider(config.provider)
     onnxruntime.set_default_logger_severity(_SILENT)
+    if config.seed is not None:
+        onnxruntime.set_seed(config.seed)
     options = _options(config, place, alone)
     tune(options)
     if profile:

@@ -19,6 +19,7 @@ from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.model.device_mapping import copied_outputs, homes_of, reference_config
 from dnnp.core.runtime.model.providers import Left, note_provider
+from dnnp.core.runtime.model.seeds import drawing_nodes, named, of_replica, seeded
 from dnnp.core.runtime.model.session import (
     Place,
     SessionConfig,
@@ -41,12 +42,13 @@ from dnnp.core.runtime.report.statistics import (
     summarize_schedule,
 )
 from dnnp.core.runtime.report.verify import (
+    FEW,
     Case,
     Examiner,
     Tolerance,
     Verdict,
     case_of_file,
-    drawing_nodes,
+    drawn_fault,
     exposed,
     verify_files,
     verify_outputs,
@@ -215,6 +217,7 @@ class Pipeline:
         stopped = self.watch.interrupted
         if traffic.files is not None:
             files, went = traffic.files, traffic.files.went or ()
+            numbers = list(range(len(went)))
 
             def case_of(number: int) -> Case:
                 return case_of_file(went[number], files.read, whole.run)
@@ -227,15 +230,18 @@ class Pipeline:
                     return Verdict()
                 values = whole.run(dict(sample))
                 reference.append({name: to_numpy(values[name]) for name in self.outputs})
-            verdict = verify_outputs(reference, trace.outputs, tolerance)
+            verdict, numbers = verify_outputs(reference, trace.outputs, tolerance), [*trace.outputs]
 
             def case_of(number: int) -> Case:
                 i = number % len(reference)
                 shown, sample = f"sample {number}", traffic.samples[i]
                 return Case(shown, sample, reference[i], trace.outputs[number])
 
+        drawing = named(drawing_nodes(self.model))
         if not verdict.ok and not stopped():
             verdict.examine(case_of, self._examiner(tolerance))
+        elif drawing and not stopped():
+            verdict.fault = drawn_fault(map(case_of, numbers[:FEW]), whole.run, drawing, tolerance)
         return verdict
 
     def _examiner(self, tolerance: Tolerance) -> Examiner:
@@ -252,7 +258,7 @@ class Pipeline:
         if config.optimization != "disable":
             with suppress(DnnpError):  # not every model runs without
                 plain = run_by(replace(config, optimization="disable"))
-        drawing, made = drawing_nodes(model), self.made is not None
+        drawing, made = named(drawing_nodes(model)), self.made is not None
         return Examiner(self.steps, tolerance, run_by(config), plain, drawing, made)
 
     def whole(
@@ -369,13 +375,15 @@ def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[P
     """Make sessions for one stage; an interruption leaves out replicas, as nothing will run."""
     config = pipeline.config
     host, ahead = copied_outputs(part.targets, pipeline.homes, overlap=config.overlap)
+    first = sum(len(step.workers) for step in pipeline.steps)
     workers = []
     for j, spot in enumerate(spots):
         if j and pipeline.watch.interrupted():
             break
-        shown = _replica_name(name, j, spots)
+        shown, own = _replica_name(name, j, spots), of_replica(part.model, j)
+        mine = seeded(config, own, first + j)
         workers.append(
-            pipeline.worker(shown, part.model, part.outputs, config, spot, host=host, ahead=ahead)
+            pipeline.worker(shown, own, part.outputs, mine, spot, host=host, ahead=ahead)
         )
     stage: Any = workers[-1].call
     provider, note = config.at(spots[0]).provider, pipeline.watch.note
@@ -404,9 +412,15 @@ def pooled_step(
     model = use_weights(part.model, weights) if weights else part.model
     supplied = supplied_weights(model, pipeline.folder, weights)
     shared = pool.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
+    first = sum(len(step.workers) for step in pipeline.steps)
     workers = []
     for j, place in enumerate(map(pool.place, spots)):
-        recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), config, place)
+        own = of_replica(model, j)
+        if own is not model:
+            data = np.frombuffer(model_bytes(own), dtype=np.uint8)
+            shared = {**shared, **pool.share({MODEL: data})}
+        mine = seeded(config, own, first + j)
+        recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), mine, place)
         gpus = int(bool(place.memory))
         spec = WorkerSpec(_replica_name(name, j, spots), place, devices[j], config.threads, gpus)
         workers.append(pooled_worker(pool, spec, recipe, shared))

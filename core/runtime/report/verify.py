@@ -93,26 +93,6 @@ def _has_blocks(node: NodeProto) -> bool:
     return node.op_type in _BLOCKS
 
 
-def drawing_nodes(model: ModelProto) -> list[str]:
-    """Nodes that draw numbers, as messages name them: `RandomNormal 'a'`."""
-    from onnx import numpy_helper
-
-    from dnnp.formats.onnx.scope import UNREPEATABLE, all_nodes
-
-    off = {
-        t.name
-        for t in model.graph.initializer
-        if t.data_type == t.BOOL and not numpy_helper.to_array(t).any()
-    }
-    return [
-        f"{node.op_type} '{node.name or node.output[0]}'"
-        for node in all_nodes(model)
-        if node.op_type in UNREPEATABLE
-        # Without its third input, or where that is false, Dropout hands its input on.
-        and (node.op_type != "Dropout" or not {*node.input[2:3]} <= {"", *off})
-    ]
-
-
 @dataclass(frozen=True)
 class Difference:
     """Difference of two values of one tensor."""
@@ -310,6 +290,26 @@ def case_of_file(item: Item, read: Callable[[str], Mapping[str, Any]], whole: Ca
     return Case(item.path, sample, expected, got)
 
 
+def drawn_fault(
+    cases: Iterable[Case], whole: Call, drawing: Sequence[str], tolerance: Tolerance
+) -> str:
+    """Name an output that the whole model, run again, makes otherwise; empty: there is none.
+
+    The first numbers that a new session draws may be those that the stages drew.
+    """
+    for case in cases:
+        again = {name: to_numpy(value) for name, value in whole(dict(case.sample)).items()}
+        found = {n: compare_values(v, again[n], tolerance) for n, v in case.expected.items()}
+        if faults := {name: difference for name, difference in found.items() if difference.fault}:
+            return _worst(faults, case.shown, _draws("the whole model", drawing))
+    return ""
+
+
+def _draws(who: str, drawing: Sequence[str]) -> str:
+    names = ", ".join(drawing[:_NAMED]) or "no operator that is known to draw"
+    return f"cannot be verified: {who} draws other numbers each time ({names})"
+
+
 def weak_points(reference: Sequence[Values], tolerance: Tolerance) -> list[str]:
     """Messages about outputs whose agreement would prove little."""
     messages = []
@@ -389,7 +389,7 @@ class Examiner:
         if beyond:
             return _worst(beyond, case.shown, self._growth(beyond))
         if len(steady) < len(faults):
-            return _worst(faults, case.shown, self._draws("the whole model"))
+            return _worst(faults, case.shown, _draws("the whole model", self.drawing))
         for name, found in steady.items():
             relative = self.floors.get(name, 0.0) * found.max_rel / (found.max_abs or 1.0)
             self.self_error = max(self.self_error, relative)
@@ -427,17 +427,13 @@ class Examiner:
                         continue
                     if name not in unsteady:
                         return f"{worker.name} is the first to differ, in tensor '{name}'"
-                    cause = cause or self._draws(worker.name)
+                    cause = cause or _draws(worker.name, self.drawing)
         one, unsteady = self._twice(partial(self._chain, number), case.sample)
         for name, value in case.got.items():
             steady = name not in drawn and name not in unsteady
             if steady and compare_values(one[name], value, self.tolerance).fault:
                 return "every stage alone is right: tensors were mixed up between the stages"
         return cause
-
-    def _draws(self, who: str) -> str:
-        named = ", ".join(self.drawing[:_NAMED]) or "no operator that is known to draw"
-        return f"cannot be verified: {who} draws other numbers each time ({named})"
 
     def _chain(self, number: int, sample: Values) -> Values:
         """Run the stages one after the other, each with what those before it made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.processes import available_cores, keep_on
 from dnnp.core.runtime.model.providers import ort_errors
+from dnnp.core.runtime.model.seeds import own_seed
 from dnnp.core.runtime.model.session import CpuStage, Place, SessionConfig, make_stage, open_session
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.waits import WaitClock, with_threads
@@ -76,8 +77,11 @@ class SessionRecipe:
     def make(self, values: Values) -> Stage:
         """Make the session."""
         weights = {name: value for name, value in values.items() if name != MODEL}
+        config = self.config
+        if config.seed is not None:  # a process that is restarted draws other numbers
+            config = replace(config, seed=config.seed + own_seed())
         session = open_session(
-            values[MODEL].tobytes(), Path(self.folder), self.config, self.place, weights
+            values[MODEL].tobytes(), Path(self.folder), config, self.place, weights
         )
         stage = make_stage(session, self.outputs, self.outputs, self.config, self.place)
         return _SessionStage(stage, weights)
