@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +31,7 @@ from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_sessio
 from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.formats.files import scratch_folder
-from dnnp.formats.inputs.cost_files import with_kernels
+from dnnp.formats.inputs.cost_files import Charge, net, node_events, typical
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ints = np.ndarray[Any, np.dtype[np.intp]]
-Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
-"""Node name -> operator, and seconds in each counted run (f64[repeats])."""
+Runs = dict[str, tuple[str, np.ndarray[Any, Any], float]]
+"""Node name -> operator, microseconds in each counted run (f64[repeats]), and how many of them the
+profiler added."""
 
 _SEED = 0
 """Of the random inputs and weights."""
 _DISTINCT = 4
 """Random inputs, as many as a run draws."""
-_SUFFIX = "_kernel_time"
 _GROUP = "group "
 """Beginning of the names of groups."""
 _LAYOUT_CHANGES = frozenset({"ReorderInput", "ReorderOutput"})
@@ -55,8 +56,8 @@ MOST_REPEATS = 3
 """Times as many runs as are to count are made at most, to find some that nothing disturbs."""
 PATIENCE_S = 2.0
 """Runs are made beyond those that are to count for so long only, seconds."""
-_COARSE_S = 2e-5
-"""The profiler counts whole microseconds: below this a mean resolves more than a median."""
+_EMPTY_NODES, _EMPTY_RUNS = 64, 40
+"""Of a model that does nothing, which tells what the profiler adds."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,12 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
             with suppress(InputFileError):
                 runs = profiled(resolved)
                 owner = {name: v for name, v in zip(names, owners, strict=True) if v >= 0}
-    totals = np.zeros((how.repeats, count))
-    for name, (_, durations) in runs.items():
+    totals, added = np.zeros((how.repeats, count)), np.zeros(count)
+    for name, (_, durations, charge) in runs.items():
         if name in owner:
             totals[:, owner[name]] += durations
-    return [_typical(totals[:, i]) for i in range(count)]
+            added[owner[name]] += charge
+    return [net(typical(totals[:, i]), added[i]) * 1e-6 for i in range(count)]
 
 
 def measure_groups(
@@ -186,11 +188,12 @@ def measure_groups(
             part = use_weights(part, weights)
         own = {name: values[name] for name in stage.inputs}
         runs, results = _profiled(part, folder, how.optimization, how, weights, own)
-        total = np.zeros(how.repeats)
-        for name, (op, durations) in runs.items():
+        total, added = np.zeros(how.repeats), 0.0
+        for name, (op, durations, charge) in runs.items():
             if op not in _LAYOUT_CHANGES and not _is_counted_elsewhere(name, runs):
                 total += durations
-        times[i] = _typical(total)
+                added += charge
+        times[i] = net(typical(total), added) * 1e-6
         values.update(results)
         for name in stage.inputs:
             readers[name] -= 1
@@ -288,23 +291,63 @@ def _profiled(
                     results, share = _timed(partial(stage, feeds), threads)
                 shares.append(share)
             events = orjson.loads(Path(session.end_profiling()).read_bytes())
+        charge = profiler_charge()
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None
-    durations: dict[str, list[int]] = defaultdict(list)
+    durations: dict[str, list[float]] = defaultdict(list)
     ops: dict[str, str] = {}
+    added: dict[str, float] = defaultdict(float)
     how.saw(events)
-    for event in with_kernels(events):
-        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
-            name = event["name"].removesuffix(_SUFFIX)
-            durations[name].append(event["dur"])
-            ops[name] = event.get("args", {}).get("op_name", "")
+    for event in node_events(events, profile)[0]:
+        durations[event.name].append(event.took)
+        ops[event.name] = event.op
+        added[event.name] += charge.of(event)
     # The least disturbed runs count, in the order in which they ran.
     kept = np.sort(np.argsort(shares, kind="stable")[: how.repeats])
     how.taken(float(np.mean(np.array(shares)[kept])))
     rows = how.warmup + kept
     total = how.warmup + len(shares)
-    runs = {name: (ops[name], _per_run(spent, total, rows)) for name, spent in durations.items()}
+    runs = {
+        name: (
+            ops[name],
+            _per_run(spent, total, rows),
+            added[name] / (len(spent) if len(spent) % total else total),
+        )
+        for name, spent in durations.items()
+    }
     return runs, results
+
+
+@cache
+def profiler_charge() -> Charge:
+    """Measure what the profiler adds here, by empty nodes that run without and with it."""
+    from onnx import TensorProto, helper
+
+    names, shape = [f"t{i}" for i in range(_EMPTY_NODES + 1)], [1, 2, 8]
+    nodes = [helper.make_node("Neg", [a], [b], name=b) for a, b in pairwise(names)]
+    first, last = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+        for name in (names[0], names[-1])
+    )
+    graph = helper.make_graph(nodes, "empty", first, last)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    feeds = {names[0]: np.zeros(shape, np.float32)}
+    own: list[float] = []
+    with scratch_folder() as scratch:
+        for profile in ("", os.path.join(scratch, "p")):
+            config = SessionConfig(optimization="disable", pin=False)
+            session = open_session(
+                model.SerializeToString(), Path(scratch), config, alone=True, profile=profile
+            )
+            for _ in range(_EMPTY_RUNS):
+                begin = time.perf_counter()
+                session.run(None, feeds)
+                own += [] if profile else [(time.perf_counter() - begin) * 1e6 / len(nodes)]
+        rows = orjson.loads(Path(session.end_profiling()).read_bytes())
+    events, runs = node_events(rows, "profile")
+    told = typical([event.length for event in events])
+    between = typical([length for _, length in runs]) / len(nodes) - told
+    return Charge(max(told - typical(own), 0.0), max(between, 0.0))
 
 
 def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
@@ -323,22 +366,13 @@ def _is_wanted(shares: Sequence[float], repeats: int, spent_s: float) -> bool:
     return quiet < repeats and len(shares) < MOST_REPEATS * repeats and spent_s < PATIENCE_S
 
 
-def _per_run(spent: Sequence[int], total: int, rows: Ints) -> np.ndarray[Any, Any]:
-    """Seconds in those of `total` runs that count; events of bodies come several times a run."""
+def _per_run(spent: Sequence[float], total: int, rows: Ints) -> np.ndarray[Any, Any]:
+    """Times in those of `total` runs that count; events of bodies come several times a run."""
     micro = np.array(spent, dtype=np.float64)
     if len(micro) % total:
         # The profiler stops after a million events; the runs that it saw must do.
-        return np.full(len(rows), float(np.median(micro)) * 1e-6)
-    return np.asarray(micro.reshape(total, -1).sum(axis=1)[rows] * 1e-6)
-
-
-def _typical(seconds: np.ndarray[Any, Any]) -> float:
-    """The median; of times near the clock's resolution the mean of the middle half."""
-    median = float(np.median(seconds))
-    if median >= _COARSE_S:
-        return median
-    quarter = len(seconds) // 4
-    return float(np.sort(seconds)[quarter : len(seconds) - quarter].mean())
+        return np.full(len(rows), float(np.median(micro)))
+    return np.asarray(micro.reshape(total, -1).sum(axis=1)[rows])
 
 
 def _unowned(runs: Runs, owner: Mapping[str, int]) -> bool:

@@ -21,7 +21,7 @@ from dnnp.formats.files import replacement
 from dnnp.formats.graph_fields import MEASURED
 
 FORMAT = "dnnp-costs"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)

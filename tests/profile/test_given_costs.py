@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,9 @@ from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.formats.inputs.cost_files import (
     CostFile,
     layer_names,
+    node_events,
     read_costs,
     where_it_ran,
-    with_kernels,
 )
 from dnnp.samples.build import write
 from support.run import Result, dnnp
@@ -47,8 +49,8 @@ def table(folder: Path, text: str) -> Path:
     return path
 
 
-def events(*runs: list[tuple[str, float]], **fields: object) -> list[dict]:
-    """What ONNX Runtime's profiler writes about runs of (node, microseconds)."""
+def events(*runs: list[tuple[str, float]], gap: float = 0, **fields: object) -> list[dict]:
+    """What ONNX Runtime's profiler writes about runs of (node, microseconds), `gap` apart."""
     found: list[dict] = [{"cat": "Session", "name": "session_initialization", "ts": 1, "dur": 2}]
     now = 100
     for run in runs:
@@ -57,7 +59,7 @@ def events(*runs: list[tuple[str, float]], **fields: object) -> list[dict]:
             args = {"op_name": "Op", "provider": "CPUExecutionProvider", **fields}
             event = {"cat": "Node", "tid": 1, "ts": now, "dur": length, "args": args}
             found.append({**event, "name": name + KERNEL})
-            now += int(length) + 1
+            now += int(length + gap)
         found.append({"cat": "Session", "name": "model_run", "ts": begin, "dur": now - begin})
     return found
 
@@ -246,13 +248,90 @@ def test_kernels_count_instead_of_their_launch() -> None:
 def test_measuring_counts_kernels_too() -> None:
     rows = events([("a", 4), ("b", 6)], provider="CUDAExecutionProvider")
     kernels = [{"cat": "Kernel", "name": "gemm", "ts": 1, "dur": dur} for dur in (30, 12)]
-    found = with_kernels([*rows[:2], *kernels, *rows[2:]])
-    lengths = {row["name"]: row["dur"] for row in found if row["cat"] == "Node"}
-    assert lengths == {"a_kernel_time": 42, "b_kernel_time": 6}
-    assert with_kernels(rows) == rows
+    found, _ = node_events([*rows[:2], *kernels, *rows[2:]], "file")
+    assert {event.name: event.took for event in found} == {"a": 42, "b": 6}
     ran, caveat = where_it_ran(rows, "file")
     assert ran == {"CUDAExecutionProvider": {"a", "b"}}
     assert "those of the host" in caveat
+
+
+def micro(found: CostFile) -> dict[str, float]:
+    return {c.name: round(c.seconds * 1e6, 3) for c in found.costs}
+
+
+def test_what_the_profiler_adds_is_taken_off() -> None:
+    """The shortest nodes and the time between two tell it; a tenth of a short one remains."""
+    run = [*((f"s{i}", 2) for i in range(396)), ("zero", 0), ("loud", 90), ("big", 1000), ("b", 3)]
+    found = read(events(*[run] * 5, gap=3))
+    costs = micro(found)
+    assert {costs[f"s{i}"] for i in range(396)} == {0.2}
+    assert (costs["zero"], costs["b"], costs["loud"], costs["big"]) == (0, 1, 88, 998)
+    assert found.said == (
+        "the profiler added 2.0 us to each node, 719 of 1885 us in a run; that is taken off"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gap", "length", "left"),
+    [
+        (0, 8, 8),  # no time between nodes: nothing tells that a profiler took any
+        (2, 8, 6.5),  # three quarters of the time between two
+        (100, 8, 4),  # more than 4 us were never seen
+        (100, 3, 0.3),  # all of it, but for a tenth
+        (2, 1000, 998.5),
+    ],
+)
+def test_no_more_is_taken_off_than_is_likely(gap: int, length: int, left: float) -> None:
+    run = [(name, length) for name in "abcd"]
+    found = read(events(*[run] * 3, gap=gap))
+    assert micro(found) == dict.fromkeys("abcd", pytest.approx(left))
+    assert bool(found.said) == (gap > 0)
+    without = [row for row in events(run, gap=gap) if row["name"] != "model_run"]
+    assert micro(read(without)) == dict.fromkeys("abcd", pytest.approx(left))
+    assert micro(read(events([("a", length)], gap=gap))) == {"a": length}
+
+
+def test_what_it_adds_in_bodies_is_taken_off_their_node() -> None:
+    rows = events([("loop", 50), ("next", 4), ("last", 4)], gap=4)
+    inner = [
+        {**rows[1], "name": f"i{at}{KERNEL}", "ts": rows[1]["ts"] + at, "dur": 4} for at in (2, 12)
+    ]
+    found = micro(read([rows[0], *inner, *rows[1:]]))
+    # 3 us for each of three events, and 4 between those in the body.
+    assert found == {"i2": 0, "i12": 0, "loop": 50 - 3 * 3 - 2 * 4, "next": 1, "last": 1}
+
+
+def test_times_of_kernels_contain_nothing_of_it() -> None:
+    rows = events([("a", 4), ("b", 6), ("c", 4)], gap=4, provider="CUDAExecutionProvider")
+    kernel = {"cat": "Kernel", "name": "gemm", "ts": 1, "dur": 3}
+    found = read([*rows[:2], kernel, rows[2], kernel, *rows[3:]])
+    assert micro(found) == {"a": 3, "b": 3, "c": 1}
+
+
+def test_runs_without_nodes_scale_those_with() -> None:
+    rows = events(*[[("a", 30), ("b", 10), ("c", 2)]] * 3, gap=3)
+    plain = [{"cat": "Session", "name": "model_run", "ts": 9000 + i, "dur": 19} for i in range(2)]
+    found = read([*rows, *plain])
+    own = {"a": 28, "b": 8, "c": 0.2}
+    whole = sum(own.values())
+    assert micro(found) == pytest.approx({n: us / whole * 19 for n, us in own.items()}, abs=1e-3)
+    assert found.said.endswith("; scaled to 19 us of a run without nodes")
+
+
+def test_a_profile_of_nodes_that_do_next_to_nothing(tmp_path: Path) -> None:
+    """Most of what the profiler says of them is its own; all have a time, and it is said."""
+    names = [f"t{i}" for i in range(201)]
+    nodes = [node("Neg", [a], [b], name=f"n{b}") for a, b in pairwise(names)]
+    ends = [value("t0", [64])], [value("t200", [64])]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(make(onnx.helper.make_graph(nodes, "g", *ends)).SerializeToString())
+    costs = profiled(path, tmp_path, "ORT_DISABLE_ALL")
+    result = profile(costs, stdin=dnnp("import", "-q", path).out)
+    found = times(result, "cpu-core")
+    assert min(found) > 0
+    told = [row["dur"] for row in json.loads(costs.read_bytes()) if row["cat"] == "Node"]
+    assert sum(found) * 1e6 < 0.8 * sum(told) / 3
+    assert re.search(r"profiler added [\d.]+ us to each node, \d+ of \d+ us in a run", result.err)
 
 
 def test_a_profile_that_was_cut_off() -> None:

@@ -48,6 +48,58 @@ def test_duplicate_and_empty_names_map_back(tmp_path: Path) -> None:
     assert min(times[0], times[3]) > 2e-5
 
 
+def test_what_the_profiler_adds_is_taken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every event of a node, and of those in its body; a tenth of a time remains at least."""
+    told = measure.node_events
+
+    def known(rows: list, path: str) -> tuple:
+        events, runs = told(rows, path)
+        for event in events:
+            event.length = 100.0 if event.holds else 7.0
+        return events, runs
+
+    monkeypatch.setattr(measure, "node_events", known)
+    body = [node("Neg", ["x"], ["p"]), node("Neg", ["p"], ["then"])]
+    other = [node("Abs", ["x"], ["else"])]
+    branches = {
+        "then_branch": helper.make_graph(body, "then", [], [value("then", None)]),
+        "else_branch": helper.make_graph(other, "else", [], [value("else", None)]),
+    }
+    nodes = [node("Neg", ["x"], ["a"]), node("If", ["yes"], ["b"], **branches)]
+    nodes += [node("Add", ["a", "b"], ["y"])]
+    body = helper.make_graph(
+        nodes, "g", [value("x", [N, N])], [value("y", None)], [array("yes", True, bool)]
+    )
+    built = make(body)
+    for charge, lone, held in (((0, 0), 7, 100), ((5, 2), 2, 100 - 15 - 4), ((9, 2), 0.7, 69)):
+        monkeypatch.setattr(measure, "profiler_charge", lambda c=charge: measure.Charge(*c))
+        found = measure_nodes(built, tmp_path, QUICK)
+        assert [t * 1e6 for t in found] == pytest.approx([lone, held, lone])
+    monkeypatch.setattr(measure, "profiler_charge", lambda: measure.Charge(5, 2))
+    found = measure_groups(
+        make(
+            helper.make_graph(
+                [node("Neg", ["x"], ["a"]), node("Exp", ["a"], ["b"]), node("Tanh", ["b"], ["y"])],
+                "g",
+                [value("x", [N, N])],
+                [value("y", [N, N])],
+            )
+        ),
+        tmp_path,
+        [[0, 1], [2]],
+        QUICK,
+    )
+    assert [t * 1e6 for t in found] == pytest.approx([4, 2])
+
+
+def test_what_the_profiler_adds_is_measured() -> None:
+    within, between = measure.profiler_charge()
+    assert within > 0
+    assert between > 0
+
+
 def test_bodies_belong_to_the_node_that_holds_them(tmp_path: Path) -> None:
     heavy = [node("MatMul", ["x", "w"], ["p"], name="n0")]
     heavy += [node("MatMul", ["p", "w"], ["then"], name="n0")]

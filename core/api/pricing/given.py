@@ -160,6 +160,8 @@ def _add_file(
         entries.append(entry)
         share = found / total if total else 1.0
         _say(stream, file, entry, (strangers, idle, kept), share, caller)
+    if file.said:
+        caller.note(f"{file.path}: {file.said}")
     if file.caveat:
         caller.warn(f"{file.path}: {file.caveat}")
     return entries

@@ -27,6 +27,7 @@ from dnnp.core.runtime.measure_operators import (
     Measurement,
     measure_groups,
     measure_nodes,
+    profiler_charge,
     with_unique_names,
 )
 from dnnp.core.runtime.model.providers import (
@@ -213,6 +214,10 @@ def _time_model(
     )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
+    caller.note(
+        f"the profiler adds {shown_seconds(profiler_charge().within * 1e-6)} to a node here, which "
+        "is taken off"
+    )
     left = _left_to_cpu(model, ran[0][0], options) if ran else ()
     ids = [record["id"] for record in stream.get("node")]
     groups = [record["nodes"] for record in stream.get("group")]
