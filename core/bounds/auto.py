@@ -119,7 +119,8 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
     """Prove as large a bound as `method` can: the name of an argument, or `auto`.
 
     The simple bound is always tried first; the floor that is known is not taken for granted. Ends
-    at gap 0, or when the run is to stop; `auto` once it searched ideals also at a small gap.
+    at gap 0, or when the run is to stop; `auto` also at the gap asked for, at a small one once it
+    searched ideals.
 
     Raises
     ------
@@ -184,7 +185,7 @@ class _Judge:
     def done(self, name: str) -> bool:
         """Tell whether nothing is left that this argument could prove, or no time to prove it."""
         most = self.value if name == LINKED else min(self.value, self.most)
-        enough = self.run if "ideal" in self.last else PLAIN
+        enough = self.run if "ideal" in self.last or self.run.wide_gap else PLAIN
         return enough.near(most, self.best()[1].value) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.text import shown_time
 
+SMALL_GAP = 1e-4
+"""Relative gap up to which searches go on that mostly close it in a moment."""
+
 
 class Standing(NamedTuple):
     """Progress of long work, as far as that is known.
@@ -97,6 +100,11 @@ class Run:
     """Whether objectives are in seconds; else their unit is not known."""
     max_gap: float = 0.0
     """Relative gap of value and bound that a search need not labour to close."""
+
+    @property
+    def wide_gap(self) -> float:
+        """The gap at which also searches end that mostly close it in a moment; 0: none."""
+        return self.max_gap if self.max_gap > SMALL_GAP else 0.0
 
     def near(self, value: float, bound: float) -> bool:
         """Tell whether the gap is one that need not be closed."""

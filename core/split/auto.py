@@ -167,13 +167,14 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
     blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
     best = _Best(problem, blocks or [], value, floor)
     small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
+    closing = problem.units.g <= CLOSING_UNITS and not run.wide_gap
     if blocks is not None:
         if run.stop():
             return Solution(blocks, floor, "slice")
         if not small and value > floor * (1 + ROUNDING):
             best.bound = quick_bound(problem, floor, value, run.begin("bounding", SLICED, BOUNDED))
             run.stands(bound=best.bound)
-        if value <= best.bound * (1 + ROUNDING):
+        if value <= best.bound * (1 + max(ROUNDING, run.wide_gap)):
             return Solution(blocks, best.bound, "slice")
     from dnnp.core.split.exact import nothing_found, search_ideals
 
@@ -185,7 +186,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
         best.bound = max(best.bound, found.bound)
         if small and not best.proven:
             best.bound, small = quick_bound(problem, best.bound, best.value), False
-        settled = run.near(best.value, best.bound) and problem.units.g > CLOSING_UNITS
+        settled = run.near(best.value, best.bound) and not closing
         if best.blocks and not (best.proven or settled):
             _improve(best, widths, run.begin("chains as one", middle, end))
         if best.closed or settled or run.stop():
@@ -199,7 +200,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
     if run.left() is not None and not run.near(best.value, best.bound):
         from dnnp.core.split.improve import improved
 
-        goal = best.bound * (1 + ROUNDING)
+        goal = best.bound * (1 + max(ROUNDING, run.max_gap))
         best.take(*improved(problem, best.blocks, best.value, goal, run), "heuristic", run)
     return Solution(best.blocks, best.bound, best.method)
 
@@ -240,6 +241,7 @@ def _improve(best: _Best, widths: Sequence[int], run: Run) -> None:
 
 def _two_stages(best: _Best, run: Run) -> None:
     """Search two stages by minimum cuts, where that is the problem."""
+    run.stands("two stages")
     from dnnp.core.bounds.claim import Known
     from dnnp.core.bounds.searches import halves_claim
 

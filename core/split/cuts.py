@@ -238,8 +238,8 @@ PARTS = 256
 MOST_WEIGHTS = 12
 """Weights that are tried at a node of the tree."""
 
-MOST_WORK = 50_000_000
-"""Nodes of the tree times items and pins, at effort 1."""
+MOST_WORK, MOST_NODES = 50_000_000, 50_000
+"""Nodes of the tree times items and pins, at effort 1; and most nodes, at that or less."""
 
 OPEN, IN, OUT = 0, 1, 2
 
@@ -356,12 +356,16 @@ class Halves:
 
     def search(self) -> int:
         """Branch until nothing is open; what is proven."""
-        most = max(int(MOST_WORK * self.run.effort / (self.n + len(self.of.pins))), 1)
+        effort, each = self.run.effort, self.n + len(self.of.pins)
+        most = max(int(min(MOST_WORK * effort / each, MOST_NODES * max(effort, 1.0))), 1)
         waiting: list[tuple[int, int, Ints]] = []
         self._open(0, np.zeros(self.n, dtype=np.int8), waiting)
         while waiting and waiting[0][0] < self.least:
             if self.run.stop() or len(self.nodes) > most:
                 self.why = "stopped" if self.run.stop() else f"more than {most} nodes"
+                break
+            if waiting[0][0] >= self.least * (1 - self.run.wide_gap):
+                self.why = "the gap is small enough"
                 break
             _, number, state = heapq.heappop(waiting)
             node = self.nodes[number]

@@ -165,7 +165,8 @@ class _Pairs:
             always=line.always[nets] | outside,
             cost=np.floor(cost * scale),
         )
-        search = Halves(stages, run.scaled(PAIR_EFFORT if len(self.row) > 2 else 1.0))
+        part = replace(run, max_gap=0.0).scaled(PAIR_EFFORT if len(self.row) > 2 else 1.0)
+        search = Halves(stages, part)
         search.meet(self.at[items] == b)
         search.search()
         if search.best is None:

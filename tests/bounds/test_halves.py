@@ -14,12 +14,14 @@ from dnnp.core.certificates.certificate import VERIFIED
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
+from dnnp.core.split import cuts
 from dnnp.core.split.ideals.search import ideal_search
 from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import Case
 from support.certificates import Made
-from support.graphs import random_stream
+from support.graphs import header, random_stream
 
 
 def two(seed: int, most: int) -> Case:
@@ -96,6 +98,34 @@ def test_the_size_of_its_tree_is_limited_by_the_effort():
         assert claim.value <= halves_claim(case.problem, Known("ordered")).value
         stopped += claim.reason == "more than 1 nodes"
     assert stopped > 5
+
+
+def alike(items: int) -> Case:
+    """Independent items of almost the same work: no tree proves more than the mean in time."""
+    sizes = enumerate(100_000 + i * 7 % 15 * 100 for i in range(items))
+    ends = {"op": "Op", "inputs": [], "outputs": []}
+    nodes = [{"type": "node", "id": i, "name": "", **ends, "time_s": {"dev": s}} for i, s in sizes]
+    stream = Stream(header=header(), records={"tensor": [], "node": nodes})
+    graph = graph_of(stream)
+    options = CostOptions(memory_model="sum")
+    return Case(0, graph, units_of(stream, graph), (DeviceClass("dev", count=2),), options)
+
+
+def test_the_size_of_its_tree_is_limited_however_small_the_graph(monkeypatch):
+    monkeypatch.setattr(cuts, "MOST_NODES", 60)
+    for effort in (0.1, 1.0):
+        claim = halves_claim(alike(21).problem, Known("ordered"), Run(effort=effort))
+        assert claim.reason == "more than 60 nodes"
+    more = halves_claim(alike(21).problem, Known("ordered"), Run(effort=2.0))
+    assert more.reason == "more than 120 nodes"
+
+
+def test_it_ends_at_the_gap_asked_for():
+    case = alike(21)
+    claim = halves_claim(case.problem, Known("ordered"), Run(max_gap=0.06))
+    assert claim.reason == "the gap is small enough"
+    assert claim.value < case.problem.value(claim.blocks) <= claim.value / (1 - 0.06)
+    assert verified(case, claim)
 
 
 def test_it_is_for_two_devices_of_one_class_only():

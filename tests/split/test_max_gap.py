@@ -90,21 +90,38 @@ def efforts(*words: str) -> tuple[int, dict]:
 
 
 def test_auto_ends_once_the_gap_is_small_enough() -> None:
-    first, plan = efforts("--max-gap", "0.9")
-    assert (first, plan["status"]) == (1, "within_gap")
+    none, plan = efforts("--max-gap", "0.9")
+    assert (none, plan["status"]) == (0, "within_gap")
     both, plan = efforts("--max-gap", "0")
     assert (both, plan["status"]) == (2, "feasible")
 
 
+def alike(count: int) -> bytes:
+    """Independent nodes of almost the same time: more ideals than can be searched."""
+    rows = "".join(f"n{i},{2e-6 + i * 7 % 15 * 1e-9!r}\n" for i in range(count))
+    return dnnp("import", "-q", "--from", "csv", "-", stdin=f"name,time_s\n{rows}".encode()).out
+
+
+@pytest.mark.parametrize("count", [21, 71])
+def test_small_graphs_end_at_the_gap_asked_for(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes first is within the gap: there is no search over ideals and for two stages."""
+    monkeypatch.setattr("dnnp.core.split.exact.ideal_search", None)
+    monkeypatch.setattr("dnnp.core.split.cuts.Halves.search", None)
+    data = dnnp("partition", "-k", "2", "--max-gap", "0.05", stdin=alike(count)).out
+    assert dnnp("check", "-q", "--max-gap", "0.05", stdin=data).status == 0
+    bound = dnnp("bound", "--max-gap", "0.05", stdin=data)
+    assert ", within 5 %, ordered" in bound.err
+
+
 def test_a_bound_within_the_gap_ends_and_marks_the_plan() -> None:
-    """`auto` ends after its first search over ideals."""
+    """`auto` ends with the first argument that is enough."""
     many = dnnp("import", "-q", "--synthetic", "erdos-renyi", "--nodes", "60", "--seed", "1").out
     words = ("-k", "6", "--bandwidth", "20", "--method", "slice", "--max-gap", "0")
     data = dnnp("partition", "-q", *words, stdin=many).out
     near = dnnp("bound", "--effort", "0.0001", "--max-gap", "0.9", stdin=data)
     plan, bound = near.one("plan"), near.one("bound")
     assert (plan["status"], plan["max_gap"], bound["status"]) == ("within_gap", 0.9, "proven")
-    assert bound["tried"][-1]["method"] == "ideal"
+    assert bound["tried"][-1]["method"] == "simple"
     assert ", within 90 %, ordered" in near.err
     assert dnnp("check", "--certificate", stdin=near.out).status == 0
 

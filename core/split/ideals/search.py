@@ -168,7 +168,7 @@ def coarse_search(
 
 def _within(problem: SplitProblem, items: Items, incumbent: float, run: Run) -> IdealResult:
     """Search the splits that some items allow, which are not all."""
-    choice = _Choice(problem, items, incumbent, 0.0, run.alone())
+    choice = _Choice(problem, items, incumbent, 0.0, replace(run.alone(), max_gap=0.0))
     choice.search()
     return IdealResult(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
 
@@ -226,7 +226,8 @@ class _Choice:
             if self.problem.options.objective == "gpipe":
                 self._least_sum(arrays)
             else:
-                low, high = self._least(arrays, 0, np.array([np.inf]), self.bound, self.value)
+                gap = max(self.run.wide_gap, ROUNDING)
+                low, high = self._least(arrays, 0, np.array([np.inf]), self.bound, self.value, gap)
                 self.bound = max(self.bound, low if low < high * (1 - ROUNDING) else high)
                 self._certify(arrays)
         except _OutError:
@@ -262,9 +263,10 @@ class _Choice:
         return line
 
     def _least(
-        self, arrays: PricedGraph, vary: int, target: Floats, low: float, high: float
-    ) -> tuple[float, float]:
-        """Least target of pass `vary` between a bound and a value, the others as given.
+        self, arrays: PricedGraph, vary: int, target: Floats, low: float, high: float,
+        gap: float = ROUNDING,
+    ) -> tuple[float, float]:  # fmt: skip
+        """Least target of pass `vary` between a bound and a value to a gap, the others as given.
 
         Improves `self.blocks`. Returns (bound, least value that was reached). On `_OutError` the
         bound proven so far is in `self.low`.
@@ -278,7 +280,7 @@ class _Choice:
         near, self.near, further = self.near, 0.0, BEYOND
         if near:
             allowed, close = self.left, np.inf
-        while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
+        while low < np.inf and (high == np.inf or high - low > gap * high):
             if low < near < high:
                 goal = near
             elif high == np.inf and unknown == np.inf:
