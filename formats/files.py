@@ -118,6 +118,12 @@ KINDS: dict[str, tuple[bytes, str]] = {
     "lfs": (rb"version https://git-lfs", "a pointer of Git LFS; git lfs pull gets it"),
     "gzip": (rb"\x1f\x8b", "compressed by gzip; gunzip it first"),
     "zstd": (rb"\x28\xb5\x2f\xfd", "compressed by zstd; unzstd it first"),
+    "torch": (
+        rb"(?s)PK\x03\x04.{26}[^\0]*/data\.pkl",
+        "of PyTorch; torch.onnx.export makes a model",
+    ),
+    "keras": (rb"\x89HDF", "HDF5, as Keras writes it; tf2onnx makes a model of it"),
+    "tflite": (rb"(?s).{4}TFL3", "of TensorFlow Lite; tf2onnx makes a model of it"),
     "zip": (rb"PK\x03\x04", "a zip archive; unzip it first"),
     "page": (rb"\s*<(!DOCTYPE|html|HTML)", "a web page"),
 }

@@ -90,16 +90,12 @@ def _reader(row: Option) -> Callable[[str], Any]:
     """Reads the value of a row from text; what it refuses it says in a few words."""
 
     def read(text: str) -> Any:
-        if text in row.words:
-            return text
         if row.unit:
-            from dnnp.formats.inputs import amounts
-
             try:
-                return getattr(amounts, f"parse_{row.unit}")(text)
+                return row.amount(text)
             except ValueError as error:
                 raise argparse.ArgumentTypeError(str(error)) from None
-        return READERS.get(row.kind, _text)(text, row)
+        return text if text in row.words else READERS.get(row.kind, _text)(text, row)
 
     return read
 

@@ -113,16 +113,16 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
         words = "no gap is known" if gap is None else f"the gap is {gap:.3g}, above {most:g}"
         gates.append(Gate("max-gap", most, gap, "plan", gap is not None and gap <= most, words))
     if options.max_memory is not None:
-        gates.append(_memory(stream, found, options.max_memory))
+        gates.append(_memory(stream, found, float(options.max_memory)))
     if options.min_throughput is not None:
-        least = options.min_throughput
+        least = float(options.min_throughput)
         subject, rate = _throughput(stream, found, measured=options.measured)
         holds = rate is not None and rate >= least
         words = f"the throughput of the {subject} is "
         words += "not known" if rate is None else f"{rate:.6g} samples/s, below {least:g}"
         gates.append(Gate("min-throughput", least, rate, subject, holds, words))
     if options.max_latency is not None:
-        most = options.max_latency
+        most = float(options.max_latency)
         subject, time = _latency(stream, found, measured=options.measured)
         holds = time is not None and time <= most
         words = f"the latency of the {subject} is "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -16,7 +17,15 @@ from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
-from dnnp.options.choices import ANY_FAMILY, EXTENSIONS, LAYERED, OPTIMIZERS, OWN_GRAPHS, READINGS
+from dnnp.options.choices import (
+    ANY_FAMILY,
+    EXTENSIONS,
+    LAYERED,
+    MODEL_FORMATS,
+    OPTIMIZERS,
+    OWN_GRAPHS,
+    READINGS,
+)
 from dnnp.options.graph import GenerateOptions, ImportOptions, TrainingOptions, check_text
 from dnnp.step import function
 
@@ -151,7 +160,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
 
         dims = parse_dimensions(list(options.sizes))
         words = (options.shapes, options.name, options.values, options.inputs)
-        with options.caller.progress("importing") as bar:
+        with options.caller.progress("importing") as bar, _named_formats(path, options):
             stream = load_onnx(
                 path, dims, *words, lambda share: bar.update(Standing("importing", share=share))
             )
@@ -181,6 +190,22 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     from dnnp.formats.workloads.costgraph import read_costgraph
 
     return read_costgraph(data, path, options.name, options.one_tensor)
+
+
+@contextmanager
+def _named_formats(path: str, options: ImportOptions) -> Iterator[None]:
+    """Add the formats that are read to the refusal of a file whose ending names none of them."""
+    try:
+        yield
+    except FormatError as error:
+        named = options.kind is not None or path.lower().endswith(".onnx")
+        if named or not error.reason.startswith("not an ONNX model"):
+            raise
+        endings = {k: [e for e, kind in EXTENSIONS.items() if kind == k] for k in MODEL_FORMATS}
+        endings["onnx"] = [".onnx"]
+        read = ", ".join(f"{k} ({', '.join(e)})" if e else k for k, e in endings.items())
+        reason = f"{error.reason}; read are {read}, by ending or --from NAME"
+        raise FormatError(reason, error.file) from None
 
 
 def _edges(nodes: str, options: ImportOptions) -> tuple[str, bytes] | None:

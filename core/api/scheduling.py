@@ -109,7 +109,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
 def limited_placement(placement: Placement, options: ScheduleOptions, mode: str) -> Placement:
     """The placement with the limits and the transfers that are asked for."""
     if options.memory is not None:
-        placement = with_limit(placement, options.memory)
+        placement = with_limit(placement, float(options.memory))
         check_placement(placement)
     if options.split_backward is not None:
         placement = split_backward(placement, options.split_backward)

@@ -200,7 +200,9 @@ BAD: dict[str, tuple[Callable[[dnnp.Graph], object], str]] = {
     "shape": (lambda graph: dnnp.schedule(graph, shape="V"), "give one of these"),
     "nothing": (lambda graph: dnnp.schedule(None), "give one of these"),
     "comm": (lambda graph: dnnp.split(graph, k=2, comm="x"), "--comm 'x': must be one of"),
-    "memory": (lambda graph: dnnp.split(graph, k=2, memory="16G"), "must be a number or fast"),
+    "memory": (lambda graph: dnnp.split(graph, k=2, memory="16X"), "--memory: '16X' is not a size"),
+    "rate": (lambda graph: dnnp.split(graph, k=2, bandwidth="1Gb/s"), "8 bits are a byte"),
+    "latency": (lambda graph: dnnp.check(graph, max_latency="50"), "not a latency with its unit"),
     "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth is for --layers"),
     "text": (lambda graph: dnnp.profile(graph, device="v100"), "give a list"),
     "no plan": (lambda graph: dnnp.schedule(graph), "no plan to schedule"),
@@ -216,6 +218,44 @@ def test_what_makes_no_sense_is_refused(name: str, priced: dnnp.Graph) -> None:
     call, message = BAD[name]
     with pytest.raises(dnnp.UsageError, match=message.replace("(", "\\(")):
         call(priced)
+
+
+UNITS: dict[str, tuple[Callable[..., object], dict[str, object], tuple[str, ...]]] = {
+    "partition": (
+        dnnp.split,
+        {"k": 2, "memory": "1.5GiB", "bandwidth": "2GB/s", "validity": "free"},
+        ("-k", "2", "--memory", "1.5GiB", "--bandwidth", "2GB/s", "--validity", "free"),
+    ),
+    "schedule": (
+        dnnp.schedule,
+        {"micro_batches": 4, "memory": "512Mi"},
+        ("--micro-batches", "4", "--memory", "512Mi"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_numbers_with_units_are_read_as_by_the_command(name: str, planned: dnnp.Graph) -> None:
+    step, options, words = UNITS[name]
+    expected = command(name, *words, stdin=planned.to_bytes())
+    found = step(planned, **options)
+    assert isinstance(found, dnnp.Graph)
+    assert expected.status == 0
+    # All but the header, which has the arguments.
+    assert found.to_bytes().splitlines()[1:] == expected.out.splitlines()[1:]
+
+
+@pytest.mark.parametrize("gate", ["max_memory", "min_throughput", "max_latency"])
+def test_gates_with_units_hold_as_by_the_command(gate: str, planned: dnnp.Graph) -> None:
+    limits = {"max_memory": "1Ti 1K", "min_throughput": "1/s 1G/s", "max_latency": "9000s 1ns"}
+    for limit, status in zip(limits[gate].split(), (0, 8), strict=True):
+        flag = f"--{gate.replace('_', '-')}"
+        assert command("check", flag, limit, stdin=planned.to_bytes()).status == status
+        if status:
+            with pytest.raises(dnnp.GateError):
+                dnnp.check(planned, **{gate: limit})
+        else:
+            assert dnnp.check(planned, **{gate: limit}).ok
 
 
 def test_warnings_are_pythons(model: Path, priced: dnnp.Graph) -> None:

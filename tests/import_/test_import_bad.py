@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from dnnp.options.choices import MODEL_FORMATS
 from support.run import dnnp, dnnp_process
 
 GOOD = "g (float[2] x) => (float[2] y) { a = Relu(x) y = Exp(a) }"
@@ -39,6 +40,32 @@ def test_files_that_are_no_models(tmp_path: Path, data: bytes, reason: str):
     assert result.err.startswith(f"dnnp-import: {path}: ")
     assert reason in result.err
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (b"hello", "or cut off"),
+        (b"", "empty"),
+        (b"PK\x03\x04" + bytes(26) + b"archive/data.pkl", "torch.onnx.export"),
+        (b"PK\x03\x04" + bytes(26) + b"a/b.txt", "a zip archive"),
+        (b"\x89HDF\r\n\x1a\n", "tf2onnx"),
+        (b"\x1c\0\0\0TFL3", "tf2onnx"),
+    ],
+)
+def test_an_ending_that_names_no_format_says_what_is_read(tmp_path: Path, data: bytes, hint: str):
+    path = tmp_path / "graph.xyz"
+    path.write_bytes(data)
+    result = dnnp("import", path)
+    assert result.status == 3
+    assert result.err.startswith(f"dnnp-import: {path}: not an ONNX model")
+    assert result.err.count("\n") == 1
+    assert hint in result.err
+    for name in MODEL_FORMATS:
+        assert name in result.err.partition("; read are ")[2]
+    assert result.err.endswith(" or --from NAME\n")
+    named = dnnp("import", "--from", "onnx", path)
+    assert (named.status, "--from" in named.err) == (3, False)
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", "absent.json", "absent.pbtxt", "."])

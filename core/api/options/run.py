@@ -283,15 +283,15 @@ class CheckOptions(Options):
         least=0, most=1, metavar="X", group="gates (status 8 where one does not hold)", page=True,
         help="the largest gap of the plan, such as 0.05; for 5 %; with --certificate of the gap "
         "that is proven")
-    max_memory: float | None = option(
+    max_memory: float | str | None = option(
         above=0, unit="share_or_size", metavar="X|BYTES", page=True,
         help="the most that a device may need; up to 1 a share of its memory, such as 0.9 for "
         "90 %; above that bytes, such as 14Gi")
-    min_throughput: float | None = option(
+    min_throughput: float | str | None = option(
         above=0, unit="frequency", metavar="R", page=True,
         help="the fewest samples a second, such as 100/s; by the plan, or by its schedule if "
         "there is one")
-    max_latency: float | None = option(
+    max_latency: float | str | None = option(
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time of one sample, such as 50ms; by the same")
     measured: bool = option(

@@ -43,7 +43,7 @@ class DeviceOptions(Options):
     memory: float | str | None = option(
         above=0, unit="size", words=("fast",), metavar="BYTES", page=True,
         help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory")
-    bandwidth: float | None = option(
+    bandwidth: float | str | None = option(
         above=0, unit="rate", metavar="BYTES/S", page=True,
         help="bandwidth of a device's link, such as 12G")
     cluster_size: str | int | None = option(
@@ -433,7 +433,7 @@ class ScheduleOptions(Options):
     placement: str | os.PathLike[str] | None = option(
         apart="shape", metavar="FILE", page=True,
         help="placement file; see dnnp-graph(5); - is standard input")
-    memory: float | None = option(
+    memory: float | str | None = option(
         above=0, unit="size", metavar="BYTES", group="devices and transfers", page=True,
         help="most that a device may hold, such as 16G; default: as the plan or the placement "
         "says")

@@ -51,7 +51,7 @@ class Option(_Row):
     most: float | None = None
     """The range of a number."""
     unit: str = ""
-    """Numbers that commands read by `formats.inputs.amounts.parse_UNIT`."""
+    """Numbers that may be text too, which `formats.inputs.amounts.parse_UNIT` reads."""
     words: tuple[str, ...] = ()
     """Words that may stand in place of a number."""
     const: Any = None
@@ -92,6 +92,14 @@ class Option(_Row):
     def key(self) -> str:
         """The flag without hyphens in front, as `--set` names it."""
         return str(self.flag).lstrip("-")
+
+    def amount(self, text: str) -> Any:
+        """Read a number with its unit; ValueError: it is none."""
+        if text in self.words:
+            return text
+        from dnnp.formats.inputs import amounts
+
+        return getattr(amounts, f"parse_{self.unit}")(text)
 
     def given(self, value: Any) -> bool:
         """Tell whether a value is another than the default."""
@@ -161,6 +169,11 @@ class _Table:
                 raise TypeError(f"{type(self).__name__}: unknown option {name!r}")
             if row is not None and row.several and not isinstance(value, str):
                 value = ",".join(value)
+            if row is not None and row.unit and isinstance(value, str):
+                try:
+                    value = row.amount(value)
+                except ValueError as error:
+                    raise UsageError(f"{row.flag}: {error}") from None
             self.__dict__[name] = value
 
     def __setattr__(self, name: str, value: Any) -> None:

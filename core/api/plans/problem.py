@@ -190,7 +190,7 @@ def _chosen(
             d,
             memory_bytes=_capacity(d, options),
             bandwidth_bytes_per_s=(
-                d.bandwidth_bytes_per_s if options.bandwidth is None else options.bandwidth
+                d.bandwidth_bytes_per_s if options.bandwidth is None else float(options.bandwidth)
             ),
         )
         for d in accelerators
