@@ -37,6 +37,7 @@ from dnnp.plans.compare_methods import (
     try_methods,
     ways_in_words,
 )
+from dnnp.plans.idle import idle_words
 from dnnp.plans.problem import problem_of
 from dnnp.pricing.costs import unpriced
 from dnnp.search_run import is_heavy, little_effort, or_interrupted, run_of, with_bar
@@ -116,6 +117,8 @@ def add_plan(
     if stream.header.get("measured", {}).get("disturbed"):
         options.caller.note("its costs were measured beside other processes: they may be too high")
     if given is None and not options.parallel:
+        if plan.objective != "latency" and (words := idle_words(problem, plan, options)):
+            options.caller.note(words)
         name_faster_replicas(problem, plan, options)
     advise(stream, record, options.caller)
 

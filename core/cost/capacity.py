@@ -116,9 +116,36 @@ def unplaceable_nodes(
     name = f"node {graph.node_ids[nodes[0]]} ('{graph.node_names[nodes[0]]}')"
     if len(nodes) > 1:
         name = f"{name} and {len(nodes) - 1} more that belong with it"
+        tie = tied_by(graph, nodes)[0]
+        name += f", as {tie}," if tie else ""
     if not runs:
         return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
     need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
     most = max(d.memory_bytes for d in runs)
     needed, there = shown_bytes(need, 6), shown_bytes(most, 6)
     return InfeasibleError(f"infeasible: {name} needs {needed}; the largest device has {there}")
+
+
+def tied_by(graph: Graph, nodes: Ints) -> tuple[str, bool, int]:
+    """What joins the nodes of a colour that are farthest apart, in words.
+
+    And whether it is a shared parameter, and how many colours join nodes of the forward pass;
+    0, and no words: none does.
+    """
+    ahead = nodes[(graph.color[nodes] >= 0) & ~graph.backward[nodes]]
+    ahead = ahead[np.lexsort((graph.rank[ahead], graph.color[ahead]))]
+    starts = np.flatnonzero(np.diff(graph.color[ahead], prepend=-1))
+    groups = [group for group in np.split(ahead, starts[1:]) if len(group) > 1]
+    if not groups:
+        return "", False, 0
+    group = max(groups, key=lambda one: graph.rank[one[-1]] - graph.rank[one[0]])
+    ends = f"'{graph.node_names[group[0]]}' and '{graph.node_names[group[-1]]}'"
+    reads = np.concatenate([distinct(graph.reads(v)) for v in group])
+    read, times = np.unique(reads, return_counts=True)
+    shared = read[(times > 1) & (graph.tensor_kind[read] == PARAMETER)]
+    if not len(shared):
+        return f"{ends} have one colour, {graph.color[group[0]]}", False, len(groups)
+    names = ", ".join(f"'{graph.tensor_names[t]}'" for t in shared[:3].tolist())
+    more = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
+    what = f"the parameter{'s' * (len(shared) > 1)} {names}{more}"
+    return f"{ends} share {what}", True, len(groups)

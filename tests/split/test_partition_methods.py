@@ -164,7 +164,8 @@ def test_capacity_below_a_colour(method):
     result = dnnp("partition", *fits, "--memory", "29", stdin=to_bytes(made))
     assert (result.status, result.out) == (4, b"")
     assert result.err.endswith(
-        "infeasible: node 1 ('n1') and 2 more that belong with it needs 30 B; "
+        "infeasible: node 1 ('n1') and 2 more that belong with it, as 'n1' and 'n3' have one "
+        "colour, 0, needs 30 B; "
         "the largest device has 29 B\n"
     )
 
