@@ -114,8 +114,6 @@ def load_stages(
 ) -> Stages:
     """Load the stages of an export, to run them one after the other.
 
-    Stages with random operators get seeds by that of `onnxruntime.set_seed`, which changes.
-
     Parameters
     ----------
     path
@@ -161,7 +159,7 @@ def load_stages(
         entry = manifest["stages"][number]
         file = folder / entry["file"]
         model, _ = load_with_hash(file)
-        mine = seeded(config, model, number, own_seed)
+        mine, _ = seeded(config, model, number, base=own_seed)
         session = make_session(model, file.parent, mine, homes[number])
         names = [tensor["name"] for tensor in entry["outputs"]]
         # All of it comes back: nobody here knows where the next stage runs.

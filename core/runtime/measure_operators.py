@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from graphlib import TopologicalSorter
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +30,7 @@ from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_sessio
 from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.formats.files import scratch_folder
-from dnnp.formats.inputs.cost_files import Charge, net, node_events, typical
+from dnnp.formats.inputs.cost_files import Charge, Spent, charge_of, net, node_events, spent_by
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -40,9 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ints = np.ndarray[Any, np.dtype[np.intp]]
-Runs = dict[str, tuple[str, np.ndarray[Any, Any], float]]
-"""Node name -> operator, microseconds in each counted run (f64[repeats]), and how many of them the
-profiler added."""
+Runs = dict[str, Spent]
+"""Node name -> what it took in each counted run."""
 
 _SEED = 0
 """Of the random inputs and weights."""
@@ -132,12 +130,7 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
             with suppress(InputFileError):
                 runs = profiled(resolved)
                 owner = {name: v for name, v in zip(names, owners, strict=True) if v >= 0}
-    totals, added = np.zeros((how.repeats, count)), np.zeros(count)
-    for name, (_, durations, charge) in runs.items():
-        if name in owner:
-            totals[:, owner[name]] += durations
-            added[owner[name]] += charge
-    return [net(typical(totals[:, i]), added[i]) * 1e-6 for i in range(count)]
+    return _sums(runs, [owner.get(name, -1) for name in runs], count)
 
 
 def measure_groups(
@@ -188,12 +181,8 @@ def measure_groups(
             part = use_weights(part, weights)
         own = {name: values[name] for name in stage.inputs}
         runs, results = _profiled(part, folder, how.optimization, how, weights, own)
-        total, added = np.zeros(how.repeats), 0.0
-        for name, (op, durations, charge) in runs.items():
-            if op not in _LAYOUT_CHANGES and not _is_counted_elsewhere(name, runs):
-                total += durations
-                added += charge
-        times[i] = net(typical(total), added) * 1e-6
+        counted = [-int(one.op in _LAYOUT_CHANGES) for one in runs.values()]
+        (times[i],) = _sums(runs, counted, 1)
         values.update(results)
         for name in stage.inputs:
             readers[name] -= 1
@@ -250,10 +239,13 @@ def with_unique_names(model: ModelProto) -> ModelProto:
     return copy
 
 
-def _is_counted_elsewhere(name: str, runs: Mapping[str, object]) -> bool:
-    """True if the node stands in a body whose holder ran: the holder's time contains its own."""
-    body = _BODY.search(name)
-    return body is not None and (body[1] == "f" or body[1] in runs)
+def _sums(runs: Runs, owners: Sequence[int], count: int) -> list[float]:
+    """Seconds of each of `count` owners, by those of each node; of below 0 nothing counts."""
+    found = np.zeros((count, 2, next((len(one.times) for one in runs.values()), 1)))
+    for owner, one in zip(owners, runs.values(), strict=True):
+        if owner >= 0:
+            found[owner] += one.times, one.added
+    return [net(*both) * 1e-6 for both in found]
 
 
 def _profiled(
@@ -263,8 +255,10 @@ def _profiled(
     how: Measurement,
     weights: Weights,
     feeds: Mapping[str, Any],
+    *,
+    empty: bool = False,
 ) -> tuple[Runs, dict[str, Any]]:
-    """Run a model under the profiler.
+    """Run a model under the profiler; if it is `empty`, to learn what that adds.
 
     Returns what each node took, and the outputs of the last run.
     """
@@ -291,63 +285,33 @@ def _profiled(
                     results, share = _timed(partial(stage, feeds), threads)
                 shares.append(share)
             events = orjson.loads(Path(session.end_profiling()).read_bytes())
-        charge = profiler_charge()
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None
-    durations: dict[str, list[float]] = defaultdict(list)
-    ops: dict[str, str] = {}
-    added: dict[str, float] = defaultdict(float)
     how.saw(events)
-    for event in node_events(events, profile)[0]:
-        durations[event.name].append(event.took)
-        ops[event.name] = event.op
-        added[event.name] += charge.of(event)
-    # The least disturbed runs count, in the order in which they ran.
-    kept = np.sort(np.argsort(shares, kind="stable")[: how.repeats])
+    charge = Charge() if empty else profiler_charge()
+    spent, seen = spent_by(*node_events(events, profile), charge)
+    # The least disturbed runs count; the profiler stops after a million events.
+    kept = np.argsort(shares, kind="stable")[: how.repeats]
     how.taken(float(np.mean(np.array(shares)[kept])))
     rows = how.warmup + kept
-    total = how.warmup + len(shares)
-    runs = {
-        name: (
-            ops[name],
-            _per_run(spent, total, rows),
-            added[name] / (len(spent) if len(spent) % total else total),
-        )
-        for name, spent in durations.items()
-    }
-    return runs, results
+    rows = rows[rows < len(seen)] if rows.min() < len(seen) else np.arange(len(seen))
+    return {n: Spent(s.op, s.times[rows], s.added[rows]) for n, s in spent.items()}, results
 
 
 @cache
 def profiler_charge() -> Charge:
-    """Measure what the profiler adds here, by empty nodes that run without and with it."""
-    from onnx import TensorProto, helper
+    """Measure what the profiler adds here, by nodes that do next to nothing."""
+    from onnx import parser
 
-    names, shape = [f"t{i}" for i in range(_EMPTY_NODES + 1)], [1, 2, 8]
-    nodes = [helper.make_node("Neg", [a], [b], name=b) for a, b in pairwise(names)]
-    first, last = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
-        for name in (names[0], names[-1])
-    )
-    graph = helper.make_graph(nodes, "empty", first, last)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    feeds = {names[0]: np.zeros(shape, np.float32)}
-    own: list[float] = []
-    with scratch_folder() as scratch:
-        for profile in ("", os.path.join(scratch, "p")):
-            config = SessionConfig(optimization="disable", pin=False)
-            session = open_session(
-                model.SerializeToString(), Path(scratch), config, alone=True, profile=profile
-            )
-            for _ in range(_EMPTY_RUNS):
-                begin = time.perf_counter()
-                session.run(None, feeds)
-                own += [] if profile else [(time.perf_counter() - begin) * 1e6 / len(nodes)]
-        rows = orjson.loads(Path(session.end_profiling()).read_bytes())
-    events, runs = node_events(rows, "profile")
-    told = typical([event.length for event in events])
-    between = typical([length for _, length in runs]) / len(nodes) - told
-    return Charge(max(told - typical(own), 0.0), max(between, 0.0))
+    nodes = "".join(f"t{i + 1} = Neg (t{i}) " for i in range(_EMPTY_NODES))
+    ends = f"(float[1,2,8] t0) => (float[1,2,8] t{_EMPTY_NODES})"
+    text = f'<ir_version: 8, opset_import: ["" : 13]> empty {ends} {{ {nodes} }}'
+    rows: list[Any] = []
+    how = Measurement(repeats=_EMPTY_RUNS, saw=rows.extend)
+    feeds = {"t0": np.zeros((1, 2, 8), np.float32)}
+    model = with_unique_names(parser.parse_model(text))
+    _profiled(model, Path(), "disable", how, {}, feeds, empty=True)
+    return charge_of(*node_events(rows, "profile"))
 
 
 def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
@@ -364,15 +328,6 @@ def _is_wanted(shares: Sequence[float], repeats: int, spent_s: float) -> bool:
         return True
     quiet = sum(share <= DISTURBED for share in shares)
     return quiet < repeats and len(shares) < MOST_REPEATS * repeats and spent_s < PATIENCE_S
-
-
-def _per_run(spent: Sequence[float], total: int, rows: Ints) -> np.ndarray[Any, Any]:
-    """Times in those of `total` runs that count; events of bodies come several times a run."""
-    micro = np.array(spent, dtype=np.float64)
-    if len(micro) % total:
-        # The profiler stops after a million events; the runs that it saw must do.
-        return np.full(len(rows), float(np.median(micro)))
-    return np.asarray(micro.reshape(total, -1).sum(axis=1)[rows])
 
 
 def _unowned(runs: Runs, owner: Mapping[str, int]) -> bool:

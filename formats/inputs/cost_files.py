@@ -22,18 +22,17 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import instead, unguarded
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.inputs.checked_json import Fields, parse_json
-
-Array = NDArray[np.float64]
 
 
 def read_costs(data: bytes, path: str) -> CostFile:
@@ -322,13 +321,10 @@ _SUFFIX = "_kernel_time"
 _CPU = "CPUExecutionProvider"
 _COARSE_US = 20.0
 """The profiler counts whole microseconds: below this a mean resolves more than a median."""
-_OWN = 0.1
-"""Share of what the profiler says of an empty node that this takes: 0.2 of 2 microseconds, as
-measured with ONNX Runtime 1.32."""
-_WITHIN = 0.75
-"""What the profiler adds to a node over what it takes between two, as measured likewise."""
-_MOST_US = 4.0
-"""The most that it was seen to add to a node."""
+_OWN, _WITHIN, _MOST_US = 0.1, 0.75, 4.0
+"""An empty node's share of what the profiler says of it; what the profiler adds to a node over what
+it takes between two; the most it was seen to add. Of ONNX Runtime 1.32: 0.2 of 2 microseconds, 1.7
+over 2.3, 4 microseconds."""
 
 
 @dataclass(slots=True)
@@ -338,7 +334,7 @@ class Event:
     name: str
     op: str
     provider: str
-    thread: object
+    thread: str
     begin: float
     """Microseconds, as all here."""
     length: float
@@ -353,36 +349,33 @@ class Event:
     def end(self) -> float:
         return self.begin + self.length
 
-    @property
-    def took(self) -> float:
-        """Time of its kernels, or else of the host."""
-        return self.length if self.kernels is None else self.kernels
-
 
 class Charge(NamedTuple):
-    """Microseconds that a profiler adds, to the time of a node and from a node to the next."""
+    """Microseconds that a profiler adds to a node, and from one node to the next."""
 
     within: float = 0.0
     between: float = 0.0
 
-    def of(self, event: Event) -> float:
-        """What an event contains of it; times of kernels contain nothing."""
-        if event.kernels is not None:
-            return 0.0
-        return self.within + event.holds * (self.within + self.between)
+
+class Spent(NamedTuple):
+    """Microseconds of a node in each run that has nodes, and what the profiler added: f64[runs]."""
+
+    op: str
+    times: Floats
+    added: Floats
 
 
-def net(seconds: float, charge: float) -> float:
-    """A time without what the profiler added; of an empty node a tenth remains."""
-    return max(seconds - charge, _OWN * seconds)
+def net(times: Floats, added: Floats) -> float:
+    """The typical time without what a profiler added; an empty node still takes a tenth."""
+    time = typical(times)
+    return max(time - float(added.mean()), _OWN * time)
 
 
-def typical(micro: Sequence[float] | Array) -> float:
+def typical(micro: Sequence[float] | Floats) -> float:
     """The median; of times near the clock's resolution the mean of the middle half."""
-    middle = float(np.median(micro))
+    middle, count = float(np.median(micro)), len(micro)
     if middle >= _COARSE_US:
         return middle
-    count = len(micro)
     quarter = max(count // 4, min((count - 1) // 2, 1))
     return float(np.sort(micro)[quarter : count - quarter].mean())
 
@@ -390,62 +383,57 @@ def typical(micro: Sequence[float] | Array) -> float:
 def read_events(rows: Sequence[Any], path: str) -> tuple[tuple[GivenCost, ...], str, str]:
     """The time of every node, what the user must know of it, and what was taken off.
 
-    The typical time over all runs; see `cost_files.read_costs`. What ran inside another node, in
-    the body of a loop or a branch, is part of that one. What the profiler adds to each node is
-    told by the shortest of them and by the time between two, or by runs without nodes.
+    See `cost_files.read_costs`. Runs without nodes tell what the others take without the profiler.
     """
     events, runs = node_events(rows, path)
     if not events:
         raise FormatError("a profile without a node: was anything run?", path)
-    starts = [begin for begin, _ in runs]
-    count = max(len(runs), 1)
-    spent: dict[str, Array] = {}
-    run_of = [max(bisect_right(starts, event.begin) - 1, 0) for event in events]
-    for event, run in zip(events, run_of, strict=True):
-        times = spent.setdefault(event.name, np.zeros(count))
-        times[run] += 0.0 if event.is_inner else event.took
-    there = sorted({*run_of})
-    plain = [runs[run][1] for run in {*range(len(runs))} - {*there}]
-    total = {name: typical(times[there]) for name, times in spent.items()}
-    charge = charge_of(events, run_of)
-    added = dict.fromkeys(total, 0.0)
-    for event in events:
-        added[event.name] += 0.0 if event.is_inner else charge.of(event) / len(there)
-    times_us = {name: net(us, added[name]) for name, us in total.items()}
-    before, after = math.fsum(total.values()), math.fsum(times_us.values())
-    said = ""
-    if before > after:
-        said = (
-            f"the profiler added {charge.within:.1f} us to each node, {before - after:.0f} of "
-            f"{before:.0f} us in a run; that is taken off"
-        )
-    if plain and after > 0 and all(event.kernels is None for event in events):
-        factor = typical(plain) / after
-        times_us = {name: us * factor for name, us in times_us.items()}
+    charge = charge_of(events, runs)
+    spent, seen = spent_by(events, runs, charge)
+    times = {name: net(one.times, one.added) for name, one in spent.items()}
+    before = math.fsum(typical(one.times) for one in spent.values())
+    after = math.fsum(times.values())
+    said = f"the profiler added {charge.within:.1f} us to each node, {before - after:.0f} of "
+    said = f"{said}{before:.0f} us in a run; that is taken off" if before > after else ""
+    plain = [length for run, (_, length) in enumerate(runs) if run not in seen]
+    if plain and after and all(event.kernels is None for event in events):
+        times = {name: us * typical(plain) / after for name, us in times.items()}
         said += "; " * bool(said) + f"scaled to {typical(plain):.0f} us of a run without nodes"
-    costs = tuple(GivenCost(name, us * 1e-6) for name, us in times_us.items())
-    return costs, _caveat(events), said
+    return tuple(GivenCost(n, us * 1e-6) for n, us in times.items()), _caveat(events), said
 
 
-def charge_of(events: Sequence[Event], run_of: Sequence[int]) -> Charge:
-    """What the profiler added to these events, by what they show: at most what is likely."""
-    lengths: dict[str, list[float]] = defaultdict(list)
-    gaps: list[float] = []
-    last: dict[object, Event] = {}
-    for run, event in sorted(zip(run_of, events, strict=True), key=lambda p: (p[0], p[1].begin)):
-        if event.is_inner:
-            continue
-        before = last.get((run, event.thread))
-        if before is not None:
-            gaps.append(event.begin - before.end)
-        last[run, event.thread] = event
-        if event.kernels is None and not event.holds:
-            lengths[event.name].append(event.length)
-    if not gaps or not lengths:
+def charge_of(events: Sequence[Event], runs: Sequence[tuple[float, float]]) -> Charge:
+    """What the profiler added, by the shortest nodes and the time between two; at most likely."""
+    outer = sorted((e for e in events if not e.is_inner), key=lambda e: (e.thread, e.begin))
+    gaps = [b.begin - a.end for a, b in pairwise(outer) if a.thread == b.thread]
+    if not gaps:
         return Charge()
     between = max(typical(gaps), 0.0)
-    shortest = sorted(map(typical, lengths.values()))[len(lengths) // 10]
+    spent, _ = spent_by(outer, runs, Charge())
+    shortest = sorted(typical(one.times) for one in spent.values())[len(spent) // 10]
     return Charge(min(shortest, _WITHIN * between, _MOST_US), between)
+
+
+def spent_by(
+    events: Sequence[Event], runs: Sequence[tuple[float, float]], charge: Charge
+) -> tuple[dict[str, Spent], set[int]]:
+    """What each node took, and the runs that have nodes.
+
+    What ran in the body of a node is part of that. Times of kernels have nothing of the profiler.
+    """
+    starts = [begin for begin, _ in runs]
+    run_of = [max(bisect_right(starts, event.begin) - 1, 0) for event in events]
+    place = {run: i for i, run in enumerate(sorted({*run_of}))}
+    found: dict[str, Spent] = {}
+    for event, run in zip(events, run_of, strict=True):
+        if event.name not in found:
+            found[event.name] = Spent(event.op, *np.zeros((2, len(place))))
+        _, times, added = found[event.name]
+        if not event.is_inner:
+            times[place[run]] += event.length if event.kernels is None else event.kernels
+        if not event.is_inner and event.kernels is None:
+            added[place[run]] += charge.within + event.holds * sum(charge)
+    return found, {*place}
 
 
 def node_events(rows: Sequence[Any], path: str) -> tuple[list[Event], list[tuple[float, float]]]:
@@ -469,7 +457,7 @@ def node_events(rows: Sequence[Any], path: str) -> tuple[list[Event], list[tuple
                     name.removesuffix(_SUFFIX),
                     str(more.get("op_name", "")),
                     more.text("provider", _CPU),
-                    fields.number("tid", 0),
+                    str(fields.number("tid", 0)),
                     fields.number("ts"),
                     fields.number("dur"),
                 )
@@ -481,7 +469,7 @@ def node_events(rows: Sequence[Any], path: str) -> tuple[list[Event], list[tuple
 def _find_inner(events: Sequence[Event]) -> None:
     """Mark those that lie within another one of their thread."""
     outer: Event | None = None
-    for event in sorted(events, key=lambda e: (str(e.thread), e.begin, -e.end)):
+    for event in sorted(events, key=lambda e: (e.thread, e.begin, -e.end)):
         if outer is not None and outer.thread == event.thread and event.begin < outer.end:
             if event.length > 0 and event.end <= outer.end:
                 event.is_inner = True

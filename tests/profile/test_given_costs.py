@@ -14,10 +14,12 @@ import pytest
 
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.formats.inputs.cost_files import (
+    Charge,
     CostFile,
     layer_names,
     node_events,
     read_costs,
+    spent_by,
     where_it_ran,
 )
 from dnnp.samples.build import write
@@ -248,8 +250,9 @@ def test_kernels_count_instead_of_their_launch() -> None:
 def test_measuring_counts_kernels_too() -> None:
     rows = events([("a", 4), ("b", 6)], provider="CUDAExecutionProvider")
     kernels = [{"cat": "Kernel", "name": "gemm", "ts": 1, "dur": dur} for dur in (30, 12)]
-    found, _ = node_events([*rows[:2], *kernels, *rows[2:]], "file")
-    assert {event.name: event.took for event in found} == {"a": 42, "b": 6}
+    found, _ = spent_by(*node_events([*rows[:2], *kernels, *rows[2:]], "file"), Charge(1, 1))
+    assert {name: one.times.tolist() for name, one in found.items()} == {"a": [42], "b": [6]}
+    assert {name: one.added.tolist() for name, one in found.items()} == {"a": [0], "b": [1]}
     ran, caveat = where_it_ran(rows, "file")
     assert ran == {"CUDAExecutionProvider": {"a", "b"}}
     assert "those of the host" in caveat

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.runtime import measure_operators as measure
 from dnnp.core.runtime.measure_operators import Measurement, measure_groups, measure_nodes
+from dnnp.formats.inputs import cost_files
 from support.split_models import MODELS, array, make, value
 
 FLOAT = TensorProto.FLOAT
@@ -243,22 +244,46 @@ def test_runs_that_others_disturb_are_repeated_and_left_out(
     lost = {3: (0.0, 0.01, 0.02), 5: (0.5, 0.0, 0.6, 0.01, 0.02), 9: (0.4,) * 6 + (0.1, 0.2, 0.3)}
     for runs, shares in lost.items():
         left, told, kept = iter(shares), [], []
-        real = measure._per_run
+        real = measure._sums
         monkeypatch.setattr(measure, "_timed", lambda call, _, left=left: (call(), next(left)))
         monkeypatch.setattr(measure, "PATIENCE_S", 1e9)
 
-        def per_run(spent, total, rows, real=real, kept=kept):
-            kept.append((total, rows.tolist()))
-            return real(spent, total, rows)
+        def spent_by(events, begun, charge):
+            spent, seen = cost_files.spent_by(events, begun, charge)
+            for one in spent.values():
+                one.times[:] = np.arange(len(seen))
+            return spent, seen
 
-        monkeypatch.setattr(measure, "_per_run", per_run)
+        def sums(spent, owners, count, real=real, kept=kept):
+            kept += [sorted(one.times.tolist()) for one in spent.values()]
+            return real(spent, owners, count)
+
+        monkeypatch.setattr(measure, "profiler_charge", lambda: measure.Charge())
+        monkeypatch.setattr(measure, "spent_by", spent_by)
+        monkeypatch.setattr(measure, "_sums", sums)
         how = Measurement(repeats=3, warmup=1, taken=told.append)
         (time_s,) = measure_nodes(built, tmp_path, how)
-        monkeypatch.setattr(measure, "_per_run", real)
+        monkeypatch.setattr(measure, "_sums", real)
         assert time_s > 0
         best = sorted(sorted(range(runs), key=lambda i, shares=shares: shares[i])[:3])
-        assert kept == [(1 + runs, [1 + i for i in best])]
+        assert kept == [[1 + i for i in best]]
         assert told == [pytest.approx(np.mean([shares[i] for i in best]))]
+
+
+def test_a_profile_may_end_before_the_runs_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profiler stops after a million events: the runs that it saw must do."""
+    for seen in (1, 2, 5):
+
+        def cut(rows: list, path: str, seen: int = seen) -> tuple:
+            events, runs = cost_files.node_events(rows, path)
+            return events[:seen], runs[:seen]
+
+        monkeypatch.setattr(measure, "node_events", cut)
+        built = model([node("MatMul", ["x", "w"], ["y"])], "y")
+        (time_s,) = measure_nodes(built, tmp_path, Measurement(repeats=3, warmup=3))
+        assert time_s > 0
 
 
 def test_repeating_has_an_end() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 
 import dnnp as package
-from dnnp.core.runtime.model.seeds import drawing_nodes, named, of_replica
+from dnnp.core.runtime.model.seeds import drawing_nodes, named, seeded
+from dnnp.core.runtime.model.session import SessionConfig
 from support.run import dnnp
 from support.running import planned
 from support.split_models import TRUE, array, graph, make, node, value
@@ -21,7 +22,7 @@ Model = Callable[[], onnx.ModelProto]
 NO = array("no", False, bool)
 
 
-def chain(*draws: onnx.NodeProto, made: str = "r", stored: tuple = (), **how: object):
+def chain(*draws: onnx.NodeProto, made: str = "r", stored: Sequence = (), **how: object):
     """Draw, add to the input, and three nodes more."""
     nodes = [
         *draws,
@@ -195,16 +196,19 @@ def test_nodes_that_draw(nodes: list, stored: list, found: list[str]) -> None:
 
 
 def test_only_seeds_of_replicas_change() -> None:
-    model = chain(draw(seed=3.0))
-    assert of_replica(model, 0) is model
-    assert of_replica(chain(draw()), 1).graph.node[0].attribute == draw().attribute
-    seeds = {
-        a.f
-        for j in range(4096)
-        for a in of_replica(model, j).graph.node[0].attribute
-        if a.name == "seed"
-    }
-    assert len(seeds) == 4096
+    config = SessionConfig()
+    stored = [array("half", 0.5), TRUE]
+    drop = node("Dropout", ["x", "half", "yes"], ["r"], seed=3)
+    for model in (chain(draw(seed=3.0)), chain(drop, stored=stored)):
+        assert seeded(config, model, 7)[1] is model
+        made = [seeded(config, model, 7 + j, j) for j in range(1, 4096)]
+        seeds = {a.f or a.i for _, m in made for a in m.graph.node[0].attribute if a.name == "seed"}
+        assert len(seeds) == len({own.seed for own, _ in made}) == 4095
+        assert 3 not in seeds
+    plain = chain(draw())
+    assert seeded(config, plain, 1, 1)[1] is plain
+    model = make(graph([node("Relu", ["x"], ["y"])], "m", [value("x")], [value("y")]))
+    assert seeded(config, model, 1, 1) == (config, model)
 
 
 def test_other_models_leave_the_seed_of_the_process_alone(tmp_path: Path) -> None:

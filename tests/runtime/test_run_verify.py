@@ -25,7 +25,7 @@ from dnnp.core.runtime.report.verify import (
     Tolerance,
     compare_values,
     tolerance_for,
-    verify_outputs,
+    verify_cases,
     weak_points,
 )
 from support.run import dnnp
@@ -85,10 +85,17 @@ def test_lists_are_compared_item_by_item() -> None:
 def test_samples_are_matched_with_their_inputs() -> None:
     reference = [{"y": np.array([1.0, 2.0])}, {"y": np.array([3.0, 4.0])}]
     got = {0: reference[0], 1: reference[1], 6: reference[0]}
-    verdict = verify_outputs(reference, got, TOLERANCE)
+
+    def verify(got: dict[int, Any]) -> Any:
+        def case_of(s: int) -> Case:
+            return Case(f"sample {s}", {}, reference[s % len(reference)], got[s])
+
+        return verify_cases(got, case_of, TOLERANCE)
+
+    verdict = verify(got)
     assert verdict.ok
     assert verdict.samples == 3
-    verdict = verify_outputs(reference, {**got, 7: reference[0]}, TOLERANCE)
+    verdict = verify({**got, 7: reference[0]})
     assert verdict.parted == {7: 0.5}
     assert verdict.fault.startswith("output 'y' of sample 7: 2 of 2 values differ")
     assert verdict.max_abs == 2.0

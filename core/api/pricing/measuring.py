@@ -214,10 +214,8 @@ def _time_model(
     )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
-    caller.note(
-        f"the profiler adds {shown_seconds(profiler_charge().within * 1e-6)} to a node here, which "
-        "is taken off"
-    )
+    own_s = profiler_charge().within * 1e-6
+    caller.note(f"{shown_seconds(own_s)} that the profiler adds to each node are taken off")
     left = _left_to_cpu(model, ran[0][0], options) if ran else ()
     ids = [record["id"] for record in stream.get("node")]
     groups = [record["nodes"] for record in stream.get("group")]

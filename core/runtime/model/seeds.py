@@ -1,7 +1,7 @@
-"""Random operators: the nodes of a model that draw numbers, and a seed for each session.
+"""Random operators: the nodes of a model that draw numbers, and seeds for its sessions.
 
-ONNX Runtime draws for a node without a seed from a generator of the session, whose seed is that of
-the process and the number of the node: each new session of a process draws the same numbers.
+A node without a seed draws by the seed of the process and its own number, in ONNX Runtime: each new
+session of a process draws the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dnnp.core.runtime.model.session import SessionConfig, open_session
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto
 
 SPACING = 1_000_003
 """From the seed of one session to that of the next: more than there are nodes."""
@@ -45,47 +45,35 @@ def named(nodes: Sequence[NodeProto]) -> list[str]:
 
 
 def seeded(
-    config: SessionConfig, model: ModelProto, number: int, base: Callable[[], int] = lambda: 0
-) -> SessionConfig:
-    """Configure session `number` of several: where its model draws, with a seed of its own.
+    config: SessionConfig,
+    model: ModelProto,
+    number: int,
+    replica: int = 0,
+    base: Callable[[], int] = lambda: 0,
+) -> tuple[SessionConfig, ModelProto]:
+    """Have session `number` of several draw numbers of its own; `base` makes the seed of the first.
 
-    `base` makes the seed of session 0.
+    In the model of a replica after the first one the seeds that nodes have are changed too.
     """
     if not drawing_nodes(model):
-        return config
-    return replace(config, seed=base() + number * SPACING)
-
-
-def of_replica(model: ModelProto, number: int) -> ModelProto:
-    """Make the model of a replica: where nodes have seeds, it draws other numbers than replica 0.
-
-    Returns the model itself where nothing is to be changed.
-    """
-    if not number or not any(_seeds(node) for node in drawing_nodes(model)):
-        return model
-    copy = type(model)()
-    copy.CopyFrom(model)
-    for node in drawing_nodes(copy):
-        for seed in _seeds(node):
-            seed.f += number * SPACING
-    return copy
-
-
-def _seeds(node: NodeProto) -> list[AttributeProto]:
-    return [a for a in node.attribute if a.name == "seed" and not a.ref_attr_name]
+        return config, model
+    own = type(model)()
+    own.CopyFrom(model)
+    seeds = [a for node in drawing_nodes(own) for a in node.attribute if a.name == "seed"]
+    for seed in seeds:
+        kind = "i" if seed.type == seed.INT else "f"
+        setattr(seed, kind, getattr(seed, kind) + replica * SPACING)
+    config = replace(config, seed=base() + number * SPACING)
+    return config, own if replica and seeds else model
 
 
 def own_seed() -> int:
     """Draw a seed by that of the process: `onnxruntime.set_seed` or else the clock decides."""
-    from onnx import TensorProto, helper
+    from onnx import parser
 
-    kind = TensorProto.DOUBLE
-    node = helper.make_node("RandomUniform", [], ["y"], shape=[1], high=2.0**31, dtype=kind)
-    out = [helper.make_tensor_value_info("y", kind, [1])]
-    model = helper.make_model(
-        helper.make_graph([node], "seed", [], out),
-        opset_imports=[helper.make_opsetid("", 13)],
-        ir_version=8,
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 13]> seed () => (double[1] y)'
+        "{ y = RandomUniform <dtype: int = 11, high: float = 2147483648.0, shape: ints = [1]> () }"
     )
     session = open_session(model.SerializeToString(), Path(), SessionConfig())
     return int(session.run(None, {})[0][0])

@@ -19,7 +19,7 @@ from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.model.device_mapping import copied_outputs, homes_of, reference_config
 from dnnp.core.runtime.model.providers import Left, note_provider
-from dnnp.core.runtime.model.seeds import drawing_nodes, named, of_replica, seeded
+from dnnp.core.runtime.model.seeds import drawing_nodes, named, seeded
 from dnnp.core.runtime.model.session import (
     Place,
     SessionConfig,
@@ -30,8 +30,9 @@ from dnnp.core.runtime.model.session import (
 from dnnp.core.runtime.model.weights import supplied_weights, use_weights
 from dnnp.core.runtime.pipeline.schedule_orders import ScheduleSteps, schedule_steps
 from dnnp.core.runtime.pipeline.sources import Repeated, RunCallbacks, Sink, Source, Traffic, widest
-from dnnp.core.runtime.pipeline.steps import DeviceOrders, Step, Worker
+from dnnp.core.runtime.pipeline.steps import Call, DeviceOrders, Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
+from dnnp.core.runtime.report.causes import cause_of
 from dnnp.core.runtime.report.statistics import (
     Settled,
     Timing,
@@ -48,10 +49,9 @@ from dnnp.core.runtime.report.verify import (
     Tolerance,
     Verdict,
     case_of_file,
-    drawn_fault,
+    chain,
     exposed,
-    verify_files,
-    verify_outputs,
+    verify_cases,
 )
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.waits import with_threads
@@ -215,51 +215,57 @@ class Pipeline:
         self.watch.checks("verifying", 0.0)
         whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
         stopped = self.watch.interrupted
+        reference: list[Values] = []
         if traffic.files is not None:
             files, went = traffic.files, traffic.files.went or ()
             numbers = list(range(len(went)))
 
             def case_of(number: int) -> Case:
                 return case_of_file(went[number], files.read, whole.run)
-
-            verdict = verify_files(len(went), case_of, tolerance, stopped)
         else:
-            reference = []
             for sample in traffic.samples:
                 if stopped():
                     return Verdict()
                 values = whole.run(dict(sample))
                 reference.append({name: to_numpy(values[name]) for name in self.outputs})
-            verdict, numbers = verify_outputs(reference, trace.outputs, tolerance), [*trace.outputs]
+            numbers = sorted(trace.outputs)
 
             def case_of(number: int) -> Case:
                 i = number % len(reference)
                 shown, sample = f"sample {number}", traffic.samples[i]
                 return Case(shown, sample, reference[i], trace.outputs[number])
 
-        drawing = named(drawing_nodes(self.model))
-        if not verdict.ok and not stopped():
-            verdict.examine(case_of, self._examiner(tolerance))
-        elif drawing and not stopped():
-            verdict.fault = drawn_fault(map(case_of, numbers[:FEW]), whole.run, drawing, tolerance)
+        verdict = verify_cases(numbers, case_of, tolerance, reference, stopped)
+        drawing = drawing_nodes(self.model)
+        if not stopped() and (drawing or not verdict.ok):
+            examiner = self._examiner(tolerance)
+            verdict.examine(case_of, examiner)
+            for case in map(case_of, numbers[:FEW]) if drawing else ():
+                verdict.fault = verdict.fault or examiner.drawn(case)
+        if verdict.ok and verdict.max_abs and not stopped():
+            case, model = case_of(verdict.worst), self.made or self.model
+            crossing = chain(self.steps, verdict.worst, dict(case.sample))
+            del whole  # one more copy of the model at a time is enough
+            verdict.cause = cause_of(case, model, self.parts, crossing, self._reference)
         return verdict
+
+    def _reference(self, model: ModelProto, optimization: str = "") -> Call:
+        """Open a model whose outputs are to be compared with."""
+        config = reference_config(self.homes, self.config)
+        config = replace(config, optimization=optimization or config.optimization)
+        names = [value.name for value in model.graph.output]
+        return self.worker("the whole model", model, names, config, Place()).run
 
     def _examiner(self, tolerance: Tolerance) -> Examiner:
         """Make the examiner of outputs that differ."""
         model = self.made or self.model
         opened = exposed(model, [part.model for part in self.parts])
-        names = [value.name for value in opened.graph.output]
-        config = reference_config(self.homes, self.config)
-
-        def run_by(config: SessionConfig) -> Callable[[Values], Values]:
-            return self.worker("the whole model", opened, names, config, Place()).run
-
         plain = None
-        if config.optimization != "disable":
+        if self.config.optimization != "disable":
             with suppress(DnnpError):  # not every model runs without
-                plain = run_by(replace(config, optimization="disable"))
+                plain = self._reference(opened, "disable")
         drawing, made = named(drawing_nodes(model)), self.made is not None
-        return Examiner(self.steps, tolerance, run_by(config), plain, drawing, made)
+        return Examiner(self.steps, tolerance, self._reference(opened), plain, drawing, made)
 
     def whole(
         self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
@@ -380,8 +386,8 @@ def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[P
     for j, spot in enumerate(spots):
         if j and pipeline.watch.interrupted():
             break
-        shown, own = _replica_name(name, j, spots), of_replica(part.model, j)
-        mine = seeded(config, own, first + j)
+        shown = _replica_name(name, j, spots)
+        mine, own = seeded(config, part.model, first + j, j)
         workers.append(
             pipeline.worker(shown, own, part.outputs, mine, spot, host=host, ahead=ahead)
         )
@@ -415,11 +421,9 @@ def pooled_step(
     first = sum(len(step.workers) for step in pipeline.steps)
     workers = []
     for j, place in enumerate(map(pool.place, spots)):
-        own = of_replica(model, j)
+        mine, own = seeded(config, model, first + j, j)
         if own is not model:
-            data = np.frombuffer(model_bytes(own), dtype=np.uint8)
-            shared = {**shared, **pool.share({MODEL: data})}
-        mine = seeded(config, own, first + j)
+            shared = shared | pool.share({MODEL: np.frombuffer(model_bytes(own), dtype=np.uint8)})
         recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), mine, place)
         gpus = int(bool(place.memory))
         spec = WorkerSpec(_replica_name(name, j, spots), place, devices[j], config.threads, gpus)

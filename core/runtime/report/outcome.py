@@ -213,6 +213,8 @@ class Outcome:
             lines.append(self.files.line())
         if self.verdict is not None:
             lines.append(self._verdict_line(self.verdict))
+            if self.verdict.ok and self.verdict.max_abs:
+                lines.append(f"differs     {self.verdict.cause or 'for no cause that is known'}")
         if self.others:
             devices_used = self.pipeline.devices
             ways = [

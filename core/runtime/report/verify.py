@@ -192,21 +192,24 @@ class Verdict:
     self_error: float = 0.0
     """What the whole model differs from itself by, relative to the largest value of an output,
     where that was allowed."""
+    worst: int = 0
+    """The sample with the largest error."""
+    cause: str = ""
+    """What made outputs that agree other ones, in words; empty: nothing that is known."""
     parted: dict[int, float] = field(default_factory=dict)
     """Sample with a mismatch -> its largest error, relative likewise."""
 
-    def take(
-        self, number: int, shown: str, expected: Values, got: Values, tolerance: Tolerance
-    ) -> None:
-        """Compare the outputs of sample `number`, which messages call `shown`."""
+    def take(self, number: int, case: Case, tolerance: Tolerance) -> None:
+        """Compare the outputs of sample `number`."""
         self.samples += 1
-        for name, value in got.items():
-            found = compare_values(expected[name], value, tolerance)
+        for name, value in case.got.items():
+            found = compare_values(case.expected[name], value, tolerance)
+            self.worst = number if found.max_rel > self.max_rel else self.worst
             self.max_abs = max(self.max_abs, found.max_abs)
             self.max_rel = max(self.max_rel, found.max_rel)
             if found.fault:
                 if found.max_rel > max(self.parted.values(), default=-1.0):
-                    self.fault = _fault(name, shown, found)
+                    self.fault = _fault(name, case.shown, found)
                 self.parted[number] = max(self.parted.get(number, 0.0), found.max_rel)
 
     def examine(self, case_of: Callable[[int], Case], examiner: Examiner) -> None:
@@ -236,42 +239,27 @@ def _worst(faults: Mapping[str, Difference], shown: str, cause: str) -> str:
     return f"{_fault(name, shown, faults[name])}; {cause}"
 
 
-def verify_outputs(
-    reference: Sequence[Values], got: Mapping[int, Values], tolerance: Tolerance
+def verify_cases(
+    numbers: Iterable[int],
+    case_of: Callable[[int], Case],
+    tolerance: Tolerance,
+    reference: Sequence[Values] = (),
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Verdict:
-    """Compare outputs of the pipeline with those of the whole model.
+    """Compare outputs of samples with those of the whole model, one by one.
 
-    Parameters
-    ----------
-    reference
-        The whole model's outputs for each distinct input.
-    got
-        The pipeline's outputs by sample; sample s has input `s % len(reference)`.
-    """
-    verdict = Verdict()
-    for s, values in sorted(got.items()):
-        number = s % len(reference)
-        verdict.take(s, f"sample {s}", reference[number], values, tolerance)
-    verdict.warnings.extend(weak_points(reference, tolerance))
-    return verdict
-
-
-def verify_files(
-    count: int, case_of: Callable[[int], Case], tolerance: Tolerance, stopped: Callable[[], bool]
-) -> Verdict:
-    """Compare what stands in the files of outputs with the whole model's outputs, one by one.
-
-    `case_of` reads one of `count` of them; see `case_of_file` for what it raises.
+    `case_of` reads one of them; see `case_of_file` for what it raises. `reference` is all that the
+    whole model made, if that is known.
     """
     verdict = Verdict()
     first: list[Values] = []
-    for number in range(count):
+    for number in numbers:
         if stopped():
             return Verdict()
         case = case_of(number)
-        verdict.take(number, case.shown, case.expected, case.got, tolerance)
-        first += [case.expected] if number < FEW else []
-    verdict.warnings.extend(weak_points(first, tolerance))
+        verdict.take(number, case, tolerance)
+        first += [case.expected] if len(first) < FEW else []
+    verdict.warnings.extend(weak_points(reference or first, tolerance))
     return verdict
 
 
@@ -288,26 +276,6 @@ def case_of_file(item: Item, read: Callable[[str], Mapping[str, Any]], whole: Ca
         if value.dtype.kind == "V":  # a type that numpy itself does not know
             got[name] = value.view(expected[name].dtype)
     return Case(item.path, sample, expected, got)
-
-
-def drawn_fault(
-    cases: Iterable[Case], whole: Call, drawing: Sequence[str], tolerance: Tolerance
-) -> str:
-    """Name an output that the whole model, run again, makes otherwise; empty: there is none.
-
-    The first numbers that a new session draws may be those that the stages drew.
-    """
-    for case in cases:
-        again = {name: to_numpy(value) for name, value in whole(dict(case.sample)).items()}
-        found = {n: compare_values(v, again[n], tolerance) for n, v in case.expected.items()}
-        if faults := {name: difference for name, difference in found.items() if difference.fault}:
-            return _worst(faults, case.shown, _draws("the whole model", drawing))
-    return ""
-
-
-def _draws(who: str, drawing: Sequence[str]) -> str:
-    names = ", ".join(drawing[:_NAMED]) or "no operator that is known to draw"
-    return f"cannot be verified: {who} draws other numbers each time ({names})"
 
 
 def weak_points(reference: Sequence[Values], tolerance: Tolerance) -> list[str]:
@@ -389,11 +357,22 @@ class Examiner:
         if beyond:
             return _worst(beyond, case.shown, self._growth(beyond))
         if len(steady) < len(faults):
-            return _worst(faults, case.shown, _draws("the whole model", self.drawing))
+            return _worst(faults, case.shown, self._draws("the whole model"))
         for name, found in steady.items():
             relative = self.floors.get(name, 0.0) * found.max_rel / (found.max_abs or 1.0)
             self.self_error = max(self.self_error, relative)
         return ""
+
+    def drawn(self, case: Case) -> str:
+        """Name an output that the whole model, run again, makes otherwise; empty: none."""
+        # What a new session draws first may be what the stages drew.
+        _, drawn = self._twice(self.opened, case.sample)
+        named = [f"output '{name}' of {case.shown}: " for name in case.got if name in drawn]
+        return named[0] + self._draws("the whole model") if named else ""
+
+    def _draws(self, who: str) -> str:
+        named = ", ".join(self.drawing[:_NAMED]) or "no operator that is known to draw"
+        return f"cannot be verified: {who} draws other numbers each time ({named})"
 
     def _twice(self, call: Call, sample: Mapping[str, Any]) -> tuple[Values, set[str]]:
         """Tensors of a sample, and those that are others when it runs again."""
@@ -427,24 +406,13 @@ class Examiner:
                         continue
                     if name not in unsteady:
                         return f"{worker.name} is the first to differ, in tensor '{name}'"
-                    cause = cause or _draws(worker.name, self.drawing)
-        one, unsteady = self._twice(partial(self._chain, number), case.sample)
+                    cause = cause or self._draws(worker.name)
+        one, unsteady = self._twice(partial(chain, self.steps, number), case.sample)
         for name, value in case.got.items():
             steady = name not in drawn and name not in unsteady
             if steady and compare_values(one[name], value, self.tolerance).fault:
                 return "every stage alone is right: tensors were mixed up between the stages"
         return cause
-
-    def _chain(self, number: int, sample: Values) -> Values:
-        """Run the stages one after the other, each with what those before it made."""
-        values, left = sample, list(self.steps)
-        while left:
-            step = next(s for s in left if all(name in values for name in s.inputs))
-            left.remove(step)
-            worker = step.workers[number % len(step.workers)]
-            made = worker.run({name: values[name] for name in step.inputs})
-            values |= {name: to_numpy(value) for name, value in made.items()}
-        return values
 
     def _growth(self, names: Iterable[str]) -> str:
         """Say that the outputs `names` differ by more than the whole model does from itself."""
@@ -458,6 +426,18 @@ class Examiner:
             "every stage alone is right, and hands on what it makes: differences of rounding grow "
             f"from stage to stage (the whole model differs from itself by {own:.3g})"
         )
+
+
+def chain(steps: Sequence[Step], number: int, sample: Values) -> Values:
+    """Run stages one after the other, each with what those before it made; returns all tensors."""
+    values, left = sample, list(steps)
+    while left:
+        step = next(s for s in left if all(name in values for name in s.inputs))
+        left.remove(step)
+        worker = step.workers[number % len(step.workers)]
+        made = worker.run({name: values[name] for name in step.inputs})
+        values |= {name: to_numpy(value) for name, value in made.items()}
+    return values
 
 
 def exposed(model: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:
