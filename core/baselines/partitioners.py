@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import die_with_parent
 from dnnp.core.model.request import Request, Solution
 from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.solver.child import solver_process
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.workloads.scotch import read_mapping, write_graph
 
@@ -246,34 +248,37 @@ def _ending(status: int) -> str:
     return f"failed with status {status}" if status > 0 else f"ended by signal {-status}"
 
 
-def metis(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
-    """Split with METIS; the parts need not be contiguous.
+def metis(
+    problem: SplitProblem, asked: Request, run: Run = PLAIN, *, time_limit_s: float = TIME_LIMIT_S
+) -> Solution:
+    """Split with METIS, in a process of its own; the parts need not be contiguous.
 
     Raises
     ------
     UnavailableError
-        The package pymetis is not installed.
+        The package pymetis is not installed, or fails.
+    LimitError
+        It takes longer than the limit, or the run is to stop before it is done.
     InfeasibleError
         A part is too much for the memory of its device: METIS knows none.
     """
-    try:
-        import pymetis
-    except ImportError:
-        raise UnavailableError(
-            "method metis needs the package pymetis: pip install 'dnnp[metis]'"
-        ) from None
+    if find_spec("pymetis") is None:
+        raise UnavailableError("method metis needs the package pymetis: pip install 'dnnp[metis]'")
     weighted = part_graph(problem)
     tell_what_is_left(weighted, "metis", run)
     part = np.arange(weighted.vertices, dtype=np.int64)
     if 1 < weighted.vertices <= weighted.parts:
         run.warn("metis: as many devices as there is to part: each has one, metis was not run")
     if weighted.parts < weighted.vertices:
-        _, found = pymetis.part_graph(
-            weighted.parts,
-            pymetis.CSRAdjacency(weighted.ptr, weighted.neighbors),
-            vweights=weighted.weights,
-            eweights=weighted.edge_weights,
-            options=pymetis.Options(seed=run.seed),
-        )
-        part = np.array(found, dtype=np.int64)
+        graph = weighted.ptr, weighted.neighbors, weighted.weights, weighted.edge_weights
+        with solver_process("metis") as process:
+            found = process.metis(
+                weighted.parts, graph, run.seed, patience=time_limit_s, stop=run.stop
+            )
+        if found.status == "limit":
+            why = "interrupted before METIS was done"
+            raise LimitError(why if run.stop() else f"METIS was not done after {time_limit_s:g} s")
+        if found.values is None:
+            raise UnavailableError(f"pymetis fails: {found.reason.partition(chr(10))[0]}")
+        part = np.array(found.values, dtype=np.int64)
     return checked(problem, split_of_parts(problem, weighted, part))

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
 from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.graph import Ints
 from dnnp.core.solver.program import Outcome, Program, Row, SparseProgram
 from dnnp.core.solver.scheduling_model import NEWS, CpProgram
 
@@ -58,7 +59,7 @@ class SolverProcess:
         """The process that may use this one."""
         self.alive = True
         self.kind = kind
-        """Requests that it takes: `mip`, `sparse` or `cpsat`."""
+        """Requests that it takes: `mip`, `sparse`, `cpsat` or `metis`."""
 
     def solve(
         self,
@@ -132,6 +133,22 @@ class SolverProcess:
         """
         request = "cpsat", program, hint, seconds, threads, seed
         return self._ask(request, patience, stop, news)
+
+    def metis(
+        self,
+        parts: int,
+        graph: Sequence[Ints],
+        seed: int,
+        *,
+        patience: float,
+        stop: Callable[[], bool],
+    ) -> Outcome:
+        """Have a graph parted by METIS; `values` are the parts of its vertices.
+
+        Only for a process of the kind `metis`. `graph`: CSR offsets and neighbours, weights of the
+        vertices and of the entries.
+        """
+        return self._ask(("metis", parts, graph, seed), patience, stop)
 
     def _ask(
         self,

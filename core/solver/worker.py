@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any
 
+from dnnp.core.model.graph import Ints
 from dnnp.core.solver.program import Outcome, Program, Row, solve_sparse
 from dnnp.core.solver.scheduling_model import NEWS, CpProgram
 
@@ -254,6 +255,21 @@ def _outcome(model, columns, status) -> Outcome:  # type: ignore[no-untyped-def]
     return Outcome(name, low, values, "" if name != "failed" else f"status {status.name}")
 
 
+def part_graph(parts: int, graph: Sequence[Ints], seed: int) -> Outcome:
+    """Run METIS, which after an error leaves SIGTERM blocked in the process that called it."""
+    import pymetis
+
+    ptr, neighbors, weights, edge_weights = graph
+    _, found = pymetis.part_graph(
+        parts,
+        pymetis.CSRAdjacency(ptr, neighbors),
+        vweights=weights,
+        eweights=edge_weights,
+        options=pymetis.Options(seed=seed),
+    )
+    return Outcome("feasible", values=tuple(map(float, found)))
+
+
 def _receive(pipe: Connection, requests: queue.SimpleQueue) -> None:
     """Pass on what the parent sends; end the process when nobody is there any more."""
     parent = os.getppid()
@@ -288,6 +304,7 @@ def main() -> None:
         "refine": relaxation.refine,
         "sparse": solve_sparse,
         "cpsat": partial(solve_cpsat, pipe.send),
+        "metis": part_graph,
     }
     while True:
         what, *request = requests.get()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -275,3 +276,48 @@ def test_metis_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
     with pytest.raises(UnavailableError, match=r"dnnp\[metis\]"):
         metis(problem_of(chain(1.0), DeviceClass("dev")), Request())
+
+
+BROKEN = """
+import signal, time
+CSRAdjacency = lambda *arrays: arrays
+Options = dict
+def part_graph(parts, graph, **options):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    if "hangs" in __file__:
+        time.sleep(600)
+    raise RuntimeError("METIS error\\nin two lines")
+"""
+
+
+def broken_pymetis(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a pymetis first that blocks SIGTERM, as the real one does, and fails."""
+    package = folder / "pymetis"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(BROKEN)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "pymetis", raising=False)
+    # No process that has loaded the real one.
+    monkeypatch.setattr("dnnp.core.solver.child._idle", [])
+
+
+def test_metis_fails_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_pymetis(tmp_path, monkeypatch)
+    problem = problem_of(chain(*[1.0] * 6), DeviceClass("dev", count=2))
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"^pymetis fails: RuntimeError: METIS error$"):
+            metis(problem, Request())
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert "pymetis" not in sys.modules
+
+
+def test_metis_ends_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_pymetis(tmp_path / "hangs", monkeypatch)
+    problem = problem_of(chain(*[1.0] * 6), DeviceClass("dev", count=2))
+    with pytest.raises(LimitError, match=r"METIS was not done after 0\.5 s"):
+        metis(problem, Request(), time_limit_s=0.5)
+    with pytest.raises(LimitError, match="interrupted before METIS was done"):
+        metis(problem, Request(), Run(interrupted=lambda: True))
