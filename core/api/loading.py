@@ -253,9 +253,10 @@ def load_onnx(
     """Import an ONNX model with prices and the whole shape chain at hand; `told` is told how far it
     is."""
     from dnnp.core.runtime.model import shapes as ways
+    from dnnp.core.runtime.model.kernels import lacking_kernels
     from dnnp.formats.onnx.import_model import Helpers, import_onnx
 
-    helpers = Helpers(pricer, ways.symbolic_shapes, told=told)
+    helpers = Helpers(pricer, ways.symbolic_shapes, lacking=lacking_kernels, told=told)
     if shapes in ("auto", "run"):
         run = ways.shapes_if_small if shapes == "auto" else ways.shapes_by_running
         helpers = helpers._replace(run=run)

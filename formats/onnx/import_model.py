@@ -175,6 +175,8 @@ class Helpers(NamedTuple):
     symbolic: SearchStep | None = None
     run: RunStep | None = None
     read_inputs: Callable[[onnx.ModelProto], Mapping[str, Any]] | None = None
+    lacking: Callable[[onnx.ModelProto, Mapping[str, ValueType]], list[str]] = lambda m, types: []
+    """Lines on operators that cannot be run here."""
     told: Callable[[float], None] = lambda share: None
     """Told the share of the work that is done, by what it takes for a large model."""
 
@@ -273,6 +275,7 @@ def _import(
         header["source"]["ran"] = True
     stream = Stream(header=header, records={"tensor": tensors, "node": nodes}, name=path)
     stream.warnings = _warnings(model, graph, shapes, last, path)
+    stream.warnings += [f"{path}: {line}" for line in helpers.lacking(model, types)]
     return stream
 
 

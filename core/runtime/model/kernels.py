@@ -1,0 +1,88 @@
+"""Operators that the installed ONNX Runtime has no kernel for on CPUs, found before a run.
+
+An operator is tried alone: a model of nothing else, with its types, makes a session or does not. So
+Casts and functions that take the place of operators count as in a run. Only what may lack a kernel
+is tried, and ONNX Runtime imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import ModelProto, NodeProto, helper
+
+from dnnp.core.model.text import operator_name
+from dnnp.core.runtime.model.providers import CPU, ort_errors, ort_version
+from dnnp.formats.onnx.import_model import NEWEST_OPSET
+from dnnp.formats.onnx.scope import domain_of
+from dnnp.formats.onnx.value_types import UNKNOWN, ValueType, element_type
+
+RARE = frozenset({"Bernoulli", "BitCast", "ImageDecoder", "RoiAlign", "Swish"})
+"""Operators of ONNX that version 1.32 runs in none, or not in all, of the sets that it knows."""
+USUAL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool", "string", None)
+"""Element types for which what takes them has kernels."""
+DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
+SMALL = 64
+"""Elements of a constant up to which it is tried as such: shapes may depend on it."""
+
+
+def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[str]:
+    """Describe operators without a kernel, a line for each with a node; `types` are those known."""
+    own = {(domain_of(f.domain), f.name) for f in model.functions}
+    sets = {domain_of(entry.domain): entry.version for entry in model.opset_import}
+    tried: dict[tuple[object, ...], bool] = {}
+    found: dict[str, list[str]] = {}
+    for node in model.graph.node:
+        domain, op = domain_of(node.domain), node.op_type
+        names = [name for name in (*node.input, *node.output) if name]
+        kinds = [types.get(name, UNKNOWN).dtype for name in names]
+        odd = [kind for kind in kinds if kind not in USUAL]
+        rare = odd or op in RARE or domain not in DOMAINS or sets.get("", 0) > NEWEST_OPSET
+        if not rare or (domain, op) in own:
+            continue
+        key = domain, op, *kinds
+        if key not in tried:
+            tried[key] = _runs(node, model, types)
+        if not tried[key]:
+            name = f"{operator_name(op, domain)} of operator set {sets.get(domain, 1)}"
+            name += f" with {odd[0]}" if odd else ""
+            found.setdefault(name, []).append(node.name or node.output[0])
+    return [
+        f"ONNX Runtime {ort_version()} has no kernel on CPUs for {name}: node '{nodes[0]}'"
+        + (f" and {len(nodes) - 1} more" if nodes[1:] else "")
+        for name, nodes in found.items()
+    ]
+
+
+def _runs(node: NodeProto, model: ModelProto, types: Mapping[str, ValueType]) -> bool:
+    """Test whether a session of a node alone is made, or fails for want of something else."""
+    import onnxruntime
+
+    given = {
+        t.name: t for t in model.graph.initializer if 0 < len(t.dims) < 2 and sum(t.dims) < SMALL
+    }
+    reads = [name for name in dict.fromkeys(node.input) if name and name not in given]
+    if any(not element_type(types.get(name, UNKNOWN).dtype) for name in reads):
+        return True
+    known = {name: types.get(name, UNKNOWN) for name in (*reads, *filter(None, node.output))}
+    ends = {
+        name: helper.make_tensor_value_info(name, element_type(kind.dtype), kind.shape)
+        for name, kind in known.items()
+    }
+    graph = helper.make_graph(
+        [node],
+        "node",
+        [ends[name] for name in reads],
+        [ends[name] for name in node.output if name],
+        [given[name] for name in dict.fromkeys(node.input) if name in given],
+    )
+    alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    try:
+        onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=[CPU])
+    except ort_errors() as error:
+        return not any(
+            why in str(error) for why in ("NOT_IMPLEMENTED", "not a registered function")
+        )
+    return True
