@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import (
+    PARAMETER,
     TENSOR_KINDS,
     Floats,
     Graph,
@@ -292,6 +293,7 @@ def graph_of(stream: Stream) -> Graph:
                 color=_optional(nodes, "color", -1, np.int64),
                 backward=_optional(nodes, "backward", False, np.bool_),
                 held=_optional(nodes, "held_bytes", 0.0, np.float64),
+                folded=_optional(nodes, "folded", False, np.bool_),
                 twin=_twins(nodes),
                 in_seconds=stream.in_seconds,
             ),
@@ -302,15 +304,36 @@ def graph_of(stream: Stream) -> Graph:
                 size=np.array([r["size_bytes"] for r in tensors], dtype=np.float64),
                 transfer_s=_optional(tensors, "transfer_s", math.nan, np.float64),
                 is_output=_optional(tensors, "output", False, np.bool_),
+                memory=np.array(
+                    [r.get("memory_bytes", r["size_bytes"]) for r in tensors], dtype=np.float64
+                ),
             ),
             shards_of(stream),
         )
         graph.order  # noqa: B018  (finds cycles)
+        _check_memory(stream, graph)
     except FormatError as error:
         if error.file is not None:
             raise
         raise FormatError(error.reason, stream.name) from None
     return graph
+
+
+def _check_memory(stream: Stream, graph: Graph) -> None:
+    """Refuse statements about memory that contradict the graph."""
+    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    maker = graph.producer[graph.in_idx]
+    computed = (graph.tensor_kind[graph.in_idx] < PARAMETER) & ~((maker >= 0) & graph.folded[maker])
+    wrong = np.flatnonzero(graph.folded[reader] & computed)
+    if len(wrong):
+        tensor = int(graph.tensor_ids[graph.in_idx[wrong[0]]])
+        reason = f"it reads tensor {tensor}, which is no constant"
+        raise stream.fault_at("node", int(reader[wrong[0]]), "folded", reason)
+    if graph.backward.any() and graph.in_memory is not graph:
+        rows = stream.get("node"), stream.get("tensor")
+        kind, field = ("node", "folded") if graph.folded.any() else ("tensor", "memory_bytes")
+        position = next(i for i, r in enumerate(rows[kind == "tensor"]) if field in r)
+        raise stream.fault_at(kind, position, field, "not known where there is a backward pass")
 
 
 def clustering_of(stream: Stream, graph: Graph, *, priced: bool = True) -> Clustering | None:
@@ -412,6 +435,9 @@ def digest_of(graph: Graph, clustering: Clustering) -> str:
             add(f"{owner}/{c}", times[c])
     if graph.held_bytes.any():
         add("held_bytes", graph.held_bytes)
+    if graph.in_memory is not graph:
+        add("tensor_memory", graph.tensor_memory)
+        add("folded", graph.folded)
     for name, array in arrays_of(graph.shards):
         add(name, array)
     return hasher.hexdigest()

@@ -117,6 +117,9 @@ TENSOR = {
     "name": string("name in the source; need not be unique"),
     "kind": string("where it comes from", enum=("input", "activation", "parameter", "constant")),
     "size_bytes": number("size"),
+    "memory_bytes": number(
+        "what it takes in the memory of a device that holds it; absent: size_bytes", optional=True
+    ),
     "dtype": string("element type, or sequence, optional, map", optional=True),
     "shape": Field("list", "dimensions, when known", items=integer("", optional=True)),
     "transfer_s": number("time to move it once; replaces size over bandwidth", optional=True),
@@ -222,6 +225,11 @@ NODE = {
     "shards": records(
         "the node on several devices at once, each with a part of it; 1: on one device",
         NODE_SHARD,
+        optional=True,
+    ),
+    "folded": boolean(
+        "computed from constants alone, once, when a session is made; what it makes counts as "
+        "constant in memory; absent: no",
         optional=True,
     ),
     "backward": boolean("belongs to the backward pass", optional=True),

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from dnnp.core.check.violation import Fact, Violation, above, same
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import ACTIVATION, Graph
+from dnnp.core.model.graph import ACTIVATION, CONSTANT, Graph
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,11 @@ class Tables:
     """Tensors each node writes."""
     kind: list[int]
     size: list[float]
-    """Bytes of each tensor."""
+    """Bytes of each tensor that move."""
+    resident: list[float]
+    """Bytes of each tensor in the memory of a device that holds it."""
+    folded: list[bool]
+    """Whether the outputs of each node are kept like constants."""
     transfer: list[float]
     """Transfer time of each tensor; nan: size over bandwidth."""
     output: list[bool]
@@ -57,6 +61,28 @@ class Tables:
     def training(self) -> bool:
         """Test whether the graph has a backward pass."""
         return any(self.backward)
+
+    @cached_property
+    def in_memory(self) -> Tables:
+        """The same as memory counts it: what folded nodes make is constant, and they read nothing.
+
+        Sizes are those in memory.
+        """
+        made = {t for v in range(self.n) if self.folded[v] for t in self.writes[v]}
+        kept = [[] if drop else row for row, drop in zip(self.reads, self.folded, strict=True)]
+        users: dict[int, list[int]] = {}
+        for node, row in enumerate(kept):
+            for tensor in row:
+                users.setdefault(tensor, []).append(node)
+        return replace(
+            self,
+            reads=kept,
+            writes=[[] if drop else r for r, drop in zip(self.writes, self.folded, strict=True)],
+            kind=[CONSTANT if t in made else kind for t, kind in enumerate(self.kind)],
+            size=self.resident,
+            writer={t: v for t, v in self.writer.items() if t not in made},
+            users=users,
+        )
 
     def moving(self, tensor: int, bandwidth: float) -> float:
         """Time of a tensor over a link: what is stated, else its size over the bandwidth."""
@@ -85,6 +111,8 @@ def tables_of(graph: Graph) -> Tables:
         writes=writes,
         kind=graph.tensor_kind.tolist(),
         size=graph.tensor_bytes.tolist(),
+        resident=graph.tensor_memory.tolist(),
+        folded=graph.folded.tolist(),
         transfer=graph.transfer_s.tolist(),
         output=graph.is_output.tolist(),
         writer={tensor: node for node, row in enumerate(writes) for tensor in row},

@@ -57,7 +57,7 @@ class PlanCase:
 
     def _weights(self, unit: int) -> float:
         """Stated memory of the nodes of a unit, and parameters that the others read, each once."""
-        tables, total = self.tables, 0.0
+        tables, total = self.tables.in_memory, 0.0
         read: set[int] = set()
         for v in self.members[unit]:
             stated = self.plan.options.memory_model == "weights"

@@ -42,7 +42,7 @@ def peaks_of_operators(
     `start` and `length` are those of the units, `receives` what each stage receives; all times
     count from the first start.
     """
-    tables, of_node = case.tables, case.units.of_node
+    tables, of_node = case.tables.in_memory, case.units.of_node
     end = {unit: _less(start[unit] + length[unit], length[unit]) for unit in start}
     finish = max(end.values(), default=0.0)
     place = {name: t for t, name in enumerate(case.tensor_ids)}
@@ -68,6 +68,7 @@ def peaks_of_operators(
         waiting: dict[tuple[int, ...], list[int]] = {}
         for move in sorted(moves, key=lambda m: m.start_s):
             tensors = [place[i] for i in move.tensors if i in place]
+            tensors = [t for t in tensors if tables.kind[t] < PARAMETER]
             done = _less(move.end_s, move.end_s - move.start_s)
             last = max((until.get((t, number), 0.0) for t in tensors), default=0.0)
             if case.edge:
@@ -113,7 +114,7 @@ def _peak(spans: Sequence[Span]) -> float:
 
 def _inner(case: PlanCase, unit: int) -> float:
     """Peak over the nodes of a unit of what only they know."""
-    tables, nodes = case.tables, case.members[unit]
+    tables, nodes = case.tables.in_memory, case.members[unit]
     stage = set(nodes)
     ordered = [v for v in case.blocks[case.stage_of[unit]] if v in stage]
     step = {v: i for i, v in enumerate(ordered)}
@@ -141,7 +142,8 @@ def _first(
     if key not in waiting:
         sets = [readers.get((t, number), set()) for t in key]
         units = set.intersection(*sets) if sets else set()
-        maker = {case.units.of_node[case.tables.writer[t]] for t in key if t in case.tables.writer}
+        writer = case.tables.in_memory.writer
+        maker = {case.units.of_node[writer[t]] for t in key if t in writer}
         exact = [u for u in units if _carried(case, u, maker) == set(key)]
         waiting[key] = sorted(exact, key=lambda u: (start[u], u), reverse=True)
     return end[waiting[key].pop()] if waiting[key] else 0.0
@@ -149,7 +151,7 @@ def _first(
 
 def _carried(case: PlanCase, unit: int, makers: set[int]) -> set[int]:
     """Tensors that a unit reads of some others."""
-    tables, of_node = case.tables, case.units.of_node
+    tables, of_node = case.tables.in_memory, case.units.of_node
     return {
         t
         for v in case.members[unit]

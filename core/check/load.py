@@ -251,6 +251,7 @@ def node_memory(tables: Tables, node: int) -> float:
     """
     if not math.isnan(tables.memory[node]):
         return tables.memory[node]
+    tables = tables.in_memory
     weights = [t for t in tables.reads[node] if tables.kind[t] in (PARAMETER, CONSTANT)]
     return math.fsum(tables.size[t] for t in [*weights, *tables.writes[node]])
 
@@ -331,7 +332,7 @@ def peak_memory(tables: Tables, nodes: Sequence[int]) -> tuple[float, float]:
     inside from its own step to its last use, or to the last step if it leaves the stage or
     the model. Parameters and constants are live throughout.
     """
-    inside = set(nodes)
+    tables, inside = tables.in_memory, set(nodes)
     weights: set[int] = set()
     first: dict[int, int] = {}
     last: dict[int, int] = {}

@@ -66,6 +66,7 @@ def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
     if summed:
         least = totals(units.label, node_memory(graph), units.g)
     else:
+        graph = graph.in_memory
         least = np.zeros(units.g)
         np.maximum.at(least, units.label, _own_activations(graph))
         reader = units.label[np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))]

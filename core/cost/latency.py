@@ -169,6 +169,7 @@ def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats
     """
     if options.memory_model == "sum":
         return totals(units.label, node_memory(graph), units.g)
+    graph = graph.in_memory
     stated = ~np.isnan(graph.node_bytes) & (options.memory_model == "weights")
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     static = (graph.tensor_kind[graph.in_idx] >= PARAMETER) & ~stated[reader]

@@ -84,7 +84,7 @@ def live_of(
     carried_ptr, carried_id = carried
     reader_ptr, reader_idx = readers
     count = len(reader_ptr) - 1
-    coarse = contract(graph, units)
+    coarse = contract(graph.in_memory, units)
     made = coarse.producer >= 0
     tensor = np.repeat(np.arange(coarse.m), np.diff(coarse.use_ptr))
     reads = (coarse.tensor_kind[tensor] < PARAMETER) & (coarse.use_idx != coarse.producer[tensor])
@@ -103,7 +103,9 @@ def live_of(
     single = options.transfers != "edge"
     flow = np.array([flows.get((i, -1 if single else r), -1) for i, r in keys], dtype=np.int64)
     use_ptr, order = csr(number[tensor], np.arange(len(tensor)), int(kept.sum()))
-    sizes = dict(zip(coarse.tensor_ids.tolist(), coarse.tensor_bytes.tolist(), strict=True))
+    # What is constant there is held whether it moves or not.
+    moved = np.where(coarse.tensor_kind < PARAMETER, coarse.tensor_bytes, 0.0)
+    sizes = dict(zip(coarse.tensor_ids.tolist(), moved.tolist(), strict=True))
     row = np.repeat(np.arange(count), np.diff(carried_ptr))
     flow_size = totals(row, np.array([sizes[i] for i in carried_id.tolist()]), count)
     scratch = _scratch(graph, units, set(coarse.tensor_ids[kept].tolist()))
@@ -139,6 +141,7 @@ def _scratch(graph: Graph, units: Clustering, held: set[int]) -> Floats:
 
     `held`: ids of the tensors that count by themselves.
     """
+    graph = graph.in_memory
     peak = np.zeros(units.g)
     ids, size = graph.tensor_ids.tolist(), graph.tensor_bytes.tolist()
     for u in range(units.g):

@@ -174,6 +174,7 @@ def node_memory(graph: Graph) -> Floats:
 
     Where the source does not give it: the parameters a node reads and the tensors it writes.
     """
+    graph = graph.in_memory
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
     static = np.where(graph.tensor_kind >= PARAMETER, graph.tensor_bytes, 0.0)
@@ -349,6 +350,7 @@ def stage_memory(
     """
     if options.memory_model == "sum":
         return float(node_memory(graph)[nodes].sum()), None
+    graph = graph.in_memory
     read = _gather(graph.in_ptr, graph.in_idx, nodes)
     at = np.repeat(np.arange(len(nodes)), graph.in_ptr[nodes + 1] - graph.in_ptr[nodes])
     kind = graph.tensor_kind[read]

@@ -48,6 +48,7 @@ class Steps(NamedTuple):
 
 def peak_steps(graph: Graph, bounds: Ints, nodes: Ints) -> Steps:
     """Steps of `nodes` (positions in execution order) for the `peak` model."""
+    graph = graph.in_memory
     n = len(nodes)
     step = np.empty(n, dtype=np.int64)
     step[nodes] = np.arange(n)

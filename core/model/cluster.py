@@ -115,6 +115,7 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
             memory=node_bytes,
             color=_group_colors(graph, clustering),
             backward=forward == 0,
+            folded=totals(label, ~graph.folded, g) == 0,
             in_seconds=graph.in_seconds,
         ),
         TensorColumns(
@@ -124,6 +125,7 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
             size=graph.tensor_bytes[kept],
             transfer_s=graph.transfer_s[kept],
             is_output=graph.is_output[kept],
+            memory=graph.tensor_memory[kept],
         ),
     )
 

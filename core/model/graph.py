@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -42,7 +42,9 @@ class Graph:
     tensor_kind: NDArray[np.int8]
     """i8[m]: INPUT, ACTIVATION, PARAMETER or CONSTANT."""
     tensor_bytes: Floats
-    """f64[m], bytes."""
+    """f64[m], bytes that move."""
+    tensor_memory: Floats
+    """f64[m], bytes in the memory of a device that holds the tensor."""
     transfer_s: Floats
     """f64[m], time to move the tensor once; nan: bytes over the link's bandwidth."""
     is_output: Bools
@@ -68,6 +70,8 @@ class Graph:
     """bool[n]: the node belongs to the backward pass."""
     held_bytes: Floats
     """f64[n], the part of its memory that each micro-batch holds until its backward pass."""
+    folded: Bools
+    """bool[n]: computed from constants before the first sample; its outputs are kept like these."""
     shards: Shards | None = None
     """The nodes on several devices at once; None: nothing is stated."""
     twin: Ints | None = None
@@ -126,6 +130,37 @@ class Graph:
         made = tail >= 0
         pairs = distinct(tail[made] * self.n + self.use_idx[made])
         return pairs // max(self.n, 1), pairs % max(self.n, 1)
+
+    @cached_property
+    def in_memory(self) -> Graph:
+        """The same nodes and tensors as memory counts them.
+
+        Tensors have the bytes that they take there. Folded nodes read and write nothing: what they
+        make is constant.
+        """
+        if not self.folded.any() and (self.tensor_memory == self.tensor_bytes).all():
+            return self
+        made = (self.producer >= 0) & self.folded[self.producer]
+        rows = []
+        for ptr, idx in ((self.in_ptr, self.in_idx), (self.out_ptr, self.out_idx)):
+            node = np.repeat(np.arange(self.n), np.diff(ptr))
+            runs = ~self.folded[node]
+            rows.append((offsets(np.bincount(node[runs], minlength=self.n)), idx[runs], node[runs]))
+        (in_ptr, in_idx, reader), (out_ptr, out_idx, _) = rows
+        use_ptr, use_idx = csr(in_idx, reader, self.m)
+        return replace(
+            self,
+            tensor_kind=np.where(made, np.int8(CONSTANT), self.tensor_kind),
+            tensor_bytes=self.tensor_memory,
+            producer=np.where(made, -1, self.producer),
+            in_ptr=in_ptr,
+            in_idx=in_idx,
+            out_ptr=out_ptr,
+            out_idx=out_idx,
+            use_ptr=use_ptr,
+            use_idx=use_idx,
+            folded=np.zeros(self.n, dtype=np.bool_),
+        )
 
     def _describe_cycle(self, indegree: Sequence[int]) -> str:
         """Walk backwards among the nodes that Kahn's algorithm could not free."""
@@ -196,6 +231,7 @@ class NodeColumns:
     color: Ints | None = None
     backward: Bools | None = None
     held: Floats | None = None
+    folded: Bools | None = None
     twin: Ints | None = None
     in_seconds: bool = False
 
@@ -211,6 +247,7 @@ class TensorColumns:
     """f64[m], bytes."""
     transfer_s: Floats
     is_output: Bools
+    memory: Floats | None = None
 
 
 def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None = None) -> Graph:
@@ -231,6 +268,7 @@ def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None
         "color": np.full(n, -1, dtype=np.int64) if nodes.color is None else nodes.color,
         "backward": np.zeros(n, dtype=np.bool_) if nodes.backward is None else nodes.backward,
         "held_bytes": np.zeros(n) if nodes.held is None else nodes.held,
+        "folded": np.zeros(n, dtype=np.bool_) if nodes.folded is None else nodes.folded,
     }
     graph = Graph(
         node_ids=nodes.ids,
@@ -240,6 +278,7 @@ def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None
         tensor_names=tuple(tensors.names),
         tensor_kind=tensors.kind,
         tensor_bytes=tensors.size,
+        tensor_memory=tensors.size if tensors.memory is None else tensors.memory,
         transfer_s=tensors.transfer_s,
         is_output=tensors.is_output,
         producer=_producers(nodes, tensors),

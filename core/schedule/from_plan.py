@@ -186,6 +186,7 @@ def _price(
 
 def _hold(graph: Graph, parts: Sequence[_StagePart]) -> None:
     """Set the memory that each part adds: tensors stay from their first part to their last."""
+    graph = graph.in_memory
     for s in {part.stage for part in parts}:
         mine = [part for part in parts if part.stage == s]
         if len(mine) == 1:

@@ -135,7 +135,7 @@ class OrderSpace:
 def _may_bind(problem: SplitProblem, line: Line) -> bool:
     """True if a block of some order may need more memory than a device has."""
     limit = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
-    held = line.memory if problem.options.memory_model == "sum" else problem.graph.tensor_bytes
+    held = line.memory if problem.options.memory_model == "sum" else problem.graph.tensor_memory
     return bool(held.sum() > limit)
 
 

@@ -84,7 +84,8 @@ def steps_of(graph: Graph, nodes: Ints) -> tuple[Steps, float]:
     source = np.where(graph.producer[tensors] >= 0, step[graph.producer[tensors]], -1)
     inside = np.bincount(local[read], minlength=len(tensors))
     leaves = graph.is_output[tensors] | (np.diff(graph.use_ptr)[tensors] > inside)
-    size = graph.tensor_bytes[tensors]
+    counted = graph.in_memory
+    size = np.where(counted.tensor_kind <= ACTIVATION, counted.tensor_bytes, 0.0)[tensors]
     steps = make_steps(
         n, reader, local[read], maker, local[made], (source >= 0) & leaves, size, source
     )

@@ -26,7 +26,8 @@ _KINDS = ("accelerator", "cpu")
 _FIELDS = (
     "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "fast_memory_bytes",
     "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "launch_overhead_s",
-    "efficiency", "caches", "channel_block", "operators", "fitted", "notes", "sources",
+    "efficiency", "caches", "channel_block", "operators", "fitted", "provider", "notes",
+    "sources",
 )  # fmt: skip
 
 
@@ -59,6 +60,8 @@ class DeviceSpec:
     channel_block: int = 1
     """Channels in which convolutions lay out images; only `operators` make use of it."""
 
+    provider: str = ""
+    """`cpu`: ONNX Runtime runs stages on a CPU, which says what tensors take in memory."""
     efficiency_fitted: bool = False
     """Whether `efficiency` follows from what was measured, as all `operators` do."""
 
@@ -134,6 +137,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         operators=parse_operators(record.get("operators", {}), file),
         caches=parse_caches(fields),
         channel_block=max(fields.count("channel_block", 1), 1),
+        provider=fields.text("provider", ""),
         efficiency_fitted=fitted,
     )
 

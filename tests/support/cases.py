@@ -12,6 +12,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.stream import Stream
 from support.graphs import random_stream
 
 
@@ -64,6 +65,8 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
         classes=classes,
         memory=rng.random() < 0.5,
     )
+    if not training and model == "peak":
+        other_memory(stream, seed)
     graph = graph_of(stream)
     if not graph.backward.any():
         options = replace(options, objective="throughput")
@@ -93,6 +96,19 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
             )
         )
     return Case(seed, graph, units_of(stream, graph), tuple(devices), options)
+
+
+def other_memory(stream: Stream, seed: int) -> None:
+    """Give tensors other bytes in memory than in the file, and some nodes nothing but constants."""
+    rng = random.Random(f"memory {seed}")
+    static = [t["id"] for t in stream.get("tensor") if t["kind"] == "parameter"]
+    for node in stream.get("node"):
+        if static and rng.random() < 0.2:
+            node["inputs"] = sorted({rng.choice(static), rng.choice(static)})
+            node["folded"] = True
+    for tensor in stream.get("tensor"):
+        if rng.random() < 0.4:
+            tensor["memory_bytes"] = rng.randint(0, 40)
 
 
 def accelerators_case(seed: int, most: int = 7, comms: tuple[str, ...] = ("sum",)) -> Case:

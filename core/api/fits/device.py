@@ -288,6 +288,7 @@ def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
         "name": options.name,
         "description": f"{cpu_model()}, {cores}",
         "kind": "accelerator",
+        "provider": "cpu",
         "peak_flop_per_s": {name: _short(rate) for name, rate in machine.peak_flop_per_s.items()},
         "memory_bytes": memory_size(),
     }

@@ -138,6 +138,7 @@ def write_costs(
     forget_old_costs(stream, node_costs)
     _put(nodes, node_costs)
     dropped = stream.replace("cost", nodes)
+    _put_memory(stream, on_cpu=all(d.provider == "cpu" for d in devices))
     if group_costs is not None:
         _put(stream.get("group"), group_costs)
         node = {record["id"]: record for record in nodes}
@@ -162,6 +163,30 @@ def write_costs(
         stream.header["work"] = work_of(nodes)
     if dropped:
         caller.note(f"dropped what the old costs led to: {', '.join(dropped)} records")
+
+
+def _put_memory(stream: Stream, *, on_cpu: bool) -> None:
+    """Say what tensors take in memory, and which nodes are folded, where ONNX Runtime is known."""
+    from dnnp.core.model.rules import Fold
+    from dnnp.core.profile.residence import folded_nodes, resident_bytes
+    from dnnp.formats.inputs.rules import load_rules
+    from dnnp.options.choices import DEFAULT_RULES
+
+    nodes, tensors = stream.get("node"), stream.get("tensor")
+    folded: set[int] = set()
+    resident: dict[int, float] = {}
+    if on_cpu and not any(record.get("backward") for record in nodes):
+        fold = next(r for r in load_rules(DEFAULT_RULES).rules if isinstance(r, Fold))
+        folded = folded_nodes(nodes, tensors, fold.excluded)
+        resident = resident_bytes(nodes, tensors, folded)
+    for records, field, values in (
+        (nodes, "folded", dict.fromkeys(folded, True)),
+        (tensors, "memory_bytes", resident),
+    ):
+        for record in records:
+            record.pop(field, None)
+            if record["id"] in values:
+                record[field] = values[record["id"]]
 
 
 def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:

@@ -115,6 +115,7 @@ def write_measured(
             groups = [record["nodes"] for record in stream.get("group")]
             group_costs = {name: [sum(time_of[v] for v in members) for members in groups]}
             how = "summed"
+    device = replace(device, provider=costs.how["provider"])
     write_costs(stream, [device], {name: list(costs.node_s)}, group_costs, how, caller)
     for kind, spreads in (("node", costs.node_spread), ("group", costs.group_spread)):
         for record, spread in zip(stream.get(kind), spreads, strict=bool(spreads)):

@@ -188,7 +188,7 @@ def held_tensors(problem: LatencyProblem, items: BlockItems) -> HeldTensors | No
     live = problem.live
     if live is None or not live.binds:
         return None
-    graph, slots = live.graph, len(items.slot_late)
+    graph, slots = live.graph.in_memory, len(items.slot_late)
     nodes = np.concatenate([live.units.members(u) for u in problem.tasks.order.tolist()])
     place = np.append(np.argsort(nodes), -1)
     tensor = np.repeat(np.arange(graph.m), np.diff(graph.use_ptr))

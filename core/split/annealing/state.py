@@ -342,6 +342,7 @@ class Live(NamedTuple):
 def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Live:
     """Steps of a graph split over `devices` devices; `label` is the item of each node."""
     order = graph.order if options.memory_model == "peak" else np.zeros(0, dtype=np.int64)
+    graph = graph.in_memory
     m = graph.m if len(order) else 0
     read_ptr, reads = csr_rows(graph.in_ptr, graph.in_idx, order)
     write_ptr, writes = csr_rows(graph.out_ptr, graph.out_idx, order)

@@ -137,7 +137,7 @@ def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
         return False
     if options.memory_model == "sum":
         return bool(line.memory.sum() > capacity * (1 - ROUNDING))
-    return bool(graph.tensor_bytes.sum() > capacity * (1 - ROUNDING))
+    return bool(graph.tensor_memory.sum() > capacity * (1 - ROUNDING))
 
 
 def is_weighty(graph: Graph, line: Line, options: CostOptions) -> Bools:
@@ -323,7 +323,7 @@ def least_devices(lattice: Lattice, memo: Memo) -> Ints:
 
 def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
     """Arrays that give the memory and the weights of a block, by their names in `PricedGraph`."""
-    n = line.n
+    graph, n = graph.in_memory, line.n
     where = line.item_of_node
     node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     tensor = graph.in_idx

@@ -181,7 +181,7 @@ def storage_of(graph: Graph, line: Line, options: CostOptions) -> Storage:
     nothing = np.zeros(line.n)
     if options.memory_model == "sum":
         return Storage(Bytes(line.memory, ()), nothing, float(line.memory.sum()), exact=True)
-    item = item_of_node(graph, line)
+    graph, item = graph.in_memory, item_of_node(graph, line)
     static = graph.tensor_kind >= PARAMETER
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
