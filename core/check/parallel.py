@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnnp.core.check.devices import number_of
 from dnnp.core.check.graph import Tables
@@ -272,7 +272,7 @@ def _cost(
     compute += math.fsum(nodes[v].time + nodes[v].exchanged for v in twice)
     collective = math.fsum(n.exchanged for n in nodes.values())
     collective += math.fsum(nodes[v].exchanged for v in twice)
-    crossing = footprint_of(tables, block, plan.options)
+    crossing = footprint_of(tables, block, replace(plan.options, charge_io=False))
     in_s = math.fsum(sharded.moved(x, t, enters=True) for x in crossing.arriving)
     out_s = math.fsum(sharded.moved(x, t, enters=False) for x in crossing.leaving)
     in_flight = math.ceil((d + later) / d)

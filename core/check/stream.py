@@ -275,9 +275,11 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
     was made, nothing is known.
     """
     made = [entry["arguments"] for entry in header["provenance"] if _makes_plans(entry)]
-    words = [word.partition("=")[0] for arguments in made for word in arguments]
     if not made:
         return []
+    # Whole options, of the last command that made a plan; a value may follow -k at once.
+    words = {word.partition("=")[0] for word in made[-1] if not word.startswith("-k")}
+    words |= {"-k"} if any(word.startswith("-k") for word in made[-1]) else set()
     found = []
     count = sum(d.get("count", 0) for d in plan["devices"] if d["kind"] != "cpu")
     if plan["k"] != count:
@@ -290,10 +292,10 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
         device = mine.get(record["class"])
         if device is None:
             continue
-        if device["kind"] == "cpu" != record["kind"] and any(w.startswith("--cpus") for w in words):
+        if device["kind"] == "cpu" != record["kind"] and "--cpus" in words:
             continue  # counted as CPUs: what its record states of an accelerator does not hold
         for name, options in OPTIONS.items():
-            free = any(word.startswith(options) for word in words)
+            free = not words.isdisjoint(options)
             absent = name == "count" and name not in record
             inner = name.startswith("inner") and not record.get("cluster_size")
             if free or absent or inner or _double(device.get(name)) == _double(record.get(name)):

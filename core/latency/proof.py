@@ -55,7 +55,7 @@ class LatencyProof(NamedTuple):
 
     def after(self, trial: LatencyTrial) -> LatencyProof:
         """The same with one more argument tried."""
-        best = trial if trial.value > self.value else self
+        best = trial if trial.value > self.value or not self.tried else self
         return self._replace(method=best.method, value=best.value, tried=[*self.tried, trial])
 
 

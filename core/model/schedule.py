@@ -15,6 +15,9 @@ from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import shown_bytes
 
+ROUNDING = 1e-9
+"""Share of what is added up that counts as nothing."""
+
 KINDS = ("forward", "backward", "weight", "transfer")
 """What a block does; `weight`: the part of a backward pass that only weights need."""
 
@@ -88,7 +91,8 @@ def check_placement(placement: Placement, file: str | None = None) -> None:
     Raises
     ------
     FormatError
-        A time is negative or not finite, a block comes after itself, or a number names nothing.
+        A time is negative or not finite, a block comes after itself, a number names nothing, or a
+        micro-batch frees memory where it did not take it.
     InfeasibleError
         A unit's limit is below what one block needs.
     """
@@ -104,6 +108,8 @@ def check_placement(placement: Placement, file: str | None = None) -> None:
     except CycleError as error:
         circle = " -> ".join(placement.blocks[i].name for i in reversed(error.args[1]))
         raise FormatError(f"blocks wait for each other in a circle: {circle}", file) from None
+    _check_freed(placement, file)
+    _check_alone(placement)
 
 
 def _check_block(placement: Placement, block: PlacedBlock, file: str | None) -> None:
@@ -124,13 +130,63 @@ def _check_block(placement: Placement, block: PlacedBlock, file: str | None) -> 
         if len(set(home)) < len(home) or not all(0 <= d < len(placement.units) for d in home):
             reason = f"block '{block.name}' names a device twice, or one that is not there"
             raise FormatError(reason, file, None, "devices")
-        for unit in (placement.units[d] for d in home):
+
+
+MOST_TURNS = 4096
+"""Micro-batches whose memory is added up."""
+
+
+def _check_freed(placement: Placement, file: str | None) -> None:
+    """Refuse a micro-batch that frees more on a unit than it takes there."""
+    holding = [block for block in placement.blocks if block.memory_bytes]
+    for batch in range(min(math.lcm(*(len(block.homes) for block in holding)), MOST_TURNS)):
+        moved: dict[int, list[float]] = {}
+        for block in holding:
+            for d in block.homes[batch % len(block.homes)]:
+                moved.setdefault(d, []).append(block.memory_bytes)
+        for d, amounts in moved.items():
+            freed = -math.fsum(amounts)
+            if freed > ROUNDING * math.fsum(map(abs, amounts)):
+                raise FormatError(
+                    f"micro-batch {batch} frees {shown_bytes(freed, 6)} more on "
+                    f"{placement.units[d].name} than it takes there",
+                    file,
+                    None,
+                    "memory_bytes",
+                )
+
+
+def _check_alone(placement: Placement) -> None:
+    """Refuse a limit below what one block needs, whatever runs before it."""
+    for block in placement.blocks:
+        for d in {d for home in block.homes for d in home}:
+            unit = placement.units[d]
             needed = unit.fixed_bytes + max(block.memory_bytes, 0.0)
-            if needed > unit.memory_bytes:
+            if needed > unit.memory_bytes and _takes_first(placement, d):
                 raise InfeasibleError(
                     f"{unit.name} may hold {shown_bytes(unit.memory_bytes, 6)}, but block "
                     f"'{block.name}' alone needs {shown_bytes(needed, 6)}"
                 )
+
+
+def _takes_first(placement: Placement, d: int) -> bool:
+    """Test whether all that is freed on a unit was surely taken there before."""
+    blocks = placement.blocks
+    waits = {i: {wait.block for wait in block.after} for i, block in enumerate(blocks)}
+    before: dict[int, set[int]] = {}
+    held = {i: block.memory_bytes for i, block in enumerate(blocks) if block.memory_bytes > 0}
+    for i in TopologicalSorter(waits).static_order():
+        before[i] = waits[i].union(*(before[j] for j in waits[i]))
+        homes, freed = blocks[i].homes, -blocks[i].memory_bytes
+        if freed <= 0 or not any(d in home for home in homes):
+            continue
+        for j in before[i] & held.keys():
+            if blocks[j].homes == homes or all(d in home for home in blocks[j].homes):
+                taken = min(held[j], freed)
+                held[j], freed = held[j] - taken, freed - taken
+        if freed > 0:
+            return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dnnp.formats.inputs.placement import read_placement
 F0 = {"name": "F0", "kind": "forward", "devices": [0], "time_s": 1, "memory_bytes": 1}
 F1 = {"name": "F1", "devices": ["device/1"], "time_s": 2.5, "after": ["F0"]}
 B0 = {
-    "name": "B0", "kind": "backward", "turns": [[0], [1, 0]], "time_s": 0, "memory_bytes": -1,
+    "name": "B0", "kind": "backward", "turns": [[0], [1, 0]], "time_s": 0, "memory_bytes": 0,
     "after": [{"block": "F1", "delay_s": 0.5, "transfer_s": 2}],
 }  # fmt: skip
 
@@ -36,7 +36,7 @@ def test_what_a_file_says() -> None:
     assert [u.memory_bytes for u in placement.units] == [4, 4]
     assert [b.kind for b in placement.blocks] == ["forward", "forward", "backward"]
     assert [b.homes for b in placement.blocks] == [((0,),), ((1,),), ((0,), (0, 1))]
-    assert [b.memory_bytes for b in placement.blocks] == [1, 0, -1]
+    assert [b.memory_bytes for b in placement.blocks] == [1, 0, 0]
     assert placement.blocks[2].after == (Wait(1, 0.5, 2.0),)
     assert placement.turns == 2
     named = read(devices=[{"name": "a", "memory_bytes": 9, "fixed_bytes": 2}, {"name": "device/1"}])
