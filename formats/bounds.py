@@ -11,7 +11,7 @@ from dnnp.core.model.plan import CLOSED, WITHIN
 from dnnp.formats.fields import MAX_ID
 from dnnp.formats.plan import number_or_none, plan_digest
 from dnnp.formats.plan_fields import PARALLEL
-from dnnp.formats.spread import proven_status
+from dnnp.formats.spread import is_blind, proven_status
 from dnnp.formats.stream import Record
 
 
@@ -105,13 +105,12 @@ def bound_record(
     """
     best = float(plan["value"])
     status = "interrupted" if interrupted else "proven"
-    vague = plan.get("unknown", {}).get("sizes", 0) > 0
     record: Record = {
         "type": "bound",
         "method": method,
         "value": value,
         "gap": gap_of(best, value),
-        "status": "optimal" if is_closed(best, value) and not vague else status,
+        "status": "optimal" if is_closed(best, value) and not is_blind(plan) else status,
         "validity": validity,
         "tried": [dict(entry) for entry in tried],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -65,7 +64,7 @@ def schedule_records(
     if schedule.rate_s is not None:
         record["rate_s"] = schedule.rate_s
     if schedule.repetend is not None:
-        record["repetend"] = _repetend(schedule.repetend)
+        record["repetend"] = _repetend(schedule.repetend, placement)
     if points is not None:
         record["pareto"] = [
             {
@@ -147,12 +146,12 @@ def _pass(block: PlacedBlock) -> Record:
     return record
 
 
-def _repetend(repetend: Repetend) -> Record:
+def _repetend(repetend: Repetend, placement: Placement) -> Record:
     return {
         "unroll": repetend.unroll,
         "period_s": repetend.period_s,
         "period_bound_s": repetend.period_bound_s,
-        "memory_bytes": max(filter(math.isfinite, repetend.memory_bytes.tolist()), default=0.0),
+        "memory_bytes": repetend.held(placement.units),
         "memory_bound_bytes": repetend.memory_bound_bytes,
         "span_s": repetend.span_s,
         "span_bound_s": repetend.span_bound_s,
@@ -170,7 +169,8 @@ def schedule_line(record: Record, asked: str, in_seconds: bool, max_gap: float =
     makespan, bound = (_shown(record, name, in_seconds) for name in ("makespan_s", "bound_s"))
     number = record["micro_batches"]
     proven = "optimal" if record["status"] == "optimal" else f"bound {bound}"
-    if record["status"] != "optimal" and record["bound_s"] >= record["makespan_s"] * (1 - max_gap):
+    near = record["bound_s"] >= record["makespan_s"] * (1 - max_gap)
+    if max_gap > 0 and record["status"] != "optimal" and near:
         proven = f"{within_words(max_gap)}, {proven}"
     by = "" if record["method"] == asked else f" by {record['method']}"
     parts = [

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dnnp.core.model.plan import WITHIN
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_share
 from dnnp.formats.stream import Record, Stream
 
 
@@ -39,10 +39,11 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
 
 
 def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None:
-    """Put into a plan record what its costs leave out; sizes that are unknown prove no optimum.
+    """Put into a plan record what its costs leave out; without costs or sizes nothing is optimal.
 
     `time`: the share of the time of its nodes that formulas do not cover, or only in part, or that
-    were made from unknown sizes; `sizes`: tensors of unknown size, which count as 0 bytes.
+    were made from unknown sizes, 1 where nothing takes time; `sizes`: tensors of unknown size,
+    which count as 0 bytes.
     """
     vague = {r["id"] for r in stream.get("tensor") if r.get("size_unknown")}
     by_formula = "work" in stream.header
@@ -55,10 +56,14 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
             rough = "flop" not in record or record.get("partial", False)
             if by_formula and (rough or not vague.isdisjoint(record["inputs"] + record["outputs"])):
                 unknown.append(time_s)
-    share = math.fsum(unknown) / (math.fsum(total) or 1.0)
+    home = {v: stage["class"] for stage in stages for v in stage["nodes"]}
+    grouped = [(r.get("time_s", {}), home.get(r["nodes"][0])) for r in stream.get("group")]
+    share = float(bool(home) and not any(times.get(name) for times, name in grouped))
+    if any(total):
+        share = math.fsum(unknown) / math.fsum(total)
     if share > 0 or vague:
         plan["unknown"] = {"time": share, "sizes": len(vague)}
-    if vague:
+    if is_blind(plan):
         plan["status"] = proven_status(plan)
         for name in ("max_gap", "contiguous_bound"):
             plan.pop(name, None)
@@ -66,15 +71,37 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
             entry["status"] = proven_status({**plan, "status": entry["status"]})
 
 
+NO_COSTS = (
+    "no costs are known, so nothing is optimal: give nodes a time, or flop and bytes, before "
+    "dnnp-import; dnnp-profile --mode measure times an ONNX model"
+)
+"""What to do about a plan of which no time is known."""
+
+
+def has_costs(plan: Record) -> bool:
+    """Test whether the time of some node of a plan is known."""
+    return bool(plan.get("unknown", {}).get("time", 0.0) < 1)
+
+
+def is_blind(plan: Record) -> bool:
+    """Test whether no gap is known: no time of a plan, or not all sizes."""
+    return not has_costs(plan) or plan.get("unknown", {}).get("sizes", 0) > 0
+
+
 def proven_status(plan: Record) -> str:
-    """The status of a plan; where sizes are unknown no gap is known, and nothing optimal."""
-    unknown = plan.get("unknown", {}).get("sizes", 0) > 0
+    """The status of a plan; where no gap is known nothing is optimal."""
     claimed = plan["status"] in ("optimal", WITHIN)
-    return "feasible" if unknown and claimed else str(plan["status"])
+    return "feasible" if is_blind(plan) and claimed else str(plan["status"])
+
+
+def shown_gap(plan: Record, gap: float) -> str:
+    """A gap to the value of a plan."""
+    return "unknown" if is_blind(plan) else shown_share(max(gap, 0.0))
 
 
 def unknown_words(plan: Record) -> str:
     """Words on what the costs of a plan leave out, to follow its value; empty: nothing."""
     found = plan.get("unknown", {"time": 0.0, "sizes": 0})
     words = f", costs unknown for {found['time']:.0%} of the time" if found["time"] > 0 else ""
+    words = words if has_costs(plan) else ", no costs known"
     return words + (f", {counted(found['sizes'], 'size')} unknown" if found["sizes"] else "")

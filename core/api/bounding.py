@@ -14,11 +14,11 @@ from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import WITHIN, Plan, within_words
 from dnnp.core.model.search_context import Run
-from dnnp.core.model.text import shown_share, shown_time
+from dnnp.core.model.text import shown_time
 from dnnp.formats.bounds import bound_record, is_closed, raise_bound
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import plan_records
-from dnnp.formats.spread import mark_unknown, unknown_words
+from dnnp.formats.spread import mark_unknown, shown_gap, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.options.split import BoundOptions
 from dnnp.plans.read import read_plan
@@ -205,7 +205,7 @@ def _put(
     found = f"bound {shown_time(claim.value, stream.in_seconds)} by {method}"
     value = f"value {shown_time(plan['value'], stream.in_seconds)}"
     near = plan["status"] == WITHIN and record["gap"] <= options.max_gap
-    gap = within_words(options.max_gap) if near else f"gap {shown_share(record['gap'])}"
+    gap = within_words(options.max_gap) if near else f"gap {shown_gap(plan, record['gap'])}"
     gap = "optimal" if record["status"] == "optimal" else gap
     claimed = stated > claim.value and not is_closed(stated, claim.value)
     more = (

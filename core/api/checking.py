@@ -26,7 +26,7 @@ from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.formats.graph import clustering_of, digest_of, graph_of
 from dnnp.formats.plan import plan_digest, plan_of
-from dnnp.formats.spread import unknown_words
+from dnnp.formats.spread import NO_COSTS, has_costs, is_blind, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
@@ -65,6 +65,8 @@ class Findings:
     """True where times are in seconds; else their unit is not known."""
     unknown: str = ""
     """Costs of the plan that are not known, in words."""
+    blind: bool = False
+    """True where no gap is known: no cost of the plan is, or not all sizes are."""
     gates: tuple[Gate, ...] = ()
     """Those that were asked for."""
 
@@ -102,7 +104,7 @@ class Findings:
     @property
     def gap(self) -> float | None:
         """The gap to that bound; 0 where a plan counts as optimal."""
-        if self.plan is None or self.bound is None:
+        if self.plan is None or self.bound is None or self.blind:
             return None
         gap = replace(self.plan, bound=self.bound).gap
         return 0.0 if gap is not None and gap <= CLOSED else gap
@@ -133,7 +135,8 @@ class Findings:
                 parts.append(f"infeasible by {shown_bytes(plan.excess_bytes)}")
             gap = self.gap
             stated = " (bound stated, not checked)" if self.proofs is None else ""
-            parts.append("gap not verified" if gap is None else f"gap {gap:.3g}{stated}")
+            unknown = "gap unknown" if self.blind else "gap not verified"
+            parts.append(unknown if gap is None else f"gap {gap:.3g}{stated}")
             parts[-1] += self.unknown
             if among := contiguous_words(plan, self.in_seconds):
                 parts[-1] += f"{among} (stated, not checked)"
@@ -209,6 +212,8 @@ def check_stream(stream: Stream, options: CheckOptions) -> Findings:
     if unjudged:
         listed = ", ".join(unjudged[:SHOWN]) + ", ..." * (len(unjudged) > SHOWN)
         options.caller.warn(f"no capacity is known, so --max-memory does not judge: {listed}")
+    if found.gates and not all(map(has_costs, stream.get("plan"))):
+        options.caller.warn(NO_COSTS)
     return found
 
 
@@ -259,7 +264,10 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}
     unknown = unknown_words(plans[0]) if plans else ""
     seconds = stream.in_seconds
-    found = Findings(violations, counts, plan, report, proofs, schedule, number, seconds, unknown)
+    blind = any(map(is_blind, plans))
+    found = Findings(
+        violations, counts, plan, report, proofs, schedule, number, seconds, unknown, blind
+    )
     recomputed = Recomputed(plan, report, schedule, found.gap)
     return replace(found, gates=gates_of(stream, recomputed, options))
 

@@ -14,6 +14,7 @@ from dnnp.core.check.schedule import ScheduleReport
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.text import shown_bytes, shown_seconds
+from dnnp.formats.spread import has_costs
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.run import CheckOptions
 
@@ -108,26 +109,30 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
         A share of the memory is asked for, but no device states how much it has.
     """
     gates = []
+    costs = all(map(has_costs, stream.get("plan"))) and not _is_timeless(stream)
+    blind, why = not costs and not options.measured, "" if costs else ": no costs are known"
     if options.max_gap is not None:
         gap, most = found.gap, options.max_gap
-        words = "no gap is known" if gap is None else f"the gap is {gap:.3g}, above {most:g}"
+        words = f"no gap is known{why}" if gap is None else f"the gap is {gap:.3g}, above {most:g}"
         gates.append(Gate("max-gap", most, gap, "plan", gap is not None and gap <= most, words))
     if options.max_memory is not None:
         gates.append(_memory(stream, found, float(options.max_memory)))
     if options.min_throughput is not None:
         least = float(options.min_throughput)
         subject, rate = _throughput(stream, found, measured=options.measured)
+        rate = None if blind else rate
         holds = rate is not None and rate >= least
         words = f"the throughput of the {subject} is "
-        words += "not known" if rate is None else f"{rate:.6g} samples/s, below {least:g}"
+        words += f"not known{why}" if rate is None else f"{rate:.6g} samples/s, below {least:g}"
         gates.append(Gate("min-throughput", least, rate, subject, holds, words))
     if options.max_latency is not None:
         most = float(options.max_latency)
         subject, time = _latency(stream, found, measured=options.measured)
+        time = None if blind else time
         holds = time is not None and time <= most
         words = f"the latency of the {subject} is "
         words += (
-            "not known"
+            f"not known{why}"
             if time is None
             else f"{shown_seconds(time, 6)}, above {shown_seconds(most, 6)}"
         )
@@ -138,6 +143,12 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
 def in_words(gates: Sequence[Gate]) -> str:
     """Name the gates that do not hold, on one line; empty: all do."""
     return "; ".join(f"{gate.words} (--{gate.name})" for gate in gates if not gate.holds)
+
+
+def _is_timeless(stream: Stream) -> bool:
+    """Test whether no pass of the schedule takes time."""
+    passes = [row for record in stream.get("schedule") for row in record["passes"]]
+    return bool(passes) and not any(row["time_s"] for row in passes)
 
 
 def _memory(stream: Stream, found: Recomputed, most: float) -> Gate:

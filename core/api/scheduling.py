@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.schedule import Placement, Point, Schedule, check_placement
 from dnnp.core.schedule.auto import solve, trade_off
 from dnnp.core.schedule.problem import Wanted, peak_memory, problem_of, with_limit
 from dnnp.core.schedule.transfers import global_order, split_backward, with_transfers
 from dnnp.formats.schedule import schedule_line, schedule_records
-from dnnp.formats.spread import unknown_words
+from dnnp.formats.spread import NO_COSTS, has_costs, is_blind, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
 from dnnp.options.split import ScheduleOptions
@@ -147,11 +149,29 @@ def _put(
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()
     peak, order = peak_memory(problem, start), global_order(problem, start)
+    max_gap = options.max_gap
+    if any(map(is_blind, stream.get("plan"))) or not problem.time.any():
+        schedule, max_gap = _unproven(schedule), 0.0
     record, blocks = schedule_records(schedule, peak.tolist(), order.tolist(), points, digest)
     dropped = stream.replace("schedule", [record])
     stream.records["block"] = blocks
     if dropped:
         options.caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
     rough = "".join(map(unknown_words, stream.get("plan")))
-    line = schedule_line(record, options.method, stream.in_seconds, options.max_gap)
+    line = schedule_line(record, options.method, stream.in_seconds, max_gap)
     options.caller.note(line + rough)
+    if not all(map(has_costs, stream.get("plan"))) or not problem.time.any():
+        options.caller.warn(NO_COSTS if stream.get("plan") else NO_TIMES)
+
+
+NO_TIMES = "no block takes time, so nothing is optimal: give blocks a time_s"
+"""What to do about a placement without times."""
+
+
+def _unproven(schedule: Schedule) -> Schedule:
+    """The schedule where neither it nor its repetend is called optimal."""
+    found = schedule.repetend
+    if found is not None and found.status == "optimal":
+        found = replace(found, status="feasible")
+    status = "feasible" if schedule.status == "optimal" else schedule.status
+    return replace(schedule, status=status, repetend=found)

@@ -21,12 +21,19 @@ from dnnp.core.model.plan import (
 )
 from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
-from dnnp.core.model.text import counted, shown_bytes, shown_share, shown_time
+from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.core.split.checks import method_asked, resolved
 from dnnp.core.split.curve import Curve
 from dnnp.formats.graph import digest_of
 from dnnp.formats.plan import plan_records
-from dnnp.formats.spread import mark_unknown, plan_spread, unknown_words
+from dnnp.formats.spread import (
+    NO_COSTS,
+    has_costs,
+    mark_unknown,
+    plan_spread,
+    shown_gap,
+    unknown_words,
+)
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import PARALLEL, SplitOptions, usual_solver
 from dnnp.plans.compare_methods import (
@@ -131,7 +138,9 @@ def advise(stream: Stream, plan: Record, caller: Caller) -> None:
             f"{counted(unknown['sizes'], 'tensor')} of unknown size, counted as 0 bytes: nothing "
             "is optimal; dnnp-import --shapes run, --dim or --inputs make known what is missing"
         )
-    if unknown["time"] >= 0.1 and (names := unpriced(stream)):
+    if not has_costs(plan):
+        caller.warn(NO_COSTS)
+    elif unknown["time"] >= 0.1 and (names := unpriced(stream)):
         caller.warn(
             f"costs are unknown for {unknown['time']:.0%} of the time, as no formula covers "
             f"{names}: dnnp-profile --mode measure times the model"
@@ -325,7 +334,7 @@ def _report(
     if "spread" in record:
         found += f" +- {record['spread']:.1%}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
-    proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {shown_share(plan.gap)}"
+    proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {shown_gap(record, plan.gap)}"
     if plan.status in ("optimal", WITHIN):
         proven = status_words(plan)
     interrupted = ", interrupted" if plan.status == "interrupted" else ""

@@ -304,6 +304,7 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     bubble, wrong = _totals(case, schedule, entries, makespan)
     found += wrong
     found += _rate(case, schedule, makespan)
+    found += _timeless(case, schedule)
     if "repetend" in schedule:
         found += _repetend(case, schedule)
     found += _points(case, schedule)
@@ -449,6 +450,14 @@ def _bound(status: str, subject: str, name: str, bound: float, value: float) -> 
         yield Violation("status", subject, message, value, bound)
 
 
+def _timeless(case: PassCase, schedule: Record) -> Iterator[Violation]:
+    """Where no pass takes time nothing is optimal."""
+    for subject, record in (("schedule", schedule), ("repetend", schedule.get("repetend", {}))):
+        if record.get("status") == "optimal" and not case.time.any():
+            message = "says that it is optimal, but no pass takes time"
+            yield Violation("status", subject, message, "feasible", "optimal")
+
+
 def _rate(case: PassCase, schedule: Record, makespan: float) -> Iterator[Violation]:
     """The bound of the rate is none if the whole schedule, or its repetend, repeats faster."""
     bound = float(schedule["rate_bound_s"])
@@ -505,8 +514,10 @@ def _repeated(
         found += _capacity(case, peaks, f"{subject}: ")
     elif case.time.any():
         found.append(Violation("overlap", subject, "its period is 0, but passes take time"))
-    # What grows with every micro-batch has no peak; only units without a limit may do that.
-    return found, times.span, float(peaks[np.isfinite(peaks)].max(initial=0.0))
+    # What grows with every micro-batch has no peak: only units without a limit may do that, and
+    # count with what they always hold.
+    most = float(np.where(np.isfinite(peaks), peaks, case.fixed).max(initial=0.0))
+    return found, times.span, most
 
 
 def _repetend(case: PassCase, schedule: Record) -> list[Violation]:

@@ -49,7 +49,7 @@ def check_stream(
     ]
     for plan in records.get("plan", ()):
         found += check_made(header, plan, records.get("device", ()))
-        found += _unknown(header, records, plan)
+        found += check_unknown(header, records, plan)
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
@@ -80,28 +80,40 @@ def _present(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
         yield Violation("stages", "plan", message)
 
 
-def _unknown(
+def check_unknown(
     header: Record, records: Mapping[str, Sequence[Record]], plan: Record
 ) -> Iterator[Violation]:
-    """Check what the costs of a plan leave out; over unknown sizes no plan is optimal."""
+    """Check what the costs of a plan leave out; without costs, or all sizes, none is optimal."""
     sizeless = {r["id"] for r in records.get("tensor", ()) if r.get("size_unknown")}
     home = {v: r["class"] for r in records.get("stage", ()) for v in r["nodes"]}
-    whole = rough = 0.0
+    whole, rough = [0.0], [0.0]
     for node in records.get("node", ()):
         time = node.get("time_s", {}).get(home.get(node["id"]), 0.0)
-        whole += time
+        whole.append(time)
         vague = sizeless.intersection([*node["inputs"], *node["outputs"]])
         if "work" in header and ("flop" not in node or node.get("partial") or vague):
-            rough += time
-    share = rough / whole if whole > 0 else 0.0
+            rough.append(time)
+    grouped = [(r.get("time_s", {}), home.get(r["nodes"][0])) for r in records.get("group", ())]
+    share = float(bool(home) and not any(times.get(name) for times, name in grouped))
+    share = math.fsum(rough) / math.fsum(whole) if any(whole) else share
     said = plan.get("unknown", {"time": 0.0, "sizes": 0})
     for name, real in (("sizes", len(sizeless)), ("time", share)):
         what = f"the {name} that are unknown are {said[name]!r}, recomputed {real!r}"
         if not same(said[name], real, 1.0):
             yield Violation("unknown", "plan", what, real, said[name])
-    if sizeless and plan["status"] in ("optimal", "within_gap"):
-        message = f"says that the plan is {plan['status']}, but sizes are unknown"
-        yield Violation("status", "plan", message, "feasible", plan["status"])
+    if not sizeless and share < 1:
+        return
+    why = "but sizes are unknown" if sizeless else "but no costs are known"
+    claims = [("plan", plan["status"])]
+    claims += [(f"tried {printable(x['method'], 40)}", x["status"]) for x in plan.get("tried", [])]
+    for kind in ("bound", "schedule"):
+        for record in records.get(kind, ()):
+            claims += [(kind, r["status"]) for r in (record, record.get("repetend", record))]
+    for subject, status in dict.fromkeys(claims):
+        if status in ("optimal", "within_gap"):
+            yield Violation("status", subject, f"says {status}, {why}", "feasible", status)
+    if "contiguous_bound" in plan:
+        yield Violation("bound", "plan", f"states a contiguous_bound, {why}")
 
 
 def _digests(

@@ -8,6 +8,7 @@ every block it comes after has ended. Blocks of different micro-batches do not w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -220,6 +221,12 @@ class Repetend:
     def rate_s(self) -> float:
         """Time for each micro-batch."""
         return self.period_s / self.unroll
+
+    def held(self, units: Sequence[Unit]) -> float:
+        """Most that a unit holds; one that holds more and more counts with what it always holds."""
+        rows = zip(self.memory_bytes.tolist(), units, strict=True)
+        peaks = (peak if math.isfinite(peak) else unit.fixed_bytes for peak, unit in rows)
+        return max(peaks, default=0.0)
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ def _add_points(placement: Placement, unroll: int | None, run: Run, points: list
             break
         if not points:
             name_fallback(found, run)
-        memory = float(found.memory_bytes[np.isfinite(found.memory_bytes)].max(initial=0.0))
+        memory = found.held(placement.units)
         point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s, found.method)
         held = shown_bytes(memory) if run.in_seconds else f"{memory:.6g}"
         run.tell(f"memory {held}: period {run.shown(point.period_s)}")

@@ -89,7 +89,8 @@ def rate_bound(problem: ScheduleProblem, known: Residence | None = None) -> floa
 def memory_bound(problem: ScheduleProblem, period: float, known: Residence | None = None) -> float:
     """No repetend of this period holds less on its fullest unit; `fixed` included.
 
-    Residence over the period, rounded up to a multiple of the quantum of all memories of a unit.
+    Residence over the period, rounded up to a multiple of the quantum of all memories of a unit;
+    none where something is left behind.
     """
     held = known or Residence(problem)
     least = held.single.copy()
@@ -97,6 +98,8 @@ def memory_bound(problem: ScheduleProblem, period: float, known: Residence | Non
         left = period - float(cut.sum())
         if left > 0:
             least = np.maximum(least, work.sum(axis=0) / left)
+    slack = TOLERANCE * float(np.abs(problem.memory).sum())
+    least[np.abs(problem.left_behind()) > slack] = 0.0
     mine = problem.by_unit()
     for d in np.flatnonzero(least > 0).tolist():
         quantum = exact_divisor(problem.memory[mine[d]])

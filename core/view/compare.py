@@ -90,7 +90,7 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
             "validity": plan.validity,
             "rate": shown_rate(plan.value),
             "bound": shown_time(plan.bound, facts.seconds),
-            "gap": shown_share(max(plan.gap, 0.0)),
+            "gap": facts.shown_gap(plan.gap),
             "status": status_words(plan),
             "time": "-" if facts.solving_s is None else shown_time(facts.solving_s, True),
             "stages": str(len(facts.parts)),

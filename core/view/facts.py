@@ -16,8 +16,9 @@ from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.core.model.text import shown_bytes, shown_time
+from dnnp.core.model.text import shown_bytes, shown_share, shown_time
 from dnnp.formats.graph import graph_of
+from dnnp.formats.spread import is_blind
 from dnnp.formats.stream import Record, Stream, forward_pass
 
 NAMED = 2
@@ -89,6 +90,15 @@ class Facts:
     def schedule(self) -> Record | None:
         """The record of the schedule; its blocks are `stream.get("block")`."""
         return next(iter(self.stream.get("schedule")), None)
+
+    @property
+    def blind(self) -> bool:
+        """True where no gap is known, for want of costs or sizes."""
+        return any(map(is_blind, self.stream.get("plan")))
+
+    def shown_gap(self, gap: float) -> str:
+        """A gap to the value of the plan."""
+        return "unknown" if self.blind else shown_share(max(gap, 0.0))
 
     @property
     def runs(self) -> list[Record]:

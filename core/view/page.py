@@ -269,7 +269,7 @@ def _summary(facts: Facts) -> list[str]:
             pairs.append(("rate", shown_rate(plan.value)))
         pairs += [
             ("bound", shown_time(plan.bound, facts.seconds)),
-            ("gap", shown_share(max(plan.gap, 0.0))),
+            ("gap", facts.shown_gap(plan.gap)),
             ("status", status_words(plan)),
             ("validity", plan.validity),
             ("method", plan.method),

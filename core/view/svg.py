@@ -165,7 +165,7 @@ def _said(facts: Facts, plan: Plan, shown: int) -> str:
         text += f", {shown_rate(plan.value)}"
     dashed = "" if bar_bound(plan, facts.parts) is None else " (dashed)"
     text += f"; bound {shown_time(plan.bound, facts.seconds)}{dashed}, gap "
-    text += shown_share(max(plan.gap, 0.0))
+    text += facts.shown_gap(plan.gap)
     text += "".join(f"; {words} on every device" for words in shared_words(facts))
     if plan.excess_bytes:
         text += f"; {lacking(plan.excess_bytes)}"

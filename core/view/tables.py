@@ -33,7 +33,8 @@ def plans(facts: Facts) -> Table:
         return Table(header, [])
     row: Row = [
         facts.model, graph.n, units.g, plan.objective, plan.k, plan.method, plan.validity,
-        plan.status, plan.value, plan.bound, facts.stream.header["units"]["time"], plan.gap,
+        plan.status, plan.value, plan.bound, facts.stream.header["units"]["time"],
+        None if facts.blind else plan.gap,
         facts.solving_s, len(facts.parts), facts.balance,
         sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts),
         max((part.stage.memory_bytes for part in facts.parts), default=0.0), facts.memory_share,
@@ -61,10 +62,11 @@ def tried(facts: Facts) -> Table:
     rows: list[Row] = []
     for one in found:
         proven = (None, None) if one.value is None else (one.bound, one.gap)
+        gap = None if facts.blind else proven[1]
         rows.append(
             [
                 facts.model, plan.objective, plan.k, one.method, one.made_by, one.validity,
-                one.status, one.value, proven[0], unit, proven[1], one.effort, one.time_s,
+                one.status, one.value, proven[0], unit, gap, one.effort, one.time_s,
                 one.reason,
             ]
         )  # fmt: skip
@@ -150,6 +152,7 @@ def bounds(facts: Facts) -> Table:
     for entry in facts.bound["tried"] if facts.bound else ():
         found = entry.get("value")
         gap = None if found is None or not value > 0 else max(1 - found / value, 0.0)
+        gap = None if facts.blind else gap
         rows.append(
             [entry["method"], entry["status"], found, gap, entry.get("time_s"), entry.get("reason")]
         )

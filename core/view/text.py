@@ -236,10 +236,11 @@ def _plan(facts: Facts) -> list[str]:
     rate = ""
     if plan.objective != "latency" and facts.seconds and plan.value > 0:
         rate = f", {shown_rate(plan.value)}"
+    among = contiguous_words(plan, facts.seconds)
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
         f"{status_words(plan)}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "
-        f"gap {shown_share(max(plan.gap, 0.0))}{contiguous_words(plan, facts.seconds)}"
+        f"gap {facts.shown_gap(plan.gap)}{among}{' (stated, not checked)' * bool(among)}"
         f"{unknown_words(facts.stream.get('plan')[0])}",
     ]
     if plan.excess_bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
+from dnnp.core.model.text import printable, shown_bytes, shown_time, table
 from dnnp.core.view.facts import Facts
 from dnnp.formats.stream import Record
 
@@ -85,9 +85,9 @@ def proof_lines(facts: Facts) -> list[str]:
     record = facts.bound
     if record is None:
         return []
-    value, gap = shown_time(record["value"], facts.seconds), max(record["gap"], 0.0)
+    value, gap = shown_time(record["value"], facts.seconds), facts.shown_gap(record["gap"])
     lines = [
-        f"bound by {record['method']}: {value}, gap {shown_share(gap)}, {record['status']}, for "
+        f"bound by {record['method']}: {value}, gap {gap}, {record['status']}, for "
         f"{record['validity']} splits"
     ]
     rows = [
@@ -125,7 +125,7 @@ def method_rows(facts: Facts) -> list[list[str]]:
         [
             one.method,
             shown_time(one.value, facts.seconds),
-            "-" if one.value is None else shown_share(max(one.gap, 0.0)),
+            "-" if one.value is None else facts.shown_gap(one.gap),
             "-" if one.time_s is None else shown_time(one.time_s, True),
             ", ".join(part for part in (one.validity, one.status) if part),
             one.reason,

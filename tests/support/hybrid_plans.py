@@ -56,7 +56,7 @@ def asked(seed: int, most: int, *, shared: bool) -> Request:
             node["memory_bytes"] = float(rng.randint(4, 20))
             node["held_bytes"] = float(rng.choice((0, 0, 1, 2, 4)))
         if stated and rng.random() < 0.9:
-            node["shards"] = [_shard(rng, node, t, given=given) for t in degrees]
+            node["shards"] = [shard_of(rng, node, t, given=given) for t in degrees]
     for tensor in stream.records["tensor"]:
         if degrees and rng.random() < 0.3:
             moved = [{"devices": t, "in_bytes": 1.0 * t, "out_bytes": 2.0} for t in degrees]
@@ -104,7 +104,7 @@ def _groups(rng: random.Random, nodes: list[dict[str, Any]]) -> Iterator[dict[st
             }  # fmt: skip
 
 
-def _shard(rng: random.Random, node: dict[str, Any], t: int, *, given: bool) -> dict[str, Any]:
+def shard_of(rng: random.Random, node: dict[str, Any], t: int, *, given: bool) -> dict[str, Any]:
     """What a node takes on t devices; `given`: and if its forward pass runs again."""
     time, memory = node["time_s"]["dev"] / t, float(rng.randint(2, 20))
     costs = {

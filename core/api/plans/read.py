@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnp.core.check.claims import check_claims
-from dnnp.core.check.stream import check_gap, check_made
+from dnnp.core.check.stream import check_gap, check_made, check_unknown
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan
@@ -56,6 +56,7 @@ def refuse_contradictions(stream: Stream, plan: Plan) -> None:
     record = stream.get("plan")[0]
     found = [*check_claims(plan), *check_gap(record)]
     found += check_made(stream.header, record, stream.get("device"))
+    found += check_unknown(stream.header, stream.records, record)
     for violation in found:
         field = violation.kind if violation.kind in FIELDS else None
         raise stream.fault_at(
