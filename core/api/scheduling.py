@@ -160,18 +160,17 @@ def _put(
     rough = "".join(map(unknown_words, stream.get("plan")))
     line = schedule_line(record, options.method, stream.in_seconds, max_gap)
     options.caller.note(line + rough)
-    if not all(map(has_costs, stream.get("plan"))) or not problem.time.any():
-        options.caller.warn(NO_COSTS if stream.get("plan") else NO_TIMES)
-
-
-NO_TIMES = "no block takes time, so nothing is optimal: give blocks a time_s"
-"""What to do about a placement without times."""
+    if not all(map(has_costs, stream.get("plan"))):
+        options.caller.warn(NO_COSTS)
+    elif not problem.time.any():
+        options.caller.warn("no block takes time, so nothing is optimal: give blocks a time_s")
 
 
 def _unproven(schedule: Schedule) -> Schedule:
     """The schedule where neither it nor its repetend is called optimal."""
-    found = schedule.repetend
-    if found is not None and found.status == "optimal":
-        found = replace(found, status="feasible")
-    status = "feasible" if schedule.status == "optimal" else schedule.status
-    return replace(schedule, status=status, repetend=found)
+    found = {"optimal": "feasible"}
+    repetend = schedule.repetend
+    if repetend is not None:
+        repetend = replace(repetend, status=found.get(repetend.status, repetend.status))
+    status = found.get(schedule.status, schedule.status)
+    return replace(schedule, status=status, repetend=repetend)

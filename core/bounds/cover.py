@@ -556,8 +556,6 @@ class _CoverSearch:
         self.center: Floats | None = None
         """Smoothed prices."""
         self.proof: tuple[int, dict[str, Any]] = (0, {})
-        self.searched = 0
-        """Steps of the last search."""
 
     def begin(self, blocks: Sequence[Block]) -> None:
         """Sets to start from: stages that are known, and intervals of an order."""
@@ -662,8 +660,8 @@ class _CoverSearch:
         aim = Aim(price, float(target), float(least), order)
         threads = search_threads()
 
-        def search(thread: int) -> int:
-            return int(best_sets(self.field, aim, thread, threads, limit, halt, found))
+        def search(thread: int) -> None:
+            best_sets(self.field, aim, thread, threads, limit, halt, found)
 
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(search, thread) for thread in range(threads)]
@@ -673,13 +671,14 @@ class _CoverSearch:
                         job.result(POLL_S)
                     except TimeoutError:
                         halt[0] = self.relaxation.run.stop()
-            self.searched = sum(job.result() for job in jobs)
+            for job in jobs:
+                job.result()
         return [some for some in found.sets if some.any()], bool(found.ended.all())
 
     def _prove(self, target: int, prices: Floats) -> None:
         names = self.whole.names.tolist()
         listed = [[names[v], int(p)] for v, p in enumerate(prices.tolist()) if p > 0]
-        self.proof = target, {"prices": listed, "searched": self.searched}
+        self.proof = target, {"prices": listed}
 
     def _add(self, some: Bools) -> bool:
         key = some.tobytes()

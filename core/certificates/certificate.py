@@ -103,11 +103,15 @@ def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
     if proof.verdict == NOT_CHECKABLE:
         message = f"the bound is not verified: its certificate ({proof.argument}) is not checkable"
         return [Violation("unchecked", "bound", f"{message}; {proof.detail}")]
+    found = []
+    if proof.verdict == VERIFIED and above(plan.contiguous_bound, proof.proven):
+        message = f"contiguous_bound {plan.contiguous_bound!r} is not checkable: no certificate is "
+        found.append(Violation("unchecked", "plan", f"{message}about contiguous clusters"))
     if proof.verdict != VERIFIED or not above(plan.bound, proof.proven):
-        return []
+        return found
     claim = "that it is optimal" if plan.status == "optimal" else f"its bound {plan.bound!r}"
     message = f"{claim} is not verified: the certificate ({proof.argument}) proves {proof.proven!r}"
-    return [Violation("unverified", "plan", message, proof.proven, plan.bound)]
+    return [*found, Violation("unverified", "plan", message, proof.proven, plan.bound)]
 
 
 def _refuted(argument: str, reason: str) -> CertificateReport:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from dnnp.core.check.devices import check_devices, number_of, split_name
+from dnnp.core.check.graph import STRENGTH
 from dnnp.core.check.load import combined
 from dnnp.core.check.violation import Violation, above, differs, fits, same
-from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.plan import Plan, Stage, Tried
 
 
 def check_claims(plan: Plan) -> list[Violation]:
@@ -70,6 +71,8 @@ def check_tried(plan: Plan) -> list[Violation]:
             found.append(Violation("value", subject, message, plan.value, entry.value))
         if entry.value is not None and same(plan.value, entry.value):
             mine.append((subject, entry.made_by or entry.method, entry.validity))
+        if entry.value is not None:
+            found += _tried(plan, entry, subject)
     if plan.tried and not mine:
         message = f"no method that was tried has its value {plan.value!r}"
         found.append(Violation("value", "plan", message, plan.value))
@@ -79,6 +82,27 @@ def check_tried(plan: Plan) -> list[Violation]:
             message += f"{plan.validity} by {plan.method}"
             found.append(Violation("value", subject, message))
     return found
+
+
+def _tried(plan: Plan, entry: Tried, subject: str) -> Iterator[Violation]:
+    """The figures of a method fit each other, and its bound all splits that it holds for."""
+    value = entry.value or 0.0
+    gap = (value - entry.bound) / value if value > 0 else 0.0
+    yield from differs("gap", subject, "the gap", entry.gap, gap, 1.0)
+    if entry.status == "optimal" and not same(entry.bound, value):
+        message = f"claims to be optimal, but value {value!r} is above bound {entry.bound!r}"
+        yield Violation("status", subject, message, value, entry.bound)
+    reached = [(value, entry.validity), (plan.value, plan.validity)]
+    reached += [(one.value, one.validity) for one in plan.tried if one.value is not None]
+    holds = [v for v, kind in reached if STRENGTH.get(kind, -1) >= STRENGTH.get(entry.validity, 9)]
+    least = min(holds, default=math.inf)
+    if above(entry.bound, least):
+        message = f"the bound {entry.bound!r} exceeds the value {least!r} of such a split"
+        yield Violation("bound", subject, message, least, entry.bound)
+    covers = STRENGTH.get(plan.validity, -1) >= STRENGTH.get(entry.validity, 9)
+    if covers and above(min(entry.bound, plan.value), plan.bound):
+        message = f"proves {entry.bound!r}, but the plan states only {plan.bound!r}"
+        yield Violation("bound", subject, message, entry.bound, plan.bound)
 
 
 def check_objective(plan: Plan, value: float | None) -> list[Violation]:

@@ -197,7 +197,7 @@ CERTIFICATES: dict[str, Tree] = {
     "chain": _fields("path weights"),
     "zone-cut": _fields("path span rates joined parted"),
     "same-block": {**_fields("target scale rows"), **_CUTS},
-    "cover": _fields("prices searched"),
+    "cover": _fields("prices"),
     "cover-cut": {"prices": None, **_CLASSES},
     "halves": _fields("tree"),
     "ideal": {},

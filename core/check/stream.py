@@ -14,6 +14,7 @@ from typing import Any
 
 from dnnp.core.check.declared import check_declared
 from dnnp.core.check.graph import STRENGTH, shown
+from dnnp.core.check.origin import check_origin
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.violation import Violation, above, differs, printable, same
 
@@ -50,6 +51,7 @@ def check_stream(
     for plan in records.get("plan", ()):
         found += check_made(header, plan, records.get("device", ()))
         found += check_unknown(header, records, plan)
+    found += check_origin(header, records)
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)

@@ -179,6 +179,8 @@ def latency_bound(
     near = run.near(known.latency, known.value) or run.stop()
     if method in ("auto", "exact") and not near:
         known = _exact(problem, known.split or split, known, solver, run.without_shares())
+    if not known.tried:  # the plan takes no time
+        known = _simple(problem, known, run)
     if kept.proven() > known.value * (1 + CLOSED):
         known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))
     if kept.beats(known.latency):

@@ -146,15 +146,10 @@ def _check_freed(placement: Placement, file: str | None) -> None:
             for d in block.homes[batch % len(block.homes)]:
                 moved.setdefault(d, []).append(block.memory_bytes)
         for d, amounts in moved.items():
-            freed = -math.fsum(amounts)
-            if freed > ROUNDING * math.fsum(map(abs, amounts)):
-                raise FormatError(
-                    f"micro-batch {batch} frees {shown_bytes(freed, 6)} more on "
-                    f"{placement.units[d].name} than it takes there",
-                    file,
-                    None,
-                    "memory_bytes",
-                )
+            if -math.fsum(amounts) > ROUNDING * math.fsum(map(abs, amounts)):
+                unit, freed = placement.units[d].name, shown_bytes(-math.fsum(amounts), 6)
+                reason = f"micro-batch {batch} frees {freed} more on {unit} than it takes there"
+                raise FormatError(reason, file, None, "memory_bytes")
 
 
 def _check_alone(placement: Placement) -> None:
@@ -172,20 +167,19 @@ def _check_alone(placement: Placement) -> None:
 
 def _takes_first(placement: Placement, d: int) -> bool:
     """Test whether all that is freed on a unit was surely taken there before."""
-    blocks = placement.blocks
-    waits = {i: {wait.block for wait in block.after} for i, block in enumerate(blocks)}
+    waits = {i: {w.block for w in block.after} for i, block in enumerate(placement.blocks)}
     before: dict[int, set[int]] = {}
-    held = {i: block.memory_bytes for i, block in enumerate(blocks) if block.memory_bytes > 0}
+    held: dict[int, float] = {}
     for i in TopologicalSorter(waits).static_order():
         before[i] = waits[i].union(*(before[j] for j in waits[i]))
-        homes, freed = blocks[i].homes, -blocks[i].memory_bytes
-        if freed <= 0 or not any(d in home for home in homes):
-            continue
+        here = [d in home for home in placement.blocks[i].homes]
+        moved = placement.blocks[i].memory_bytes if any(here) else 0.0
+        if moved > 0 and all(here):
+            held[i] = moved
         for j in before[i] & held.keys():
-            if blocks[j].homes == homes or all(d in home for home in blocks[j].homes):
-                taken = min(held[j], freed)
-                held[j], freed = held[j] - taken, freed - taken
-        if freed > 0:
+            taken = min(held[j], max(-moved, 0.0))
+            held[j], moved = held[j] - taken, moved + taken
+        if moved < 0:
             return False
     return True
 

@@ -236,13 +236,14 @@ def _plan(facts: Facts) -> list[str]:
     rate = ""
     if plan.objective != "latency" and facts.seconds and plan.value > 0:
         rate = f", {shown_rate(plan.value)}"
-    among = contiguous_words(plan, facts.seconds)
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
         f"{status_words(plan)}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "
-        f"gap {facts.shown_gap(plan.gap)}{among}{' (stated, not checked)' * bool(among)}"
+        f"gap {facts.shown_gap(plan.gap)}"
         f"{unknown_words(facts.stream.get('plan')[0])}",
     ]
+    if among := contiguous_words(plan, facts.seconds):
+        lines.append(f"stated, not checked: {among.removeprefix(', ')}")
     if plan.excess_bytes:
         lines.append(lacking(plan.excess_bytes))
     return lines + [f"  {way}: {printable(found)}" for way, found in way_rows(facts)]

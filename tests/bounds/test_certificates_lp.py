@@ -42,7 +42,6 @@ def made_of(case: Case, validity: str, name: str, value: float) -> Made | None:
     if claim.certificate is None:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
-    certificate.pop("searched", None)  # says nothing that is to be verified
     record = {"value": claim.value, "validity": validity, "certificate": certificate}
     return Made(case, validity, record)
 

@@ -56,7 +56,7 @@ def two_devices() -> Records:
     """
     schedule = {
         "type": "schedule",
-        "method": "hand",
+        "method": "sequential",
         "micro_batches": 2,
         "makespan_s": 9.0,
         "bound_s": 9.0,
@@ -474,7 +474,7 @@ def records_of(placement: Placement, start: Start, count: int) -> Records:
     busy = sum(units[d]["busy_s"] for d in used)
     schedule = {
         "type": "schedule",
-        "method": "test",
+        "method": "sequential",
         "micro_batches": count,
         "makespan_s": makespan,
         "bound_s": 0.0,
@@ -606,7 +606,7 @@ def planned() -> Records:
         at += load
     schedule = {
         "type": "schedule",
-        "method": "hand",
+        "method": "sequential",
         "micro_batches": 1,
         "makespan_s": at,
         "bound_s": at,

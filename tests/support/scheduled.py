@@ -79,7 +79,7 @@ def schedule_of(
     devices = {u for row in passes for h in row["homes"] for u in h if ">" not in units[u]}
     schedule = {
         "type": "schedule",
-        "method": "test",
+        "method": "sequential",
         "micro_batches": count,
         "makespan_s": makespan,
         "bound_s": 0.0,

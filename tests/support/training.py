@@ -98,7 +98,7 @@ def planned() -> Records:
         "type": "plan",
         "id": 0,
         "k": 4,
-        "method": "hand",
+        "method": "given",
         "objective": "throughput",
         "validity": "ordered",
         "value": 24.0,

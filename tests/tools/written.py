@@ -370,7 +370,7 @@ def main() -> int:
     args = parser.parse_args()
     kinds = args.only.split(",")
     counts: Counter[str] = Counter()
-    began, wrong = time.monotonic(), 0
+    began, wrong, slowest = time.monotonic(), 0, (0.0, -1, [[""]])
     for seed in range(args.seed, args.seed + args.count):
         rng = random.Random(f"written {seed}")
         (kind,) = rng.choices(kinds, [KINDS[name][1] for name in kinds])
@@ -378,11 +378,13 @@ def main() -> int:
         if args.verbose:
             print(f"seed {seed}: {kind}: {steps}", flush=True)
         counts[f"runs: {kind}"] += 1
+        started = time.monotonic()
         try:
             found = list(faults(data, steps, counts))
         except Exception as error:  # a command that raises is the finding
             found = [f"{steps}: {type(error).__name__}: {error}"]
         wrong += bool(found)
+        slowest = max(slowest, (time.monotonic() - started, seed, steps))
         for reason in found:
             print(f"seed {seed} {kind}: {reason}", flush=True)
         if found and args.keep is not None:
@@ -392,6 +394,7 @@ def main() -> int:
                 (args.keep / f"{seed}.failed").write_bytes(FAILED.pop())
     for name, number in sorted(counts.items()):
         print(f"{name:28} {number}")
+    print(f"slowest: seed {slowest[1]}, {slowest[0]:.1f} s, {slowest[2]}")
     print(f"{args.count} runs, {wrong} fail, {time.monotonic() - began:.0f} s")
     return 1 if wrong else 0
 
