@@ -72,8 +72,8 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
 
 
 NO_COSTS = (
-    "no costs are known, so nothing is optimal: give nodes a time, or flop and bytes, before "
-    "dnnp-import; dnnp-profile --mode measure times an ONNX model"
+    "no costs are known, so nothing is optimal: give nodes (blocks) a time, or flop and bytes, "
+    "before dnnp-import; dnnp-profile --mode measure times an ONNX model"
 )
 """What to do about a plan of which no time is known."""
 

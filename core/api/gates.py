@@ -109,7 +109,8 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
         A share of the memory is asked for, but no device states how much it has.
     """
     gates = []
-    costs = all(map(has_costs, stream.get("plan"))) and not _is_timeless(stream)
+    busy = (any(unit["busy_s"] for unit in one["units"]) for one in stream.get("schedule"))
+    costs = all(map(has_costs, stream.get("plan"))) and all(busy)
     blind, why = not costs and not options.measured, "" if costs else ": no costs are known"
     if options.max_gap is not None:
         gap, most = found.gap, options.max_gap
@@ -143,12 +144,6 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
 def in_words(gates: Sequence[Gate]) -> str:
     """Name the gates that do not hold, on one line; empty: all do."""
     return "; ".join(f"{gate.words} (--{gate.name})" for gate in gates if not gate.holds)
-
-
-def _is_timeless(stream: Stream) -> bool:
-    """Test whether no pass of the schedule takes time."""
-    passes = [row for record in stream.get("schedule") for row in record["passes"]]
-    return bool(passes) and not any(row["time_s"] for row in passes)
 
 
 def _memory(stream: Stream, found: Recomputed, most: float) -> Gate:

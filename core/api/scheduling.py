@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.schedule import Placement, Point, Schedule, check_placement
 from dnnp.core.schedule.auto import solve, trade_off
@@ -149,10 +147,12 @@ def _put(
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()
     peak, order = peak_memory(problem, start), global_order(problem, start)
+    record, blocks = schedule_records(schedule, peak.tolist(), order.tolist(), points, digest)
     max_gap = options.max_gap
     if any(map(is_blind, stream.get("plan"))) or not problem.time.any():
-        schedule, max_gap = _unproven(schedule), 0.0
-    record, blocks = schedule_records(schedule, peak.tolist(), order.tolist(), points, digest)
+        max_gap = 0.0
+        for part in (record, record.get("repetend", record)):
+            part["status"] = part["status"].replace("optimal", "feasible")
     dropped = stream.replace("schedule", [record])
     stream.records["block"] = blocks
     if dropped:
@@ -160,17 +160,5 @@ def _put(
     rough = "".join(map(unknown_words, stream.get("plan")))
     line = schedule_line(record, options.method, stream.in_seconds, max_gap)
     options.caller.note(line + rough)
-    if not all(map(has_costs, stream.get("plan"))):
+    if not (all(map(has_costs, stream.get("plan"))) and problem.time.any()):
         options.caller.warn(NO_COSTS)
-    elif not problem.time.any():
-        options.caller.warn("no block takes time, so nothing is optimal: give blocks a time_s")
-
-
-def _unproven(schedule: Schedule) -> Schedule:
-    """The schedule where neither it nor its repetend is called optimal."""
-    found = {"optimal": "feasible"}
-    repetend = schedule.repetend
-    if repetend is not None:
-        repetend = replace(repetend, status=found.get(repetend.status, repetend.status))
-    status = found.get(schedule.status, schedule.status)
-    return replace(schedule, status=status, repetend=repetend)

@@ -72,7 +72,7 @@ def check_origin(header: Record, records: Mapping[str, Sequence[Record]]) -> Ite
 
 
 def _strange(subject: str, known: frozenset[str], rows: Sequence[Record]) -> Iterator[Violation]:
-    for name in {row["method"] for row in rows if "method" in row} - known:
+    for name in sorted({row["method"] for row in rows if "method" in row} - known):
         message = f"not checkable: there is no method {printable(name, 40)!r}"
         yield Violation("unchecked", subject, message, None, name)
 
@@ -86,21 +86,19 @@ def _asked(step: Record) -> list[str]:
     """Methods that a command was asked for."""
     words = [part for word in step["arguments"] for part in word.split("=", 1)]
     given = [names for word, names in pairwise(words) if word == "--method"]
-    return list(dict.fromkeys(given[-1].split(","))) if given else ["auto"]
+    names = "given" if "--eval" in words else (given or ["auto"])[-1]
+    return list(dict.fromkeys(names.split(",")))
 
 
 def _made(plan: Record, steps: Sequence[Record]) -> Iterator[Violation]:
     """A plan is by the method that was asked for; several are all in `tried`."""
-    splits = [i for i, step in enumerate(steps) if step["tool"] == "dnnp-partition"]
-    bounds = [i for i, step in enumerate(steps) if step["tool"] == "dnnp-bound"]
-    if not splits and not bounds:
+    makers = [step for step in steps if step["tool"] in ("dnnp-partition", "dnnp-bound")]
+    if not makers:
         return
     name, rows = plan["method"], plan.get("tried", ())
-    asked = _asked(steps[splits[-1]]) if splits else ["auto"]
-    if splits and any(w.partition("=")[0] == "--eval" for w in steps[splits[-1]]["arguments"]):
-        asked = ["given"]
-    asked = ["hybrid"] if "parallel" in plan else asked
-    bounded = bool(bounds) and (not splits or bounds[-1] > splits[-1])
+    splits = [_asked(step) for step in makers if step["tool"] == "dnnp-partition"]
+    asked = ["hybrid"] if "parallel" in plan else splits[-1] if splits else ["auto"]
+    bounded = makers[-1]["tool"] == "dnnp-bound"
     replaced = bounded and name.startswith("bound-")
     whole = "ways" in plan and name in ANSWERS | {"whole", "replicas"}
     if not replaced and not whole and not any(_answers(one, name) for one in asked):
@@ -108,7 +106,7 @@ def _made(plan: Record, steps: Sequence[Record]) -> Iterator[Violation]:
     if [x["method"] for x in rows] != (asked if len(asked) > 1 and not replaced else []):
         yield _other("plan", f"the best of {[x['method'] for x in rows]}", asked)
     if plan.get("bound_method") == "exact" and not bounded:
-        yield Violation("provenance", "plan", "no dnnp-bound bounded it by the method exact")
+        yield _other("plan", "bounded by exact", asked)
     most = STRENGTH[plan["validity"]]
     proven = [x.get("bound", 0.0) for x in rows if STRENGTH.get(x.get("validity"), 9) <= most]
     if rows and not bounded and above(plan["bound"], max(proven, default=0.0)):

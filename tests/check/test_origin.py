@@ -122,7 +122,7 @@ def test_blocks_without_times() -> None:
     made = piped(placement, "schedule --placement - -n 2")
     assert made.one("schedule")["status"] == "feasible"
     assert made.one("schedule")["repetend"]["status"] == "feasible"
-    assert "no block takes time, so nothing is optimal" in made.err
+    assert "no costs are known, so nothing is optimal" in made.err
     assert piped(made.out, "check").status == 0
     for lie in ({"status": "optimal"}, {"repetend": {"status": "optimal"}}):
         (schedule,) = (r for r in records_in(made.out) if r["type"] == "schedule")

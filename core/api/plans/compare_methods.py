@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dnnp.callbacks import Caller
 from dnnp.core.cost.problem import SplitProblem, make_plan
@@ -20,10 +20,6 @@ from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_time
 from dnnp.options.split import SplitOptions
-
-if TYPE_CHECKING:
-    pass
-
 
 WORTH_SAYING = 1.1
 """Least predicted speed-up by replicas at which they are named."""
