@@ -134,7 +134,7 @@ def _check_block(placement: Placement, block: PlacedBlock, file: str | None) -> 
 
 
 MOST_TURNS = 4096
-"""Micro-batches whose memory is added up."""
+"""Micro-batches whose memory is added up, and blocks that are compared."""
 
 
 def _check_freed(placement: Placement, file: str | None) -> None:
@@ -154,19 +154,21 @@ def _check_freed(placement: Placement, file: str | None) -> None:
 
 def _check_alone(placement: Placement) -> None:
     """Refuse a limit below what one block needs, whatever runs before it."""
-    for block in placement.blocks:
-        for d in {d for home in block.homes for d in home}:
-            unit = placement.units[d]
-            needed = unit.fixed_bytes + max(block.memory_bytes, 0.0)
-            if needed > unit.memory_bytes and _takes_first(placement, d):
-                raise InfeasibleError(
-                    f"{unit.name} may hold {shown_bytes(unit.memory_bytes, 6)}, but block "
-                    f"'{block.name}' alone needs {shown_bytes(needed, 6)}"
-                )
+    for d, unit in enumerate(placement.units):
+        here = [block for block in placement.blocks if any(d in home for home in block.homes)]
+        block = max(here, key=lambda one: one.memory_bytes, default=None)
+        needed = unit.fixed_bytes + max(block.memory_bytes, 0.0) if block else 0.0
+        if block and needed > unit.memory_bytes and _takes_first(placement, d):
+            raise InfeasibleError(
+                f"{unit.name} may hold {shown_bytes(unit.memory_bytes, 6)}, but block "
+                f"'{block.name}' alone needs {shown_bytes(needed, 6)}"
+            )
 
 
 def _takes_first(placement: Placement, d: int) -> bool:
-    """Test whether all that is freed on a unit was surely taken there before."""
+    """Test whether all that is freed on a unit was surely taken there before; False: too many."""
+    if len(placement.blocks) > MOST_TURNS:
+        return False
     waits = {i: {w.block for w in block.after} for i, block in enumerate(placement.blocks)}
     before: dict[int, set[int]] = {}
     held: dict[int, float] = {}
