@@ -154,11 +154,14 @@ def _check_freed(placement: Placement, file: str | None) -> None:
 
 def _check_alone(placement: Placement) -> None:
     """Refuse a limit below what one block needs, whatever runs before it."""
-    for d, unit in enumerate(placement.units):
-        here = [block for block in placement.blocks if any(d in home for home in block.homes)]
-        block = max(here, key=lambda one: one.memory_bytes, default=None)
-        needed = unit.fixed_bytes + max(block.memory_bytes, 0.0) if block else 0.0
-        if block and needed > unit.memory_bytes and _takes_first(placement, d):
+    largest: dict[int, PlacedBlock] = {}
+    for block in sorted(placement.blocks, key=lambda one: one.memory_bytes):
+        largest |= dict.fromkeys((d for home in block.homes for d in home), block)
+    for d in sorted(largest):
+        block = largest[d]
+        unit, needed = placement.units[d], placement.units[d].fixed_bytes
+        needed += max(block.memory_bytes, 0.0)
+        if needed > unit.memory_bytes and _takes_first(placement, d):
             raise InfeasibleError(
                 f"{unit.name} may hold {shown_bytes(unit.memory_bytes, 6)}, but block "
                 f"'{block.name}' alone needs {shown_bytes(needed, 6)}"
