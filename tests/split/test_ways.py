@@ -405,7 +405,7 @@ def test_a_note_names_replicas_that_take_no_time() -> None:
     """Where all that takes time is what moves, copies take none."""
     result = partition(chain(0, 0), "--method", "uniform")
     assert result.one("plan")["value"] == 1
-    assert result.err.splitlines()[-1] == (
+    assert (
         "dnnp-partition: 2 replicas of the whole model fit and are predicted to take no time: 0 "
         "(--allow-replicas compares them)"
-    )
+    ) in result.err.splitlines()
