@@ -93,11 +93,11 @@ def _asked(step: Record) -> list[str]:
 def _made(plan: Record, steps: Sequence[Record]) -> Iterator[Violation]:
     """A plan is by the method that was asked for; several are all in `tried`."""
     makers = [step for step in steps if step["tool"] in ("dnnp-partition", "dnnp-bound")]
-    if not makers:
-        return
+    if not any(step["tool"] == "dnnp-partition" for step in makers):
+        return  # dnnp-bound may have found a plan that others made
     name, rows = plan["method"], plan.get("tried", ())
     splits = [_asked(step) for step in makers if step["tool"] == "dnnp-partition"]
-    asked = ["hybrid"] if "parallel" in plan else splits[-1] if splits else ["auto"]
+    asked = ["hybrid"] if "parallel" in plan else splits[-1]
     bounded = makers[-1]["tool"] == "dnnp-bound"
     replaced = bounded and name.startswith("bound-")
     whole = "ways" in plan and name in ANSWERS | {"whole", "replicas"}

@@ -236,6 +236,12 @@ def test_another_method(commands: list[str], kind: str, lie: dict[str, Any], sta
     assert (status == 9) == ("there is no method" in result.err)
 
 
+def test_a_plan_by_hand_that_was_bounded() -> None:
+    made = piped(seeds.encode(training.planned()), "bound --method node-cut")
+    assert made.one("plan")["method"] == "given"
+    assert piped(made.out, "check").status == 0
+
+
 @pytest.mark.parametrize(
     "lie",
     [
