@@ -25,7 +25,10 @@ from dnnp.formats.result_fields import BLOCK, BOUND, RUN, SCHEDULE
 
 FORMAT = "dnnp"
 VERSION = 1
-SOURCES = ("onnx", "msr-json", "piper", "costgraph", "csv", "dot", "graphml")
+SOURCES = (
+    "onnx", "msr-json", "piper", "costgraph", "csv", "dot", "graphml", "gml", "node-link", "stg",
+    "wfcommons", "dagbench",
+)  # fmt: skip
 """Formats of files that a graph may come from."""
 COST_FILES = ("csv", "onnxruntime", "tensorrt")
 """Kinds of files of costs."""
@@ -43,6 +46,11 @@ _HEADER = {
             "set_inputs": Field(
                 "map",
                 "input of the model that has a fixed value -> this, as it was given; absent: none",
+                items=Field("string", ""),
+            ),
+            "keep_outputs": Field(
+                "list",
+                "outputs of the model that are kept, with what they need; absent: all",
                 items=Field("string", ""),
             ),
             "ran": boolean("onnx: sizes of tensors were found by running the model", optional=True),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -13,18 +12,20 @@ import orjson
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted
-from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
 from dnnp.options.choices import (
     ANY_FAMILY,
     EXTENSIONS,
+    IN_JSON,
+    JSON,
     LAYERED,
     MODEL_FORMATS,
     OPTIMIZERS,
     OWN_GRAPHS,
     READINGS,
+    WITH_ATTRIBUTES,
 )
 from dnnp.options.graph import GenerateOptions, ImportOptions, TrainingOptions, check_text
 from dnnp.step import function
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.formats.onnx.import_model import Price
-    from dnnp.formats.workloads.drawn import Drawn
 
 
 @runtime_checkable
@@ -145,10 +145,13 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     """
     check_text(path)
     kind = options.kind or kind_of(path)
-    if options.one_tensor and kind != "costgraph":
-        raise UsageError(f"--one-tensor is for costgraph, not for {kind}")
-    if options.edges is not None and kind != "csv":
-        raise UsageError(f"--edges is for csv, not for {kind}")
+    _refuse_strangers(kind, options)
+    if kind == JSON:
+        from dnnp.formats.workloads.json_graphs import kind_of_json
+
+        data = options.caller.read_input(path) if data is None else data
+        kind = kind_of_json(data, path)
+        _refuse_strangers(kind, options)
     if kind == "onnx":
         if path == "-":
             raise UsageError(
@@ -159,7 +162,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         from dnnp.formats.onnx.dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
-        words = (options.shapes, options.name, options.values, options.inputs)
+        words = (options.shapes, options.name, options.values, options.inputs, options.keep_outputs)
         with options.caller.progress("importing") as bar, _named_formats(path, options):
             stream = load_onnx(
                 path, dims, *words, lambda share: bar.update(Standing("importing", share=share))
@@ -167,18 +170,10 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         if options.training:
             add_training(stream, options)
         return stream
-    if options.training:
-        raise UsageError(f"--training is for ONNX models, not for {kind}")
-    if options.set_input:
-        raise UsageError(f"--set-input is for ONNX models, not for {kind}")
-    if options.sizes:
-        raise UsageError(f"--dim is for ONNX models, not for {kind}")
-    if options.inputs is not None:
-        raise UsageError(f"--inputs is for ONNX models, not for {kind}")
     edges = _edges(path, options)
     data = options.caller.read_input(path) if data is None else data
     if kind in OWN_GRAPHS:
-        return read_own(kind, data, path, options.name, edges)
+        return read_own(kind, data, path, options.name, edges, options.ours)
     if kind == "msr-json":
         from dnnp.formats.workloads.msr import read_workload
 
@@ -201,11 +196,25 @@ def _named_formats(path: str, options: ImportOptions) -> Iterator[None]:
         named = options.kind is not None or path.lower().endswith(".onnx")
         if named or not error.reason.startswith("not an ONNX model"):
             raise
-        endings = {k: [e for e, kind in EXTENSIONS.items() if kind == k] for k in MODEL_FORMATS}
+        endings = {
+            k: [e for e, kind in EXTENSIONS.items() if kind == (JSON if k in IN_JSON else k)]
+            for k in MODEL_FORMATS
+        }
         endings["onnx"] = [".onnx"]
         read = ", ".join(f"{k} ({', '.join(e)})" if e else k for k, e in endings.items())
         reason = f"{error.reason}; read are {read}, by ending or --from NAME"
         raise FormatError(reason, error.file) from None
+
+
+def _refuse_strangers(kind: str, options: ImportOptions) -> None:
+    """Refuse options that are for another format."""
+    attributed = (*WITH_ATTRIBUTES, JSON)
+    others = {"one_tensor": ("costgraph",), "edges": ("csv",), "attribute": attributed}
+    for name in ("training", "set_input", "keep_outputs", "dims", "inputs", *others):
+        fits = others.get(name, ("onnx",))
+        if getattr(options, name) and kind not in fits:
+            what = ", ".join(fits) if name in others else "ONNX models"
+            raise UsageError(f"{options.rows[name].flag} is for {what}, not for {kind}")
 
 
 def _edges(nodes: str, options: ImportOptions) -> tuple[str, bytes] | None:
@@ -248,6 +257,7 @@ def load_onnx(
     name: str | None = None,
     values: Mapping[str, str] | None = None,
     inputs: str | os.PathLike[str] | None = None,
+    outputs: Sequence[str] = (),
     told: Callable[[float], None] = lambda share: None,
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand; `told` is told how far it
@@ -262,7 +272,7 @@ def load_onnx(
         helpers = helpers._replace(run=run)
     if inputs is not None:
         helpers = helpers._replace(read_inputs=lambda model: _read_inputs(inputs, model))
-    return import_onnx(path, dims, shapes, name, helpers, values)
+    return import_onnx(path, dims, shapes, name, helpers, values, outputs)
 
 
 def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[str, Any]:
@@ -330,7 +340,12 @@ def kind_of(path: str) -> str:
 
 
 def read_own(
-    kind: str, data: bytes, path: str, name: str | None, edges: tuple[str, bytes] | None = None
+    kind: str,
+    data: bytes,
+    path: str,
+    name: str | None,
+    edges: tuple[str, bytes] | None = None,
+    ours: Mapping[str, str] | None = None,
 ) -> Stream:
     """The stream of a graph as one of `choices.OWN_GRAPHS`.
 
@@ -342,9 +357,13 @@ def read_own(
         Model name for the header; None: the file's name without its ending.
     edges
         `csv`: path of the list of edges, and the list.
+    ours
+        Attribute of ours -> what the graph calls it; for `choices.WITH_ATTRIBUTES`.
 
     Raises
     ------
+    UsageError
+        `ours` names no attribute of ours, or one of the graph that no node or edge has.
     FormatError
         Not such a graph; the message names file, line and attribute.
     """
@@ -353,7 +372,7 @@ def read_own(
     from dnnp.formats.header import new_header
     from dnnp.formats.workloads.drawn import drawn_stream
 
-    file = _shown(path)
+    file, ours = _shown(path), ours or {}
     header = new_header(kind, path, hashlib.sha256(data).hexdigest(), name, "s")
     if edges is not None:
         digest = hashlib.sha256(edges[1]).hexdigest()
@@ -362,14 +381,28 @@ def read_own(
         from dnnp.formats.workloads.own_csv import Table, read_tables
 
         listed = None if edges is None else Table(edges[1], _shown(edges[0]))
-        return drawn_stream(read_tables(Table(data, file), listed), header)
-    if kind == "dot":
+        drawn = read_tables(Table(data, file), listed, ours)
+    elif kind == "dot":
         from dnnp.formats.workloads.own_dot import read_dot
 
-        return drawn_stream(read_dot(data, file), header)
-    from dnnp.formats.workloads.own_graphml import read_graphml
+        drawn = read_dot(data, file, ours)
+    elif kind == "graphml":
+        from dnnp.formats.workloads.own_graphml import read_graphml
 
-    return drawn_stream(read_graphml(data, file), header)
+        drawn = read_graphml(data, file, ours)
+    elif kind == "gml":
+        from dnnp.formats.workloads.own_networkx import read_gml
+
+        drawn = read_gml(data, file, ours)
+    elif kind == "stg":
+        from dnnp.formats.workloads.stg import read_stg
+
+        drawn = read_stg(data, file)
+    else:
+        from dnnp.formats.workloads.json_graphs import read_json_graph
+
+        drawn = read_json_graph(kind, data, file, ours)
+    return drawn_stream(drawn, header)
 
 
 def _shown(path: str) -> str:
@@ -386,7 +419,8 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
         Its edges have no directions, or its attributes are wrong.
     """
     from dnnp.formats.records import FORMAT, VERSION
-    from dnnp.formats.workloads.drawn import drawn_stream
+    from dnnp.formats.workloads.drawn import Drawn, drawn_stream
+    from dnnp.formats.workloads.own_networkx import drawn_of
 
     if not graph.is_directed():
         raise FormatError("an undirected graph; its edges need directions, as in networkx.DiGraph")
@@ -395,33 +429,7 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
         "type": "header", "format": FORMAT, "version": VERSION, "model": str(called),
         "provenance": [],
     }  # fmt: skip
-    return drawn_stream(_drawn(graph), header)
-
-
-def _drawn(graph: DirectedGraph) -> Drawn:
-    from dnnp.formats.fields import shown
-    from dnnp.formats.workloads.drawn import Drawn, Edge, Item
-
-    drawn = Drawn("<graph>")
-    for key, data in graph.nodes(data=True):
-        drawn.add(key, Item(_values(data), f"node {shown(key)}"))
-    for tail, head, data in graph.edges(data=True):
-        pair = f"edge {shown(tail)} -> {shown(head)}"
-        drawn.join(Edge(tail, head, Item(_values(data), pair)))
-    return drawn
-
-
-def _values(data: dict[object, Any]) -> dict[str, Any]:
-    """Attributes that have a value; integers too large for a number of a stream are infinite."""
-    return {
-        str(name).encode(errors="replace").decode(): (
-            math.copysign(math.inf, 1 if value > 0 else -1)
-            if isinstance(value, int) and abs(value) > MAX_NUMBER
-            else value
-        )
-        for name, value in data.items()
-        if value is not None and not (isinstance(value, str) and not value)
-    }
+    return drawn_stream(drawn_of(graph, Drawn("<graph>")), header)
 
 
 def add_training(stream: Stream, options: TrainingOptions) -> None:

@@ -74,9 +74,20 @@ class Fields:
             raise self.fault(name, "is missing")
         return default
 
-    def objects(self, name: str) -> list[Fields]:
+    def fields(self, name: str) -> Fields:
+        """An object."""
+        return Fields(self.get(name), self.place(name), self.file)
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings; empty where it is absent."""
+        values = self.get(name, [])
+        if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+            raise self.fault(name, f"{shown(values)} is not a list of strings")
+        return values
+
+    def objects(self, name: str, default: Any = _REQUIRED) -> list[Fields]:
         """A list of objects."""
-        values = self.get(name)
+        values = self.get(name, default)
         if not isinstance(values, list):
             raise self.fault(name, f"{shown(values)} is not a list")
         place = self.place(name)

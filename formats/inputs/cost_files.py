@@ -1,5 +1,8 @@
 """Costs that other programs found: a table, or the profile of ONNX Runtime or of trtexec.
 
+The memory of nodes that ONNX Runtime writes for `session.collect_node_memory_stats_to_file` is a
+table of bytes, without quotes; each name ends in a hash of the node.
+
 The layers that `trtexec --exportProfile` writes: the number of runs, then a record a layer. The
 name of a layer tells which nodes it joins: ` + ` and ` || ` stand between them, and some words
 around them say what the layer is. Layers that TensorRT's compiler makes end in `_myl0_5` or the
@@ -14,7 +17,6 @@ behind it, in category `Kernel`. Times are whole microseconds.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -29,10 +31,12 @@ import numpy as np
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.text import instead, unguarded
-from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.core.model.text import instead
+from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.inputs.checked_json import Fields, parse_json
+from dnnp.formats.workloads.drawn import Item
+from dnnp.formats.workloads.own_csv import Table, columns_of, rows_of
 
 
 def read_costs(data: bytes, path: str) -> CostFile:
@@ -43,6 +47,8 @@ def read_costs(data: bytes, path: str) -> CostFile:
     FormatError
         It is none of them, or malformed; the message names the line or the entry, and the field.
     """
+    if data.startswith(_MEMORY):
+        return CostFile(path, "onnxruntime", (), whole=False, memory=read_memory(data, path))
     if data.lstrip()[:1] not in (b"[", b"{"):
         return CostFile(path, "csv", read_table(data, path), whole=False)
     document = _document(data, path)
@@ -147,6 +153,24 @@ class CostFile:
     made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name -> names of what it joins, for the costs of other files of this kind; a file with any
     has no costs."""
+    memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Name -> bytes that it allocates for outputs, and meanwhile; a file with any has no costs."""
+
+
+_MEMORY = b"#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations"
+
+
+def read_memory(data: bytes, path: str) -> dict[str, tuple[int, int]]:
+    """Memory of nodes, which what they read, and weights, belong to others; FormatError: none."""
+    found: dict[str, tuple[int, int]] = {}
+    for line, row in enumerate(data.decode(errors="replace").splitlines()[1:], 2):
+        name, *sizes = row.rsplit(",", 4)
+        if len(sizes) != 4 or not all(s.isascii() and s.isdigit() and len(s) < 17 for s in sizes):
+            raise FormatError("expected a name and four numbers of bytes", path, line)
+        found[re.sub(r"_\d+$", "", name)] = int(sizes[2]), int(sizes[3])
+    if not found:
+        raise FormatError("memory of no node: was anything run?", path)
+    return found
 
 
 COLUMNS = ("name", "class", "seconds")
@@ -154,76 +178,29 @@ COLUMNS = ("name", "class", "seconds")
 
 def read_table(data: bytes, path: str) -> tuple[GivenCost, ...]:
     """Read comma-separated values with a header row; see `cost_files.read_costs`."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        hint = what_it_is(data) or ": the text is not UTF-8"
-        raise FormatError(f"no table of costs{hint}", path) from None
-    rows = csv.reader(text.splitlines(keepends=True), strict=True)
-    columns: list[str] | None = None
-    costs: list[GivenCost] = []
-    seen: dict[tuple[str, str], int] = {}
-    try:
-        for row in rows:
-            cells = [unguarded(cell.strip()) for cell in row]
-            if not any(cells):
-                continue
-            line = rows.line_num
-            if columns is None:
-                columns = _columns(cells, path, line, data)
-                continue
-            cost = _cost(dict(zip(columns, cells, strict=False)), len(cells), columns, path, line)
-            key = cost.name, cost.device or ""
-            if key in seen:
-                reason = f"{shown(cost.name)} has a cost in line {seen[key]} already"
-                raise FormatError(reason, path, line, "name")
-            seen[key] = line
-            costs.append(cost)
-    except csv.Error as error:
-        raise FormatError(f"not a table of comma-separated values: {error}", path,
-                          rows.line_num) from None  # fmt: skip
-    if columns is None:
-        raise FormatError("no costs: the file is empty", path)
-    return tuple(costs)
-
-
-def _columns(cells: list[str], path: str, line: int, data: bytes) -> list[str]:
-    """The columns that the first row names."""
-    columns = [cell.lower() for cell in cells]
-    hint = what_it_is(data)
-    if hint:
-        raise FormatError(f"no table of costs{hint}", path)
+    table = Table(data, path)
+    columns = columns_of(table)
     for name in ("name", "seconds"):
         if name not in columns:
             raise FormatError(
                 f"the first row names no column {name}; it must be name,class,seconds, "
                 "where class may be left out",
-                path, line, name,
+                path, 1, name,
             )  # fmt: skip
-    for i, name in enumerate(columns):
+    for name in columns:
         if name not in COLUMNS:
-            reason = f"{shown(cells[i])} is no column{instead(name, COLUMNS)}"
-            raise FormatError(reason, path, line)
-        if name in columns[:i]:
-            raise FormatError("the column is there twice", path, line, name)
-    return columns
-
-
-def _cost(
-    row: dict[str, str], count: int, columns: list[str], path: str, line: int
-) -> GivenCost:  # fmt: skip
-    if count != len(columns):
-        raise FormatError(f"{count} values for {len(columns)} columns", path, line)
-    if not row["name"]:
-        raise FormatError("is empty", path, line, "name")
-    try:
-        seconds = float(row["seconds"])
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= MAX_NUMBER:
-        reason = f"{shown(row['seconds'])} is not a number from 0 to {MAX_NUMBER:g}"
-        raise FormatError(reason, path, line, "seconds")
-    return GivenCost(row["name"], seconds, device=row.get("class") or None, line=line)
+            raise FormatError(f"{shown(name)} is no column{instead(name, COLUMNS)}", path, 1)
+    costs: dict[tuple[str, str], GivenCost] = {}
+    for line, row in rows_of(table, columns):
+        if "name" not in row:
+            raise FormatError("is empty", path, line, "name")
+        seconds = Item({"seconds": "", **row}, path, line).number("seconds")
+        cost = GivenCost(row["name"], seconds, device=row.get("class"), line=line)
+        first = costs.setdefault((cost.name, cost.device or ""), cost)
+        if first is not cost:
+            reason = f"{shown(cost.name)} has a cost in line {first.line} already"
+            raise FormatError(reason, path, line, "name")
+    return tuple(costs.values())
 
 
 _AROUND = re.compile(

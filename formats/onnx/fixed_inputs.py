@@ -1,4 +1,6 @@
-"""Models of which some inputs have a fixed value: what follows is folded, branches are inlined.
+"""Models of which some inputs have a fixed value, or only some outputs are wanted.
+
+What follows from a value is folded, branches are inlined; what no output needs is dropped.
 
 What exporters merge, such as a decoder with and without a cache, is one `If` on an input, and so
 one node. With a value for that input its branch takes the place of the `If`, and what is left is a
@@ -7,7 +9,7 @@ plain graph. Every command that opens the model again does the same, from the va
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -16,6 +18,7 @@ import onnx
 from onnx import numpy_helper
 
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.text import counted, instead
 from dnnp.formats.onnx.scope import copy_fields, domain_of, reads, subgraphs
 
 SMALL = 64
@@ -24,17 +27,6 @@ RANDOM = ("Random", "Bernoulli", "Multinomial", "Dropout")
 
 Value = np.ndarray[Any, Any]
 Names = Mapping[str, str]
-
-
-def parse_values(texts: Sequence[str]) -> dict[str, str]:
-    """Values by input, from `NAME=VALUE`; UsageError: no such pair, or an input twice."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        if not name or not value or name in found:
-            raise UsageError(f"--set-input {text}: give NAME=VALUE, once for each input")
-        found[name] = value
-    return found
 
 
 def fix_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> None:
@@ -74,6 +66,35 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> None:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
                 held[node.output[0]] = node.attribute[0].t
     _keep(graph, done)
+
+
+def keep_outputs(model: onnx.ModelProto, texts: Sequence[str]) -> tuple[list[str], str]:
+    """Drop outputs that are not named, and what only they need, in place.
+
+    Gives the outputs that are left, and what else was dropped, in words; names may stand between
+    commas. UsageError: no such output.
+    """
+    graph = model.graph
+    there = [value.name for value in graph.output]
+    asked = {n for text in texts for n in ([text] if text in there else text.split(","))}
+    for name in sorted(asked.difference(there)):
+        raise UsageError(f"--keep-outputs {name}: no output of that name{instead(name, there)}")
+    stored = {t.name for t in graph.initializer}
+    inputs = [value.name for value in graph.input if value.name not in stored]
+    nodes = len(graph.node)
+    _only(graph.output, lambda value: value.name in asked)
+    needed = _keep(graph, graph.node)
+    _only(graph.input, lambda value: value.name in needed)
+    gone = [counted(nodes - len(graph.node), "node"), counted(len(stored - needed), "initializer")]
+    gone += [f"input {name}" for name in inputs if name not in needed]
+    return [name for name in there if name in asked], ", ".join(gone)
+
+
+def _only(held: Any, wanted: Callable[[Any], bool]) -> None:
+    """Leave those parts of a repeated field that are wanted."""
+    left = [each for each in held if wanted(each)]
+    del held[:]
+    held.extend(left)
 
 
 def _small(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -183,16 +204,22 @@ def _renamed(node: onnx.NodeProto, names: Names) -> onnx.NodeProto:
     return copy
 
 
-def _keep(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Leave what outputs of the graph depend on."""
-    needed = {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
-    for node in reversed(list(nodes)):
-        if not needed.isdisjoint(node.output):
-            kept.append(node)
-            needed.update(reads(node))
+def _keep(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Leave the nodes and initializers that outputs depend on, in any order; gives all names."""
+    every = list(nodes)
+    maker = {name: i for i, node in enumerate(every) for name in node.output if name}
+    waiting = [value.name for value in graph.output]
+    needed = {*waiting}
+    kept: set[int] = set()
+    while waiting:
+        i = maker.get(waiting.pop(), -1)
+        if i >= 0 and i not in kept:
+            kept.add(i)
+            more = [name for name in reads(every[i]) if name not in needed]
+            needed.update(more)
+            waiting += more
     del graph.node[:]
-    graph.node.extend(reversed(kept))
-    held = [tensor for tensor in graph.initializer if tensor.name in needed]
-    del graph.initializer[:]
-    graph.initializer.extend(held)
+    graph.node.extend(every[i] for i in sorted(kept))
+    _only(graph.initializer, lambda tensor: tensor.name in needed)
+    _only(graph.sparse_initializer, lambda tensor: tensor.values.name in needed)
+    return needed

@@ -22,7 +22,7 @@ from dnnp.core.model.text import called, scope_of_name
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.header import new_header
 from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, bind_inputs, shapes_of
-from dnnp.formats.onnx.fixed_inputs import fix_inputs
+from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
 from dnnp.formats.onnx.read_graph import OnnxGraph, Operator, read_graph
@@ -191,6 +191,7 @@ def import_onnx(
     name: str | None = None,
     helpers: Helpers = NO_HELPERS,
     values: Mapping[str, str] | None = None,
+    outputs: Sequence[str] = (),
 ) -> Stream:
     """Read an ONNX model. Its weights are never loaded and need not exist.
 
@@ -207,6 +208,8 @@ def import_onnx(
         Model name for the header; the file's name without it.
     values
         Inputs that have a fixed value; branches that follow from it are inlined.
+    outputs
+        Those to keep, with what they need; none: all.
 
     Returns
     -------
@@ -228,9 +231,13 @@ def import_onnx(
     try:
         if values:
             fix_inputs(model, values)
+        kept, dropped = keep_outputs(model, outputs) if outputs else ([], "")
         stream = _import(model, digest, path, dims or {}, shapes, name, helpers)
         if values:
             stream.header["source"]["set_inputs"] = dict(values)
+        if kept:
+            stream.header["source"]["keep_outputs"] = kept
+            stream.warnings.append(f"kept {', '.join(kept)}; dropped {dropped}")
         return stream
     except FormatError as error:
         raise error if error.file else FormatError(error.reason, path, None, error.field) from None

@@ -42,7 +42,7 @@ def source_model(
 ) -> tuple[onnx.ModelProto, Path, str]:
     """The ONNX model a stream was made from, where it is, and the SHA-256 of the file.
 
-    Inputs that the import gave a value have it here, too.
+    Inputs that the import gave a value have it here, too, and outputs that it dropped are gone.
 
     Parameters
     ----------
@@ -83,6 +83,10 @@ def source_model(
         from dnnp.formats.onnx.fixed_inputs import fix_inputs
 
         fix_inputs(model, source["set_inputs"])
+    if source is not None and "keep_outputs" in source:
+        from dnnp.formats.onnx.fixed_inputs import keep_outputs
+
+        keep_outputs(model, source["keep_outputs"])
     return model, path, digest
 
 

@@ -1,17 +1,18 @@
 """A graph as people write one down: named nodes, edges between two of them, and attributes.
 
-Readers of CSV, DOT and GraphML, and of graphs of networkx, make a `Drawn` of what they read;
-`drawn_stream` knows what its attributes mean.
+Readers of CSV, DOT and GraphML, of task graphs, and of graphs of networkx, make a `Drawn` of what
+they read; `drawn_stream` knows what its attributes mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dnnp.core.model.errors import FormatError
-from dnnp.core.model.text import closest, did_you_mean, printable
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import closest, did_you_mean, instead, printable
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.limits import Room
@@ -28,7 +29,7 @@ class Item(NamedTuple):
     values: dict[str, Any]
     """Attributes; those without a value are left out."""
     file: str
-    """Of a graph in memory: which node or edge it is."""
+    """Of a graph in memory, or in JSON: which node or edge it is."""
     line: int | None = None
 
     def fault(self, reason: str, name: str | None = None) -> FormatError:
@@ -80,6 +81,8 @@ class Drawn:
     """For messages."""
     room: Room = field(default_factory=Room)
     """What is left of it; a graph in memory has no limit."""
+    ours: Mapping[str, str] = field(default_factory=dict)
+    """Attribute of dnnp -> what the graph calls it."""
     nodes: dict[Hashable, Item] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     _seen: dict[Hashable, Item] = field(default_factory=dict)
@@ -99,13 +102,27 @@ class Drawn:
                 raise edge.item.fault(f"there is no node {shown(end)}{hint}")
         if edge.tail == edge.head:
             raise edge.item.fault(f"an edge from node {shown(edge.tail)} to itself")
-        tensor = edge.item.text("tensor") if "tensor" in edge.item.values else None
+        name = self.ours.get("tensor", "tensor")
+        tensor = edge.item.text(name) if name in edge.item.values else None
         first = self._seen.setdefault((edge.tail, edge.head, tensor), edge.item)
         if first is not edge.item:
             pair = f"{shown(edge.tail)} -> {shown(edge.head)}"
             reason = f"a second edge {pair}{_first_one(first)}"
             raise edge.item.fault(f"{reason}; edges with tensors of their own name them (tensor)")
         self.edges.append(edge)
+
+
+def values_of(data: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes that have a value; integers too large for a number of a stream are infinite."""
+    return {
+        str(name).encode(errors="replace").decode(): (
+            math.copysign(math.inf, 1 if value > 0 else -1)
+            if isinstance(value, int) and abs(value) > MAX_NUMBER
+            else value
+        )
+        for name, value in data.items()
+        if value is not None and not (isinstance(value, str) and not value)
+    }
 
 
 def _first_one(item: Item) -> str:
@@ -122,8 +139,12 @@ TIMES = ("time_s", "time", "cost", "weight")
 MEMORY = ("memory_bytes", "memory")
 SIZES = ("size_bytes", "size", "weight")
 TRANSFERS = ("transfer_s", "transfer")
-PLAIN = ("name", "op", "flop", "bytes", "layer", "scope", "color_class", "backward")
+OPERATORS = ("op", "operator", "op_type", "type")
+PLAIN = ("name", "flop", "bytes", "layer", "scope", "color_class", "backward")
 """Attributes of nodes that have one name."""
+OF_NODES = (TIMES, MEMORY, OPERATORS, *((name,) for name in PLAIN))
+OF_EDGES = (SIZES, TRANSFERS, ("tensor",))
+"""Names of each attribute of nodes, and of edges."""
 
 _LISTED, _COMPARED = 6, 100
 """Attributes that mean nothing: those that are named, those that are looked at for a hint."""
@@ -134,6 +155,7 @@ class _Names(NamedTuple):
 
     time: str
     memory: str
+    op: str
     size: str
     transfer: str
     classes: dict[str, str]
@@ -151,12 +173,15 @@ def drawn_stream(drawn: Drawn, header: Record) -> Stream:
 
     Raises
     ------
+    UsageError
+        `drawn.ours` has a name that dnnp does not know, or that no node or edge has.
     FormatError
         A value that is no number or out of range, nodes partly without times, times with and
         without a unit, a cycle, or no nodes.
     """
     if not drawn.nodes:
         raise FormatError("there are no nodes", drawn.file)
+    _rename(drawn)
     said = _attributes(drawn.nodes.values()), _attributes(edge.item for edge in drawn.edges)
     names = _names(*said)
     classes = list(dict.fromkeys(names.classes.values()))
@@ -180,6 +205,35 @@ def drawn_stream(drawn: Drawn, header: Record) -> Stream:
     return stream
 
 
+def _rename(drawn: Drawn) -> None:
+    """Give attributes our names, in place; others that mean the same are left out."""
+    every = [name for names in OF_NODES + OF_EDGES for name in names]
+    for ours in drawn.ours:
+        if ours.partition(":")[0] not in every:
+            raise UsageError(f"--attribute {ours}: no attribute of dnnp{instead(ours, every)}")
+    of_edges = [edge.item for edge in drawn.edges]
+    for items, known in (([*drawn.nodes.values()], OF_NODES), (of_edges, OF_EDGES)):
+        given: dict[str, str] = {}
+        taken: set[str] = set()
+        for names in known:
+            mine = {o: t for o, t in drawn.ours.items() if o.partition(":")[0] in names}
+            given |= mine
+            taken.update(names if mine else (), mine.values())
+        there = _attributes(items) if given else {}
+        for ours, theirs in given.items():
+            if theirs not in there:
+                what = "node" if known is OF_NODES else "edge"
+                some = ", ".join(map(printable, [*there][:_LISTED])) or "none"
+                more = ", ..." if len(there) > _LISTED else ""
+                reason = f"no attribute {shown(theirs)} on any {what}; there are: {some}{more}"
+                raise UsageError(f"{drawn.file}: --attribute {ours}={theirs}: {reason}")
+        for item in items if given else ():
+            left = {n: v for n, v in item.values.items() if taken.isdisjoint((n, n.split(":")[0]))}
+            left |= {o: item.values[t] for o, t in given.items() if t in item.values}
+            item.values.clear()
+            item.values.update(left)
+
+
 def _attributes(items: Iterable[Item]) -> dict[str, None]:
     """Names of attributes that some item has, in order."""
     names: dict[str, None] = {}
@@ -195,10 +249,11 @@ def _names(of_nodes: dict[str, None], of_edges: dict[str, None]) -> _Names:
 
     time = first(TIMES, (name.partition(":")[0] for name in of_nodes))
     parts = [(name, *name.partition(":")) for name in of_nodes]
-    classes = {name: of or DEVICE_CLASS for name, start, _, of in parts if start == time}
+    classes = {name: of or DEVICE_CLASS for name, start, _, of in parts if start == time != ""}
     return _Names(
-        time, first(MEMORY, of_nodes), first(SIZES, of_edges), first(TRANSFERS, of_edges), classes
-    )
+        time, first(MEMORY, of_nodes), first(OPERATORS, of_nodes), first(SIZES, of_edges),
+        first(TRANSFERS, of_edges), classes,
+    )  # fmt: skip
 
 
 def _device(name: str, unit: str, others: bool) -> Record:
@@ -218,8 +273,8 @@ def _nodes(drawn: Drawn, names: _Names) -> list[Record]:
     records = []
     for i, (key, item) in enumerate(drawn.nodes.items()):
         record: Record = {
-            "type": "node", "id": i, "name": item.text("name", key), "op": item.text("op"),
-            "inputs": [], "outputs": [],
+            "type": "node", "id": i, "name": item.text("name", key),
+            "op": item.text(names.op or "op"), "inputs": [], "outputs": [],
         }  # fmt: skip
         record |= {to: item.number(name) for to, name in numbers.items() if name in item.values}
         stated = sorted(place.keys() & item.values.keys(), key=place.__getitem__)
@@ -317,10 +372,11 @@ def _warnings(names: _Names, of_nodes: dict[str, None], of_edges: dict[str, None
     found = []
     if not names.time:
         found.append(
-            f"no node has a time ({', '.join(TIMES)}); dnnp-profile prices nodes that state "
-            "flop and bytes"
+            f"no node has a time ({', '.join(TIMES)}; another by --attribute time=NAME); "
+            "dnnp-profile prices nodes that state flop and bytes"
         )
-    found += _unread("nodes", of_nodes, {*names.classes, names.memory, *PLAIN}, (*TIMES, *MEMORY))
+    used = {*names.classes, names.memory, names.op, *PLAIN}
+    found += _unread("nodes", of_nodes, used, (*TIMES, *MEMORY))
     used = {names.size, names.transfer, "tensor"}
     return found + _unread("edges", of_edges, used, (*SIZES, *TRANSFERS))
 
@@ -350,7 +406,7 @@ labelfloat labelfontcolor labelfontname labelfontsize labelhref labelloc labelta
 labeltooltip len lhead lp ltail margin minlen nojustify ordering orientation penwidth
 peripheries pin pos radius rank rects regular root samehead sametail samplepoints shape
 shapefile showboxes sides skew sortv style tailURL tail_lp tailclip tailhref taillabel tailport
-tailtarget tailtooltip target tooltip url vertices width x xlabel xlp y z
+tailtarget tailtooltip target tooltip url vertices width x xlabel xlp y z LabelGraphics graphics
 """
 """What dnnp-view adds of a plan; then what Graphviz and editors draw by."""
 DRAWING = frozenset(_NAMES.split())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
@@ -19,7 +19,7 @@ from dnnp.formats.limits import COLUMNS, Room
 from dnnp.formats.workloads.drawn import MEMORY, PLAIN, TIMES, Drawn, Edge, Item
 
 TAILS, HEADS, KEYS = ("from", "source"), ("to", "target"), ("id", "name")
-"""Names of columns; a graph uses the first that is there."""
+"""Names of columns, unless others are asked for; a graph uses the first that is there."""
 COLOR = "color"
 """Short for `color_class`: there is nothing to paint in a table."""
 
@@ -32,7 +32,9 @@ class Table(NamedTuple):
     """Its name, for messages."""
 
 
-def read_tables(nodes: Table, edges: Table | None = None) -> Drawn:
+def read_tables(
+    nodes: Table, edges: Table | None = None, ours: Mapping[str, str] | None = None
+) -> Drawn:
     """Read a list of nodes and one of edges, or one of edges alone.
 
     Parameters
@@ -41,6 +43,8 @@ def read_tables(nodes: Table, edges: Table | None = None) -> Drawn:
         The list of nodes; of edges, if there is no other file.
     edges
         The list of edges.
+    ours
+        Attribute of dnnp, or `id`, `from`, `to` -> the column that stands for it.
 
     Raises
     ------
@@ -48,55 +52,56 @@ def read_tables(nodes: Table, edges: Table | None = None) -> Drawn:
         Not such tables; the message names file, line and column.
     """
     size = len(nodes.data) + (0 if edges is None else len(edges.data))
-    drawn = Drawn(nodes.path, Room(nodes.path, size))
-    columns = _columns(nodes)
-    alone = _is_edges(columns)
+    theirs = {name: _normal(column) for name, column in (ours or {}).items()}
+    ends = [(theirs.pop(names[0]),) if names[0] in theirs else names for names in (TAILS, HEADS)]
+    keys = (theirs.pop("id"),) if "id" in theirs else ("id", theirs.get("name", "name"))
+    drawn = Drawn(nodes.path, Room(nodes.path, size), theirs)
+    columns = columns_of(nodes)
+    alone = all(_one_of(names, columns) for names in ends)
     if alone and edges is not None:
         raise FormatError("is a list of edges too; the first file must name nodes", nodes.path, 1)
     if not alone:
-        _add_nodes(drawn, nodes, columns)
+        _add_nodes(drawn, nodes, columns, keys)
     listed = nodes if alone else edges
     if listed is not None:
-        _add_edges(drawn, listed, alone)
+        _add_edges(drawn, listed, alone, ends)
     return drawn
-
-
-def _is_edges(columns: list[str]) -> bool:
-    return _one_of(TAILS, columns) != "" and _one_of(HEADS, columns) != ""
 
 
 def _one_of(names: tuple[str, ...], columns: list[str]) -> str:
     return next((name for name in names if name in columns), "")
 
 
-def _add_nodes(drawn: Drawn, table: Table, columns: list[str]) -> None:
-    key = _one_of(KEYS, columns)
+def _add_nodes(drawn: Drawn, table: Table, columns: list[str], keys: tuple[str, ...]) -> None:
+    key = _one_of(keys, columns)
     if not key:
         known = (*KEYS, *TIMES, *MEMORY, *PLAIN, *TAILS, *HEADS)
         hints = [(c, m) for c in columns[:100] if (m := closest(c, known)) and m != c]
         hint = f"; did you mean '{hints[0][1]}' by {shown(hints[0][0])}?" if hints else ""
         raise FormatError(
-            f"the first row names neither a column 'name', of nodes, nor columns 'from' and "
-            f"'to', of edges{hint}", table.path, 1,
+            f"the first row names neither a column {shown(keys[-1])}, of nodes, nor columns "
+            f"'from' and 'to', of edges{hint}", table.path, 1,
         )  # fmt: skip
-    for line, row in _rows(table, columns):
+    for line, row in rows_of(table, columns):
         if key not in row:
             raise FormatError("is empty", table.path, line, key)
         identity = row.pop(key)
-        if key == "name":
-            row["name"] = identity
+        if key in ("name", drawn.ours.get("name")):
+            row[key] = identity
         if COLOR in row:
             row.setdefault("color_class", row.pop(COLOR))
         drawn.add(identity, Item(row, table.path, line))
 
 
-def _add_edges(drawn: Drawn, table: Table, alone: bool) -> None:
-    columns = _columns(table)
-    ends = _one_of(TAILS, columns), _one_of(HEADS, columns)
+def _add_edges(
+    drawn: Drawn, table: Table, alone: bool, known: Sequence[tuple[str, ...]]
+) -> None:  # fmt: skip
+    columns = columns_of(table)
+    ends = [_one_of(names, columns) for names in known]
     if not all(ends):
-        missing = "from" if not ends[0] else "to"
-        raise FormatError(f"the first row names no column '{missing}'", table.path, 1)
-    for line, row in _rows(table, columns):
+        missing = known[bool(ends[0])][0]
+        raise FormatError(f"the first row names no column {shown(missing)}", table.path, 1)
+    for line, row in rows_of(table, columns):
         for end in ends:
             if end not in row:
                 raise FormatError("is empty", table.path, line, end)
@@ -107,15 +112,18 @@ def _add_edges(drawn: Drawn, table: Table, alone: bool) -> None:
         drawn.join(Edge(tail, head, Item(row, table.path, line)))
 
 
-def _columns(table: Table) -> list[str]:
-    """Names of the columns, in lower case but for classes of devices."""
+def _normal(column: str) -> str:
+    """The name of a column, in lower case but for a class of devices."""
+    name, colon, device = column.partition(":")
+    return name.strip().lower() + colon + device.strip()
+
+
+def columns_of(table: Table) -> list[str]:
+    """Names of the columns."""
     _, cells = next(_cells(table), (0, [""]))
     if not any(cells):
         raise FormatError("the file is empty", table.path)
-    columns = []
-    for cell in cells:
-        name, colon, device = cell.partition(":")
-        columns.append(name.strip().lower() + colon + device.strip())
+    columns = [_normal(cell) for cell in cells]
     if len(columns) > COLUMNS:
         raise FormatError(f"more than {COLUMNS} columns", table.path, 1)
     seen: set[str] = set()
@@ -130,7 +138,7 @@ def _columns(table: Table) -> list[str]:
     return columns
 
 
-def _rows(table: Table, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def rows_of(table: Table, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Line and values of each row; empty ones are left out."""
     rows = _cells(table)
     next(rows)

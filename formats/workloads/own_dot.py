@@ -7,7 +7,7 @@ here. Numbers may have an exponent. The `weight` of an edge is for the layout, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -57,8 +57,8 @@ class _Scope:
     depth: int = 0
 
 
-def read_dot(data: bytes, file: str) -> Drawn:
-    """Read a directed graph.
+def read_dot(data: bytes, file: str, ours: Mapping[str, str] | None = None) -> Drawn:
+    """Read a directed graph; `ours`: attribute of ours -> what the graph calls it.
 
     Raises
     ------
@@ -74,13 +74,15 @@ def read_dot(data: bytes, file: str) -> Drawn:
         raise FormatError("no graph in DOT: the text is not UTF-8", file) from None
     if not text.strip():
         raise FormatError("the file is empty", file)
-    return _Parser(text, file, Room(file, len(data))).drawn()
+    return _Parser(text, file, Room(file, len(data)), ours or {}).drawn()
 
 
 class _Parser:
     """One token ahead; a method for a rule of the grammar."""
 
-    def __init__(self, text: str, file: str, room: Room) -> None:
+    def __init__(self, text: str, file: str, room: Room, ours: Mapping[str, str]) -> None:
+        self._ours = ours
+        self._idle = DRAWING.difference(ours.values())
         self._file = file
         self._room = room
         self._tokens = _tokens(text, file)
@@ -103,11 +105,12 @@ class _Parser:
         self._statements(_Scope({}))
         if self._next.kind != "end":
             raise self._unexpected("the end of the file after the graph")
-        drawn = Drawn(self._file, self._room)
+        drawn = Drawn(self._file, self._room, self._ours)
         for name, item in self._nodes.items():
             drawn.add(name, item._replace(values={k: v for k, v in item.values.items() if v}))
+        layout = {"weight"}.difference(self._ours.values())
         for tail, head, item in self._edges.values():
-            values = {k: v for k, v in item.values.items() if v and k != "weight"}
+            values = {k: v for k, v in item.values.items() if v and k not in layout}
             drawn.join(Edge(tail, head, item._replace(values=values)))
         return drawn
 
@@ -120,7 +123,7 @@ class _Parser:
                     raise self._unexpected("'['")
                 stated = self._attributes()
                 if what != "graph":
-                    read = {name: each for name, each in stated.items() if name not in DRAWING}
+                    read = {name: each for name, each in stated.items() if name not in self._idle}
                     getattr(scope, what).update(read)
             else:
                 self._statement(scope)

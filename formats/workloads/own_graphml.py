@@ -7,6 +7,7 @@ and with them entities, are refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from xml.parsers import expat
 
@@ -23,8 +24,8 @@ REFUSED = {
 _KINDS = ("node", "edge")
 
 
-def read_graphml(data: bytes, file: str) -> Drawn:
-    """Read a directed graph.
+def read_graphml(data: bytes, file: str, ours: Mapping[str, str] | None = None) -> Drawn:
+    """Read a directed graph; `ours`: attribute of ours -> what the graph calls it.
 
     Raises
     ------
@@ -33,7 +34,7 @@ def read_graphml(data: bytes, file: str) -> Drawn:
     """
     if not data.strip():
         raise FormatError("the file is empty", file)
-    reader = _Reader(file, len(data))
+    reader = _Reader(file, len(data), ours or {})
     try:
         reader.parser.Parse(data, True)
     except expat.ExpatError as error:
@@ -48,7 +49,8 @@ def read_graphml(data: bytes, file: str) -> Drawn:
 class _Reader:
     """Handlers of what the parser tells."""
 
-    def __init__(self, file: str, size: int) -> None:
+    def __init__(self, file: str, size: int, ours: Mapping[str, str]) -> None:
+        self._ours = ours
         self._file = file
         self._room = Room(file, size)
         self.parser = expat.ParserCreate(namespace_separator=" ")
@@ -79,7 +81,7 @@ class _Reader:
         """The graph; edges may stand before their nodes."""
         if not self._graphs:
             raise FormatError("there is no graph", self._file)
-        drawn = Drawn(self._file, self._room)
+        drawn = Drawn(self._file, self._room, self._ours)
         for kind, found in self._found.items():
             usual = length(self._defaults[kind])
             for ends, item in found:
@@ -181,5 +183,7 @@ class _Reader:
             self._item.values[attribute] = text
         elif name == "default":
             for kind in self._for:
-                if kind in self._defaults and attribute not in DRAWING:
+                if kind in self._defaults and (
+                    attribute not in DRAWING or attribute in self._ours.values()
+                ):
                     self._defaults[kind][attribute] = text

@@ -102,6 +102,7 @@ def folder(tmp_path: Path) -> Path:
         sample = np.full((4, WIDTH), number, np.float32)
         np.savez(tmp_path / name / f"{number}.npz", x0=sample)
     (tmp_path / "dynamic.onnx").write_bytes(layers("batch", "sequence"))
+    (tmp_path / "theirs.dot").write_text("digraph { a [Weight=1]; b [Weight=2]; a -> b [Bytes=8] }")
     (tmp_path / "decoder_model_merged.onnx").write_bytes(merged())
     (tmp_path / "workload.json").write_text(workload(training=False))
     (tmp_path / "train.json").write_text(workload(training=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 NODES = b'''id,name,op,time_s,time_s:cpu,memory_bytes,color,backward
 a,first,Conv,1.5,3,10,x,
 b,"two, ""2""",Relu,2,,20,x,no
@@ -38,3 +40,83 @@ GRAPHML = b"""<?xml version="1.0" encoding="utf-8"?>
   </graph>
 </graphml>
 """
+GML = b"""Creator "dnnp"  # a comment
+graph [
+  directed 1
+  node [ id 0 label "a" time 1.5 memory_bytes 10 op "Conv" graphics [ x 1.0 fill "#FF" ] ]
+  node [ id 1 label "b &amp; c" time 2.0E-05 ]
+  node [ id 7 label "d" time 3
+  ]
+  edge [ source 0 target 1 size_bytes 100 ]
+  edge [ source 0 target 7 size_bytes 100 ]
+  edge [ source 1 target 7 transfer 0.5 tensor "t" ]
+]
+"""
+STG = b"""          3
+          0          0          0
+          1         20          1          0
+          2          5          1          0
+          3          7          2          1          2
+          4          0          1          3
+# Standard form, with two dummy tasks
+"""
+STG_COSTS = b"""# with times of transfers
+\t3\t2
+\t0\t3\t0
+\t1\t5\t1
+\t\t\t\t0\t2
+\t2\t2.5\t2
+\t\t\t\t0\t1
+\t\t\t\t1\t1e-3
+"""
+_TASKS = [
+    {"name": "split", "id": "split_1", "parents": [], "children": ["work_2"],
+     "inputFiles": ["raw"], "outputFiles": ["part"]},
+    {"name": "work", "id": "work_2", "parents": ["split_1"], "children": ["join_3"],
+     "inputFiles": ["part"], "outputFiles": []},
+    {"name": "join", "id": "join_3", "parents": ["work_2"], "children": [],
+     "inputFiles": ["part"], "outputFiles": ["sum"]},
+]  # fmt: skip
+WORKFLOW: dict[str, Any] = {
+    "name": "w", "schemaVersion": "1.5", "workflow": {
+        "specification": {
+            "tasks": _TASKS,
+            "files": [{"id": n, "sizeInBytes": 10 + i} for i, n in enumerate(("raw", "part"))],
+        },
+        "execution": {"tasks": [
+            {"id": "split_1", "runtimeInSeconds": 1.5, "command": {"program": "cut"}},
+            {"id": "work_2", "runtimeInSeconds": 2, "memoryInBytes": 100},
+            {"id": "join_3", "runtimeInSeconds": 0.25, "command": {"program": "cat"}},
+        ]},
+    },
+}  # fmt: skip
+"""A workflow in WfFormat 1.5."""
+OLD_WORKFLOW: dict[str, Any] = {
+    "name": "w", "schemaVersion": "1.3", "workflow": {"tasks": [
+        {"name": "split", "id": "ID1", "category": "cut", "parents": [], "runtime": 1.5,
+         "memory": 3, "files": [{"name": "raw", "size": 5, "link": "input"},
+                                {"name": "part", "size": 7, "link": "output"}]},
+        {"name": "join", "id": "ID2", "parents": ["split"], "runtime": 2,
+         "files": [{"name": "part", "size": 7, "link": "input"}]},
+    ]},
+}  # fmt: skip
+"""The same kind of thing in WfFormat 1.3."""
+INSTANCE: dict[str, Any] = {
+    "name": "i",
+    "task_graph": {
+        "tasks": [{"name": n, "cost": c} for n, c in (("a", 5.0), ("b", 2), ("c", 1.5))],
+        "dependencies": [
+            {"source": "a", "target": "b", "size": 3.0}, {"source": "a", "target": "c", "size": 1},
+        ],
+    },
+    "network": {"nodes": [{"name": "v", "speed": 1.0}], "edges": []},
+}  # fmt: skip
+"""An instance of SAGA, as DAGBench keeps them."""
+NODE_LINK: dict[str, Any] = {
+    "directed": True, "multigraph": True, "graph": {"name": "g"},
+    "nodes": [{"Weight": 1.5, "type": "Conv", "id": ["a", 0]}, {"Weight": 2, "id": 7},
+              {"Weight": 0.5, "type": "Relu", "id": "c"}],
+    "links": [{"Bytes": 8, "source": ["a", 0], "target": 7, "key": 0},
+              {"Bytes": 16, "source": 7, "target": "c", "key": 0}],
+}  # fmt: skip
+"""What networkx writes of a graph with attributes of somebody's own."""

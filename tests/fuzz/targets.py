@@ -482,6 +482,46 @@ def price_by_file(data: bytes, folder: Path) -> None:
     )
 
 
+OURS = ("--attribute", "op=shape,memory=time", "--attribute", "size=weight")
+THEIRS = ("--attribute", "time=Weight,size=Bytes")
+MEMORY = b"""#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations
+n0_1234567890123456789,0,16,2048,0
+n,1_42,2304,0,2048,100
+n3_7,0,0,0,0
+"""
+
+
+def _task_graphs() -> list[bytes]:
+    return [own_graphs.STG, own_graphs.STG_COSTS]
+
+
+def _own_dot() -> list[bytes]:
+    return [own_graphs.DOT]
+
+
+def _workflows() -> list[bytes]:
+    return [json.dumps(w).encode() for w in (own_graphs.WORKFLOW, own_graphs.OLD_WORKFLOW)]
+
+
+def _instances() -> list[bytes]:
+    return [json.dumps(own_graphs.INSTANCE).encode()]
+
+
+def _node_links() -> list[bytes]:
+    new = {**own_graphs.NODE_LINK, "edges": own_graphs.NODE_LINK["links"]}
+    del new["links"]
+    return [json.dumps(graph).encode() for graph in (own_graphs.NODE_LINK, new)]
+
+
+def _any_json() -> list[bytes]:
+    return [*_workflows(), *_instances(), *_node_links(), *_workloads(), *_piper()]
+
+
+def import_json(data: bytes, folder: Path) -> None:
+    """A graph in JSON of any format, told by its content."""
+    judge("import", dnnp("import", _written(data, folder, "graph.json")))
+
+
 CHECK = command("check", "--json")
 COARSEN = command("coarsen")
 LAYERS = command("coarsen", "--layers", "--chains")
@@ -536,6 +576,16 @@ TARGETS = [
     Target("csv-edges", mutate.TEXT, lambda: [own_graphs.EDGES], import_edges, 2),
     Target("dot", mutate.TEXT, lambda: [own_graphs.DOT], import_text("dot"), 3),
     Target("graphml", mutate.TEXT, lambda: [own_graphs.GRAPHML], import_text("graphml"), 3),
+    Target(
+        "attributes", mutate.TEXT, lambda: [own_graphs.DOT], import_text("dot", *OURS), 2, USAGE
+    ),
+    Target("gml", mutate.TEXT, lambda: [own_graphs.GML], import_text("gml"), 3),
+    Target("node-link", mutate.DOCUMENT, _node_links, import_text("node-link", *THEIRS), 3, USAGE),
+    Target("stg", mutate.TEXT, _task_graphs, import_text("stg"), 3),
+    Target("wfcommons", mutate.DOCUMENT, _workflows, import_text("wfcommons"), 4),
+    Target("dagbench", mutate.DOCUMENT, _instances, import_text("dagbench"), 2),
+    Target("json-kind", mutate.DOCUMENT, _any_json, import_json, 2, USAGE),
+    Target("node-memory", mutate.TEXT, lambda: [MEMORY], price_by_file, 3),
     Target("onnx", ONNX, _onnx_files, import_model, 12, USAGE),
     Target("stages", ONNX, _onnx_files, export_stages, 3, USAGE),
     Target("manifest", mutate.DOCUMENT, exports.manifests, exports.read_manifests, 4),

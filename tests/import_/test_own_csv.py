@@ -191,7 +191,7 @@ def test_the_command_and_python(tmp_path: Path):
 
 def test_options_that_do_not_fit(tmp_path: Path):
     for words, says in (
-        (["w.json", "--edges", "e.csv"], "--edges is for csv, not for msr-json"),
+        (["w.json", "--edges", "e.csv"], "--edges is for csv, not for json"),
         (["--synthetic", "--edges", "e.csv"], "--edges is for files, not for --synthetic"),
         (
             ["--from", "csv", "-", "--edges", "-"],

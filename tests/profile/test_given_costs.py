@@ -163,7 +163,7 @@ def test_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no costs: the file is empty"),
+        ("", "costs.csv: the file is empty"),
         ("name,class\n", "costs.csv:1: field 'seconds': the first row names no column seconds"),
         ("n0,1\n", "costs.csv:1: field 'name': the first row names no column name"),
         ("name,clas,seconds\n", "costs.csv:1: 'clas' is no column; did you mean 'class'?"),

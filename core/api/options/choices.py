@@ -1,10 +1,15 @@
 """Choices of options. Commands start with it, so that it imports nothing."""
 
-OWN_GRAPHS = ("csv", "dot", "graphml")
-"""Formats of graphs that people write down themselves."""
+WITH_ATTRIBUTES = ("csv", "dot", "graphml", "gml", "node-link")
+"""Formats of graphs whose nodes and edges have attributes of any name."""
+OWN_GRAPHS = (*WITH_ATTRIBUTES, "stg", "wfcommons", "dagbench")
+"""Formats of graphs of named nodes and edges."""
 MODEL_FORMATS = ("onnx", "msr-json", "piper", "costgraph", *OWN_GRAPHS)
+IN_JSON = ("msr-json", "piper", "node-link", "wfcommons", "dagbench")
+JSON = "json"
+"""Stands for these, which are told apart by content."""
 EXTENSIONS = {
-    ".json": "msr-json",
+    ".json": JSON,
     ".pbtxt": "costgraph",
     ".pbtext": "costgraph",
     ".textproto": "costgraph",
@@ -12,6 +17,8 @@ EXTENSIONS = {
     ".dot": "dot",
     ".gv": "dot",
     ".graphml": "graphml",
+    ".gml": "gml",
+    ".stg": "stg",
 }
 """Ending of a file -> its format, where that is not ONNX."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,9 +61,15 @@ class ImportOptions(TrainingOptions, first=True):
     kind: str | None = option(
         flag="--from", choices=MODEL_FORMATS, page=True,
         help="format of MODEL (default: by its extension); ONNX, the JSON of the 2020 "
-        "device-placement workloads, a TensorFlow CostGraphDef as text, or a graph of your own "
-        "as CSV, in Graphviz' DOT or in GraphML; extensions: .json, .pbtxt, .csv, .dot, .gv, "
-        ".graphml, else onnx")
+        "device-placement workloads, a TensorFlow CostGraphDef as text, a graph of your own as "
+        "CSV, in Graphviz' DOT, GraphML or GML, networkx's node-link JSON, or a task graph: STG, "
+        "WfCommons, DAGBench; extensions: .json (told by content), .pbtxt, .csv, .dot, .gv, "
+        ".graphml, .gml, .stg, else onnx")
+    attribute: Sequence[str] | Mapping[str, str] = option(
+        (), metavar="NAME=THEIRS", page=True,
+        help="take an attribute from one of another name; such as time=Weight, of nodes or edges; "
+        "csv, dot, graphml, gml, node-link: time, time:CLASS, memory, name, op, "
+        "...; of edges size, transfer, tensor; csv: also the columns id, from, to; repeatable")
     edges: str | os.PathLike[str] | None = option(
         metavar="FILE",
         help="csv: the list of edges; MODEL is the list of nodes")
@@ -77,6 +84,10 @@ class ImportOptions(TrainingOptions, first=True):
         (), metavar="NAME=VALUE", page=True,
         help="give an input of one element a value for good; true, false or a number: what "
         "follows is folded, and an If gives way to the branch that it takes; repeatable")
+    keep_outputs: Sequence[str] = option(
+        (), metavar="NAME,...", page=True,
+        help="keep only these outputs of an ONNX model; operators, inputs and weights that they "
+        "do not need are dropped; repeatable (default: all)")
     shapes: str = option(
         "auto", choices=SHAPES, page=True,
         help="value-info, infer, symbolic, run or auto (default); last step allowed for finding "
@@ -101,11 +112,17 @@ class ImportOptions(TrainingOptions, first=True):
     @property
     def values(self) -> Mapping[str, str]:
         """Values of inputs, as text."""
-        from dnnp.formats.onnx.fixed_inputs import parse_values
-
         if isinstance(self.set_input, Mapping):
             return {name: str(value) for name, value in self.set_input.items()}
-        return parse_values(self.set_input)
+        return _pairs(self.set_input)
+
+    @property
+    def ours(self) -> Mapping[str, str]:
+        """Attribute of dnnp -> what the graph calls it."""
+        if isinstance(self.attribute, Mapping):
+            return self.attribute
+        pairs = (re.split(r",(?=[^,=]+=)", text) for text in self.attribute)
+        return _pairs([pair for each in pairs for pair in each], "--attribute")
 
     @property
     def sizes(self) -> Sequence[str]:
@@ -172,8 +189,8 @@ class ProfileOptions(Options):
     costs: Sequence[str] = option(
         (), metavar="FILE", page=True,
         help="take costs from a file; whatever else the stream prices: a table (name, class, "
-        "seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes, with "
-        "--exportLayerInfo beside it or not; repeatable")
+        "seconds), a profile of ONNX Runtime, what trtexec --exportProfile writes, with "
+        "--exportLayerInfo beside it or not, or ONNX Runtime's memory of nodes; repeatable")
     model: str | None = option(
         metavar="PATH", group="measuring",
         help="the ONNX model, if it is not where it was imported from")
@@ -360,6 +377,17 @@ class CoarsenOptions(Options):
         if self.plain:
             return DEFAULT_SHARE
         return (1.0 if self.max_share is None else self.max_share) if self.chains else None
+
+
+def _pairs(texts: Iterable[str], flag: str = "--set-input") -> dict[str, str]:
+    """Values by name, from `NAME=VALUE`; UsageError: no such pair, or a name twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value or name in found:
+            raise UsageError(f"{flag} {text}: give NAME=VALUE, once for each NAME")
+        found[name] = value
+    return found
 
 
 def check_text(text: str) -> None:

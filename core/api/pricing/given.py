@@ -11,6 +11,7 @@ from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.text import called, counted, instead
 from dnnp.core.runtime.model.fusions import optimised_model, regions_by_name
 from dnnp.formats.edited_costs import forget_old_costs, summed_times
+from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.inputs.cost_files import CostFile, GivenCost, read_costs, told_apart
 from dnnp.formats.inputs.devices import DeviceSpec, class_record, device_names, load_device
@@ -67,7 +68,10 @@ def price_given(
     given: dict[str, dict[int, float]] = {}
     entries = []
     for file in files:
-        entries += _add_file(stream, file, classes, given, model, caller)
+        if file.memory:
+            _add_memory(stream, file, caller)
+        else:
+            entries += _add_file(stream, file, classes, given, model, caller)
     for name, times in given.items():
         if name not in before and len(times) < len(nodes):
             _refuse(stream, name, times, files)
@@ -112,6 +116,33 @@ class _Classes:
         return name
 
 
+def _add_memory(stream: Stream, file: CostFile, caller: Caller) -> None:
+    """State the memory of all nodes: weights, outputs, and what was measured beyond these."""
+    names, nodes = Names(stream), stream.get("node")
+    size = {record["id"]: record["size_bytes"] for record in stream.get("tensor")}
+    held = {r["id"] for r in stream.get("tensor") if r["kind"] in ("parameter", "constant")}
+    measured = {i: m for name, m in file.memory.items()
+                for i in names.places(GivenCost(name, 0.0), {}, set())}  # fmt: skip
+    if not measured:
+        raise FormatError(_about_another([*file.memory]), file.path)
+    for i, record in enumerate(nodes):
+        made, meanwhile = measured.get(i, (0, 0))
+        written = max(sum(size[t] for t in record["outputs"]), made)
+        weights = sum(size[t] for t in record["inputs"] if t in held)
+        record["memory_bytes"] = min(weights + written + meanwhile, MAX_NUMBER)
+    stream.replace("cost", nodes)
+    known = f"memory of {len(measured)} of {counted(len(nodes), 'node')} was measured"
+    caller.note(f"{file.path}: {known}; others count by the sizes of their tensors")
+
+
+def _about_another(names: Sequence[str]) -> str:
+    return (
+        f"no node is called as any of its {counted(len(names), 'name')}"
+        + (f", such as '{names[0]}'" if names else "")
+        + ": is it about this model?"
+    )
+
+
 def _add_file(
     stream: Stream,
     file: CostFile,
@@ -126,12 +157,7 @@ def _add_file(
     known = [(cost, places) for cost, places in pairs if places]
     strangers = [cost for cost, places in pairs if not places]
     if not known:
-        raise FormatError(
-            f"no node is called as any of its {counted(len(pairs), 'name')}"
-            + (f", such as '{pairs[0][0].name}'" if pairs else "")
-            + ": is it about this model?",
-            file.path,
-        )
+        raise FormatError(_about_another([cost.name for cost, _ in pairs]), file.path)
     times: dict[str, dict[int, float]] = {}
     for cost, places in known:
         own = times.setdefault(classes.of(cost, file), {})

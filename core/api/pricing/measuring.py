@@ -86,6 +86,8 @@ def measured_costs(stream: Stream, options: ProfileOptions) -> MeasuredCosts:
     shapes = known_shapes(stream, "input")
     beside = _beside(stream, options)
     facts = _facts(options, digest, groups, shapes, beside)
+    source = stream.header.get("source", {})
+    facts |= {name: source[name] for name in ("set_inputs", "keep_outputs") if name in source}
     key = cost_cache.key_of(facts)
     folder = cost_cache.default_folder() if options.cache is None else Path(options.cache)
     costs = None

@@ -1,9 +1,11 @@
 # fish completion for dnnp-import
-complete -c dnnp-import -l from -x -a 'onnx msr-json piper costgraph csv dot graphml' -d 'format of MODEL'
+complete -c dnnp-import -l from -x -a 'onnx msr-json piper costgraph csv dot graphml gml node-link stg wfcommons dagbench' -d 'format of MODEL'
+complete -c dnnp-import -l attribute -x -d 'take an attribute from one of another name; such as time=Weight, of nodes or edges; csv, dot, graphml, gml, node-link: time, time:CLASS, memory, name, op, ...; of edges size, transfer, tensor; csv: also the columns id, from, to; repeatable'
 complete -c dnnp-import -l edges -r -F -d 'csv: the list of edges; MODEL is the list of nodes'
 complete -c dnnp-import -l one-tensor -d 'costgraph: a node makes one tensor, its first output; who reads another, reads that'
 complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension, or of INPUT:AXIS; repeatable'
 complete -c dnnp-import -l set-input -x -d 'give an input of one element a value for good; true, false or a number: what follows is folded, and an If gives way to the branch that it takes; repeatable'
+complete -c dnnp-import -l keep-outputs -x -d 'keep only these outputs of an ONNX model; operators, inputs and weights that they do not need are dropped; repeatable'
 complete -c dnnp-import -l shapes -x -a 'auto value-info infer symbolic run' -d 'value-info, infer, symbolic, run or auto'
 complete -c dnnp-import -l inputs -r -F -d 'inputs of an ONNX model'
 complete -c dnnp-import -l name -x -d 'model name; default: from the file name, or family, size, seed and reading'

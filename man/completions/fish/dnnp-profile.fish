@@ -1,7 +1,7 @@
 # fish completion for dnnp-profile
 complete -c dnnp-profile -l mode -x -a 'analytic measure scaled' -d 'analytic'
 complete -c dnnp-profile -l device -r -F -a 'a100 cpu-core cpu-core-avx512 h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'class to price, such as cpu-here'
-complete -c dnnp-profile -l costs -r -F -d 'take costs from a file; whatever else the stream prices: a table (name, class, seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes, with --exportLayerInfo beside it or not; repeatable'
+complete -c dnnp-profile -l costs -r -F -d 'take costs from a file; whatever else the stream prices: a table (name, class, seconds), a profile of ONNX Runtime, what trtexec --exportProfile writes, with --exportLayerInfo beside it or not, or ONNX Runtime\'s memory of nodes; repeatable'
 complete -c dnnp-profile -l model -r -F -d 'the ONNX model, if it is not where it was imported from'
 complete -c dnnp-profile -l provider -x -d 'what times the model, such as cuda'
 complete -c dnnp-profile -l provider-option -x -d 'option of the provider, such as use_tf32=0; may be repeated'
