@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from dnnp.core.model.errors import FormatError, InputFileError
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path  # takes longer to import than `--help` to print
 
 _SAMPLES = os.path.join(os.path.dirname(__file__), os.pardir, "samples")
@@ -41,7 +42,7 @@ def read_file(path: str | Path) -> bytes:
         raise InputFileError(f"{path}: {error.strerror}") from None
 
 
-def open_regular(path: str | Path) -> tuple[BinaryIO, int]:
+def open_regular(path: str | Path) -> tuple[BufferedReader, int]:
     """Open a file that a stream or a model may have chosen; and its size in bytes.
 
     A pipe would wait for ever, a device such as `/dev/zero` never end: neither is opened.

@@ -66,7 +66,12 @@ DEVICE = {
         "priced by rates fitted to operators that ran there; absent: by others, or otherwise",
         optional=True,
     ),
-    "memory_bytes": number("capacity of one device", optional=True),
+    "memory_bytes": number("capacity of one device for its stages", optional=True),
+    "overhead_bytes": number(
+        "what a process takes there besides its stages, such as code of the provider, and not a "
+        "part of memory_bytes; absent: 0",
+        optional=True,
+    ),
     "fast_memory_bytes": number(
         "on-chip memory of one device, the capacity with --memory fast", optional=True
     ),

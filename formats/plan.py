@@ -56,6 +56,7 @@ def device_of(record: Record) -> DeviceClass:
         inner_bandwidth_bytes_per_s=float(record.get("inner_bandwidth_bytes_per_s", math.inf)),
         larger_clusters=larger,
         fast_memory_bytes=number_or_none(record, "fast_memory_bytes"),
+        overhead_bytes=float(record.get("overhead_bytes", 0.0)),
     )
 
 
@@ -64,6 +65,8 @@ def device_record(device: DeviceClass) -> Record:
     record: Record = {"class": device.name, "kind": device.kind, "count": device.count}
     if math.isfinite(device.memory_bytes):
         record["memory_bytes"] = device.memory_bytes
+    if device.overhead_bytes:
+        record["overhead_bytes"] = device.overhead_bytes
     if device.fast_memory_bytes is not None:
         record["fast_memory_bytes"] = device.fast_memory_bytes
     if math.isfinite(device.bandwidth_bytes_per_s):

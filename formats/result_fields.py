@@ -253,6 +253,16 @@ RUN = {
             ),
             "bubble": number("idle share, over all replicas", optional=True),
             "taken": number("share of its time that others took from it", optional=True),
+            "memory_bytes": number(
+                "memory of the stage by the plan, in a process with the overhead of its class",
+                optional=True,
+            ),
+            "resident_bytes": number(
+                "memory that was measured, of the largest replica: what its process held beyond an "
+                "empty session at the end; of a thread, what its session took before it ran; "
+                "absent: not known",
+                optional=True,
+            ),
         },
         optional=True,
     ),

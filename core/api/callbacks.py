@@ -138,9 +138,9 @@ CALLER = Caller()
 
 
 def open_source(
-    caller: Caller, stream: Stream, override: str | None
+    caller: Caller, stream: Stream, override: str | None, *, light: bool = False
 ) -> tuple[ModelProto, Path, str]:
-    """The source model of a stream, its path and SHA-256; see `onnx_load.source_model`.
+    """The source model of a stream, its path and SHA-256; see `load_model.source_model`.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def open_source(
     """
     from dnnp.formats.onnx.load_model import source_model
 
-    model, path, digest = source_model(stream.header, override)
+    model, path, digest = source_model(stream.header, override, light=light)
     spare_model(caller, model, path)
     return model, path, digest
 

@@ -145,7 +145,10 @@ def _torch_file(stream: Stream, options: ExportOptions) -> bytes:
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     """Write the models of a stream to a folder; raises what `export` does."""
+    import numpy as np
+
     from dnnp.callbacks import open_source
+    from dnnp.core.cost.execution_order import FileOrder, file_order
     from dnnp.deployment.parts import parts_of
     from dnnp.deployment.shards import parts_of_shards, sharded_of
     from dnnp.formats.export.manifest import about, manifest_of, planned_sizes
@@ -175,8 +178,16 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     try:
         with caller.progress("writing the stages") as bar:
             nodes = [role.stage.nodes for role in parts.roles]
+            peaks: list[FileOrder] = []
+            if plan.options.memory_model == "peak" and not exchanges:
+                place = {number: v for v, number in enumerate(graph.node_ids.tolist())}
+                rows = [np.array([place[v] for v in row], dtype=np.int64) for row in nodes]
+                peaks = [file_order(graph, row, plan.options) for row in rows]
+                nodes = [tuple(graph.node_ids[order.nodes].tolist()) for order in peaks]
             stages = split_model(model, nodes, types)
             manifest = manifest_of(stages, model, parts.roles, known, planned_sizes(stream))
+            for entry, order in zip(manifest["stages"], peaks, strict=False):
+                entry |= {"peak_bytes": order.listed, "default_peak_bytes": order.default}
             content = Content(manifest, stages, model)
             units, extras = lay_out(options.to, content, options.max_batch_size, caller)
             weights = write_export(

@@ -74,7 +74,15 @@ def require(stream: Stream, options: CheckOptions) -> None:
     planned, scheduled = bool(stream.get("plan")), bool(stream.get("schedule"))
     if options.max_gap is not None and not planned:
         raise FormatError("there is no plan record, so no gap", stream.name)
-    if options.max_memory is not None and not (planned or scheduled):
+    if options.max_memory is not None and options.measured:
+        rows = (_run(stream) or {}).get("stages", ())
+        if not any("resident_bytes" in row for row in rows):
+            raise FormatError(
+                "there is no run record with resident_bytes, so no measured memory "
+                "for --max-memory",
+                stream.name,
+            )
+    elif options.max_memory is not None and not (planned or scheduled):
         raise FormatError("there is no plan record, so no memory for --max-memory", stream.name)
     gates = {"throughput": options.min_throughput, "latency": options.max_latency}
     for (what, limit), field in zip(gates.items(), MEASURES, strict=True):
@@ -117,7 +125,8 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
         words = f"no gap is known{why}" if gap is None else f"the gap is {gap:.3g}, above {most:g}"
         gates.append(Gate("max-gap", most, gap, "plan", gap is not None and gap <= most, words))
     if options.max_memory is not None:
-        gates.append(_memory(stream, found, float(options.max_memory)))
+        needs = _held(stream, found) if options.measured else _needs(stream, found)
+        gates.append(_memory(stream, needs, float(options.max_memory)))
     if options.min_throughput is not None:
         least = float(options.min_throughput)
         subject, rate = _throughput(stream, found, measured=options.measured)
@@ -146,9 +155,9 @@ def in_words(gates: Sequence[Gate]) -> str:
     return "; ".join(f"{gate.words} (--{gate.name})" for gate in gates if not gate.holds)
 
 
-def _memory(stream: Stream, found: Recomputed, most: float) -> Gate:
+def _memory(stream: Stream, needs: Sequence[_Need], most: float) -> Gate:
     """The memory that a device needs, against a share of its own or against a number of bytes."""
-    needs, share = _needs(stream, found), most <= 1
+    share = most <= 1
     limited = [need for need in needs if math.isfinite(need.capacity)] if share else needs
     unjudged = tuple(dict.fromkeys(n.device for n in needs if share and math.isinf(n.capacity)))
     if unjudged and not limited:
@@ -198,6 +207,22 @@ def _needs(stream: Stream, found: Recomputed) -> list[_Need]:
                 capacity = unit.get("memory_bytes", math.inf)
                 needs.append(_Need("the schedule", unit["name"], peak, capacity))
     return needs
+
+
+def _held(stream: Stream, found: Recomputed) -> list[_Need]:
+    """List what stages held in the last run, with what their devices have in all."""
+    devices = () if found.plan is None else found.plan.devices
+    room = {d.name: d.memory_bytes + d.overhead_bytes for d in devices if not d.is_cpu}
+    return [
+        _Need(
+            f"stage {row['stage']}",
+            row["device"],
+            row["resident_bytes"],
+            room.get(row["device"].rpartition("/")[0], math.inf),
+        )
+        for row in (_run(stream) or {}).get("stages", ())
+        if "resident_bytes" in row
+    ]
 
 
 def _throughput(stream: Stream, found: Recomputed, *, measured: bool) -> tuple[str, float | None]:

@@ -161,7 +161,8 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             refuse_shards(stream, plan, f"which --{name} does not know")
     offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
-    model, path, _ = open_source(caller, stream, options.model)
+    # Machines of a Ray cluster may not see the file: what they run travels whole.
+    model, path, _ = open_source(caller, stream, options.model, light=options.kind != "ray")
     if has_shards(plan):
         course = _shard_course(stream, graph, plan, options, model)
     else:
@@ -294,6 +295,7 @@ def _checks(
         course.owners,
         course.shards,
         sweep_of(options),
+        {device.name: device.overhead_bytes for device in course.plan.devices},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,10 @@ def load_stages(
     for number in numbers:
         entry = manifest["stages"][number]
         file = folder / entry["file"]
-        model, _ = load_with_hash(file)
+        model, _ = load_with_hash(file, light=True)
+        peak = entry.get("peak_bytes", 0.0)
         mine, _ = seeded(config, model, number, base=own_seed)
+        mine = replace(mine, as_listed=peak <= entry.get("default_peak_bytes", peak))
         session = make_session(model, file.parent, mine, homes[number])
         names = [tensor["name"] for tensor in entry["outputs"]]
         # All of it comes back: nobody here knows where the next stage runs.

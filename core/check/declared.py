@@ -52,7 +52,8 @@ PLAN: dict[str, Any] = {
     "status": ("optimal", "within_gap", "feasible", "interrupted", "infeasible"),
     "memory_mode": ("hard", "overflow", "ignore"),
     "devices": {
-        **_fields("class name count fitted memory_bytes fast_memory_bytes bandwidth_bytes_per_s"),
+        **_fields("class name count fitted memory_bytes overhead_bytes fast_memory_bytes"),
+        **_fields("bandwidth_bytes_per_s"),
         "kind": ("accelerator", "cpu"),
         **CLUSTERS,
     },

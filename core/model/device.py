@@ -49,6 +49,8 @@ class DeviceClass:
     """Clusters of these clusters, growing, each a multiple of the one before."""
     fast_memory_bytes: float | None = None
     """On-chip memory of one device; None: not stated."""
+    overhead_bytes: float = 0.0
+    """Memory that a process takes there besides its stages, and besides `memory_bytes`."""
 
     @property
     def is_cpu(self) -> bool:

@@ -64,6 +64,7 @@ def execute(pipeline: Pipeline, traffic: Traffic, checks: Checks) -> Outcome:
     outcome.settled = settled
     outcome.discarded += settled.samples
     trace = outcome.trace
+    outcome.resident_bytes = pipeline.resident_bytes()
     outcome.files, outcome.duration_s = traffic.files, traffic.seconds
     outcome.program, outcome.warmup = traffic.program, warmup
     if traffic.arrivals is not None:
@@ -71,7 +72,8 @@ def execute(pipeline: Pipeline, traffic: Traffic, checks: Checks) -> Outcome:
     outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
     stop = pipeline.watch.interrupted
     if checks.tolerance is not None and not stop():
-        outcome.verdict = pipeline.verify(trace, traffic, checks.tolerance)
+        last = checks.sweep is None and not checks.compare
+        outcome.verdict = pipeline.verify(trace, traffic, checks.tolerance, last=last)
     if checks.sweep is not None and not stop():
         outcome.swept = _sweep(pipeline, traffic, checks.sweep, outcome.timing.throughput_per_s)
     if checks.compare and not stop():

@@ -52,6 +52,8 @@ class Part:
     """Memory of each of its devices; inf: no limit."""
     measured_s: float | None
     """Its load in the last run of the pipeline; None: there is none."""
+    resident_bytes: float | None
+    """Its memory in that run; None: it was not measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +202,7 @@ def facts_of(
         nodes = np.array([position[v] for v in stage.nodes], dtype=np.int64)
         owner[nodes] = number
         held.append(_in_order(units.label[nodes]))
-    measured = _measured(stream)
+    measured, resident = _measured(stream), _resident(stream)
     classes = {device.name: device for device in plan.devices}
     parts = tuple(
         Part(
@@ -210,6 +212,7 @@ def facts_of(
             layers=layer_range([layers[u] for u in mine.tolist()]),
             capacity_bytes=_capacity(classes.get(stage.device_class)),
             measured_s=measured.get(record["id"]),
+            resident_bytes=resident.get(record["id"]),
         )
         for stage, mine, record in zip(
             plan.stages, held, sorted(stream.get("stage"), key=lambda r: r["id"]), strict=True
@@ -259,6 +262,13 @@ def _measured(stream: Stream) -> dict[int, float]:
             for (stage, _), seconds in shards.items():
                 found[stage] = max(found.get(stage, 0.0), seconds)
     return found
+
+
+def _resident(stream: Stream) -> dict[int, float]:
+    """Measured memory of each stage in the last run of the pipeline, bytes."""
+    runs = [r for r in stream.get("run") if r["mode"] == "pipeline" and r.get("stages")]
+    rows = runs[-1]["stages"] if runs else []
+    return {r["stage"]: r["resident_bytes"] for r in rows if "resident_bytes" in r}
 
 
 def layer_range(layers: Sequence[str]) -> str:

@@ -322,7 +322,7 @@ def _stages(facts: Facts) -> list[str]:
     header += [] if late else [""]
     header += ["memory", "of its device"]
     ran = any(part.measured_s is not None for part in facts.parts)
-    header += ["measured", "ratio"] if ran else []
+    header += ["measured", "ratio", "resident"] if ran else []
     rows = []
     for number, part in enumerate(facts.parts[:MOST_ROWS]):
         stage = part.stage
@@ -363,13 +363,14 @@ def _keys(colors: Mapping[str, str]) -> str:
 
 
 def _ratio(part: Part) -> list[str]:
-    """Cells of the measured time of a stage, and of its ratio to the predicted one."""
+    """Cells of the measured time of a stage, its ratio to the predicted one, and its memory."""
     found, load = part.measured_s, part.stage.load_s
     if found is None:
-        return [_cell("-", 0.0)] * 2
-    ratio = found / load if load > 0 else math.inf
+        return [_cell("-", 0.0)] * 3
+    ratio, held = found / load if load > 0 else math.inf, part.resident_bytes
     text = f"{ratio:.2f}" if math.isfinite(ratio) else "-"
-    return [_cell(shown_time(found, True), found), _cell(text, ratio)]
+    cells = [_cell(shown_time(found, True), found), _cell(text, ratio)]
+    return [*cells, _cell("-", 0.0) if held is None else _cell(shown_bytes(held), held)]
 
 
 def _bar(facts: Facts, part: Part, scale: float, bound: float | None) -> str:

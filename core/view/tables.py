@@ -79,7 +79,7 @@ def stages(facts: Facts) -> Table:
         "stage", "device", "replicas", "nodes", "units", "layers", "load_s", "in_s", "compute_s",
         "overflow_s", "out_s", "sync_s", "forward_s", "backward_s", "begin_s", "end_s",
         "memory_bytes", "capacity_bytes", "measured_s", "shards", "recomputed", "in_flight",
-        "begins_at", "shared",
+        "begins_at", "shared", "resident_bytes",
     )  # fmt: skip
     rows: list[Row] = []
     for number, part in enumerate(facts.parts):
@@ -92,7 +92,7 @@ def stages(facts: Facts) -> Table:
                 stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
                 stage.end_s, stage.memory_bytes, _limit(part.capacity_bytes), part.measured_s,
                 stage.shards, len(stage.recomputed), stage.in_flight, names[0] if names else None,
-                int(stage.shared),
+                int(stage.shared), part.resident_bytes,
             ]
         )  # fmt: skip
     return Table(header, rows)

@@ -327,10 +327,11 @@ def _measured(facts: Facts, page: Page) -> list[str]:
         for i, part in seen[: page.most(len(seen))]:
             measured, load = part.measured_s or 0.0, part.stage.load_s
             ratio = f"{measured / load:.2f}" if load > 0 else "-"
-            rows.append(
-                [str(i), shown_time(load, facts.seconds), shown_time(measured, True), ratio]
-            )
-        lines += table(["stage", "predicted", "measured", "ratio"], rows)
+            times = [shown_time(load, facts.seconds), shown_time(measured, True), ratio]
+            held = "-" if part.resident_bytes is None else shown_bytes(part.resident_bytes)
+            rows.append([str(i), *times, shown_bytes(part.stage.memory_bytes), held])
+        head = ["stage", "predicted", "measured", "ratio", "memory", "resident"]
+        lines += table(head, rows)
     return lines
 
 

@@ -114,6 +114,14 @@ STAGE = {
     "nodes": integer("how many nodes it has"),
     "load": record("what is predicted, in the unit of time", LOAD),
     "memory_bytes": number("memory of each device, by the memory model; for all parts of a stage"),
+    "peak_bytes": number(
+        "peak of live activations where nodes run as the file lists them "
+        "(ExecutionOrder.PRIORITY_BASED); absent: not counted",
+        optional=True,
+    ),
+    "default_peak_bytes": number(
+        "the same in ONNX Runtime's default order of the file; absent: not counted", optional=True
+    ),
     "inputs": records("what it reads", {**TENSOR, **_FROM}),
     "outputs": records("what it hands out", {**TENSOR, **_TO}),
 }

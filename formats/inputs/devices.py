@@ -24,9 +24,10 @@ FACTORS = ("matrix", "vector", "memory")
 """What `efficiency` may scale: products and convolutions, everything else, and traffic."""
 _KINDS = ("accelerator", "cpu")
 _FIELDS = (
-    "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "fast_memory_bytes",
-    "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "launch_overhead_s",
-    "efficiency", "caches", "channel_block", "operators", "fitted", "provider", "notes",
+    "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "overhead_bytes",
+    "fast_memory_bytes", "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s",
+    "launch_overhead_s", "efficiency", "caches", "channel_block", "operators", "fitted",
+    "provider", "notes",
     "sources",
 )  # fmt: skip
 
@@ -51,6 +52,8 @@ class DeviceSpec:
     """Factor in (0, 1] for each of `matrix`, `vector`, `memory`; 1 where absent."""
     description: str = ""
     sources: tuple[str, ...] = ()
+    overhead_bytes: float = 0.0
+    """Memory that a process takes besides its stages."""
     fast_memory_bytes: float | None = None
     """On-chip memory that the whole device shares; None: not stated."""
     operators: Operators = field(default_factory=dict)
@@ -125,6 +128,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         kind=kind,
         peak_flop_per_s=_rates(peaks, DTYPES, record["peak_flop_per_s"]),
         memory_bytes=_above_zero(fields, "memory_bytes"),
+        overhead_bytes=float(fields.number("overhead_bytes", 0.0)),
         fast_memory_bytes=(
             _above_zero(fields, "fast_memory_bytes") if "fast_memory_bytes" in record else None
         ),
@@ -164,9 +168,11 @@ def class_record(spec: DeviceSpec) -> Record:
         "type": "device",
         "class": spec.name,
         "kind": spec.kind,
-        "memory_bytes": spec.memory_bytes,
+        "memory_bytes": max(spec.memory_bytes - spec.overhead_bytes, 0.0),
         "bandwidth_bytes_per_s": spec.link_bandwidth_bytes_per_s,
     }
+    if spec.overhead_bytes:
+        record["overhead_bytes"] = spec.overhead_bytes
     if spec.fast_memory_bytes is not None:
         record["fast_memory_bytes"] = spec.fast_memory_bytes
     if spec.description:

@@ -29,10 +29,10 @@ from dnnp.core.runtime.model.providers import ort_version
 from dnnp.formats.files import read_file, scratch_folder, whole_file
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.inputs.cost_cache import cpu_model, default_folder, key_of
-from dnnp.formats.inputs.devices import DeviceSpec, parse_device
+from dnnp.formats.inputs.devices import DeviceSpec, load_device, parse_device
 from dnnp.formats.stream import read_bytes
 from dnnp.loading import load_onnx
-from dnnp.options.choices import HERE
+from dnnp.options.choices import DEFAULT_DEVICE, HERE
 from dnnp.pricing.costs import fused, kernels_by, kernels_in
 
 Record = dict[str, Any]
@@ -291,6 +291,7 @@ def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
         "provider": "cpu",
         "peak_flop_per_s": {name: _short(rate) for name, rate in machine.peak_flop_per_s.items()},
         "memory_bytes": memory_size(),
+        "overhead_bytes": load_device(DEFAULT_DEVICE).overhead_bytes,
     }
     if caches:
         record["fast_memory_bytes"] = caches[0]

@@ -295,6 +295,6 @@ class CheckOptions(Options):
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time of one sample, such as 50ms; by the same")
     measured: bool = option(
-        False, needs=("--min-throughput", "--max-latency"), page=True,
-        help="judge what the last run measured; throughput and latency (its 99th percentile)")
+        False, needs=("--min-throughput", "--max-latency", "--max-memory"), page=True,
+        help="judge what the last run measured; throughput, latency (its 99th percentile), memory")
     # fmt: on

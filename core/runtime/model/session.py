@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import InputFileError, UnavailableError, UsageError
 from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted
+from dnnp.core.runtime.model.memory import large_blocks_apart, resident_bytes
 from dnnp.core.runtime.model.providers import (
     CPU,
     MEMORIES,
@@ -75,6 +76,9 @@ class SessionConfig:
     """Options of the provider, by name; none go to that of the CPU."""
     allow_fallback: bool = False
     """Nodes that the provider leaves to the CPU may run there."""
+    as_listed: bool = True
+    """Run nodes as the model lists them, as far as no fusion moves one; else in ONNX Runtime's
+    default order, in which what waits for nothing but weights comes first."""
     overlap: bool = False
     """Threads of stages on the CPU copy what goes to and from GPUs, while these compute; else the
     threads of the GPUs' stages do, so that their loads contain it."""
@@ -238,7 +242,7 @@ def open_session(
         providers.insert(0, (name, provider_options(config, place)))
         options.add_session_config_entry(RECORD, "1")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), large_blocks_apart():
             warnings.simplefilter("ignore")  # about a provider that is absent: checked below
             more = {"disabled_optimizers": {*without}} if without else {}
             session = onnxruntime.InferenceSession(
@@ -248,6 +252,8 @@ def open_session(
         if name != CPU:
             blame_provider(config.provider, error)
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
+    # It would keep the bytes, to begin again with other providers, which nobody asks it to.
+    session._model_bytes = None
     used = session.get_providers()[0]
     if used != name:
         raise not_started(config.provider, f"ONNX Runtime uses {used} instead")
@@ -260,6 +266,20 @@ def open_session(
                 f"{left.words(config.provider)}; --allow-fallback lets them run there"
             )
     return session
+
+
+_EMPTY = bytes.fromhex(
+    "08093a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020804620f0a0179120a0a08"
+    "080112040a02080442040a001012"
+)
+"""A model of one Relu (IR version 9, operator set 18)."""
+
+
+def empty_session_bytes() -> int:
+    """Resident memory of this process with ONNX Runtime in it, after a session of one operator."""
+    session = open_session(_EMPTY, Path(), SessionConfig())
+    session.run(None, {"x": np.zeros(4, dtype=np.float32)})
+    return resident_bytes()
 
 
 def provider_options(config: SessionConfig, place: Place) -> dict[str, str]:
@@ -291,6 +311,10 @@ def _options(config: SessionConfig, place: Place, alone: bool) -> Any:
     )
     options.intra_op_num_threads = config.threads
     options.inter_op_num_threads = 1
+    # A plan of the memory of a run takes a block of its own, beside what the first run took.
+    options.enable_mem_pattern = False
+    if config.as_listed:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     if alone:
         options.add_session_config_entry("session.force_spinning_stop", "1")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.processes import available_cores
-from dnnp.core.runtime.limits import making_session
+from dnnp.core.runtime.limits import allowed_bytes, making_session
 from dnnp.core.runtime.model.device_mapping import copied_outputs, homes_of, reference_config
+from dnnp.core.runtime.model.memory import give_back, resident_bytes
 from dnnp.core.runtime.model.providers import Left, note_provider
 from dnnp.core.runtime.model.seeds import drawing_nodes, named, seeded
 from dnnp.core.runtime.model.session import (
     Place,
     SessionConfig,
+    empty_session_bytes,
     make_session,
     make_stage,
     model_bytes,
@@ -200,6 +203,18 @@ class Pipeline:
             orders=orders,
         )
 
+    def resident_bytes(self) -> list[int]:
+        """Measured memory of the largest replica of each stage; 0: unknown.
+
+        A thread's is that of its session, before it ran; a process has one for all its stages, so
+        that nothing is known of each of several.
+        """
+        remotes = Counter(id(w.remote) for step in self.steps for w in step.workers if w.remote)
+        return [
+            max(0 if remotes[id(w.remote)] > 1 else w.resident_bytes() for w in step.workers)
+            for step in self.steps
+        ]
+
     def summarize(self, trace: Trace, traffic: Traffic) -> Timing:
         """Figures of a trace."""
         if traffic.program is not None:
@@ -210,9 +225,17 @@ class Pipeline:
         """Figures without those that mean nothing here."""
         return replace(timing, taken=()) if self.crowded else timing
 
-    def verify(self, trace: Trace, traffic: Traffic, tolerance: Tolerance) -> Verdict:
-        """Compare the outputs that a trace kept with those of the whole model."""
+    def verify(
+        self, trace: Trace, traffic: Traffic, tolerance: Tolerance, *, last: bool = False
+    ) -> Verdict:
+        """Compare the outputs that a trace kept with those of the whole model.
+
+        `last`: nothing runs after it, so that the stages end first where both do not fit.
+        """
         self.watch.checks("verifying", 0.0)
+        if alone := last and sum(stage.memory_bytes for stage in self.stages) > allowed_bytes():
+            self.watch.note("no memory for the stages and the whole model: the stages have ended")
+            self.release()
         whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
         stopped = self.watch.interrupted
         reference: list[Values] = []
@@ -236,6 +259,8 @@ class Pipeline:
                 return Case(shown, sample, reference[i], trace.outputs[number])
 
         verdict = verify_cases(numbers, case_of, tolerance, reference, stopped)
+        if alone:
+            return verdict
         drawing = drawing_nodes(self.model)
         if not stopped() and (drawing or not verdict.ok):
             examiner = self._examiner(tolerance)
@@ -255,6 +280,20 @@ class Pipeline:
         config = replace(config, optimization=optimization or config.optimization)
         names = [value.name for value in model.graph.output]
         return self.worker("the whole model", model, names, config, Place()).run
+
+    def release(self) -> None:
+        """End all workers and free what they hold; nothing can run any more."""
+
+        def ended(values: Values) -> Values:
+            raise LimitError("the stages have ended")
+
+        self.steps = [
+            replace(step, workers=tuple(replace(w, call=ended, stop=None) for w in step.workers))
+            for step in self.steps
+        ]
+        if self.pool is not None:
+            self.pool.close()
+        give_back()
 
     def _examiner(self, tolerance: Tolerance) -> Examiner:
         """Make the examiner of outputs that differ."""
@@ -287,13 +326,15 @@ class Pipeline:
     ) -> Worker:
         """Make a session and what calls it; see `make_stage` for `host` (None: all) and `ahead`."""
         model = use_weights(model, self.weights) if self.weights else model
+        before = resident_bytes()
         with making_session(name):
             session, threads = with_threads(
                 lambda: make_session(model, self.folder, config, place, self.weights, alone=alone)
             )
         host = outputs if host is None else host
         stage = make_stage(session, outputs, host, config, place, ahead)
-        return Worker(name, stage, place.cores, stage.stop, threads, memory=stage.memory)
+        made = max(resident_bytes() - before, 0)
+        return Worker(name, stage, place.cores, stage.stop, threads, None, 0, stage.memory, made)
 
 
 MAX_SESSIONS = 4096
@@ -365,6 +406,8 @@ def prepare(
         homes=homes,
         pool=pool,
     )
+    if pool is None:
+        empty_session_bytes()  # what the first session of a process takes is of no stage
     for i, (part, spots) in enumerate(zip(parts, homes, strict=True)):
         name = f"stage {i}"
         if pool is None:

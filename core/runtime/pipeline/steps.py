@@ -35,6 +35,12 @@ class Worker:
     part: int = 0
     """Number of the stage there."""
     memory: Memory = None
+    made_bytes: int = 0
+    """Memory of this process that its session took when it was made; 0: unknown."""
+
+    def resident_bytes(self) -> int:
+        """Memory that it holds, while it does not compute; 0: unknown."""
+        return self.made_bytes if self.remote is None else self.remote.resident_bytes()
 
     def run(self, values: Values) -> Values:
         """Compute, within the limits of time and memory."""
@@ -108,6 +114,9 @@ class Remote(Protocol):
 
     def call(self, values: Values, part: int) -> Values:
         """Compute one sample, while nobody else asks for anything; raises `DnnpError`."""
+
+    def resident_bytes(self) -> int:
+        """Memory that it holds, while it has no job; 0: unknown."""
 
     def stop(self) -> None:
         """End for good, soon, whatever is under way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,6 +74,8 @@ class Checks:
     """Which shard of that stage each belongs to; empty, or -1: there are none."""
     sweep: Sweep | None = None
     """Rates to try after the measurement."""
+    overheads: Mapping[str, float] = field(default_factory=dict)
+    """Device class -> bytes that a process takes there besides its stages."""
 
 
 @dataclass
@@ -110,6 +112,8 @@ class Outcome:
     """The schedule that was followed."""
     warmup: int = 0
     """Samples of the trace that do not count."""
+    resident_bytes: Sequence[int] = ()
+    """Measured memory of each stage; 0: unknown."""
     unlearned: str = ""
     """Why no factors were learned, though that was asked for."""
 
@@ -181,12 +185,23 @@ class Outcome:
                 "measured_s": timing.loads_s[i],
                 "bubble": timing.bubbles[i],
                 **({"taken": timing.taken[i]} if timing.taken else {}),
+                **self._memory(i),
                 **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
                 **({"shard": self._shard(i)} if self._shard(i) >= 0 else {}),
                 **stage_fields(ran.homes[i], ran.left[i], mixed=mixed),
             }
             for i, stage in enumerate(ran.stages)
         ]
+
+    def _memory(self, i: int) -> dict[str, float]:
+        """Memory of a stage, predicted if it is one of the plan, and measured."""
+        stage, found = self.pipeline.stages[i], {}
+        if not self.checks.owners and self.pipeline.made is None:
+            found["memory_bytes"] = stage.memory_bytes
+            if self.pipeline.pool is not None:
+                found["memory_bytes"] += self.checks.overheads.get(stage.device_class, 0.0)
+        resident = self.resident_bytes[i] if self.resident_bytes else 0
+        return found | ({"resident_bytes": resident} if resident else {})
 
     def _shard(self, i: int) -> int:
         return self.checks.shards[i] if self.checks.shards else -1
@@ -198,7 +213,8 @@ class Outcome:
             f"{stage.where} on {where(home)}" if where(home) else stage.where
             for stage, home in zip(stages, self.pipeline.homes, strict=True)
         ]
-        lines = stage_table(devices, predicted, self.timing)
+        memory = [self._memory(i) for i in range(len(stages))]
+        lines = stage_table(devices, predicted, self.timing, memory)
         if self.timing.moved is not None:
             lines += ["", *transfer_table(self.timing.moved)]
         names = [stage.device for stage in stages]
@@ -375,13 +391,21 @@ def _shown(predicted_s: float, measured_s: float | None) -> list[str]:
     return [shown_seconds(predicted_s), shown_seconds(measured_s), ratio]
 
 
-def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Timing) -> list[str]:
-    """Lines that compare predicted and measured load, stage by stage."""
+def stage_table(
+    devices: Sequence[str],
+    predicted_s: Sequence[float],
+    timing: Timing,
+    memory: Sequence[Mapping[str, float]],
+) -> list[str]:
+    """Lines that compare predicted and measured load and memory, stage by stage."""
     rows = []
     for i, (device, predicted) in enumerate(zip(devices, predicted_s, strict=True)):
         times = _shown(predicted, timing.loads_s[i] if timing.samples else None)
-        rows.append([str(i), device, *times, f"{timing.bubbles[i]:.1%}"])
-    return table(["stage", "device", "predicted", "measured", "ratio", "bubble"], rows)
+        held = [memory[i].get(name) for name in ("memory_bytes", "resident_bytes")]
+        cells = ["-" if size is None else shown_bytes(size) for size in held]
+        rows.append([str(i), device, *times, f"{timing.bubbles[i]:.1%}", *cells])
+    head = ["stage", "device", "predicted", "measured", "ratio", "bubble", "memory", "resident"]
+    return table(head, rows)
 
 
 def sums_by(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.processes import die_with_parent
+from dnnp.core.runtime.model.memory import resident_bytes
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.workers import messages
 from dnnp.core.runtime.workers.recipes import Computing
@@ -71,6 +72,10 @@ class _Worker:
                     messages.send(self._link, messages.failure_of(error))
                     return
                 messages.send(self._link, messages.Ready())
+                continue
+            if isinstance(job, messages.Weigh):
+                grown = max(resident_bytes() - computing.base_bytes, 0)
+                messages.send(self._link, messages.Weighed(grown))
                 continue
             start_ns = time.perf_counter_ns()
             try:

@@ -205,6 +205,19 @@ class Job(NamedTuple):
     """Buffers for outputs, and their bytes."""
 
 
+class Weigh(NamedTuple):
+    """Ask for the memory that the process holds."""
+
+    offer: Offer
+
+
+class Weighed(NamedTuple):
+    """The answer."""
+
+    resident_bytes: int
+    """Beyond an empty session; 0: the system does not tell."""
+
+
 class Ready(NamedTuple):
     """A stage is made."""
 

@@ -297,6 +297,10 @@ class RemoteWorker(ABC, Generic[J]):
         self.submit(values, 0, part)
         return self.result().values
 
+    def resident_bytes(self) -> int:
+        """Memory that the worker holds beyond an empty session, while it has no job; 0: unknown."""
+        return 0
+
     def stop(self) -> None:
         """End for good."""
         self._stopped = True

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnp.core.model.errors import LimitError
+from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime import limits
 from dnnp.core.runtime.pipeline.steps import Answer
@@ -213,6 +213,9 @@ class BufferPool:
         self._budget.give(buffer.size)
 
 
+WEIGHED_S = 5.0
+"""Most that a process may take to tell what memory it holds."""
+
 LAST_BREATH_S = 2.0
 """Most that a process whose socket is closed may take to end."""
 
@@ -398,6 +401,15 @@ class ProcessWorker(RemoteWorker[_Sent]):
         used = {ref.buffer: leases[ref.buffer] for ref in done.values.values()}
         self._sizes[job.part] = [lease.buffer.size for lease in used.values()]
         return {name: Shared(ref, leases[ref.buffer]) for name, ref in done.values.items()}
+
+    def resident_bytes(self) -> int:
+        if self._jobs or self._stopped:  # interrupted: what was sent is answered first
+            return 0
+        with suppress(DnnpError, LostError):
+            self._process.send(messages.Weigh(messages.Offer((), ())), ())
+            got = self._received(WEIGHED_S)
+            return 0 if got is None else int(got[0].resident_bytes)
+        return 0
 
     def _kill(self) -> None:
         self._process.kill()

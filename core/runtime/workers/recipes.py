@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from dnnp.core.model.processes import available_cores, keep_on
 from dnnp.core.runtime.model.providers import ort_errors
 from dnnp.core.runtime.model.seeds import own_seed
-from dnnp.core.runtime.model.session import CpuStage, Place, SessionConfig, make_stage, open_session
+from dnnp.core.runtime.model.session import (
+    CpuStage,
+    Place,
+    SessionConfig,
+    empty_session_bytes,
+    make_stage,
+    open_session,
+)
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.waits import WaitClock, with_threads
 from dnnp.core.runtime.workers.messages import OtherwiseError
@@ -144,6 +151,8 @@ class Computing:
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
+        self.base_bytes = empty_session_bytes()
+        """Memory of the process before it makes any."""
         self._free = available_cores()
         self._threads: tuple[int, ...] = ()
         """Numbers of the threads that compute with the first one."""

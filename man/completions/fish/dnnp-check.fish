@@ -4,7 +4,7 @@ complete -c dnnp-check -l max-gap -x -d 'the largest gap of the plan, such as 0.
 complete -c dnnp-check -l max-memory -x -d 'the most that a device may need; up to 1 a share of its memory, such as 0.9 for 90 %; above that bytes, such as 14Gi'
 complete -c dnnp-check -l min-throughput -x -d 'the fewest samples a second, such as 100/s; by the plan, or by its schedule if there is one'
 complete -c dnnp-check -l max-latency -x -d 'the longest time of one sample, such as 50ms; by the same'
-complete -c dnnp-check -l measured -d 'judge what the last run measured; throughput and latency (its 99th percentile)'
+complete -c dnnp-check -l measured -d 'judge what the last run measured; throughput, latency (its 99th percentile), memory'
 complete -c dnnp-check -l json -d 'print one JSON object that sums up the findings'
 complete -c dnnp-check -l schema -d 'print the JSON Schema of a record and exit'
 complete -c dnnp-check -s o -l output -r -F -d 'write to FILE'
