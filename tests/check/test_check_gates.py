@@ -192,6 +192,28 @@ def test_measured(plan: bytes) -> None:
     assert (none.status, "no record of a run of the plan" in none.err) == (3, True)
 
 
+def test_measured_memory(plan: bytes) -> None:
+    """What stages held in the last run counts, not what the plan says that they need."""
+    records = [orjson.loads(line) for line in plan.splitlines()]
+    stages = [r for r in records if r["type"] == "stage"]
+    digest = plan_digest(next(r for r in records if r["type"] == "plan"), stages)
+    rows = [
+        {"stage": s["id"], "device": s["device"], "predicted_s": 1, "resident_bytes": held}
+        for s, held in zip(stages, (70, 95), strict=True)
+    ]
+    run = {"type": "run", "mode": "pipeline", "provider": "cpu", "samples": 4, "digest": digest}
+    records[-1:] = [{**run, "stages": rows}, {"type": "end", "records": len(records)}]
+    data = b"".join(orjson.dumps(record) + b"\n" for record in records)
+    assert dnnp("check", "-q", "--max-memory", "0.9", stdin=data).status == 0
+    result = dnnp("check", "-q", "--measured", "--max-memory", "0.9", stdin=data)
+    assert result.status == 8
+    assert "stage 1 on dev/1 needs 0.95 of its memory (95 B of 100 B), above 0.9" in result.err
+    assert dnnp("check", "-q", "--measured", "--max-memory", "95", stdin=data).status == 0
+    assert dnnp("check", "-q", "--measured", "--max-memory", "94", stdin=data).status == 8
+    none = dnnp("check", "--measured", "--max-memory", "94", stdin=plan)
+    assert (none.status, "resident_bytes" in none.err) == (3, True)
+
+
 def test_what_says_nothing_is_refused() -> None:
     verbatim = planned(data=chain(units={"time": "unknown"}))
     for words in (("--min-throughput", "1"), ("--max-latency", "1s")):
@@ -211,7 +233,7 @@ def test_what_says_nothing_is_refused() -> None:
         (("--min-throughput", "1GB/s"), "'1GB/s' is not a number a second, such as 100/s"),
         (("--max-memory", "90%"), "'90%' is not a share or a size, such as 0.9 or 14Gi"),
         (("--max-memory", "0"), "'0' is not above 0"),
-        (("--measured",), "--measured is for --min-throughput or --max-latency"),
+        (("--measured",), "--measured is for --min-throughput or --max-latency or --max-memory"),
     ],
 )
 def test_mistaken_limits(words: tuple[str, ...], reason: str, plan: bytes) -> None:
