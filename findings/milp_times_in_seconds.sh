@@ -4,8 +4,8 @@
 #            solver calls optimal is right up to its gap (1e-4 by default at most), in seconds as in microseconds.
 # Happens:   tolerances on rows and gaps are absolute too. Tasks of 1 to 60 nanoseconds in seconds: scipy, highspy, mip and SCIP put
 #            all tasks on one device, say "optimal", and give a time of 0.0 - for each of five instances; PuLP's CBC is above the optimum in
-#            each. Tasks of microseconds in seconds: mip and PuLP's CBC call splits optimal that are up to 5 % above the optimum,
-#            mip and SCIP also claim less than the optimum. In the unit of the tasks all are right.
+#            each. Tasks of microseconds in seconds: scipy, mip and PuLP's CBC call splits optimal that are up to 3 % above the
+#            optimum, mip and SCIP also claim less than the optimum. In the unit of the tasks all are right.
 # Matters:   profilers give seconds, and kernels take microseconds. No status, gap or bound shows it; recompute each objective from
 #            the solution, and scale a program before it is given away.
 set -euo pipefail

@@ -5,7 +5,7 @@
 # Happens:   it depends on where the NaN stands. ReduceMax of 4: NaN if it is first, else the largest of the rest; ArgMax: its index
 #            if it is first, else that of the largest; Hardmax of a row that begins with NaN: all zeros, else one-hot. In rows
 #            of 64 there are places where ReduceMax is neither NaN nor the largest of the other numbers: the NaN
-#            takes numbers with it that share its lane of a vector register.
+#            seems to take numbers with it that share its lane of a vector register.
 # Matters:   "no NaN in the output" says nothing of the stages before, a poisoned cache decodes to plausible tokens, and a cut
 #            changes nothing about it: compare stages where they are cut and not at the end.
 set -euo pipefail

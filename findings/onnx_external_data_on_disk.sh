@@ -6,7 +6,7 @@
 # Happens:   (1) saving empties the model in memory: its weights are gone, a session from its bytes fails unless the working
 #            directory holds the file. (2) Saving an equal model to the same place appends: the weight file has twice the
 #            size, the first half is dead. (3) onnx's loader and checker, and onnx-ir, refuse a weight file that
-#            has a second hard link anywhere, since 1.21 or so; onnx refuses symbolic links as well.
+#            has a second hard link anywhere; onnx refuses symbolic links as well.
 # Matters:   writing stages in a loop, or repeatedly, loses weights or fills the disk; a folder of stages that shares one weight file by
 #            links runs where it was made, and onnx's own tools refuse it.
 set -euo pipefail
