@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Libraries: onnxruntime 1.32.0, onnx 1.23.2, numpy 2.4.6 (Python 3.11, CPU provider).
-# Expected:  an array that cannot be used as it lies in memory is refused or copied: read-only or strided as the place of an output, another
-#            byte order as input. Results that were handed out stay. A scalar input takes a scalar.
-# Happens:   OrtValue.ortvalue_from_numpy takes a read-only array, and a run whose output is bound to it overwrites it, here the inside of an
-#            immutable bytes object. A strided array bound as output is not written at all. A transposed array bound as input is copied
+# Expected:  an array that cannot be used as it lies in memory is refused or copied: strided as the place of an output, of another byte
+#            order as input. Results that were handed out stay. A scalar input takes a scalar.
+# Happens:   a strided array bound as output by ortvalue_from_numpy is not written at all. A transposed array bound as input is copied
 #            at binding, so later values are not seen, while those of a contiguous one are. An output bound to "cpu" is one
 #            buffer: the next run changes the array of the last. run() reads big-endian float32 as if it were little-endian, and
 #            an input of rank 0 takes a matrix. No error in any case.
-# Matters:   what moves between stages is of these kinds: views on received buffers and shared memory (read-only for all readers),
-#            slices of caches, results kept in a queue while the next sample runs.
+# Matters:   what moves between stages is of these kinds: views on received buffers, slices of caches,
+#             results kept in a queue while the next sample runs.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -43,11 +42,6 @@ def run_into(array):
     return place.numpy().tolist()
 
 
-received = bytes(bytearray(16))
-view = np.frombuffer(received, np.float32)
-assert not view.flags.writeable and run_into(view) == [-7] * 4
-assert np.frombuffer(received, np.float32).tolist() == [-7] * 4
-
 strided = np.zeros(8, np.float32)[::2]
 assert run_into(strided) == [-7] * 4 and strided.tolist() == [0] * 4
 
@@ -76,5 +70,5 @@ assert (other == little).all()
 np.testing.assert_array_equal(result, -other.view("<f4"))
 assert not np.allclose(result, -little)
 assert session().run(None, {"x": np.ones((2, 2), np.float32)})[0].shape == (2, 2)
-print("as stated: bytes overwritten, strides and byte order passed over, results reused")
+print("as stated: strides and byte order passed over, results reused")
 PY
