@@ -25,7 +25,7 @@ import orjson
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.limits import making_session, watched
-from dnnp.core.runtime.model.inputs import Sample, random_inputs
+from dnnp.core.runtime.model.inputs import Sample, blaming, random_inputs
 from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session, open_session
 from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
@@ -113,7 +113,8 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
         named = use_weights(named, weights)
 
     def profiled(model: ModelProto) -> Runs:
-        return _profiled(model, folder, "disable", how, weights, feeds)[0]
+        with blaming(feeds):
+            return _profiled(model, folder, "disable", how, weights, feeds)[0]
 
     runs = profiled(named)
     owner = {f"n{i}": i for i in range(count)}
@@ -180,7 +181,8 @@ def measure_groups(
         if weights:
             part = use_weights(part, weights)
         own = {name: values[name] for name in stage.inputs}
-        runs, results = _profiled(part, folder, how.optimization, how, weights, own)
+        with blaming(feeds):
+            runs, results = _profiled(part, folder, how.optimization, how, weights, own)
         counted = [-int(one.op in _LAYOUT_CHANGES) for one in runs.values()]
         (times[i],) = _sums(runs, counted, 1)
         values.update(results)
@@ -192,7 +194,7 @@ def measure_groups(
     return times
 
 
-def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:
+def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[Sample, Weights]:
     """Random inputs, and values for weights that the model only makes while it runs."""
     absent = absent_files(model, folder)
     if absent:
@@ -201,10 +203,7 @@ def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str
             f"{folder / location}: no such file; it holds weights of the model ('{tensor}'), "
             "and a model without weights cannot be measured; --mode analytic needs none"
         )
-    feeds = {
-        name: value if isinstance(value, list) else np.asarray(value)
-        for name, value in random_inputs(model, _SEED, shapes=how.shapes).items()
-    }
+    feeds = random_inputs(model, _SEED, shapes=how.shapes)
     return feeds, random_weights(model, _SEED, folder)
 
 

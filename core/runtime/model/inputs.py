@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.runtime.limits import require_memory
+from dnnp.core.runtime.model.branches import branch_inputs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
@@ -245,12 +247,27 @@ class Sample(dict[str, Any]):
 
     source = ""
     """The file it was read from; empty: none."""
+    switches: Sequence[str] = ()
+    """Inputs drawn at random that choose a branch."""
 
 
 def blamed(error: DnnpError, sample: Mapping[str, Any]) -> DnnpError:
-    """The error that came of a sample, with the name of the sample's file."""
+    """The error that came of a sample, with its file, or what a value drawn for it may explain."""
     source = getattr(sample, "source", "")
-    return type(error)(f"{source}: {error}") if source else error
+    if source:
+        return type(error)(f"{source}: {error}")
+    advice = "".join(f" --set-input {n}=VALUE" for n in getattr(sample, "switches", ()))
+    why = "; a branch depends on an input that was drawn at random: dnnp-import"
+    return type(error)(f"{error}{why}{advice}") if advice else error
+
+
+@contextmanager
+def blaming(sample: Mapping[str, Any]) -> Iterator[None]:
+    """Raise errors as `blamed` words them."""
+    try:
+        yield
+    except DnnpError as error:
+        raise blamed(error, sample) from None
 
 
 _GIVEN = ("tensor", "sequence")
@@ -458,9 +475,12 @@ def random_inputs(
     specs = input_specs(model)
     known = shapes or {}
     ranges = integer_ranges(model, [s.name for s in specs], known)
-    return Sample(
+    sample = Sample(
         (s.name, _draw_input(s, rng, ranges, dims or {}, known.get(s.name))) for s in specs
     )
+    single = [name for name, value in sample.items() if np.size(value) == 1]
+    sample.switches = branch_inputs(model, single)
+    return sample
 
 
 def _draw_input(

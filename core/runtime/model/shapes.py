@@ -18,7 +18,7 @@ from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.limits import making_session, unwatch, watched
-from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.inputs import blaming, random_inputs
 from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
 from dnnp.core.runtime.values import to_numpy
 from dnnp.formats.onnx.guard import guarded, less_memory
@@ -268,7 +268,7 @@ def shapes_by_running(
         del outputs[before:]
     types = {value.name: value.type for value in session.get_outputs()}
     feeds = random_inputs(model, SEED, shapes=known) if sample is None else sample
-    with watched("the run that shows the shapes"):
+    with watched("the run that shows the shapes"), blaming(feeds):
         values = CpuStage(session, tuple(wanted))(feeds)
     return {name: _type_of(types[name], value) for name, value in values.items()}, ""
 
