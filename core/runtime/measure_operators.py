@@ -203,8 +203,7 @@ def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[Sample, 
             f"{folder / location}: no such file; it holds weights of the model ('{tensor}'), "
             "and a model without weights cannot be measured; --mode analytic needs none"
         )
-    feeds = random_inputs(model, _SEED, shapes=how.shapes)
-    return feeds, random_weights(model, _SEED, folder)
+    return random_inputs(model, _SEED, shapes=how.shapes), random_weights(model, _SEED, folder)
 
 
 def distinct_inputs(model: ModelProto, how: Measurement) -> list[Sample]:

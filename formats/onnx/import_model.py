@@ -548,6 +548,14 @@ def _broadcast(proto: onnx.NodeProto, shapes: list[Shape | None], _: Found) -> s
     return None
 
 
+def _concat(proto: onnx.NodeProto, shapes: list[Shape | None], _: Found) -> str | None:
+    axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
+    known = [s for s in shapes if s and 0 not in s and -len(s) <= axis < len(s)]
+    if len({s[:axis] + s[axis:][1:] for s in known}) > 1:
+        return "cannot join tensors of the shapes " + " and ".join(str(list(s)) for s in known)
+    return None
+
+
 def _matmul(proto: onnx.NodeProto, shapes: list[Shape | None], _: Found) -> str | None:
     a, b = shapes[:2]
     if a and b and a[-1] != b[max(len(b) - 2, 0)]:
@@ -590,6 +598,7 @@ def _gathered(operator: Operator, made: Mapping[str, Operator], types: Found) ->
 
 _CHECKS: dict[str, Callable[[onnx.NodeProto, list[Shape | None], Found], str | None]] = {
     **dict.fromkeys(_BROADCAST, _broadcast),
+    "Concat": _concat,
     "MatMul": _matmul,
     "Conv": _conv,
     "Slice": _slice,

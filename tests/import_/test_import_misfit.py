@@ -17,6 +17,7 @@ ARRAYS = {
     "table": np.ones((8, 4), np.float32),
     "row": np.ones(4, np.float32),
     "square": np.ones((4, 4), np.float32),
+    "one": np.ones((1, 1, 1, 1), np.float32),
     "kernel": np.ones((2, 3, 1, 1), np.float32),
 }
 GRAPHS: dict[str, tuple[str, str, str]] = {
@@ -24,6 +25,14 @@ GRAPHS: dict[str, tuple[str, str, str]] = {
     "product": ("n=4", "n=5", "g (float[2, n] x) => (float[2, 4] y) { y = MatMul(x, square) }"),
     "channels": ("c=3", "c=4",
                  "g (float[1, c, 5, 5] x) => (float[1, 2, 5, 5] y) { y = Conv(x, kernel) }"),
+    "concatenation": ("n=4", "n=5",
+                      "g (float[n, 2, 3] x, float[4, 1, 3] z) => (float[4, 3, 3] y) "
+                      "{ y = Concat<axis = -2>(x, z) }"),
+    "concatenation of what is enlarged": ("n=4", "n=1",
+              """g (float[1, 1, n, 4] x) => (float[1, 2, n, 4] y) {
+                t = Constant<value_floats = [1.0, 1.0, 2.0, 1.0]>()
+                k = Conv<kernel_shape = [1, 1], strides = [2, 1]>(x, one)
+                u = Resize(k, , t) y = Concat<axis = 1>(u, x) }"""),
     "slice that takes what there is": ("n=8", "n=9",
               """g (float[n] x) => (int64[1, n] y) {
                 a = Constant<value_ints = [0]>() b = Constant<value_ints = [1]>()

@@ -9,8 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnp.core.runtime.model.branches import branch_inputs
-from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.inputs import branch_inputs, random_inputs
 from support.run import Result, dnnp
 from support.split_models import graph, make, node, value
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.runtime.limits import require_memory
-from dnnp.core.runtime.model.branches import branch_inputs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
@@ -91,6 +90,37 @@ def integer_ranges(
                 raise FormatError(f"metadata '{entry.key}': {entry.value!r} is empty")
             ranges[name] = max(low, -_LARGEST - 1), min(high, _LARGEST)
     return ranges
+
+
+def branch_inputs(model: ModelProto, inputs: Sequence[str]) -> list[str]:
+    """Those of some inputs whose values, not their shapes, reach the condition of an If."""
+    from dnnp.formats.onnx.scope import subgraphs
+
+    found: set[str] = set()
+    functions = {(f.domain, f.name): f for f in model.functions}
+    seen: set[object] = set()
+
+    def follow(nodes: Sequence[NodeProto], known: dict[str, frozenset[str]]) -> None:
+        for node in nodes:
+            handed = tuple(known.get(name, frozenset()) for name in node.input)
+            read = frozenset[str]().union(*handed)
+            if node.op_type == "If":
+                found.update(read)
+            for body in subgraphs(node):
+                inner = known | {value.name: read for value in body.input}
+                follow(body.node, inner)
+                read = read.union(*(inner.get(value.name, ()) for value in body.output))
+            function = functions.get((node.domain, node.op_type))
+            key = (node.domain, node.op_type, handed)
+            if function is not None and key not in seen:
+                seen.add(key)
+                follow(function.node, dict(zip(function.input, handed, strict=False)))
+            if read and node.op_type not in ("Shape", "Size"):
+                known.update(dict.fromkeys(node.output, read))
+
+    if inputs:
+        follow(model.graph.node, {name: frozenset([name]) for name in inputs})
+    return [name for name in inputs if name in found]
 
 
 class _IndexUses:
@@ -478,7 +508,7 @@ def random_inputs(
     sample = Sample(
         (s.name, _draw_input(s, rng, ranges, dims or {}, known.get(s.name))) for s in specs
     )
-    single = [name for name, value in sample.items() if np.size(value) == 1]
+    single = [n for n, v in sample.items() if getattr(v, "size", 0) == 1 and v.dtype.kind != "O"]
     sample.switches = branch_inputs(model, single)
     return sample
 
