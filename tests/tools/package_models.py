@@ -128,17 +128,16 @@ PACKAGES = {
 def fetch(requirement: str, cache: Path) -> Path:
     """The wheel of a pinned package in a folder, downloaded if it is not there.
 
-    Raises
-    ------
-    subprocess.CalledProcessError
-        pip does not get it.
+    Where pip does not get it the tool ends.
     """
     name, _, version = requirement.partition("==")
     found = list(cache.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
     if not found:
         plain = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
         plain += ["--no-deps", "--only-binary=:all:", "-d", str(cache), requirement]
-        subprocess.run(plain, check=True, capture_output=True)
+        done = subprocess.run(plain, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{requirement}: {done.stderr.strip().splitlines()[-1]}")
         found = list(cache.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
     return found[0]
 
