@@ -70,11 +70,13 @@ class Stages:
         known = [t for t in self._manifest["inputs"] if t["to"] or t["name"] in sample]
         specs = []
         for tensor in known:
-            dtype = tensor.get("dtype")
-            element = element_type(dtype)
+            dtype, held = tensor.get("dtype"), tensor.get("element", "")
+            element = element_type(held.removeprefix("sequence(").removesuffix(")") or dtype)
             kind = "tensor" if element else dtype if dtype in CONTAINERS else "untyped"
+            if "sequence" in (dtype, held.partition("(")[0]):
+                kind = "sequence" if element else "optional"  # as older manifests have it
             shape = tuple(tensor["shape"]) if "shape" in tensor else None
-            specs.append(InputSpec(tensor["name"], kind, element, shape))
+            specs.append(InputSpec(tensor["name"], kind, element, shape, dtype == "optional"))
         return dict(check_sample(sample, specs, ""))
 
     def pass_on(self, number: int, values: Mapping[str, Any]) -> dict[str, Any]:

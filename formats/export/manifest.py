@@ -53,6 +53,11 @@ def many(kind: str, doc: str, *, required: bool = False) -> Field:
 TENSOR = {
     "name": string("name in the models"),
     "dtype": string("element type, or sequence, optional, map; absent: unknown", optional=True),
+    "element": string(
+        "element type of the tensors that a sequence or an optional holds; sequence(float32) of an "
+        "optional sequence",
+        optional=True,
+    ),
     "shape": many("size", "sizes; a name or null where one is free; absent: unknown rank"),
     "planned_shape": many("int", "the sizes that costs and plan were made for; absent: unknown"),
     "size_bytes": number("size at these; absent: unknown", optional=True),
@@ -432,6 +437,8 @@ def _tensor(name: str, kind: TensorType, planned: Mapping[str, Planned]) -> Reco
     entry: Record = {"name": name}
     if kind.dtype is not None:
         entry["dtype"] = kind.dtype
+    if kind.element is not None:
+        entry["element"] = kind.element
     if kind.shape is not None:
         entry["shape"] = list(kind.shape)
     if name in planned:

@@ -18,9 +18,10 @@ import onnx
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import attribute_bytes
-from dnnp.core.model.text import called, scope_of_name
+from dnnp.core.model.text import called, counted, scope_of_name
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.header import new_header
+from dnnp.formats.onnx import value_types
 from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, bind_inputs, shapes_of
 from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
@@ -476,6 +477,13 @@ def _warnings(
         found.append(
             f"{path}: {count} tensor{'s' * (count > 1)} of another shape or type than the model "
             f"declares, such as '{example}'; what is inferred counts"
+        )
+    sized, ranked = value_types.shaped_by_values(model) if shapes.ran else (set[str](), set[str]())
+    if some := [name for name in shapes.types if name in (ranked or sized)]:
+        what = "rank" if ranked else "shape"
+        found.append(
+            f"{path}: the {what} of {counted(len(some), 'tensor')} may depend on values of inputs, "
+            f"such as that of '{some[0]}': counted as in one run"
         )
     if shapes.missing:
         count, example = len(shapes.missing), shapes.missing[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions
 from dnnp.formats.onnx.guard import guarded
-from dnnp.formats.onnx.scope import copy_fields
+from dnnp.formats.onnx.scope import copy_fields, nested_nodes, reads, writes
 from dnnp.formats.stream import Stream
 
 CONTAINERS = ("sequence", "optional", "map", "opaque")
@@ -30,6 +30,9 @@ class TensorType:
     """`float32`, ..., or `sequence`, `optional`, `map`, `sparse`; None: unknown."""
     shape: tuple[int | str | None, ...] | None
     """Sizes; a name for a symbolic one, None for an unknown one. None: unknown rank."""
+    element: str | None = None
+    """Element type of the tensors of a sequence or optional; `sequence(float32)`: of an optional
+    sequence."""
 
     @property
     def is_tensor(self) -> bool:
@@ -69,7 +72,11 @@ def describe(proto: onnx.TypeProto) -> TensorType:
         return TensorType(dtype_name(tensor.elem_type), shape)
     if kind is None:
         return TensorType(None, None)
-    return TensorType(kind.removesuffix("_tensor_type").removesuffix("_type"), None)
+    element = None
+    if kind in ("sequence_type", "optional_type"):
+        held = describe(getattr(proto, kind).elem_type)
+        element = held.dtype if held.is_tensor else f"sequence({held.element})"
+    return TensorType(kind.removesuffix("_tensor_type").removesuffix("_type"), None, element)
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -107,9 +114,15 @@ def find_types(
             if name in found and name not in sources:
                 _keep_confirmed(found[name], confirmed.get(name))
     certain = not (_has_free_sizes(model) or depends_on_values(model))
+    one_run = shaped_by_values(model)[1]
     for name in wanted:
         if known and name in known:
-            _fill(found.setdefault(name, onnx.TypeProto()), known[name], certain)
+            kind, proto = known[name], found.setdefault(name, onnx.TypeProto())
+            if name in one_run and kind.shape is not None:
+                if len(kind.shape) != len(proto.tensor_type.shape.dim):
+                    proto.tensor_type.ClearField("shape")
+                kind = replace(kind, shape=None)
+            _fill(proto, kind, certain)
     return {name: found[name] for name in wanted if not _untyped(found.get(name))}
 
 
@@ -294,6 +307,36 @@ _SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
 _OF_SHAPES = ("Shape", "Size")
 """Operators that look at shapes only."""
 
+_RANKS = ("ConstantOfShape", "Expand", "If", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators, besides reductions and bodies with such, whose outputs may differ in rank from one
+sample to the next."""
+
+
+def _shaped_by(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Inputs of a node whose values decide a shape."""
+    return _SHAPE_OPERANDS.get(node.op_type, (1,) if node.op_type.startswith("Reduce") else ())
+
+
+def shaped_by_values(model: onnx.ModelProto) -> tuple[set[str], set[str]]:
+    """Tensors of the main graph whose shape, and whose rank, may depend on values of inputs."""
+    stored = {t.name for t in model.graph.initializer}
+    stored.update(t.values.name for t in model.graph.sparse_initializer)
+    varying = {value.name for value in model.graph.input} - stored
+    sized, ranked = set[str](), set[str]()
+    for node in model.graph.node:
+        kind, read, made = node.op_type, set(reads(node)), writes(node)
+        by = {name for i, name in enumerate(node.input) if i in _shaped_by(node)}
+        by = read if kind in _BY_VALUES else by
+        if kind in _BY_VALUES or not (sized.isdisjoint(read) and varying.isdisjoint(by)):
+            sized.update(made)
+        kinds = [inner.op_type for inner in nested_nodes([node])]
+        of_rank = any(k in _RANKS or k.startswith("Reduce") for k in kinds)
+        if not ranked.isdisjoint(read) or (of_rank and not varying.isdisjoint(by)):
+            ranked.update(made)
+        if not varying.isdisjoint(read) and kind not in _OF_SHAPES:
+            varying.update(made)
+    return sized, ranked
+
 
 def depends_on_values(model: onnx.ModelProto) -> bool:
     """Test whether the shape of some tensor may depend on the values of the model's inputs.
@@ -301,20 +344,10 @@ def depends_on_values(model: onnx.ModelProto) -> bool:
     True as well where that is not looked into: in local functions, and for operators of other
     domains.
     """
-    graph = model.graph
-    if model.functions:
+    known = ("", "ai.onnx", "com.microsoft")
+    if model.functions or any(node.domain not in known for node in model.graph.node):
         return True
-    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    varying = {value.name for value in graph.input} - stored
-    for node in graph.node:
-        if node.op_type in _BY_VALUES or node.domain not in ("", "ai.onnx", "com.microsoft"):
-            return True
-        read = [name in varying for name in node.input]
-        if any(i < len(read) and read[i] for i in _SHAPE_OPERANDS.get(node.op_type, ())):
-            return True
-        if any(read) and node.op_type not in _OF_SHAPES:
-            varying.update(node.output)
-    return False
+    return bool(shaped_by_values(model)[0])
 
 
 SMALL = 1024

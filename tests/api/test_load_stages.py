@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import dnnp
@@ -91,6 +93,66 @@ def test_what_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"?")
     with pytest.raises(FormatError, match="not an ONNX model"):
         dnnp.load_stages(out, verify=False)
+
+
+BRANCH = """h = OptionalHasElement(o) y = If (h) <
+then_branch = t () => (float[2] u) { u = OptionalGetElement(o) },
+else_branch = e () => (float[2] v) { v = Identity(x) }>"""
+CONTAINERS = {
+    "sequence": (
+        "seq(int32[2]) o, int64 i => int32[2] y",
+        "q = SequenceAt(o, i) y = Neg(q)",
+        "int32",
+        [{"o": [np.arange(2, dtype=np.int32)] * 2, "i": np.array(1)}],
+    ),
+    "optional": (
+        "optional(float[2]) o, float[2] x => float[2] y",
+        BRANCH,
+        "float32",
+        [{"o": np.ones(2, np.float32), "x": np.zeros(2, np.float32)},
+         {"o": None, "x": np.zeros(2, np.float32)}, {"x": np.zeros(2, np.float32)}],
+    ),
+    "optional sequence": (
+        "optional(seq(float[2])) o, int64 i => float[2] y",
+        "q = OptionalGetElement(o) y = SequenceAt(q, i)",
+        "sequence(float32)",
+        [{"o": [np.ones(2, np.float32)], "i": np.array(0)}],
+    ),
+    "sequence that is made": (
+        "seq(float) o, float[2] x => seq(float) y",
+        "y = SequenceInsert(o, x)",
+        "float32",
+        [{"o": [np.zeros(3, np.float32)], "x": np.ones(2, np.float32)},
+         {"o": [], "x": np.ones(2, np.float32)}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_sequences_and_optionals(name: str, tmp_path: Path) -> None:
+    """The manifest names the element type, by which what is given is checked."""
+    given, body, element, samples = CONTAINERS[name]
+    inputs, _, outputs = given.partition(" => ")
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = dnnp.profile(dnnp.load(tmp_path / "m.onnx", shapes="symbolic"))
+    dnnp.export(dnnp.split(graph, k=1), tmp_path / "out")
+    stages = dnnp.load_stages(tmp_path / "out")
+    (entry,) = (t for t in stages.manifest["inputs"] if t["name"] == "o")
+    assert entry["element"] == element
+    for feeds in samples:
+        found = stages.run(feeds)["y"]
+        whole = run_whole(model, {"o": None, **feeds} if "optional" in name else feeds)["y"]
+        for one, other in zip(found, whole, strict=True):
+            np.testing.assert_array_equal(one, other)
+    wrong = np.ones(2, np.float64)
+    with pytest.raises(FormatError, match="dtype float64, expected "):
+        stages.run(samples[0] | {"o": wrong if name == "optional" else [wrong]})
+    if name.startswith("sequence"):
+        with pytest.raises(FormatError, match="input 'o' is missing"):
+            stages.run({k: v for k, v in samples[0].items() if k != "o"})
 
 
 def test_a_provider_that_is_not_there(tmp_path: Path) -> None:

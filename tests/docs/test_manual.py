@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 
 from dnnp.core.model import errors
 from dnnp.formats.export.manifest import MANIFEST
@@ -73,7 +74,7 @@ def test_the_synopsis_for_python_runs(tmp_path: Path) -> None:
 
 
 def exports(folder: Path) -> Iterator[Path]:
-    """Exports of all kinds: with weight files, without them, with replicas."""
+    """Exports of all kinds: with weight files, without them, with replicas, with sequences."""
     (folder / "w.bin").write_bytes(np.arange(4 * SIZE, dtype=np.float32).tobytes())
     (folder / "m.onnx").write_bytes(model_with().SerializeToString())
     # Of these prices the best plan has transfers.
@@ -84,6 +85,13 @@ def exports(folder: Path) -> Iterator[Path]:
         assert done.status == 0, done.err
         yield folder / name
         (folder / "w.bin").unlink(missing_ok=True)
+    text = "g (seq(float[2]) q, float[2] x) => (seq(float[2]) y) { y = SequenceInsert(q, x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    (folder / "s.onnx").write_bytes(model.SerializeToString())
+    plan = dnnp("partition", "-k", "1", stdin=dnnp("import", folder / "s.onnx").out).out
+    done = dnnp("export", "--to", "stages", "-o", folder / "sequences", stdin=plan)
+    assert done.status == 0, done.err
+    yield folder / "sequences"
 
 
 def paths_in(entry: object, path: str = "") -> Iterator[str]:

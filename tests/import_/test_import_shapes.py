@@ -265,7 +265,8 @@ def test_shapes_that_depend_on_data(load):
     assert [got.tensor(name)["size_bytes"] for name in ("n", "f", "y")] == [0, 0, 0]
     assert "ran" not in got.header["source"]
     for ran in (load(DATA_DEPENDENT, "--shapes", "run"), load(DATA_DEPENDENT)):
-        assert ran.err == ""
+        (said,) = ran.err.splitlines()
+        assert "the shape of 3 tensors may depend on values of inputs" in said
         assert ran.header["source"]["ran"] is True
         assert ran.tensor("n")["shape"] == [1, 6]
         assert ran.tensor("y")["size_bytes"] == 24

@@ -22,11 +22,7 @@ VALIDITY = {"ordered": "an ordered", "convex": "a convex"}
 
 
 def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
-    """Say how many accelerators of a plan are idle, why, and what helps; empty: none, or unknown.
-
-    Where nodes that have to stand together take most of the largest load, that is the reason, and
-    what ties them is named; otherwise what transfers cost, if the plan is proven.
-    """
+    """Say how many accelerators are idle, why, and what helps; empty: none, or unknown."""
     used = sum(stage.devices for stage in plan.own)
     if not plan.stages or not used < min(plan.k, problem.units.g) or not plan.value > 0:
         return ""
@@ -38,7 +34,11 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
     helps = [] if options.max_replicas or options.allow_replicas else ["--allow-replicas"]
     share = min(float(times[most]) / plan.value, 1.0)
     if items.count > used and share < MOST_OF:
-        why = _transfers(problem, plan) if validity != "convex" else ""
+        proven = plan.status in ("optimal", WITHIN) and validity != "convex"
+        if not proven or max(used, len(problem.devices)) > 1:
+            return ""  # there may be other reasons
+        alone = shown_time(simple_bound(problem), problem.graph.in_seconds)
+        why = f"transfers of a second stage cost more than it saves (compute alone: {alone})"
         helps += ["--bandwidth"] if options.comm == "overlap" else ["--bandwidth", "--comm overlap"]
     else:
         graph = problem.graph
@@ -63,9 +63,7 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
                 helps.append("no groups (dnnp-coarsen)")
         why = f"{shown_share(share)} of the largest load is {what}"
         if validity == "convex" and colors > 1:  # which need not be in one block then
-            why = ""
-    if not why:
-        return ""
+            return ""
     idle = plan.k - used
     advice = f"; it may help: {', '.join(helps)}" if helps else ""
     return f"{counted(idle, 'device')} {'is' if idle == 1 else 'are'} idle: {why}{advice}"
@@ -78,13 +76,3 @@ def _times(problem: SplitProblem, items: Items) -> Floats:
     nowhere = np.full(units.g, np.inf)
     offered = [units.times.get(d.name, nowhere) for d in problem.devices if d.count]
     return np.min([totals(of_unit, times, items.count) for times in offered], axis=0)
-
-
-def _transfers(problem: SplitProblem, plan: Plan) -> str:
-    """Say that another stage costs more than it saves, where that is proven; empty: it is not."""
-    compute = simple_bound(problem)
-    proven = plan.status in ("optimal", WITHIN)
-    if not proven or len(plan.own) > 1 or len(problem.devices) > 1:
-        return ""
-    alone = shown_time(compute, problem.graph.in_seconds)
-    return f"transfers of a second stage cost more than it saves (compute alone: {alone})"

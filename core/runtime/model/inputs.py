@@ -1,4 +1,4 @@
-"""Safe ranges of integer inputs, read off the operators that use them."""
+"""Inputs of models: what operators bear of values, how they are checked, and random ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.runtime.limits import require_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 RANGE_KEY = "dnnp.input_range."
@@ -26,18 +28,38 @@ _SAME_VALUES: dict[str, tuple[int, ...] | None] = {
     "Cast": (0,), "Unsqueeze": (0,), "Squeeze": (0,), "Reshape": (0,), "Identity": (0,),
     "Flatten": (0,), "Transpose": (0,), "Expand": (0,), "Slice": (0,), "Split": (0,),
     "Gather": (0,), "Tile": (0,), "Concat": None, "Where": (1, 2), "Add": None, "Pad": (0,),
-    "ReduceMax": (0,), "ReduceMin": (0,), "Max": None, "Min": None,
+    "ReduceMax": (0,), "ReduceMin": (0,), "Max": None, "Min": None, "Sum": None, "Clip": (0,),
 }  # fmt: skip
+# Operators besides them that make numbers other than 0 of such.
+_POSITIVE = {"Mul": None, "Abs": (0,), "Neg": (0,), "ReduceSum": (0,), "ReduceProd": (0,)}
 # Operators that count with an input: shapes, lengths, repeats.
 _COUNTS = {
-    "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2),
-    "TopK": (1,), "Slice": (1, 2, 3, 4), "Resize": (3,), "LSTM": (4,), "GRU": (4,), "RNN": (4,),
-    "Split": (1,), "Pad": (1,), "ReverseSequence": (1,), "DynamicQuantizeLSTM": (4,),
+    "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (1, 2),
+    "TopK": (1,), "OneHot": (1,), "Slice": (2, 3, 4), "Resize": (2, 3), "Upsample": (1,),
+    "LSTM": (4,), "GRU": (4,), "RNN": (4,), "Split": (1,), "Pad": (1,),
+    "ReverseSequence": (1,), "DynamicQuantizeLSTM": (4,), "DFT": (1,),
+    "SplitToSequence": (1,), "CenterCropPad": (1,), "STFT": (1, 3), "CropAndResize": (3,),
 }  # fmt: skip
+_SCALE, _NONE, _SHARE = (0.01, 0.1), (0, 0), (0, 1)
+# Other operators that bear a range of an input: scales, variances, probabilities, positions.
+_BORNE: dict[tuple[str, int], tuple[float, float]] = {
+    ("QuantizeLinear", 1): _SCALE, ("DequantizeLinear", 1): _SCALE,
+    ("BatchNormalization", 4): (0.5, 1.5), ("Bernoulli", 0): _SHARE, ("Dropout", 1): (0, 0.5),
+    ("NonMaxSuppression", 2): (1, 9), ("NonMaxSuppression", 3): _SHARE, ("Range", 0): _NONE,
+    ("Slice", 1): _NONE, ("SequenceAt", 1): _NONE, ("SequenceErase", 1): _NONE,
+    ("SequenceInsert", 2): _NONE, ("TensorScatter", 2): _NONE, ("MaxUnpool", 1): _NONE,
+    ("MaxRoiPool", 1): _NONE, ("Loop", 0): (1, 3), ("Loop", 1): (1, 1),
+}  # fmt: skip
+# Operators with an input of axes: which.
+_AXES = {"Squeeze": 1, "Unsqueeze": 1, "CumSum": 1, "Slice": 3, "Pad": 3}
 # Domain, operator and the input that indexes: which input is the table, by what attribute or axis.
 _INDEXING: dict[tuple[str, str, int], tuple[int, str | int]] = {
     **{("", op, 1): (0, "axis") for op in ("Gather", "GatherElements", "ScatterElements")},
     **{("", op, 1): (0, "all") for op in ("GatherND", "ScatterND")},
+    **{("", f"{op}Loss", 1): (0, 1) for op in ("NegativeLogLikelihood", "SoftmaxCrossEntropy")},
+    ("", "RoiAlign", 2): (0, 0),
+    ("com.microsoft", "CropAndResize", 2): (0, 0),
+    ("ai.onnx.ml", "ArrayFeatureExtractor", 1): (0, -1),
     ("", "RotaryEmbedding", 3): (1, 0),
     ("com.microsoft", "RotaryEmbedding", 1): (2, 0),
     ("com.microsoft", "GatherND", 1): (0, "all"),
@@ -52,19 +74,35 @@ _LENGTHS = {
     ("com.microsoft", "GroupQueryAttention", 6), ("com.microsoft", "Attention", 3),
     ("com.microsoft", "MultiHeadAttention", 4),
 }  # fmt: skip
+_FLOATS = (1, 10, 11, 16)
+"""ONNX element types: float, float16, double, bfloat16."""
 _LARGEST = 2**63 - 1
 """Limits from metadata end where int64 does."""
+
+
+Limits: TypeAlias = tuple[float, float]
+Recipe: TypeAlias = "Callable[[int], list[int]]"
+
+
+class Borne(NamedTuple):
+    """Values of inputs that the operators which use them can bear."""
+
+    ranges: dict[str, Limits]
+    """Input -> its least and largest value, where something is known of them."""
+    exact: dict[str, Recipe]
+    """Input that is a shape, sizes, axes or boxes -> its values, by how many there are."""
 
 
 def integer_ranges(
     model: ModelProto,
     inputs: Sequence[str],
     shapes: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, tuple[int, int]]:
-    """Least and largest safe value of each integer input about which something is known.
+) -> Borne:
+    """Read off a model which values its operators can bear in its inputs.
 
     The model's metadata decides; otherwise inputs used as indices stay inside the indexed
-    axis, inputs used as counts are 1, and lengths that attention takes are those there are.
+    axis, inputs used as counts are 1, divisors are above 0, axes differ, shapes hold what there
+    is, and lengths that attention takes are those there are.
 
     Parameters
     ----------
@@ -72,7 +110,7 @@ def integer_ranges(
         Shapes of tensors of the main graph, beyond those that the model has.
     """
     uses = _IndexUses(model, inputs, shapes or {})
-    ranges: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, Limits] = {}
     for name, found in uses.ranges.items():
         low = max(limits[0] for limits in found)
         ranges[name] = (low, max(low, min(limits[1] for limits in found)))
@@ -81,15 +119,16 @@ def integer_ranges(
             name = entry.key[len(RANGE_KEY) :]
             low_text, _, high_text = entry.value.partition(",")
             try:
-                low, high = int(low_text), int(high_text)
+                least, most = int(low_text), int(high_text)
             except ValueError:
                 raise FormatError(
                     f"metadata '{entry.key}': {entry.value!r} is not 'LOW,HIGH'"
                 ) from None
-            if low > high:
+            if least > most:
                 raise FormatError(f"metadata '{entry.key}': {entry.value!r} is empty")
-            ranges[name] = max(low, -_LARGEST - 1), min(high, _LARGEST)
-    return ranges
+            ranges[name] = max(least, -_LARGEST - 1), min(most, _LARGEST)
+            uses.exact.pop(name, None)
+    return Borne(ranges, uses.exact)
 
 
 def branch_inputs(model: ModelProto, inputs: Sequence[str]) -> list[str]:
@@ -129,7 +168,16 @@ class _IndexUses:
     def __init__(
         self, model: ModelProto, inputs: Sequence[str], shapes: Mapping[str, Sequence[int]]
     ) -> None:
-        self.ranges: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.ranges: dict[str, list[Limits]] = defaultdict(list)
+        self.exact: dict[str, Recipe] = {}
+        self._alone: dict[str, str] = {name: name for name in inputs}
+        """Tensors that are an input as it is, but for its type."""
+        self._positive: dict[str, tuple[str, ...]] = {}
+        """Tensors that are above 0 where these inputs are."""
+        self._floats = {
+            i.name for i in model.graph.input if i.type.tensor_type.elem_type in _FLOATS
+        }
+        """Tensors of such types, of those that are followed."""
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self._depth = 0
         self._seen: set[tuple[str, str, str, str]] = set()
@@ -165,10 +213,18 @@ class _IndexUses:
                     limits = _limits(node, index, shapes)
                     if limits is not None:
                         self.ranges[source].append(limits)
+                divides = node.op_type in ("Div", "Mod") and index == 1 and name not in self._floats
+                if divides or (node.op_type.startswith("QLinear") and name in self._floats):
+                    for source in sources.get(name) or self._positive.get(name, ()):
+                        self.ranges[source].append((1, 9) if divides else _SCALE)
+                recipe = _recipe(node, index, shapes) if name in self._alone else None
+                if recipe is not None:
+                    self.exact.setdefault(self._alone[name], recipe)
                 if (node.domain, node.op_type, index) in _LENGTHS:
                     for source in self._counted.get(name, ()):
                         self.ranges[source].append((1, 1))
             self._count(node, sources)
+            self._hand_on(node, sources)
             handed = _SAME_VALUES.get(node.op_type, ())
             names = [x for i, x in enumerate(node.input) if handed is None or i in handed]
             found = [source for name in names for source in sources.get(name, ())]
@@ -177,10 +233,47 @@ class _IndexUses:
                     sources[name] = tuple(dict.fromkeys(found))
             for attribute in node.attribute:
                 if attribute.HasField("g"):
-                    self._walk_graph(attribute.g, dict(sources), shapes)
+                    self._enter(node, attribute.g, sources, shapes)
             function = self._functions.get((node.domain, node.op_type))
             if function is not None:
                 self._call(function, node, sources, shapes)
+
+    def _enter(
+        self,
+        node: NodeProto,
+        body: GraphProto,
+        sources: dict[str, tuple[str, ...]],
+        shapes: dict[str, tuple[int, ...]],
+    ) -> None:
+        """Follow inputs into the body of an If, Loop or Scan, and out of it."""
+        inner = dict(sources)
+        for formal, actual in zip(body.input, node.input, strict=False):
+            inner.pop(formal.name, None)
+            if actual in sources:
+                inner[formal.name] = sources[actual]
+            if actual in self._floats:
+                self._floats.add(formal.name)
+        self._walk_graph(body, inner, shapes)
+        # A Loop's body says first whether to go on.
+        for made, name in zip(reversed(body.output), reversed(node.output), strict=False):
+            found = (*sources.get(name, ()), *inner.get(made.name, ()))
+            if found:
+                sources[name] = tuple(dict.fromkeys(found))
+
+    def _hand_on(self, node: NodeProto, sources: Mapping[str, tuple[str, ...]]) -> None:
+        """Follow what is known of inputs besides where they come from."""
+        op, names = node.op_type, list(node.input)
+        to = next((a.i for a in node.attribute if a.name == "to"), 0) if op == "Cast" else 0
+        floats = to in _FLOATS if to else bool(names) and names[0] in self._floats
+        if floats:
+            self._floats.update(node.output)
+        if op in ("Cast", "Identity") and names[0] in self._alone:
+            self._alone[node.output[0]] = self._alone[names[0]]
+        handed = {**_SAME_VALUES, **_POSITIVE}.get(op, ())
+        names = [x for i, x in enumerate(names) if handed is None or i in handed]
+        found = [s for x in names for s in sources.get(x) or self._positive.get(x, ())]
+        if found:
+            self._positive.update(dict.fromkeys(node.output, tuple(dict.fromkeys(found))))
 
     def _count(self, node: NodeProto, sources: Mapping[str, tuple[str, ...]]) -> None:
         """Follow the sum of an input to where it is used as a length."""
@@ -220,15 +313,41 @@ class _IndexUses:
                 sources[actual] = inner[formal]
 
 
-def _limits(
-    node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[int, int] | None:
+def _recipe(node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]) -> Recipe | None:
+    """Values of input `index` of a node if it is a shape, sizes or axes, by how many there are."""
+    op, data, made = node.op_type, shapes.get(node.input[0]), shapes.get(node.output[0])
+    if index == _AXES.get(op, 1 if op.startswith("Reduce") else None):
+        single = [i for i, d in enumerate(data or ()) if d == 1] if op == "Squeeze" else []
+        return lambda n: single[:n] if len(single) >= n else list(range(n))
+    if (op, index) == ("Split", 1) and data:
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        whole = data[axis] if -len(data) <= axis < len(data) else 0
+        return lambda n: [whole // n] * (n - 1) + [whole - whole // n * (n - 1)]
+    if (op, index) == ("RoiAlign", 1):
+        return lambda n: [0, 0, 1, 1] * (n // 4)
+    if (op, index) in (("Expand", 1), ("ConstantOfShape", 0)) and made:
+        return lambda n: list(made) if len(made) == n else [1] * n
+    if (op, index) != ("Reshape", 1):
+        return None
+
+    def reshaped(n: int) -> list[int]:
+        if not data or 0 in data:
+            return [-1, *[1] * (n - 1)][:n]
+        if made and len(made) == n and math.prod(made) == math.prod(data):
+            return list(made)
+        sizes = [*data, *[1] * n]
+        return [*sizes[: n - 1], math.prod(sizes[n - 1 :])][:n]
+
+    return reshaped
+
+
+def _limits(node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]) -> Limits | None:
     """Range that input `index` of a node must stay in, or None."""
     op = node.op_type
     if index in _COUNTS.get(op, ()):
         return (1, 1)
-    if op == "Loop" and index == 0:
-        return (1, 3)
+    if (op, index) in _BORNE:
+        return _BORNE[op, index]
     domain = "" if node.domain == "ai.onnx" else node.domain
     if (domain, op, index) in _LENGTHS:
         return _lengths(node, index, shapes)
@@ -249,9 +368,7 @@ def _limits(
     return (0, max(data[axis] - 1, 0))
 
 
-def _lengths(
-    node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[int, int] | None:
+def _lengths(node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]) -> Limits | None:
     """Lengths of keys that attention accepts; None for a mask that has an element for each."""
 
     def size(i: int, axis: int, default: int) -> int:
@@ -516,7 +633,7 @@ def random_inputs(
 def _draw_input(
     spec: InputSpec,
     rng: np.random.Generator,
-    ranges: Mapping[str, tuple[int, int]],
+    ranges: Borne,
     dims: Mapping[str, int],
     known: Sequence[int] | None,
 ) -> Any:
@@ -534,7 +651,11 @@ def _draw_input(
     needed = math.prod(shape) * spec.dtype.itemsize
     require_memory(needed, f"input '{spec.name}' of shape {shown_shape(shape)}")
     try:
-        array = np.asarray(_draw_array(spec, tuple(shape), rng, ranges.get(spec.name)))
+        if spec.name in ranges.exact and spec.dtype.kind in "iuf":
+            values = ranges.exact[spec.name](math.prod(shape))
+            array = np.array(values).astype(spec.dtype).reshape(shape)
+        else:
+            array = np.asarray(_draw_array(spec, tuple(shape), rng, ranges.ranges.get(spec.name)))
     except ValueError as error:
         raise UsageError(
             f"input '{spec.name}' of shape {shown_shape(shape)} cannot be drawn: {error}"
@@ -546,7 +667,7 @@ def _draw_array(
     spec: InputSpec,
     shape: tuple[int, ...],
     rng: np.random.Generator,
-    limits: tuple[int, int] | None,
+    limits: Limits | None,
 ) -> Array:
     dtype = spec.dtype
     if dtype.kind == "O":
@@ -560,7 +681,7 @@ def _draw_array(
         low, high = limits if limits is not None else (0, 1)
         if limits is None and info.bits == 8:
             low, high = int(info.min), int(info.max)
-        low, high = (min(max(x, int(info.min)), int(info.max)) for x in (low, high))
+        low, high = (min(max(int(x), int(info.min)), int(info.max)) for x in (low, high))
         return rng.integers(low, high, shape, dtype=dtype, endpoint=True)
     if limits is not None and dtype.kind == "f":
         return (limits[0] + (limits[1] - limits[0]) * rng.random(shape)).astype(dtype)
