@@ -83,6 +83,38 @@ def test_default_order_is_that_of_onnxruntime(seed: int, tmp_path: Path) -> None
         assert executed(session, feeds) == [f"n{v}" for v in order.tolist()]
 
 
+def called(model: onnx.ModelProto, domain: str, opset: int) -> onnx.ModelProto:
+    """The model with each node of Add as a call of a function of this domain and operator set."""
+    function = onnx.helper.make_function(
+        domain,
+        "Join",
+        ["a", "b"],
+        ["c"],
+        [node("Add", ["a", "b"], ["c"], "inner")],
+        [onnx.helper.make_opsetid("", opset)],
+    )
+    for call in model.graph.node:
+        if call.op_type == "Add":
+            call.op_type, call.domain = "Join", domain
+    model.functions.append(function)
+    model.opset_import.add(domain=domain, version=1)
+    return model
+
+
+def test_what_functions_hold_runs_as_listed(tmp_path: Path) -> None:
+    model = called(masks(), "local", 17)
+    feeds = {"y0": np.zeros(SIZE, np.float32), "m": np.ones(1, np.float32)}
+    config = SessionConfig(optimization="disable")
+    session = make_session(model, tmp_path, config, profile=str(tmp_path / "p"))
+    names = executed(session, feeds)
+    assert names.index("act0") < names.index("scale1") < names.index("act1")
+
+
+def test_functions_of_other_operator_sets_are_left_to_onnxruntime(tmp_path: Path) -> None:
+    session = make_session(called(masks(), "local", 16), tmp_path, SessionConfig())
+    assert session.get_outputs()[0].name == f"y{STEPS}"
+
+
 def test_file_order_makes_the_default_order_small(tmp_path: Path) -> None:
     found = imported(masks(), tmp_path)
     given = np.arange(found.n)

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ _REFUSED = {
     "user_compute_stream": "every session has a stream of its own",
 }
 """Options that would make results wrong -> why."""
+_KERNELS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+"""Domains whose kernels go before functions of the same name in a model."""
 _SILENT = 4
 """ONNX Runtime's log level for fatal messages only: failures come as exceptions anyway."""
 
@@ -327,10 +329,19 @@ def _options(config: SessionConfig, place: Place, alone: bool) -> Any:
 
 
 def model_bytes(model: ModelProto) -> bytes:
-    """A model for ONNX Runtime; `InputFileError` where one message, or memory, cannot hold it."""
+    """A model for ONNX Runtime; `InputFileError` where one message, or memory, cannot hold it.
+
+    Its own functions are inlined, as ONNX Runtime would list their nodes after all others, where
+    they are of the model's operator sets.
+    """
     from google.protobuf.message import EncodeError
 
     try:
+        if own := [(f.domain, f.name) for f in model.functions if f.domain not in _KERNELS]:
+            from onnx import inliner
+
+            with suppress(RuntimeError):  # other operator sets
+                model = inliner.inline_selected_functions(model, own)
         return model.SerializeToString()
     except EncodeError:
         raise InputFileError("no memory for a copy of the model, or it is above 2 GiB") from None
