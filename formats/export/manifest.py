@@ -14,7 +14,7 @@ import onnx
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.formats.export.stage_weights import CHUNK_BYTES, WeightFile
+from dnnp.formats.export.stage_weights import WeightFile
 from dnnp.formats.fields import (
     HEX,
     Field,
@@ -596,12 +596,9 @@ def _check_file(path: Path, entry: Record) -> None:
         if "sha256" not in entry:
             return
         try:
-            digest = hashlib.sha256()
-            while data := file.read(CHUNK_BYTES):
-                digest.update(data)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise InputFileError(f"{path}: {error.strerror}") from None
-    found = digest.hexdigest()
     if found != entry["sha256"]:
         reason = f"not what was exported: its SHA-256 is {found[:12]}..., not"
         raise FormatError(f"{reason} {entry['sha256'][:12]}...", str(path))

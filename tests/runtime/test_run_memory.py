@@ -277,3 +277,70 @@ def test_text_shows_memory(tmp_path: Path) -> None:
     done = run_dnnp("run", "-n", "2", "--workers", "process", stdin=plan)
     head = next(line for line in done.err.splitlines() if line.startswith("stage"))
     assert head.split()[-2:] == ["memory", "resident"]
+
+
+def layers(kind: str, width: int = 560, depth: int = 28) -> onnx.ModelProto:
+    """A deep model of some 35 MB of weights in small ones, and an input of one row."""
+    rng = np.random.default_rng(0)
+    nodes, stored = [], []
+    for i in range(depth):
+        shape, dtype = (width, width), np.int8 if kind == "unpacked" else np.float32
+        drawn = rng.integers(-90, 90, shape) if kind == "unpacked" else rng.standard_normal(shape)
+        stored.append(array(f"w{i}", drawn, dtype))
+        weight, reads = f"w{i}", f"x{i}"
+        if kind == "unpacked":
+            nodes += [
+                node("Cast", [weight], [f"c{i}"], to=1),
+                node("Mul", [f"c{i}", "s"], [f"u{i}"]),
+            ]
+            weight = f"u{i}"
+        elif kind == "transposed":
+            nodes.append(node("Transpose", [weight], [f"t{i}"], perm=[1, 0]))
+            weight = f"t{i}"
+        elif kind == "table":
+            nodes.append(node("Gather", [weight, "ids"], [f"g{i}"]))
+        if kind == "gemm":
+            nodes.append(node("Gemm", [reads, weight], [f"m{i}"], transB=1))
+        elif kind == "table":
+            nodes.append(node("Add", [reads, f"g{i}"], [f"m{i}"]))
+        else:
+            nodes.append(node("MatMul", [reads, weight], [f"m{i}"]))
+        act = "Erf" if kind == "split" else "Tanh"
+        nodes.append(node(act, [f"m{i}"], [f"x{i + 1}"]))
+    stored.append(array("s", [0.01]))
+    inputs = [value("x0", [1, width])]
+    if kind == "table":
+        inputs.append(value("ids", [1], onnx.TensorProto.INT64))
+    return make(graph(nodes, kind, inputs, [value(f"x{depth}", [1, width])], stored))
+
+
+_LIMITED = """
+import resource, sys
+import numpy, dnnp
+import dnnp.stage_loading, dnnp.formats.export.manifest, dnnp.core.runtime.model.inputs
+from dnnp.core.runtime.model.session import empty_session_bytes
+empty_session_bytes()
+status = open("/proc/self/status").read().split("VmData:")[1]
+limit = 1024 * int(status.split()[0]) + int(1.15 * float(sys.argv[2]))
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+stages = dnnp.load_stages(sys.argv[1])
+for _ in range(3):
+    given = {"x0": numpy.ones((1, int(sys.argv[3])), numpy.float32), "ids": numpy.array([3])}
+    stages.run({name: given[name] for name in stages.inputs})
+"""
+
+
+@pytest.mark.parametrize("kind", ["product", "gemm", "table", "transposed", "unpacked", "split"])
+def test_what_is_accepted_runs_in_little_more(kind: str, tmp_path: Path) -> None:
+    """A plan that fits M bytes runs in a process that may take 1.15 M beyond an empty session."""
+    model, path = layers(kind), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    count = 2 if kind == "split" else 1
+    most = max(stage.memory for stage in plan_of(path, k=count).plan.stages)
+    plan = plan_of(path, k=count, memory=most)
+    dnnp.export(plan, tmp_path / "out", to="stages")
+    total = sum(stage.memory for stage in plan.stages)
+    width = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    words = [sys.executable, "-c", _LIMITED, str(tmp_path / "out"), str(total), str(width)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-300:]
