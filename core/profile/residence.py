@@ -5,6 +5,7 @@ again, `tests/profile/test_residence.py` compares the table with the installed v
 
 - A node that reads constants alone runs once, when a session is made, and what it makes is kept;
   what it read is dropped where no other node reads it. The rules `ort-cpu` name the exceptions.
+- An Identity of a constant is taken out: what it makes is the constant itself.
 - An operator without a kernel for float16 runs in float32: Casts are put around it, and those of
   constants are folded. So what it reads or makes takes twice its bytes; a constant that others read
   in float16 is kept as it is besides.
@@ -14,6 +15,7 @@ again, `tests/profile/test_residence.py` compares the table with the installed v
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -47,21 +49,29 @@ def folded_nodes(
     nodes: Sequence[Mapping[str, Any]],
     tensors: Sequence[Mapping[str, Any]],
     excluded: Collection[str],
-) -> set[int]:
-    """Ids of the nodes that run once, when a session is made.
+) -> tuple[set[int], set[int]]:
+    """Ids of the nodes that run once, when a session is made; and of tensors that take no memory.
 
-    `excluded`: operators that are never folded. Nodes may stand in any order.
+    These are Identities of constants that one node reads, with which their Identity stays in a
+    stage. `excluded`: operators that are never folded. Nodes may stand in any order.
     """
+    uses = Counter(t for n in nodes for t in n["inputs"])
+    uses.update(t["id"] for t in tensors if t.get("dtype") == "float16")  # these may be cast
+    renamed: set[int] = set()
     known = {t["id"] for t in tensors if t["kind"] in ("parameter", "constant")}
     found: set[int] = set()
     left = [n for n in nodes if n["inputs"] and n["op"] not in excluded]
     while True:
         more = [n for n in left if known.issuperset(n["inputs"])]
         if not more:
-            return found
-        found.update(n["id"] for n in more)
-        known.update(t for n in more for t in n["outputs"])
-        left = [n for n in left if n["id"] not in found and known.intersection(n["inputs"])]
+            return found, renamed
+        for node in more:
+            known.update(node["outputs"])
+            if node["op"] == "Identity" and uses[node["outputs"][0]] == 1:
+                renamed.update(node["outputs"])
+            else:
+                found.add(node["id"])
+        left = [n for n in left if not known.issuperset(n["outputs"])]
 
 
 def resident_bytes(

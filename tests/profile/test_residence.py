@@ -154,3 +154,28 @@ def test_contradictions_are_refused() -> None:
     result = dnnp("partition", "-k", "2", stdin=to_bytes(stream))
     assert result.status == 3
     assert "field 'memory_bytes': not known where there is a backward pass" in result.err
+
+
+def test_an_identity_of_a_weight_takes_nothing(tmp_path: Path) -> None:
+    """Exporters write a tied weight as an Identity for each layer: ONNX Runtime holds it once."""
+    weight = onnx.numpy_helper.from_array(np.zeros((64, 64), np.float32), "w")
+    nodes = []
+    for i in range(5):
+        nodes.append(helper.make_node("Identity", ["w"], [f"w{i}"]))
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"m{i}"]))
+        nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"x{i + 1}"]))
+    ends = [helper.make_tensor_value_info(name, 1, [1, 64]) for name in ("x0", "x5")]
+    graph = helper.make_graph(nodes, "tied", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    for steps in ((), ("coarsen",)):
+        data = dnnp("import", "-q", tmp_path / "m.onnx").out
+        for step in (*steps, "profile"):
+            data = dnnp(step, "-q", stdin=data).out
+        for k in (1, 2):
+            split = dnnp("partition", "-q", "-k", k, "--method", "uniform", stdin=data).out
+            stages = records(split, "stage")
+            held = [s["memory_bytes"] - s["peak_bytes"] for s in stages]
+            assert held == [64 * 64 * 4] * k
+            assert all(s["peak_bytes"] < 64 * 64 for s in stages)
+            assert dnnp("check", "-q", stdin=split).status == 0

@@ -177,8 +177,8 @@ def _put_memory(stream: Stream, *, on_cpu: bool) -> None:
     resident: dict[int, float] = {}
     if on_cpu and not any(record.get("backward") for record in nodes):
         fold = next(r for r in load_rules(DEFAULT_RULES).rules if isinstance(r, Fold))
-        folded = folded_nodes(nodes, tensors, fold.excluded)
-        resident = resident_bytes(nodes, tensors, folded)
+        folded, renamed = folded_nodes(nodes, tensors, fold.excluded)
+        resident = resident_bytes(nodes, tensors, folded) | dict.fromkeys(renamed, 0.0)
     for records, field, values in (
         (nodes, "folded", dict.fromkeys(folded, True)),
         (tensors, "memory_bytes", resident),
