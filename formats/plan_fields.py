@@ -62,7 +62,6 @@ TRIED = {
         enum=("optimal", "feasible", "interrupted", "infeasible", "limit", "unavailable"),
     ),
     "made_by": string("method that made its plan, if that has another name", optional=True),
-    "effort": number("effort of the search, where it was reduced", optional=True),
     "reason": string("why there is no plan", optional=True),
     "time_s": number("time it took, with --timings", optional=True),
 }
@@ -142,10 +141,6 @@ PLAN = {
             ),
             "sizes": integer("tensors of unknown size, which count as 0 bytes"),
         },
-        optional=True,
-    ),
-    "effort": number(
-        "effort of the search, where it was reduced because its kernels were not compiled",
         optional=True,
     ),
     "comm": string("how transfers count", enum=("sum", "overlap", "duplex")),

@@ -67,7 +67,6 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
             effort=options.effort,
             seconds=options.time_limit,
             since=started,
-            units=units.g,
             in_seconds=stream.in_seconds,
             max_gap=options.max_gap if options.method == "auto" else 0.0,
         )

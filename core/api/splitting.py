@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from dnnp.callbacks import Caller
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.methods import LATENCY, SPLITS, Method
+from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import (
     OBJECTIVES,
     WITHIN,
     Plan,
+    Way,
     contiguous_words,
     status_words,
     with_contiguous,
@@ -22,7 +24,7 @@ from dnnp.core.model.plan import (
 from dnnp.core.model.request import Request, Training
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_bytes, shown_time
-from dnnp.core.split.checks import method_asked, resolved
+from dnnp.core.split.checks import resolved
 from dnnp.core.split.curve import Curve
 from dnnp.formats.graph import digest_of
 from dnnp.formats.plan import plan_records
@@ -37,8 +39,6 @@ from dnnp.formats.spread import (
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import PARALLEL, SplitOptions, usual_solver
 from dnnp.plans.compare_methods import (
-    Found,
-    fastest_plan,
     name_faster_replicas,
     tried_in_words,
     try_methods,
@@ -47,7 +47,7 @@ from dnnp.plans.compare_methods import (
 from dnnp.plans.idle import idle_words
 from dnnp.plans.problem import problem_of
 from dnnp.pricing.costs import unpriced
-from dnnp.search_run import is_heavy, little_effort, or_interrupted, run_of, with_bar
+from dnnp.search_run import run_of, with_bar
 from dnnp.step import json_in, step
 
 
@@ -86,28 +86,22 @@ def add_plan(
     problem: SplitProblem,
     options: SplitOptions,
     given: tuple[bytes, str] | None = None,
-    search: Callable[[SplitOptions], Found] | None = None,
+    search: Callable[[SplitOptions], Plan] | None = None,
 ) -> None:
     """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name.
 
     `search`: finds a plan by one method, for one of several numbers of devices.
     """
     if options.parallel:
-        plan, effort = _parallel(stream, problem, options), None
+        plan = _parallel(stream, problem, options)
     elif given is None:
-        plan, effort = try_methods(options, search or (lambda one: found_by(problem, one)))
+        plan = try_methods(options, search or partial(found_by, problem))
     else:
         from dnnp.plans.given_split import given_plan
 
-        plan, effort = given_plan(problem, *given, options), None
+        plan = given_plan(problem, *given, options)
     plan = within(plan, options.max_gap)
     record, stages = plan_records(plan)
-    if effort is not None:
-        record["effort"] = effort
-        options.caller.warn(
-            f"kernels are not compiled: searched with --effort {effort:g}; python -m dnnp.warm "
-            "compiles them"
-        )
     spread = plan_spread(stream, record, stages)
     if spread is not None:
         record["spread"] = spread
@@ -155,79 +149,54 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
     caller = options.caller
     stated = {k: v for k, v in stream.header.items() if k == "micro_batches"}
     given = {name: getattr(options, name) for name in PARALLEL if getattr(options, name)}
-    asked, units = HybridOptions(**stated | given), problem.units.g
+    asked = HybridOptions(**stated | given)
     run = run_of(
         caller,
         seconds=options.time_limit,
-        units=units,
         in_seconds=stream.in_seconds,
         max_gap=options.max_gap,
     )
     digest = digest_of(problem.graph, problem.units)
-    with or_interrupted(caller), with_bar(caller, run) as shown:
+    with with_bar(caller, run) as shown:
         found = solve_hybrid(problem, asked, shown, digest)
     cut_short = caller.interrupted and found.status == "feasible"
     return replace(found, status="interrupted") if cut_short else found
 
 
-def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None = None) -> Found:
+def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None = None) -> Plan:
     """Find a split by the one method that is asked for; `curve`: from other numbers of devices."""
-    effort = options.effort or little_effort(*_method(problem, options), problem.units.g)
-    plan = _found_plan(problem, options, effort, curve)
-    return Found(plan, None if effort == options.effort else effort)
-
-
-def _method(problem: SplitProblem, options: SplitOptions) -> tuple[Method, str]:
-    """The method that is asked for, and of which kind."""
-    (asked,) = options.methods
-    if options.objective == "latency":
-        return LATENCY[asked], problem.options.execution
-    name, kind = method_asked(asked, options.validity, clustered=problem.clustered)
-    return SPLITS[name], kind
-
-
-def _found_plan(
-    problem: SplitProblem, options: SplitOptions, effort: float | None, curve: Curve | None
-) -> Plan:
-    """Find a split by the method that is asked for."""
     asked = _asked(options, problem)
     if curve is not None:
         asked = curve.asked(problem, asked)
     run = run_of(
         options.caller,
         seed=options.seed or 0,
-        effort=1.0 if effort is None else effort,
+        effort=1.0 if options.effort is None else options.effort,
         seconds=options.time_limit,
-        patient=effort != options.effort,
-        units=problem.units.g,
-        heavy=is_heavy(*_method(problem, options)),
         in_seconds=problem.graph.in_seconds,
         max_gap=options.max_gap if options.methods == ("auto",) else 0.0,
     )
-    if options.allow_replicas:
-        return _fastest_way(problem, asked, run, options.caller)
     if options.objective == "latency":
         return _for_latency(problem, asked, run, options)
     return _for_throughput(problem, asked, run, options, curve)
 
 
-def _fastest_way(problem: SplitProblem, asked: Request, run: Run, caller: Caller) -> Plan:
-    """The fastest of the whole model, replicas of it, and pipelines with and without replicas."""
-    digest = digest_of(problem.graph, problem.units)
-    with or_interrupted(caller), with_bar(caller, run) as shown:
-        return fastest_plan(problem, asked, shown, digest, caller)
-
-
 def _for_throughput(
     problem: SplitProblem, asked: Request, run: Run, options: SplitOptions, curve: Curve | None
 ) -> Plan:
-    """Find a split for the objectives throughput and gpipe."""
+    """Find a split for the objectives throughput and gpipe; with replicas, by every way."""
     from dnnp.core.split.auto import solve
 
-    caller = options.caller
-    with or_interrupted(caller), with_bar(caller, run) as shown:
-        found = solve(problem.searched, asked, shown)
-    if curve is not None:
+    caller, ways = options.caller, tuple[Way, ...]()
+    with with_bar(caller, run) as shown:
+        if options.allow_replicas:
+            from dnnp.core.split.ways import compare_ways
+
+            compared = compare_ways(problem, asked, shown)
+            found, ways = replace(compared.solution, contiguous_bound=0.0), compared.ways
+        else:
+            found = solve(problem.searched, asked, shown)
+    if curve is not None and not options.allow_replicas:
         curve.take(problem, found)
     plan = make_plan(
         problem,
@@ -238,7 +207,7 @@ def _for_throughput(
         interrupted=caller.interrupted,
         planned_by=found.planned_by,
     )
-    return with_contiguous(plan, found.contiguous_bound)
+    return replace(with_contiguous(plan, found.contiguous_bound), ways=ways)
 
 
 def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: SplitOptions) -> Plan:
@@ -248,7 +217,7 @@ def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: Split
     from dnnp.core.latency.solve import solve_latency
 
     caller = options.caller
-    with or_interrupted(caller), with_bar(caller, run) as shown:
+    with with_bar(caller, run) as shown:
         found = solve_latency(problem.searched, asked, shown)
     if options.save_policy is not None and asked.method == "placeto":
         from dnnp.fits.policies import save_policy

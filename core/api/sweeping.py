@@ -12,13 +12,12 @@ from typing import Any
 from dnnp.callbacks import CALLER
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.plan import CLOSED, Plan
 from dnnp.core.split.curve import Curve
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
 from dnnp.options.split import SplitOptions
-from dnnp.plans.compare_methods import Found
 from dnnp.plans.problem import problem_of
 from dnnp.splitting import add_plan, advise, found_by, name_idle_options
 
@@ -69,8 +68,8 @@ def sweep_stream(
         caller.about = f"k = {k}: "
         curve = curve if _alike(problem, options) else Curve()
         before = curve.value
-        search: Callable[[SplitOptions], Found] = partial(found_by, problem, curve=curve)
-        if last and k == most and last.plan.value <= before * (1 + CLOSED):
+        search: Callable[[SplitOptions], Plan] = partial(found_by, problem, curve=curve)
+        if last and k == most and last.value <= before * (1 + CLOSED):
             search = partial(lambda found, _: found, last)
         made = replace(stream, header=dict(stream.header), records=dict(stream.records))
         try:

@@ -34,10 +34,10 @@ CLUSTERS: dict[str, Any] = {
 }
 
 ORIGIN = {
-    **_fields("method effort spread"),
+    **_fields("method spread"),
     "policy": _fields("digest trained episodes asked graphs hops groups colors rounds"),
     "tried": {
-        **_fields("method value bound gap made_by effort reason time_s"),
+        **_fields("method value bound gap made_by reason time_s"),
         "validity": VALIDITY,
         "status": ("optimal", "feasible", "interrupted", "infeasible", "limit", "unavailable"),
     },

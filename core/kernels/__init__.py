@@ -4,15 +4,14 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
 
 - A call of a `Kernel` runs as plain Python at first, and counts the rounds of its loops
   (`interpreted.py`). After `WARM_ROUNDS` in a process (150,000, all calls together) it loads what
-  numba compiled; after `COLD_ROUNDS` a byte of code it compiles, where there is nothing to load;
-  after `LONG_ROUNDS` it leaves a note, by which the next process compiles. A call that comes to
-  that starts again, with its arrays as they were. So tests of compiled code, and
-  timings, begin with `compile_always()` or call `Kernel.compiled`. A round takes about 0.35 us.
+  numba compiled; where there is no file of it, it is compiled after `COLD_ROUNDS` a byte of code.
+  A call that comes to that starts again, with its arrays as they were. So tests of compiled code,
+  and timings, begin with `compile_always()` or call `Kernel.compiled`. A round takes about 0.35 us.
+- No search asks what is compiled: `tests/tools/cold_same.py` runs all methods with an empty and a
+  full cache and compares bytes.
 - Interpreted, a kernel has views of its arrays (`memoryview`), which are two to three times as
   fast: what it does with `a[i, j]`, `len(a)` and `a.shape` alone stays so. A row `a[i]`, `a[:] = 0`
   and `a.copy()` want arrays, and bring its calls back to them.
-- A search that would rather search less than compile says so in its entry: `heavy` and `little` of
-  `Method`. What is compiled already it loads at once.
 - `NUMBA_DISABLE_JIT=1 dnnp-partition ...` runs them as Python: breakpoints, prints and tracebacks
   work, and the bytes that come out are the same. Where that is too slow, call one of them as
   `function.py_func(...)`, or as its `twin` does, which replaces the kernels that it calls too.

@@ -2,8 +2,7 @@
 
 A kernel is plain Python at first: numba takes longer to load than most small problems take to
 solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
-ones do; the result is the same. Where it is not compiled yet more rounds are allowed, once: what
-was interpreted for long is compiled when the next process needs it.
+ones do; the result is the same. Where there is no compiled code on disk more rounds are allowed.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from importlib import import_module
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import LONG, folders, keep, known_files, known_long, name_of
+from dnnp.core.kernels.folders import folders, known_files, name_of
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,8 +28,10 @@ WARM_ROUNDS = 150_000
 COLD_ROUNDS = 300
 """Rounds after which to compile, for each byte of Python's code: a quarter of what it takes."""
 
-LONG_ROUNDS = 200_000
-"""Rounds in one process after which the next one compiles: about a tenth of a second."""
+_gone: Counter[Kernel | None] = Counter()
+"""Rounds that each kernel was interpreted for in this process; None: all of them together."""
+
+_always = False
 
 _waiting: list[Callable[[], None]] = []
 
@@ -43,31 +44,10 @@ def _tell() -> None:
         _waiting.pop()()
 
 
-class _Allowance:
-    """Limits up to which kernels are interpreted from now on."""
-
-    patience = 1.0
-    warm_rounds = WARM_ROUNDS
-    always_compiled = False
-    gone: ClassVar[Counter[Kernel | None]] = Counter()
-    """Rounds that each kernel went; None: all of them together."""
-
-
-def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
-    """Interpret kernels again, as in a new process; those that are loaded stay so.
-
-    `patience`: how many times as long as compiling takes; `load_soon`: what is compiled already is
-    not interpreted at all.
-    """
-    _Allowance.patience = patience
-    _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
-    _Allowance.gone.clear()
-    known_long.cache_clear()
-
-
 def compile_always(always: bool = True) -> None:
     """Interpret nothing, or again what is not loaded, in this process."""
-    _Allowance.always_compiled = always
+    global _always
+    _always = always
 
 
 class Kernel:
@@ -130,24 +110,9 @@ class Kernel:
             raise AttributeError(name)
         return getattr(self.dispatcher, name)
 
-    def is_new(self) -> bool:
+    def is_cold(self) -> bool:
         """Tell whether it has no file at all, without asking numba, which takes long to load."""
         return not (self._kept and name_of(self.py_func) in known_files(tuple(folders())))
-
-    def is_cold(self) -> bool:
-        """Tell whether it would rather not be called: compiling takes seconds, and is not due."""
-        return not self.is_due() and (self.is_new() or not any(self.dispatcher._cache.paths()))
-
-    def is_due(self) -> bool:
-        """Tell whether an earlier run interpreted it for long, so that it is compiled now."""
-        return self._kept and name_of(self.py_func) in known_long(tuple(folders()))
-
-    def note_rounds(self, rounds: int) -> None:
-        """Note rounds that it went interpreted; many of them for later runs too."""
-        before = _Allowance.gone[self]
-        _Allowance.gone.update({self: rounds, None: rounds})
-        if self._kept and before <= LONG_ROUNDS < before + rounds:
-            keep(f"{LONG}/{name_of(self.py_func)}", b"")
 
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
@@ -203,19 +168,16 @@ def _made(function: F, *, kept: bool = False, **options: Any) -> F:
 
 def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
-    gone = _Allowance.gone
-    most = _Allowance.warm_rounds - gone[None]
-    if not kernel.is_due() and (kernel.is_new() or (most <= 0 and kernel.is_cold())):
-        most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
-    twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
+    most = kernel.cold_rounds - _gone[kernel] if kernel.is_cold() else WARM_ROUNDS - _gone[None]
+    twin = None if most <= 0 or _always else kernel.twin
     if twin is None:
         return kernel.compiled(*arguments)
     try:
         answer, rounds = twin.call(arguments, most)
     except OverrunError:
-        kernel.note_rounds(most)
-        return _first_call(kernel, arguments)
-    kernel.note_rounds(rounds)
+        _gone.update({kernel: most, None: most})
+        return kernel.compiled(*arguments)
+    _gone.update({kernel: rounds, None: rounds})
     return answer
 
 
@@ -233,11 +195,6 @@ def _numba() -> Any:
         finally:
             del sys.modules[_BLAS]
     return numba
-
-
-def is_cold(function: Callable[..., Any]) -> bool:
-    """Tell whether a function is a kernel that would have to be compiled."""
-    return isinstance(function, Kernel) and function.is_cold()
 
 
 def plain(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:

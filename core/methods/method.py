@@ -25,11 +25,6 @@ class Method(NamedTuple):
     """The paper, and where in it; empty: ours, or common knowledge."""
     more: str = ""
     """Further sentences for the manual page."""
-    heavy: str | Mapping[str, str] = ""
-    """`module:kernel` that does most of its work, or one for each of its kinds; empty: none that
-    takes long to compile, or it is needed to come to an end."""
-    little: float = 0.0
-    """The effort that takes some seconds on small problems while that is not compiled."""
     share: float = 0.0
     """Of bounds: it solves integer programs, in this share of the time left for them."""
 
@@ -45,18 +40,9 @@ class Method(NamedTuple):
         ModuleNotFoundError
             Something that its module needs is not installed.
         """
-        return _found(self.place(kind))
-
-    def kernel(self, kind: str = "") -> Callable[..., Any] | None:
-        """The kernel that does most of the work, for one of its kinds; None: there is none."""
-        heavy = self.heavy if isinstance(self.heavy, str) else self.heavy.get(kind, "")
-        return _found(heavy) if heavy else None
-
-
-def _found(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+        module, _, name = self.place(kind).partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
 
 
 def by_name(*methods: Method) -> dict[str, Method]:

@@ -11,10 +11,6 @@ from dnnp.core.methods.method import Method, by_name
 ORDERED = ("ordered",)
 FREE = ("free",)
 ANY = ("ordered", "convex", "free")
-ANNEALING = {
-    "blocks": "dnnp.core.latency.blocks.search:anneal_step",
-    "operators": "dnnp.core.latency.operators.moves:sweep",
-}
 EVOLUTION = ("population", "generations", "elite", "mutants", "bias")
 
 SPLITS = by_name(
@@ -54,8 +50,6 @@ SPLITS = by_name(
         "dnnp.core.split.heuristic:heuristic",
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
-        heavy="dnnp.core.split.annealing.sweep:sweep",
-        little=0.03,
         more="Graphs of 10,000 groups and more are split by levels. Each part has its turn once; "
         "with `--time-limit` they go on from other seeds until the time is over.",
     ),
@@ -137,8 +131,6 @@ SPLITS = by_name(
         "dnnp.core.split.heuristic:annealed",
         ("free", "convex", "ordered"),
         ("order", "effort", "seed", "solver", "max-replicas"),
-        heavy="dnnp.core.split.annealing.sweep:sweep",
-        little=0.01,
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
         "stages may wait for each other (2020 paper, 5.2), so that `dnnp-run` needs a schedule by "
         "`dnnp-schedule`, which lets each device take turns with parts of its stage. With "
@@ -229,8 +221,6 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
-        heavy=ANNEALING,
-        little=0.0005,
         more="Ends early where value and bound meet; with `--time-limit` it goes on until the time "
         "is over. The search over ideals (sets of groups that may be done first) proves the "
         "optimum of blocks where each accelerator runs one of them.",
@@ -245,8 +235,6 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
-        heavy=ANNEALING,
-        little=0.0005,
     ),
     Method(
         "ip",

@@ -189,8 +189,6 @@ class Tried(NamedTuple):
     it needs is missing) or `interrupted`."""
     made_by: str = ""
     """What made the split, if that has another name."""
-    effort: float | None = None
-    """Of the search, where it was reduced."""
     reason: str = ""
     time_s: float | None = None
     """Time that it took; None: not to be told."""

@@ -47,7 +47,7 @@ def tried(facts: Facts) -> Table:
     """A row a method that was tried for the plan, or the one that made it."""
     header = (
         "model", "objective", "k", "method", "made_by", "validity", "status", "value", "bound",
-        "time_unit", "gap", "effort", "elapsed_s", "reason",
+        "time_unit", "gap", "elapsed_s", "reason",
     )  # fmt: skip
     plan = facts.plan
     if plan is None:
@@ -66,8 +66,7 @@ def tried(facts: Facts) -> Table:
         rows.append(
             [
                 facts.model, plan.objective, plan.k, one.method, one.made_by, one.validity,
-                one.status, one.value, proven[0], unit, gap, one.effort, one.time_s,
-                one.reason,
+                one.status, one.value, proven[0], unit, gap, one.time_s, one.reason,
             ]
         )  # fmt: skip
     return Table(header, rows)

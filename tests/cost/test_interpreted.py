@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import pkgutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dnnp.core
-from dnnp.core.kernels.folders import LONG, name_of
+from dnnp.core.kernels import kernel as kernels_module
+from dnnp.core.kernels.folders import name_of
 from dnnp.core.kernels.interpreted import OverrunError, twin_of
-from dnnp.core.kernels.kernel import (
-    LONG_ROUNDS,
-    WARM_ROUNDS,
-    Kernel,
-    compile_always,
-    interpret_again,
-    is_cold,
-    kernel,
-)
+from dnnp.core.kernels.kernel import WARM_ROUNDS, Kernel, compile_always, kernel
 
 
 class Pair(NamedTuple):
@@ -65,12 +59,11 @@ def product(values):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture
-def fresh() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process."""
-    interpret_again()
+    monkeypatch.setattr(kernels_module, "_gone", Counter())
     yield
     compile_always(False)
-    interpret_again()
 
 
 def nested(n: int = 4) -> Nested:
@@ -161,99 +154,44 @@ def inverse(values):  # type: ignore[no-untyped-def]
     return 1.0 / values[0]
 
 
-def test_new_kernels_are_interpreted_without_loading_first(
+def test_kernels_without_files_are_interpreted_without_loading_numba(
     fresh: None, monkeypatch: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     new = Kernel(add_up.py_func, kept=True)
-    monkeypatch.setattr(Kernel, "dispatcher", None)  # nobody asks numba
-    assert new.is_new()
+    monkeypatch.setattr(Kernel, "dispatcher", None)  # numba is not asked
     assert new.is_cold()
-    interpret_again(patience=2 * WARM_ROUNDS / new.cold_rounds)
-    most = WARM_ROUNDS // 4
+    most = new.cold_rounds // 5
     assert new(nested(), most)[0] == most
+    assert new._loaded is None
 
 
-def test_kernels_with_files_are_not_new(monkeypatch: Any, tmp_path: Path) -> None:
+def test_kernels_with_files_are_not_cold(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / f"{name_of(add_up.py_func)}.{'0' * 16}.nbc").touch()
-    assert not Kernel(add_up.py_func, kept=True).is_new()
-    assert Kernel(add_up.py_func).is_new()
-    assert Kernel(product.py_func, kept=True).is_new()
+    assert not Kernel(add_up.py_func, kept=True).is_cold()
+    assert Kernel(add_up.py_func).is_cold()
+    assert Kernel(product.py_func, kept=True).is_cold()
 
 
-def cold_but_add_up(monkeypatch: Any) -> None:
-    """One of the kernels here counts as compiled."""
-    for name in ("is_cold", "is_new"):
-        monkeypatch.setattr(Kernel, name, lambda self: self.py_func is not add_up.py_func)
-
-
-def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any) -> None:
-    cold_but_add_up(monkeypatch)
-    interpret_again(patience=1e6)
-    loaded, cold = Kernel(add_up.py_func), Kernel(product.py_func)
-    values = np.array([3, 4])
-    assert loaded(nested(), 1)[0] == 1
-    assert loaded._loaded is None
-    most = WARM_ROUNDS // 5
-    one = nested()
-    assert loaded(one, most)[0] == most
-    assert len(loaded.dispatcher.signatures) == 1
-    assert one.pair.left[0] == 1.5 * most
-    assert cold(values) == 12  # not loaded: more rounds are allowed where nothing is compiled
-    assert cold._loaded is None
+@pytest.mark.parametrize("cold", [True, False])
+def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any, cold: bool) -> None:
+    monkeypatch.setattr(Kernel, "is_cold", lambda self: cold)
+    one, other = Kernel(add_up.py_func), Kernel(product.py_func)
+    most = (one.cold_rounds if cold else WARM_ROUNDS) // 5
+    assert one(nested(), most - 1)[0] == most - 1
+    assert one._loaded is None
+    arrays = nested()
+    assert one(arrays, most)[0] == most
+    assert len(one.dispatcher.signatures) == 1
+    assert arrays.pair.left[0] == 1.5 * most  # from how they were
+    assert other(np.array([3, 4])) == 12
+    # Rounds count by kernel where there are no files, else all together.
+    assert (other._loaded is None) == cold
     compile_always()
-    assert cold(values) == 12
-    assert len(cold.dispatcher.signatures) == 1
-
-
-def test_large_problems_load_at_once_what_is_compiled(fresh: None, monkeypatch: Any) -> None:
-    cold_but_add_up(monkeypatch)
-    interpret_again(load_soon=True)
-    loaded, cold = Kernel(add_up.py_func), Kernel(product.py_func)
-    assert loaded(nested(), 1)[0] == 1
-    assert len(loaded.dispatcher.signatures) == 1
-    assert cold(np.array([3, 4])) == 12
-    assert cold._loaded is None
-
-
-def test_what_was_interpreted_for_long_is_compiled_the_next_time(
-    fresh: None, monkeypatch: Any, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new"))
-    here, elsewhere = (Kernel(add_up.py_func, kept=True) for _ in range(2))
-    interpret_again(patience=1e6)
-    most = LONG_ROUNDS // 5 - 1  # of five rounds each
-    assert here(nested(), most)[0] == most
-    assert not (tmp_path / "new").exists()
-    assert here(nested(), 2)[0] == 2
-    assert here._loaded is None
-    assert is_cold(here)  # of earlier runs only
-    interpret_again(load_soon=True)
-    assert not is_cold(here)
-    assert not is_cold(elsewhere)  # of the same name
-    assert here(nested(), 2)[0] == 2
-    assert here._loaded is not None
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "copy"))
-    (tmp_path / "copy").mkdir()
-    (tmp_path / "new" / LONG).rename(tmp_path / "copy" / LONG)
-    assert elsewhere(nested(), 2)[0] == 2  # as another process does, where that was noted
-    assert elsewhere._loaded is not None
-
-
-@pytest.mark.parametrize("spoiled", ["file", LONG])
-def test_a_note_that_cannot_be_kept_is_none(
-    fresh: None, monkeypatch: Any, tmp_path: Path, spoiled: str
-) -> None:
-    (tmp_path / spoiled).touch()  # where a folder should be
-    folder = tmp_path / "file" if spoiled == "file" else tmp_path
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
-    made = Kernel(add_up.py_func, kept=True)
-    interpret_again(patience=1e6)
-    assert made(nested(0), 2 * LONG_ROUNDS)[0] == 2 * LONG_ROUNDS
-    assert made._loaded is None
-    assert is_cold(made)
+    assert other(np.array([3, 4])) == 12
+    assert len(other.dispatcher.signatures) == 1
 
 
 def test_what_takes_longer_to_compile_is_interpreted_for_longer() -> None:

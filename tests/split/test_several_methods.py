@@ -112,30 +112,29 @@ def test_failures_and_interrupts_in_turn() -> None:
     found = api.Graph.from_bytes(split("slice").out).stream()
     from dnnp.formats.graph import graph_of
     from dnnp.formats.plan import plan_of
-    from dnnp.plans.compare_methods import Found
 
     plan = plan_of(found, graph_of(found))
     assert plan is not None
     caller = Caller()
     options = SplitOptions(method=("exact", "slice", "greedy", "random"), caller=caller)
 
-    def search(one: SplitOptions) -> Found:
+    def search(one: SplitOptions) -> Plan:
         match one.method:
             case "exact":
                 raise LimitError("no time")
             case "slice":
                 caller.interrupted = True
-                return Found(plan)
+                return plan
         raise AssertionError(one.method)
 
-    tried = try_methods(options, search).plan
+    tried = try_methods(options, search)
     assert [(e.method, e.status) for e in tried.tried] == [
         ("exact", "limit"), ("slice", plan.status), ("greedy", "interrupted"),
         ("random", "interrupted"),
     ]  # fmt: skip
     assert tried.status == "interrupted"
 
-    def fails(one: SplitOptions) -> Found:
+    def fails(one: SplitOptions) -> Plan:
         raise {"exact": UnavailableError, "slice": InfeasibleError}[str(one.method)]("why")
 
     with pytest.raises(UnavailableError, match=r"^exact: why; slice: why$"):
@@ -144,11 +143,10 @@ def test_failures_and_interrupts_in_turn() -> None:
 
 def test_each_has_all_the_time() -> None:
     from dnnp.options.split import SplitOptions
-    from dnnp.plans.compare_methods import Found
 
     limits = []
 
-    def search(one: SplitOptions) -> Found:
+    def search(one: SplitOptions) -> Plan:
         limits.append(one.time_limit)
         raise LimitError("over")
 

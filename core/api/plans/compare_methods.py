@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import NamedTuple
 
-from dnnp.callbacks import Caller
-from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import (
     DnnpError,
     InfeasibleError,
@@ -16,36 +14,11 @@ from dnnp.core.model.errors import (
     UnavailableError,
 )
 from dnnp.core.model.plan import CLOSED, Plan, Tried
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import counted, shown_time
 from dnnp.options.split import SplitOptions
 
 WORTH_SAYING = 1.1
 """Least predicted speed-up by replicas at which they are named."""
-
-
-def fastest_plan(
-    problem: SplitProblem, asked: Request, run: Run, digest: str, caller: Caller
-) -> Plan:
-    """The plan of the fastest way to use the devices, with all ways that were compared.
-
-    Raises what `solve` does.
-    """
-    from dnnp.core.split.ways import compare_ways
-
-    found = compare_ways(problem, asked, run)
-    solution = found.solution
-    plan = make_plan(
-        problem,
-        solution.blocks,
-        method=solution.method,
-        bound=solution.bound,
-        digest=digest,
-        interrupted=caller.interrupted,
-        planned_by=solution.planned_by,
-    )
-    return replace(plan, ways=found.ways)
 
 
 def ways_in_words(plan: Plan, in_seconds: bool) -> str:
@@ -95,15 +68,7 @@ FAILURES = {InfeasibleError: "infeasible", LimitError: "limit", UnavailableError
 """Error of a method that fails beside others that do not -> its status."""
 
 
-class Found(NamedTuple):
-    """A plan, and how it was searched for."""
-
-    plan: Plan
-    effort: float | None = None
-    """The effort, where it was reduced."""
-
-
-def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) -> Found:
+def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Plan]) -> Plan:
     """The best plan of all methods, at ties that of the first; more than one are listed in it.
 
     Parameters
@@ -121,7 +86,7 @@ def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) 
     if len(options.methods) == 1:
         return search(options)
     caller, began, entries = options.caller, monotonic(), list[Tried]()
-    found: dict[str, Found] = {}
+    found: dict[str, Plan] = {}
     failures: dict[str, DnnpError] = {}
     for name in options.methods:
         if caller.interrupted:
@@ -153,11 +118,12 @@ def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) 
     if not found:
         said = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise type(next(iter(failures.values())))(said)
-    best = _best(list(found.values()))
-    plan = _proven(best.plan, [each.plan for each in found.values()])
+    least = min(each.value for each in found.values())
+    best = next(each for each in found.values() if each.value <= least * (1 + CLOSED))
+    plan = _proven(best, list(found.values()))
     if caller.interrupted and plan.status == "feasible":
         plan = replace(plan, status="interrupted")
-    return best._replace(plan=replace(plan, tried=tuple(entries)))
+    return replace(plan, tried=tuple(entries))
 
 
 def tried_in_words(plan: Plan, in_seconds: bool) -> str:
@@ -171,8 +137,7 @@ def tried_in_words(plan: Plan, in_seconds: bool) -> str:
     return f"tried: {'; '.join(said)}"
 
 
-def _entry(name: str, found: Found) -> Tried:
-    plan = found.plan
+def _entry(name: str, plan: Plan) -> Tried:
     return Tried(
         name,
         value=plan.value,
@@ -181,14 +146,7 @@ def _entry(name: str, found: Found) -> Tried:
         validity=plan.validity,
         status=plan.status,
         made_by="" if plan.method == name else plan.method,
-        effort=found.effort,
     )
-
-
-def _best(found: Sequence[Found]) -> Found:
-    """That of the least value, at ties the first."""
-    least = min(each.plan.value for each in found)
-    return next(each for each in found if each.plan.value <= least * (1 + CLOSED))
 
 
 def _proven(plan: Plan, others: Sequence[Plan]) -> Plan:

@@ -51,7 +51,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
         from dnnp.core.model.deadline import beside
         from dnnp.core.split.peak import with_least_peak
 
-        run, split = run_of(caller, units=problem.units.g), blocks
+        run, split = run_of(caller), blocks
         blocks = beside(
             lambda: with_least_peak(problem.graph, split, keep=True, run=run),
             run.stop,
@@ -75,7 +75,7 @@ def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptio
     caller = options.caller
     caller.release()
     latency, split = _latency_split(problem, blocks, options.invocations)
-    bound, argument = simple_bound(latency, run=quick(run_of(caller, units=problem.units.g)))
+    bound, argument = simple_bound(latency, run=quick(run_of(caller)))
     options_used = replace(problem.options, invocations=latency.options.invocations)
     return make_latency_plan(
         problem.with_options(options_used),
