@@ -192,8 +192,8 @@ def _for_throughput(
         if options.allow_replicas:
             from dnnp.core.split.ways import compare_ways
 
-            compared = compare_ways(problem, asked, shown)
-            found, ways = replace(compared.solution, contiguous_bound=0.0), compared.ways
+            found, ways = compare_ways(problem, asked, shown)
+            found = replace(found, contiguous_bound=0.0)
         else:
             found = solve(problem.searched, asked, shown)
     if curve is not None and not options.allow_replicas:

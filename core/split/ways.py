@@ -8,7 +8,7 @@ as there are devices holds them all, so that a bound of it holds for each.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,15 +33,6 @@ SPOKEN = {
 """Ways, the simplest first (at ties that is the better one), and what people call them."""
 
 WHOLE, REPLICAS, PIPELINE, REPLICATED = WAYS = tuple(SPOKEN)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The best of all ways."""
-
-    solution: Solution
-    """The bound holds for all ways."""
-    ways: tuple[Way, ...]
 
 
 class _Found(NamedTuple):
@@ -141,7 +132,9 @@ def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | 
     return found
 
 
-def compare_ways(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Compared:
+def compare_ways(
+    problem: SplitProblem, asked: Request, run: Run = PLAIN
+) -> tuple[Solution, tuple[Way, ...]]:
     """The fastest of all ways, at ties the simplest, with a bound that holds for all of them.
 
     `problem` allows as many replicas as there are devices of a class (`all_replicas`).
@@ -156,7 +149,7 @@ def compare_ways(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Com
         See `solve`.
     """
     if not problem.graph.n:
-        return Compared(solve(problem, asked, run), ())
+        return solve(problem, asked, run), ()
     search = _Search(problem, asked, run)
     search.plain()
     search.searched()
@@ -240,13 +233,13 @@ class _Search:
             self.found[way] = _Found(value, solution)
         return way
 
-    def compared(self) -> Compared:
+    def compared(self) -> tuple[Solution, tuple[Way, ...]]:
         """The best of all."""
         if not self.found:
             raise self.failure or InfeasibleError("infeasible: no split fits")
         value, solution = self.found[self.best]
         solution = replace(solution, bound=min(self.bound, value))
-        return Compared(solution, tuple(map(self.shown, WAYS)))
+        return solution, tuple(map(self.shown, WAYS))
 
     def shown(self, name: str) -> Way:
         """The record of a way."""

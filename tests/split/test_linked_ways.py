@@ -43,15 +43,15 @@ def test_all_ways_against_all_splits() -> None:
             with pytest.raises(InfeasibleError):
                 compare_ways(problem, Request())
             continue
-        found = compare_ways(problem, Request())
-        value = {w.name: math.inf if w.value is None else w.value for w in found.ways}
+        solution, ways = compare_ways(problem, Request())
+        value = {w.name: math.inf if w.value is None else w.value for w in ways}
         for name, least_of_way in best.items():
             if name in ("whole", "replicas"):
                 assert value[name] == pytest.approx(least_of_way, rel=1e-9), (seed, name)
             assert value[name] >= least_of_way * (1 - 1e-9), (seed, name)
-        assert found.solution.bound <= least * (1 + 1e-9), seed
-        plan = make_plan(problem, found.solution.blocks, bound=found.solution.bound)
-        plan = replace(plan, ways=found.ways)
+        assert solution.bound <= least * (1 + 1e-9), seed
+        plan = make_plan(problem, solution.blocks, bound=solution.bound)
+        plan = replace(plan, ways=ways)
         assert check_plan(problem.graph, problem.units, plan).violations == (), seed
         if least > 0:
             ratios.append(plan.value / least)

@@ -61,21 +61,21 @@ def test_all_ways_equal_brute_force(seed: int) -> None:
         with pytest.raises(InfeasibleError):
             compare_ways(problem, Request())
         return
-    found = compare_ways(problem, Request())
-    ways = {way.name: way for way in found.ways}
+    solution, made = compare_ways(problem, Request())
+    ways = {way.name: way for way in made}
     assert tuple(ways) == WAYS
-    value = problem.value(found.solution.blocks)
+    value = problem.value(solution.blocks)
     assert value == pytest.approx(best, rel=1e-9)
-    assert found.solution.bound <= value * (1 + 1e-9)
+    assert solution.bound <= value * (1 + 1e-9)
     values = {name: INF if way.value is None else way.value for name, way in ways.items()}
     for name, least in plain_values(problem).items():
         assert values[name] == pytest.approx(least, rel=1e-9), name
     assert min(values["whole"], values["pipeline"]) == pytest.approx(single, rel=1e-9)
-    assert all(bool(way.reason) == (way.value is None) for way in found.ways)
+    assert all(bool(way.reason) == (way.value is None) for way in made)
     simplest = next(n for n in WAYS if values[n] <= min(values.values()) * (1 + 1e-9))
-    assert way_of(found.solution.blocks) == simplest
-    plan = make_plan(problem, found.solution.blocks, bound=found.solution.bound)
-    plan = replace(plan, ways=found.ways)
+    assert way_of(solution.blocks) == simplest
+    plan = make_plan(problem, solution.blocks, bound=solution.bound)
+    plan = replace(plan, ways=made)
     assert check_plan(case.graph, case.units, plan).violations == ()
 
 
@@ -384,7 +384,7 @@ def test_what_was_predicted_of_a_choice(seed: int) -> None:
     """Whatever a run may state is accepted; a little more or less is not, where it is exact."""
     case = random_case(seed, 6, training=False, limited=bool(seed % 2))
     try:
-        solution = compare_ways(with_all(case), Request()).solution
+        solution = compare_ways(with_all(case), Request())[0]
     except InfeasibleError:
         return
     plan = make_plan(with_all(case), solution.blocks, bound=0.0)
