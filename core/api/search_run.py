@@ -1,4 +1,4 @@
-"""The run that a search goes about its work with."""
+"""Search contexts of a caller, and what it is told of them."""
 
 from __future__ import annotations
 
