@@ -261,17 +261,16 @@ def _unwritable(stream: Stream, kind: str, field_name: str, reason: str) -> Form
     for source, lines in stream.lines.items():
         if source in ("tensor", "node", "group"):
             for line, record in zip(lines, stream.get(source), strict=True):
-                for name, value in (*record.items(), *_prefixed("time_s", record.get("time_s"))):
+                times = {
+                    f"time_s.{key}": value for key, value in (record.get("time_s") or {}).items()
+                }
+                for name, value in (*record.items(), *times.items()):
                     if type(value) in (int, float) and value > largest:
                         largest, where, path = value, line, name
     text = f"cannot write a {kind} record: its '{field_name}', {reason}"
     if where is None:
         return FormatError(text, stream.name)
     return FormatError(f"{text}; the largest number read is {largest}", stream.name, where, path)
-
-
-def _prefixed(name: str, values: Record | None) -> Iterable[tuple[str, Any]]:
-    return ((f"{name}.{key}", value) for key, value in (values or {}).items())
 
 
 def write(stream: Stream, file: BinaryIO) -> None:

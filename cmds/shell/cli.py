@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from textwrap import wrap
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dnnp.cmds.shell.arguments import add_options, rows_of
 from dnnp.cmds.shell.context import Context, reason_of
@@ -245,7 +245,7 @@ class Command:
                 raise UsageError("standard input holds one stream: give - once")
         reads = self._reads_stream and args.stream in ("-", ["-"])
         reads = reads and all(getattr(args, o) is None for o in self._stream_unless)
-        if reads and _is_terminal(context.stdin):
+        if reads and context.stdin is not None and context.stdin.isatty():
             context.show(parser.format_usage().splitlines())
             raise UsageError("nothing on standard input: give a stream file or a pipe")
         declare(parser, args, context.outputs, in_place=self._writes_stream)
@@ -353,10 +353,6 @@ def _fill_closed_descriptors() -> None:
             os.open(os.devnull, mode)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
-
-
-def _is_terminal(file: BinaryIO | None) -> bool:
-    return file is not None and file.isatty()
 
 
 def leave(status: int) -> NoReturn:

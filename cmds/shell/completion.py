@@ -69,10 +69,6 @@ def _names(action: argparse.Action) -> tuple[str, ...]:
     return tuple(names.get((option, str(action.metavar)), tuple)())
 
 
-def _all_options(arguments: list[Argument]) -> str:
-    return " ".join(option for a in arguments for option in a.options)
-
-
 def _bash(name: str, arguments: list[Argument]) -> str:
     function = "_" + name.replace("-", "_")
     lines = [
@@ -94,7 +90,7 @@ def _bash(name: str, arguments: list[Argument]) -> str:
     lines += [
         "    *)",
         "      if [[ $cur == -* ]]; then",
-        f'        words="{_all_options(arguments)}"',
+        f'        words="{" ".join(option for a in arguments for option in a.options)}"',
         f"      {'else files=1; fi' if positional else 'fi'} ;;",
         "  esac",
         '  if [[ $words ]]; then mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"); fi',

@@ -116,11 +116,8 @@ def _same(one: str, other: str) -> bool:
         found = os.stat(one), os.stat(other)
     except (OSError, ValueError):
         return os.path.realpath(one) == os.path.realpath(other)
-    return os.path.samestat(*found) and not _is_special(found[0])
-
-
-def _is_special(found: os.stat_result) -> bool:
-    return not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode)
+    mode = found[0].st_mode
+    return os.path.samestat(*found) and (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from dnnp.formats.files import whole_file
-from dnnp.formats.stream import Record, Stream, read_bytes, write
+from dnnp.formats.stream import Stream, read_bytes, write
 
 View = Mapping[str, Any]
 """A record of the stream that nobody may change; its fields are those of dnnp-graph(5)."""
@@ -139,7 +139,7 @@ class Graph:
 
     def records(self, kind: str) -> tuple[View, ...]:
         """Records of a type, such as `device` or `run`; see dnnp-graph(5)."""
-        return _views(self._stream.get(kind))
+        return tuple(map(MappingProxyType, self._stream.get(kind)))
 
     @property
     def header(self) -> View:
@@ -225,7 +225,3 @@ class Graph:
         """
         with whole_file(path) as file:
             file.write(self.to_bytes())
-
-
-def _views(records: Sequence[Record]) -> tuple[View, ...]:
-    return tuple(map(MappingProxyType, records))

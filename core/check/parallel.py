@@ -191,7 +191,11 @@ def _unknown(plan: Plan, again: bool) -> Iterator[Violation]:
     """
     options = plan.options
     repeats = plan.hybrid is not None and plan.hybrid.recompute != "none"
-    slower = any(x.bandwidth_bytes_per_s < d.bandwidth_bytes_per_s for d, x in _clusters(plan))
+    slower = any(
+        level.bandwidth_bytes_per_s < device.bandwidth_bytes_per_s
+        for device in plan.devices
+        for level in device.levels
+    )
     wrong = {
         "devices": (
             len(plan.devices) != 1 or plan.devices[0].is_cpu,
@@ -214,10 +218,6 @@ def _unknown(plan: Plan, again: bool) -> Iterator[Violation]:
         for name, (is_there, why) in wrong.items()
         if is_there
     )
-
-
-def _clusters(plan: Plan) -> list[tuple[DeviceClass, Level]]:
-    return [(device, level) for device in plan.devices for level in device.levels]
 
 
 def _listed(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:

@@ -120,10 +120,6 @@ def _over(steps: str) -> Callable[[Forward], tuple[Term, ...]]:
     return lambda f: (_chain(steps, f.writes[0]),)
 
 
-def _nothing(f: Forward) -> tuple[Term, ...]:
-    return ()
-
-
 def _sum(f: Forward) -> tuple[Term, ...]:
     out = f.writes[0]
     ways = [_reduced(out, r) for r, w in zip(f.reads, f.wanted, strict=True) if w]
@@ -382,7 +378,7 @@ _MAKERS: dict[str, Callable[[Forward], tuple[Term, ...] | None]] = {
 }
 _SHARED: tuple[tuple[str, Callable[[Forward], tuple[Term, ...] | None]], ...] = (
     ("Add Sub Sum", _sum),
-    ("Reshape Flatten Squeeze Unsqueeze Identity", _nothing),
+    ("Reshape Flatten Squeeze Unsqueeze Identity", lambda f: ()),
     ("ReduceSum ReduceMean GlobalAveragePool", _expand),
     ("Relu LeakyRelu Clip Abs Exp Dropout", _over("Mul")),
     ("Sqrt Log", _over("Div")),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective_time
@@ -128,7 +129,7 @@ def state_training(
             writes,
             offered,
             lambda i, rule: sharded.price(order[i], rule),
-            sharded.gather_s,
+            partial(sharded.exchange_s, ALL_GATHER),
             backward=backward,
         )
 
@@ -162,10 +163,6 @@ class _Sharded:
     def exchange_s(self, kind: str, x: int) -> float:
         """Seconds of a collective with a tensor."""
         return collective_time(kind, self.size[x], self.t, self._band)
-
-    def gather_s(self, x: int) -> float:
-        """Seconds to gather a tensor."""
-        return self.exchange_s(ALL_GATHER, x)
 
     def price(self, v: int, rule: Rule) -> float:
         """Seconds of both passes of a node, without what other nodes have a part in."""

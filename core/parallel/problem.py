@@ -302,11 +302,6 @@ def in_flight(replicas: int, later: int) -> int:
     return -(-(replicas + later) // replicas)
 
 
-def shared_sync(problem: HybridProblem, weights: float, replicas: int) -> float:
-    """Time to synchronise so many bytes of weights, per micro-batch."""
-    return problem.sync_s * weights * (replicas - 1) / replicas
-
-
 def crossing(problem: HybridProblem, inside: Bools) -> tuple[Bools, Bools]:
     """Nets that enter a set of items, and that leave it; bool[p] each.
 
@@ -337,7 +332,7 @@ def block_cost(problem: HybridProblem, block: HybridBlock, later: int) -> Hybrid
     enters, leaves = crossing(problem, inside)
     in_s, out_s = float(problem.in_s[i, enters].sum()), float(problem.out_s[i, leaves].sum())
     weights = float(problem.weight[i, block.items].sum() + problem.read[i, enters].sum())
-    sync = shared_sync(problem, weights, d)
+    sync = problem.sync_s * weights * (d - 1) / d
     y = in_flight(d, later)
     held = total(problem.held)
     if len(block.recomputed):

@@ -151,12 +151,10 @@ def shared_bound(plans: Sequence[Plan], known: Sequence[Plan]) -> float:
     A bound holds for plans of the same graph, costs, devices and cost model that promise as much
     as the plan that it was proven for.
     """
-    return min(max(q.bound for q in known if _holds_for(q, plan)) for plan in plans)
-
-
-def _holds_for(known: Plan, plan: Plan) -> bool:
-    """Tell whether the bound of a plan also holds for another."""
-    return _promises(known) <= _promises(plan) and _asked(known) == _asked(plan)
+    return min(
+        max(q.bound for q in known if _promises(q) <= _promises(plan) and _asked(q) == _asked(plan))
+        for plan in plans
+    )
 
 
 def _asked(plan: Plan) -> tuple[object, ...]:

@@ -69,7 +69,9 @@ def load_of(
     warmup = WARMUP if options.warmup is None else options.warmup
     load = Traffic([], 0, warmup, options.queue, program=program)
     if program is not None:
-        _refuse_with_schedule(options, program.count)
+        for flag in ("duration", "rate", "outputs"):
+            if getattr(options, flag) is not None:
+                raise UsageError(_scheduled(f"--{flag}", program.count))
     files = _files(options, read)
     if files is not None:
         if program is not None:
@@ -132,12 +134,6 @@ def _arrivals(options: RunOptions) -> Arrivals | None:
 
 def _scheduled(what: str, count: int) -> str:
     return f"{what}: the stream holds a schedule, of {counted(count, 'sample')}"
-
-
-def _refuse_with_schedule(options: RunOptions, count: int) -> None:
-    for flag in ("duration", "rate", "outputs"):
-        if getattr(options, flag) is not None:
-            raise UsageError(_scheduled(f"--{flag}", count))
 
 
 def _reader(options: RunOptions, stream: Stream, model: ModelProto) -> Read:

@@ -200,7 +200,7 @@ def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
             {a.name: helper.get_attribute_value(a) for a in proto.attribute},
             [shapes[t] for t in reads],
             [shapes[t] for t in of["outputs"]],
-            [_is_trained(tensor[t]) or f"{tensor[t]['name']}.grad" in made for t in reads],
+            [is_trainable(tensor[t]) or f"{tensor[t]['name']}.grad" in made for t in reads],
             [tensor[t]["kind"] in ("parameter", "constant") for t in reads],
         )
         terms = pieces(forward)
@@ -214,10 +214,6 @@ def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
         ]
         found[record["id"]] = (*terms, *added)
     return found
-
-
-def _is_trained(tensor: Record) -> bool:
-    return is_trainable(tensor)
 
 
 def _say(stream: Stream, gradients: _Gradients, times: Mapping[int, float], caller: Caller) -> None:

@@ -159,7 +159,8 @@ class RunOptions(Options):
             provider_name(self.provider)
             parse_places(self.place)
         self._check_inputs()
-        self._check_load()
+        if self.rate is not None and (self.compare or self.choose):
+            raise UsageError("--rate: compare ways to run a model without it")
         if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
             raise UsageError("--rtol and --atol: must be finite")
         self._check_workers()
@@ -193,11 +194,6 @@ class RunOptions(Options):
         ):
             if given:
                 raise UsageError(f"{flag} and --outputs: each input goes through once, not {flag}")
-
-    def _check_load(self) -> None:
-        """Refuse arrivals and times that do not go together."""
-        if self.rate is not None and (self.compare or self.choose):
-            raise UsageError("--rate: compare ways to run a model without it")
 
 
 class ExportOptions(Options):

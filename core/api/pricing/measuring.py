@@ -236,8 +236,8 @@ def _time_model(
             caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
-    if ran:
-        _say_caveats(ran, caller)
+    for caveat in sorted({caveat for _, caveat in ran if caveat}):
+        caller.warn(caveat)
     units, alone_s = ([[v] for v in ids], np.array([by_index[v] for v in ids]))
     if groups_alone is not None:
         units, alone_s = groups, np.array(groups_alone)
@@ -351,12 +351,6 @@ def _time_parts(
 
 def _rounded(values: Floats) -> tuple[float, ...]:
     return tuple(round(value, 9) for value in values.tolist())
-
-
-def _say_caveats(profiles: Sequence[tuple[dict[str, set[str]], str]], caller: Caller) -> None:
-    """Say what is wrong with the times that profiles hold."""
-    for caveat in sorted({caveat for _, caveat in profiles if caveat}):
-        caller.warn(caveat)
 
 
 def say_disturbed(taken: list[float], caller: Caller) -> bool:

@@ -340,16 +340,10 @@ def latency(items, state):  # type: ignore[no-untyped-def]
             if state.needs[t, s] > 0:
                 begin = max(begin, end[t])
         start[s] = begin
-        end[s] = begin + spent_of(state, s)
+        end[s] = begin + max(state.spent[s], 0.0)  # rounding may leave it below zero
         last[device[s]] = end[s]
         value = max(value, end[s])
     return value
-
-
-@inlined
-def spent_of(state, s):  # type: ignore[no-untyped-def]
-    """Time of a slot, free of what rounding leaves below zero."""
-    return max(state.spent[s], 0.0)
 
 
 @lean

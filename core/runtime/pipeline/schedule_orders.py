@@ -477,15 +477,6 @@ class TransferCall:
         """End what is under way."""
         self._stopped.set()
 
-    @property
-    def mean_bytes(self) -> float:
-        """Of a sample."""
-        return sum(self.moved) / max(len(self.moved), 1)
-
-
-def _nothing(values: Values) -> Values:
-    return {}
-
 
 @dataclass(frozen=True)
 class ScheduleSteps:
@@ -511,7 +502,7 @@ class ScheduleSteps:
             self.unit_orders.transfers,
             trace.start_ns[rows],
             trace.end_ns[rows],
-            tuple(carrier.mean_bytes for carrier in self.carriers),
+            tuple(sum(c.moved) / max(len(c.moved), 1) for c in self.carriers),
             emulated=any(carrier.seconds is not None for carrier in self.carriers),
         )
         return replace(
@@ -554,5 +545,5 @@ def schedule_steps(
             worker = Worker(name, carriers[i], stop=carriers[i].stop)
             steps.append(Step(name, tuple(takes[i]), (), (worker,), takes[i]))
         else:
-            steps.append(Step(name, (), (), (Worker(name, _nothing),)))
+            steps.append(Step(name, (), (), (Worker(name, lambda values: {}),)))
     return ScheduleSteps(tuple(steps), tuple(carriers.values()), unit_orders)

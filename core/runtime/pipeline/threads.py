@@ -189,7 +189,7 @@ class _PipelineRun:
         tasks: list[Callable[[], object]] = []
         for jobs, remote in lists:
             if remote:
-                relay = Relay(jobs, self._remote, self._send, self._take)
+                relay = Relay(jobs, lambda job: self.worker(job).remote, self._send, self._take)
                 self.relays.append(relay)
                 tasks += [relay.feed, partial(self._gather, relay)]
             else:
@@ -206,9 +206,6 @@ class _PipelineRun:
     def worker(self, job: Job) -> Worker:
         """The worker that does a job."""
         return self.steps[job.step].workers[job.replica]
-
-    def _remote(self, job: Job) -> Remote | None:
-        return self.worker(job).remote
 
     def follow(self, jobs: Iterable[Job]) -> None:
         """Run jobs one after the other."""

@@ -84,7 +84,8 @@ class Swept:
 
     def lines(self) -> list[str]:
         """A table for people, and its knee."""
-        header = ["arrive", "of capacity", "leave", *map(_percent, QUANTILES.values()), "most", ""]
+        shares = [f"{100 * share:.4g}%" for share in QUANTILES.values()]
+        header = ["arrive", "of capacity", "leave", *shares, "most", ""]
         rows = [self._row(share, found) for share, found in self.rows]
         found = table(header, rows)
         if self.knee is not None:
@@ -111,10 +112,6 @@ class Swept:
             shown_seconds(found.max_s),
             ", ".join(notes),
         ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g}%"
 
 
 def run_sweep(

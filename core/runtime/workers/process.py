@@ -424,7 +424,7 @@ class ProcessPool(WorkerPool[Shared]):
     kind = "process"
 
     def __init__(self, rules: Rules) -> None:
-        super().__init__(rules, Shared, self._shared)
+        super().__init__(rules, Shared, lambda value: self._inputs.put([messages.plain(value)])[0])
         self.budget = Budget(rules.memory_bytes)
         self.starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
         """The thread that starts processes."""
@@ -437,6 +437,3 @@ class ProcessPool(WorkerPool[Shared]):
         super().close()
         self._inputs.close()
         self.starter.shutdown()
-
-    def _shared(self, value: Any) -> Shared:
-        return self._inputs.put([messages.plain(value)])[0]

@@ -257,7 +257,9 @@ class RayPool(WorkerPool[Stored]):
     kind = "ray"
 
     def __init__(self, rules: Rules, address: str | None = None) -> None:
-        super().__init__(rules, Stored, self._stored)
+        super().__init__(
+            rules, Stored, lambda value: Stored(self.ray, self.ray.put(to_numpy(value)))
+        )
         self._open = ExitStack()
         self.ray = self._open.enter_context(connected(address, rules))
         self._local = address is None
@@ -282,9 +284,6 @@ class RayPool(WorkerPool[Stored]):
     def close(self) -> None:
         super().close()
         self._open.close()
-
-    def _stored(self, value: Any) -> Stored:
-        return Stored(self.ray, self.ray.put(to_numpy(value)))
 
 
 DEVICE, KIND = "dnnp-device", "dnnp-class"

@@ -20,7 +20,6 @@ the one after, which is nearer to what most splits cost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -253,7 +252,8 @@ class _Search:
         kept = ((compute + overflow).min(axis=0) < incumbent) | (compute.min(axis=0) == 0)
         ends, part = ends[kept], part[kept]
         compute, overflow = compute[:, kept], overflow[:, kept]
-        arrives = ((part.astype(np.float32) @ sides.reading) > 0) & sides.made_in(i)
+        before = inside[i, np.maximum(self.source, 0)] | (self.source < 0)  # made there, or inputs
+        arrives = ((part.astype(np.float32) @ sides.reading) > 0) & before
         leaves = np.zeros((len(ends), len(self.source)), dtype=np.bool_)
         made = self.source >= 0
         leaves[:, made] = part[:, self.source[made]]
@@ -343,14 +343,6 @@ class _Sides:
         first = outside & ((outside.astype(np.float32) @ search.follows) == 0)
         self.read_next = search.reads[first.argmax(axis=1)] & (first.sum(axis=1) == 1)[:, None]
         """bool[I, nets]: the one item outside that none outside precedes reads it."""
-
-    @cached_property
-    def _made(self) -> Ints:
-        return np.maximum(self.search.source, 0)
-
-    def made_in(self, i: int) -> Bools:
-        """bool[nets]: made inside an ideal, or a model input."""
-        return self.inside[i, self._made] | (self.search.source < 0)
 
 
 def _summed(chosen: Bools, cost: Floats) -> Floats:

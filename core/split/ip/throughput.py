@@ -369,8 +369,9 @@ def transfers_of(draft: Draft, i: int, nets: Sequence[Net]) -> Transfers:
         if not net.readers:
             continue
         if net.source >= 0 and not net.always:
-            if price > draft.upper:
-                _keep_whole(draft, i, net)
+            if price > draft.upper:  # all its items are in the place, or none
+                for r in net.readers:
+                    draft.row([(draft.x[net.source][i], 1.0), (draft.x[r][i], -1.0)], "=", 0.0)
                 continue
             if both and len(net.readers) == 1:
                 found.arriving[part].append((_parted(draft, i, net.source, net.readers[0]), price))
@@ -412,12 +413,6 @@ def _at_least(draft: Draft, column: int, more: int, less: int) -> None:
     """column >= more - less."""
     if more >= 0:
         draft.row([(column, 1.0), (more, -1.0), (less, 1.0)], ">", 0.0)
-
-
-def _keep_whole(draft: Draft, i: int, net: Net) -> None:
-    """The transfer alone is beyond the limit: all its items are in the place, or none."""
-    for r in net.readers:
-        draft.row([(draft.x[net.source][i], 1.0), (draft.x[r][i], -1.0)], "=", 0.0)
 
 
 def budget_devices(draft: Draft) -> None:
