@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,6 @@ from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.stream import Record, Stream
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from dnnp.core.model.parallel import HybridOptions
 
 
@@ -142,9 +140,9 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         bound_method=record.get("bound_method", ""),
         contiguous_bound=float(record.get("contiguous_bound", 0.0)),
         ways=tuple(map(_way, record.get("ways", ()))),
-        tried=tuple(map(_tried, record.get("tried", ()))),
+        tried=tuple(Tried(**_known(Tried, row)) for row in record.get("tried", ())),
         planned_by=record.get("planned_by", ""),
-        learned=_policy(record["policy"]) if "policy" in record else None,
+        learned=PolicyUsed(**_known(PolicyUsed, record["policy"])) if "policy" in record else None,
         excess_bytes=float(record.get("excess_bytes", 0.0)),
         max_gap=float(record.get("max_gap", 0.0)),
         hybrid=_hybrid(record["parallel"]) if "parallel" in record else None,
@@ -164,13 +162,9 @@ def _hybrid(record: Record) -> HybridOptions:
     return HybridOptions(**_known(HybridOptions, record))
 
 
-def _known(kind: type[DataclassInstance], record: Record) -> Record:
+def _known(kind: type, record: Record) -> Record:
     """The fields of a record that a class has, too."""
-    return {field.name: record[field.name] for field in fields(kind) if field.name in record}
-
-
-def _policy(record: Record) -> PolicyUsed:
-    return PolicyUsed(*(record[name] for name in PolicyUsed._fields))
+    return {name: record[name] for name in kind.__annotations__ if name in record}
 
 
 def _way(record: Record) -> Way:
@@ -182,10 +176,6 @@ def _way(record: Record) -> Way:
         record.get("class", ""),
         record.get("reason", ""),
     )
-
-
-def _tried(record: Record) -> Tried:
-    return Tried(**{name: record[name] for name in Tried._fields if name in record})
 
 
 def _transfer(record: Record) -> Transfer:

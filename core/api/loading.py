@@ -174,17 +174,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     data = options.caller.read_input(path) if data is None else data
     if kind in OWN_GRAPHS:
         return read_own(kind, data, path, options.name, edges, options.ours)
-    if kind == "msr-json":
-        from dnnp.formats.workloads.msr import read_workload
-
-        return read_workload(data, path, options.name)
-    if kind == "piper":
-        from dnnp.formats.workloads.piper import read_piper
-
-        return read_piper(data, path, options.name)
     from dnnp.formats.workloads.costgraph import read_costgraph
+    from dnnp.formats.workloads.msr import read_workload
+    from dnnp.formats.workloads.piper import read_piper
 
-    return read_costgraph(data, path, options.name, options.one_tensor)
+    if kind == "costgraph":
+        return read_costgraph(data, path, options.name, options.one_tensor)
+    read = read_piper if kind == "piper" else read_workload
+    return read(data, path, options.name)
 
 
 @contextmanager
@@ -371,36 +368,27 @@ def read_own(
 
     from dnnp.formats.header import new_header
     from dnnp.formats.workloads.drawn import drawn_stream
+    from dnnp.formats.workloads.json_graphs import read_json_graph
+    from dnnp.formats.workloads.own_csv import Table, read_tables
+    from dnnp.formats.workloads.own_dot import read_dot
+    from dnnp.formats.workloads.own_graphml import read_graphml
+    from dnnp.formats.workloads.own_networkx import read_gml
+    from dnnp.formats.workloads.stg import read_stg
 
     file, ours = _shown(path), ours or {}
     header = new_header(kind, path, hashlib.sha256(data).hexdigest(), name, "s")
     if edges is not None:
         digest = hashlib.sha256(edges[1]).hexdigest()
         header["source"]["edges"] = {"path": edges[0], "sha256": digest}
+    with_attributes = {"dot": read_dot, "graphml": read_graphml, "gml": read_gml}
     if kind == "csv":
-        from dnnp.formats.workloads.own_csv import Table, read_tables
-
         listed = None if edges is None else Table(edges[1], _shown(edges[0]))
         drawn = read_tables(Table(data, file), listed, ours)
-    elif kind == "dot":
-        from dnnp.formats.workloads.own_dot import read_dot
-
-        drawn = read_dot(data, file, ours)
-    elif kind == "graphml":
-        from dnnp.formats.workloads.own_graphml import read_graphml
-
-        drawn = read_graphml(data, file, ours)
-    elif kind == "gml":
-        from dnnp.formats.workloads.own_networkx import read_gml
-
-        drawn = read_gml(data, file, ours)
     elif kind == "stg":
-        from dnnp.formats.workloads.stg import read_stg
-
         drawn = read_stg(data, file)
+    elif kind in with_attributes:
+        drawn = with_attributes[kind](data, file, ours)
     else:
-        from dnnp.formats.workloads.json_graphs import read_json_graph
-
         drawn = read_json_graph(kind, data, file, ours)
     return drawn_stream(drawn, header)
 

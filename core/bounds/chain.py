@@ -190,13 +190,8 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     counts = [min(d.count, units.g * options.max_replicas) for d in offered]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return 0.0
-    nowhere = np.full(units.g, np.inf)
-    work = np.stack(
-        [
-            totals(items.label[units.first], units.times.get(d.name, nowhere), items.count)
-            for d in offered
-        ]
-    )
+    times = units.times_on(*(d.name for d in offered))
+    work = np.stack([totals(items.label[units.first], row, items.count) for row in times])
     weights = spread(work, np.array(counts, dtype=np.float64))[1]
     share = (weights[:, None] * work).min(axis=0)
     if not np.isfinite(share).all():

@@ -183,8 +183,7 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
     items = items_for(problem, validity)
     ptr, pins, tensor, always = nets_of(graph, items.label, problem.options)
     values, where = _transfers(graph, tensor, offered)
-    absent = np.full(units.g, np.inf)
-    times = np.stack([units.times.get(d.name, absent) for d in offered])
+    times = units.times_on(*(d.name for d in offered))
     finite = np.where(np.isfinite(times), times, 0.0)
     most = max(
         math.fsum(row.tolist()) + math.fsum(np.array([*map(float, exact)])[where].tolist())

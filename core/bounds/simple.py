@@ -54,9 +54,7 @@ def _compute_bound(
     graph: Graph, units: Clustering, offered: list[DeviceClass], max_replicas: int, part: Bools
 ) -> float:
     """The bound for the units in `part` (bool[g])."""
-    nowhere = np.full(units.g, np.inf)
-    times = np.stack([units.times.get(d.name, nowhere) for d in offered])
-    times = np.where(part, times, 0.0)
+    times = np.where(part, units.times_on(*(d.name for d in offered)), 0.0)
     counts = np.array([d.count for d in offered], dtype=np.float64)
     copies = np.minimum(counts, max_replicas)[:, None]
     largest = (times / copies).min(axis=0).max(initial=0.0)

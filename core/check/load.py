@@ -134,36 +134,6 @@ def footprint_of(tables: Tables, nodes: Sequence[int], options: CostOptions) -> 
     return Footprint(tuple(sorted(arriving)), tuple(sorted(leaving)), used, weights, peak)
 
 
-def cost_of(
-    tables: Tables,
-    nodes: Sequence[int],
-    compute: tuple[float, float],
-    device: DeviceClass,
-    options: CostOptions,
-    replicas: int = 1,
-    near: Sequence[Cluster] = (),
-    wires: StageWires | Alone | None = None,
-) -> Cost:
-    """Recompute the load of one stage.
-
-    Parameters
-    ----------
-    nodes
-        Positions in execution order.
-    compute
-        Sum of the times of the stage's nodes or groups on the device class: of the forward
-        ones, and of the backward ones.
-    replicas
-        Devices that share the samples.
-    near
-        The clusters that hold all devices of the stage, the smallest first.
-    wires
-        The links to other stages, where links are stated; clusters do not count then.
-    """
-    footprint = footprint_of(tables, nodes, options)
-    return price(tables, footprint, compute, device, options, replicas, near, wires)
-
-
 def price(
     tables: Tables,
     footprint: Footprint,
@@ -174,7 +144,20 @@ def price(
     near: Sequence[Cluster] = (),
     wires: StageWires | Alone | None = None,
 ) -> Cost:
-    """Price a footprint on a device; see `cost_of`."""
+    """Recompute the load of one stage, of the footprint of its nodes on a device.
+
+    Parameters
+    ----------
+    compute
+        Sum of the times of the stage's nodes or groups on the device class: of the forward
+        ones, and of the backward ones.
+    replicas
+        Devices that share the samples.
+    near
+        The clusters that hold all devices of the stage, the smallest first.
+    wires
+        The links to other stages, where links are stated; clusters do not count then.
+    """
     early: tuple[list[float], list[float]] = ([], [])
     late: tuple[list[float], list[float]] = ([], [])
     overflow_s = scale = 0.0

@@ -26,7 +26,6 @@ from dnnp.core.check.load import (
     Units,
     check_parts,
     compute_of,
-    cost_of,
     footprint_of,
     price,
     units_of,
@@ -129,9 +128,9 @@ def _costs(
         found += [Violation("support", f"stage {number}", reason) for reason in unsupported]
         near = [(members[home], bandwidth) for home, bandwidth in homes[number]]
         costs.append(
-            cost_of(
+            price(
                 tables,
-                block,
+                footprint_of(tables, block, plan.options),
                 compute,
                 devices.get(stage.device_class, NO_DEVICE),
                 plan.options,

@@ -59,8 +59,7 @@ def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
     devices = [d for d in problem.devices if d.count > 0]
     if problem.options.memory_mode != "hard" or not graph.n or not devices:
         return None
-    nowhere = np.full(units.g, np.inf)
-    runs = np.isfinite(np.stack([units.times.get(d.name, nowhere) for d in devices]))
+    runs = np.isfinite(units.times_on(*(d.name for d in devices)))
     room = np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices])
     summed, what = problem.options.memory_model == "sum", "the nodes"
     if summed:

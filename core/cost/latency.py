@@ -117,7 +117,6 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     """Lay out the units of a graph as tasks on the devices of a machine."""
     coarse = contract(graph, units)
     n = coarse.n
-    absent = np.full(n, np.inf)
     tensor, flow, count = _flows(coarse, options)
     stated = ~np.isnan(coarse.transfer_s[tensor])
     maker = np.empty(count, dtype=np.int64)
@@ -133,7 +132,7 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     alone = np.where(coarse.color >= 0, coarse.color, -1 - np.arange(n))
     together = np.unique(alone, return_inverse=True)[1].astype(np.int64)
     return Tasks(
-        time=np.array([units.times.get(c, absent) for c in machine.classes]).reshape(-1, n),
+        time=units.times_on(*machine.classes),
         memory=unit_memory(graph, units, options),
         together=together,
         backward=coarse.backward,

@@ -59,14 +59,13 @@ class LinkedLoads:
         first = units.member_idx[units.member_ptr[:-1]]
         late = totals(units.label, ~graph.backward, units.g) == 0
         late_net = made & graph.backward[graph.producer[tensor]]
-        absent = np.full(units.g, np.inf)
+        times = units.times_on(*(d.name for d in devices))
         both = options.objective == "gpipe"
         self.passes = []
         """For each pass that counts by itself: work of the items on each class, and its nets."""
         for unit_in, net_in in (
             ((~late, ~late_net), (late, late_net)) if both else ((late >= 0, made >= 0),)
         ):
-            times = (units.times.get(d.name, absent) for d in devices)
             rows = [
                 totals(items.label[first], np.where(unit_in, t, 0.0), items.count) for t in times
             ]

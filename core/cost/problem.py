@@ -227,16 +227,15 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
     sequence = execution_order(graph, units, where)
     node_ptr, nodes = csr(where[sequence], sequence, items.count)
     first = units.member_idx[units.member_ptr[:-1]]
-    absent = np.full(units.g, np.inf)
-    work = np.stack(
-        [totals(where[first], units.times.get(d.name, absent), items.count) for d in devices]
-    )
+    times = units.times_on(*(d.name for d in devices))
+    work = np.stack([totals(where[first], row, items.count) for row in times])
     pin_ptr, pins, tensor, always = nets_of(graph, where, options)
     costs = np.stack(
         [np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor] for d in devices]
     )
     made = graph.producer[tensor] >= 0
     late = totals(units.label, ~graph.backward, units.g) == 0
+    late_times = np.where(late, np.nan_to_num(times, posinf=0.0), 0.0)
     line = Line(
         devices=devices,
         node_ptr=node_ptr,
@@ -251,16 +250,7 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
         tail=place[items.tail],
         head=place[items.head],
         memory=totals(where, node_memory(graph), items.count),
-        backward_work=np.stack(
-            [
-                totals(
-                    where[first],
-                    np.where(late, np.nan_to_num(units.times.get(d.name, absent), posinf=0.0), 0.0),
-                    items.count,
-                )
-                for d in devices
-            ]
-        ),
+        backward_work=np.stack([totals(where[first], row, items.count) for row in late_times]),
         backward_net=made & graph.backward[graph.producer[tensor]],
     )
     return _with_reach(graph, line, options)
@@ -456,7 +446,7 @@ def _stage(problem: SplitProblem, block: Block, near: Ints | Linked | None) -> S
             loads[key] = cost
     name = f"{device.name}/{block.number}"
     if not np.isfinite(cost.compute_s):
-        times = units.times.get(device.name, np.full(units.g, np.inf))
+        (times,) = units.times_on(device.name)
         group = int(np.flatnonzero(~np.isfinite(times[units.label[nodes]]))[0])
         node = int(graph.node_ids[nodes[group]])
         raise InfeasibleError(f"infeasible: node {node} is not supported on '{device.name}'")

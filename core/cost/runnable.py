@@ -60,11 +60,7 @@ def cut_into_parts(graph: Graph, units: Clustering, stage_of: Ints, place: Ints)
     pairs = distinct(units.label[tail] * units.g + units.label[head])
     before, after = pairs // units.g, pairs % units.g
     apart = before != after
-    return cut_tasks(before[apart], after[apart], stage_of, place)
-
-
-def cut_tasks(before: Ints, after: Ints, stage_of: Ints, place: Ints) -> Ints:
-    """The same of `g` units that wait for each other in distinct pairs, i64[e] each."""
+    before, after = before[apart], after[apart]
     return _cut(before, after, stage_of, _sequence(before, after, stage_of, place))
 
 

@@ -46,6 +46,11 @@ class Clustering:
         """First node of each group; i64[g]."""
         return self.member_idx[self.member_ptr[:-1]]
 
+    def times_on(self, *classes: str) -> Floats:
+        """Time of each group on device classes, f64[classes, g]; inf: unsupported."""
+        nowhere = np.full(self.g, np.inf)
+        return np.array([self.times.get(c, nowhere) for c in classes]).reshape(len(classes), self.g)
+
     def members(self, group: int) -> Ints:
         """Node positions of `group`, in topological order."""
         return self.member_idx[self.member_ptr[group] : self.member_ptr[group + 1]]

@@ -232,7 +232,7 @@ def _collective_bandwidth(device: DeviceClass, degrees: list[int], devices: int)
 def _factor(given: SplitProblem, device: DeviceClass, whole: Floats) -> Floats:
     """Time of the group of each node over that of its nodes; f64[n]."""
     units = given.units
-    stated = units.times.get(device.name, np.full(units.g, np.inf))
+    (stated,) = units.times_on(device.name)
     summed = totals(units.label, whole, units.g)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where((summed > 0) & np.isfinite(summed), stated / summed, 1.0)

@@ -108,13 +108,7 @@ def plan_hybrid(
     """Find stages, how many devices each takes, and what runs its forward pass again.
 
     `orders`: topological orders of the items to cut where the sets are too many to take all.
-
-    Raises
-    ------
-    InfeasibleError
-        It is proven that nothing fits.
-    LimitError
-        Nothing was found that fits, and nothing is proven.
+    Raises what `solve_hybrid` does.
     """
     bound = simple_bound(problem)
     run.stands("orders", bound=bound)

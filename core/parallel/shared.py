@@ -358,13 +358,7 @@ def plan_shared(
     """Find stages, those that are shared, and how many devices each of the others takes.
 
     `orders`: topological orders of the items to cut where the sets are too many to take all.
-
-    Raises
-    ------
-    InfeasibleError
-        It is proven that nothing fits.
-    LimitError
-        Nothing was found that fits, and nothing is proven.
+    Raises what `solve_hybrid` does.
     """
     low = simple_bound(problem)
     state = _State(_without_shared(problem, orders, run))

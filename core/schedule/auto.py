@@ -215,7 +215,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
         parts = [repetend for repetend in found if u % repetend.unroll == 0]
         known = None
         if parts:
-            again = min(parts, key=_rate)
+            again = min(parts, key=lambda repetend: repetend.rate_s)
             known = unrolled(again, u).ravel(), u // again.unroll * again.period_s
         effort = 1.0 if u == asked else UNROLLED_EFFORT
         width = effort / (1 + UNROLLED_EFFORT * (len(tried) - 1))
@@ -238,7 +238,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
         enough = one.rate_s <= goal * (1 + TOLERANCE) or run.near(one.rate_s, goal)
         if not unroll and (enough or run.stop()):
             break
-    least = min(map(_rate, found))
+    least = min(repetend.rate_s for repetend in found)
     best = next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))
     best = found[-1] if unroll else best
     name_fallback(best, run)
@@ -253,10 +253,6 @@ def name_fallback(found: Repetend, run: Run) -> None:
             f"{found.start_s.size} blocks in a period are above {MOST_BLOCKS}: {how[found.method]} "
             "made the repetend, without search"
         )
-
-
-def _rate(repetend: Repetend) -> float:
-    return repetend.rate_s
 
 
 MOST_POINTS = 1000

@@ -243,16 +243,12 @@ def _with_ends(
         )
         part = part.begin("", 0.5, 1.0)
         last = cool_down(placement, repetend, micro_batches, spare, width, work, part)
-        tried = min(warm, first or warm, key=_shift), min(cool, last or cool, key=_shift)
+        pairs = (warm, first or warm), (cool, last or cool)
+        tried = [min(pair, key=lambda end: end.shift) for pair in pairs]
         whole = _joined(plain, time, *tried)
         if whole is not None:
             (warm, cool), joined = tried, whole
     return joined
-
-
-def _shift(end: End) -> float:
-    """The makespan without the other end."""
-    return end.shift
 
 
 def _joined(plain: Floats, time: Floats, warm: End, cool: End) -> Floats | None:

@@ -32,12 +32,7 @@ SUMS = 4 * ROUNDING
 def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     """Slice for an incumbent, then search all order ideals; for clusters, contiguous clusters.
 
-    Raises
-    ------
-    InfeasibleError
-        It is proven that no ordered split fits; for clusters: none that was tried does.
-    LimitError
-        A limit was reached before there was any split.
+    Raises what `auto` does.
     """
     if problem.clustered:
         from dnnp.core.split.hierarchy import hierarchy_split

@@ -42,14 +42,8 @@ def read_costgraph(
     Each port of a node becomes a tensor. Control inputs become tensors of no bytes. A port
     that is an alias of an input keeps its own size, or takes that input's if it has none.
 
-    Parameters
-    ----------
-    data, path
-        Contents of the file, and its name (`-` for standard input).
-    name
-        Model name for the header; the file's name without it.
-    one_tensor
-        A node makes one tensor, its first port; who reads another port, reads that (MTPP, B.1).
+    With `one_tensor` a node makes one tensor, its first port; who reads another port, reads that
+    (MTPP, B.1). The other parameters are those of `msr.read_workload`.
 
     Raises
     ------

@@ -27,14 +27,7 @@ MOST_DEVICES = 10_000
 
 
 def read_piper(data: bytes, path: str, name: str | None = None) -> Stream:
-    """Read an input of Piper.
-
-    Parameters
-    ----------
-    data, path
-        Contents of the file, and its name (`-` for standard input).
-    name
-        Model name for the header; the file's name without it.
+    """Read an input of Piper; the parameters are those of `read_workload`.
 
     Raises
     ------

@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.check.devices import Wires
 from dnnp.core.check.graph import tables_of, validity_of
-from dnnp.core.check.load import compute_of, cost_of, units_of
+from dnnp.core.check.load import compute_of, footprint_of, price, units_of
 from dnnp.core.check.violation import above
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.plan import Plan, Stage
@@ -90,9 +90,9 @@ def judged(problem: SplitProblem, blocks: list[list[int]], homes: Sequence[Home]
         device = classes[stage.device_class]
         if unsupported:
             return math.inf
-        cost = cost_of(
+        cost = price(
             tables,
-            block,
+            footprint_of(tables, block, problem.options),
             compute,
             device,
             problem.options,

@@ -73,6 +73,5 @@ def _times(problem: SplitProblem, items: Items) -> Floats:
     """Time of each item on the class where it is least; f64[items]."""
     units = problem.units
     of_unit = items.label[units.first]
-    nowhere = np.full(units.g, np.inf)
-    offered = [units.times.get(d.name, nowhere) for d in problem.devices if d.count]
+    offered = units.times_on(*(d.name for d in problem.devices if d.count))
     return np.min([totals(of_unit, times, items.count) for times in offered], axis=0)

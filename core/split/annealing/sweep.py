@@ -140,45 +140,18 @@ def stays(problem, place, touched, reached, left):  # type: ignore[no-untyped-de
 @callee
 def clusters(problem, state, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try to move clusters of items, one or two at a time; returns the same as `singles`."""
-    rng, dice, energy, times, was, old = (
-        search.rng,
-        search.dice,
-        search.energy,
-        search.times,
-        search.bytes,
-        search.other,
-    )
-    mix, member, origin, stamp, clock, mark, touched = (
-        search.mix,
-        search.member,
-        search.origin,
-        search.stamp,
-        search.clock,
-        search.mark,
-        search.touched,
-    )
+    rng, dice, energy, times = search.rng, search.dice, search.energy, search.times
+    was, old = search.bytes, search.other
+    mix, member, origin, stamp = search.mix, search.member, search.origin, search.stamp
+    clock, mark, touched = search.clock, search.mark, search.touched
     weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
-    place, pinned, spent, used, ratio = (
-        state.place,
-        state.pins_on,
-        state.spent,
-        state.used,
-        state.ratio,
-    )
-    kind, work, price, hook_ptr, hooks = (
-        problem.kind,
-        problem.work,
-        problem.price,
-        problem.hook_ptr,
-        problem.hooks,
-    )
+    place, pinned, spent, used = state.place, state.pins_on, state.spent, state.used
+    ratio = state.ratio
+    kind, work, price = problem.kind, problem.work, problem.price
+    hook_ptr, hooks = problem.hook_ptr, problem.hooks
     nets = Nets(hook_ptr, hooks, problem.pin_ptr, problem.pins, problem.bond)
-    allowed, memory, capacity, stream = (
-        problem.allowed,
-        problem.memory,
-        problem.capacity,
-        problem.stream,
-    )
+    allowed, memory, capacity = problem.allowed, problem.memory, problem.capacity
+    stream = problem.stream
     visits = 0
     for m in range(moves):
         clock[0] += 1
@@ -315,43 +288,18 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
     Returns the pins visited, the moves that are left, and whether it ended because the state may
     be the best so far.
     """
-    rng, dice, energy, times, made, fresh = (
-        search.rng,
-        search.dice,
-        search.energy,
-        search.times,
-        search.bytes,
-        search.other,
-    )
+    rng, dice, energy, times = search.rng, search.dice, search.energy, search.times
+    made, fresh = search.bytes, search.other
     weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
-    place, pinned, spent, used, ratio = (
-        state.place,
-        state.pins_on,
-        state.spent,
-        state.used,
-        state.ratio,
-    )
-    kind, work, price, hook_ptr, hooks, pin_ptr, pins = (
-        problem.kind,
-        problem.work,
-        problem.price,
-        problem.hook_ptr,
-        problem.hooks,
-        problem.pin_ptr,
-        problem.pins,
-    )
-    allowed, memory, capacity, stream = (
-        problem.allowed,
-        problem.memory,
-        problem.capacity,
-        problem.stream,
-    )
-    earlier_ptr, earlier, later_ptr, later = (
-        problem.earlier_ptr,
-        problem.earlier,
-        problem.later_ptr,
-        problem.later,
-    )
+    place, pinned, spent, used = state.place, state.pins_on, state.spent, state.used
+    ratio = state.ratio
+    kind, work, price = problem.kind, problem.work, problem.price
+    hook_ptr, hooks, pin_ptr = problem.hook_ptr, problem.hooks, problem.pin_ptr
+    pins = problem.pins
+    allowed, memory, capacity = problem.allowed, problem.memory, problem.capacity
+    stream = problem.stream
+    earlier_ptr, earlier = problem.earlier_ptr, problem.earlier
+    later_ptr, later = problem.later_ptr, problem.later
     comm, hard, squarings, clock = problem.comm, problem.hard, search.mix[SQUARINGS], search.clock
     ordered = problem.ordered
     visits = 0
