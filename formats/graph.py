@@ -233,10 +233,7 @@ def rows_of(stream: Stream, kind: str, field: str, ids: Ints, what: str) -> tupl
 def _times(records: list[Record]) -> dict[str, Floats]:
     """Device class -> seconds per record; inf where a class is absent.
 
-    Raises
-    ------
-    FormatError
-        So many classes that their times would fill the memory.
+    FormatError: so many classes that their times would fill the memory.
     """
     rows = [r.get("time_s", {}) for r in records]
     names = sorted(set().union(*rows)) if rows else []

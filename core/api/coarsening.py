@@ -126,10 +126,7 @@ def installed_version() -> str:
 def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     """Find what ONNX Runtime fuses in the stream's model, by node positions.
 
-    Raises
-    ------
-    FormatError
-        The file is not the model that was imported, or its nodes are not the stream's.
+    FormatError: the file is not the model that was imported, or its nodes are not the stream's.
     """
     from dnnp.core.runtime.model.fusions import fused_groups, title
     from dnnp.formats.onnx.value_types import types_of

@@ -181,10 +181,7 @@ def _descend(
     The bound of the answer is proven if the space is complete, else it is `low`; None: nothing
     fits, or nothing was found in time.
 
-    Raises
-    ------
-    LimitError
-        Nothing was found, and it is not known whether something fits.
+    LimitError: nothing was found, and it is not known whether something fits.
     """
     best = start
     refused, step, known = low, FIRST_STEP, space.complete

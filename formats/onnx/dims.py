@@ -161,10 +161,7 @@ def _named_by_address(
 ) -> dict[str, int]:
     """Sizes of names: those given, and those that follow from sizes at addresses.
 
-    Raises
-    ------
-    UsageError
-        A dimension has two sizes.
+    UsageError: a dimension has two sizes.
     """
     found = dict(sizes)
     axes = [

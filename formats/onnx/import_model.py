@@ -290,10 +290,7 @@ def _import(
 def _check_sizes(graph: OnnxGraph, found: Shapes, dims: Mapping[str, int]) -> None:
     """Refuse sizes of free dimensions with which the model cannot run, or has nothing to do.
 
-    Raises
-    ------
-    UsageError
-        An operator cannot take the shapes that follow, or all outputs are empty.
+    UsageError: an operator cannot take the shapes that follow, or all outputs are empty.
     """
     given = " ".join(f"--dim {name}={size}" for name, size in dims.items())
     types = found.types

@@ -181,10 +181,7 @@ def _outside(file: int, begin: int, end: int, location: str) -> bytes | None:
 def _fields(file: int, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Fields of a message in a file: number, where its tag, its value and the next one begin.
 
-    Raises
-    ------
-    ValueError, IndexError
-        It is not a message, or it ends within a field.
+    ValueError, IndexError: it is not a message, or it ends within a field.
     """
     while at < end:
         head = os.pread(file, 20, at)

@@ -137,10 +137,8 @@ def _initializers(graph: onnx.GraphProto, found: OnnxGraph) -> dict[str, onnx.Te
 def _stored_type(name: str, elem_type: int, dims: Sequence[int] | None) -> ValueType:
     """Type of a weight; a number of bytes that is not known cannot be priced.
 
-    Raises
-    ------
-    FormatError
-        An element type that this version of onnx does not know, or a size beyond all bounds.
+    FormatError: an element type that this version of onnx does not know, or a size beyond all
+    bounds.
     """
     if dtype_name(elem_type) is None:
         raise FormatError(f"initializer '{name}': unknown element type {elem_type}")

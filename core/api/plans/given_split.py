@@ -94,10 +94,7 @@ def _latency_split(
 ) -> tuple[LatencyProblem, Split]:
     """A split of one sample, invoked as often as its parts need unless that is given.
 
-    Raises
-    ------
-    InfeasibleError
-        It does not fit the devices; the message has the latency that it would have.
+    InfeasibleError: it does not fit the devices; the message has the latency that it would have.
     """
     from dnnp.core.cost.latency import Invocations, latency_problem
     from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
@@ -163,10 +160,7 @@ def _follow(graph: Graph, home: Ints, name: str) -> None:
 
     `home`: i64[n], part of each node; -1 where the split leaves it out, and then filled in.
 
-    Raises
-    ------
-    FormatError
-        A node has no colour, or its colour is in no part, or in two.
+    FormatError: a node has no colour, or its colour is in no part, or in two.
     """
     parts: dict[int, set[int]] = {}
     for color, part in zip(graph.color.tolist(), home.tolist(), strict=True):
@@ -189,10 +183,7 @@ def _with_replicas(
 ) -> CostOptions:
     """Options that allow the replicas of a split, if they are within the number stated.
 
-    Raises
-    ------
-    UsageError
-        A part has more replicas.
+    UsageError: a part has more replicas.
     """
     most = max((b.replicas for b in blocks), default=1)
     if stated is not None and most > stated:

@@ -80,10 +80,7 @@ def _with_all_replicas(
 
     `linked`: links are stated, and take the place of clusters.
 
-    Raises
-    ------
-    UsageError
-        Fewer are asked for, or devices form clusters.
+    UsageError: fewer are asked for, or devices form clusters.
     """
     from dnnp.core.split.ways import all_replicas
 

@@ -289,10 +289,7 @@ def _left_to_cpu(
 ) -> tuple[str, ...]:
     """Nodes that the CPU ran in place of the provider, by a profile of the whole model.
 
-    Raises
-    ------
-    UnavailableError
-        There are some, and nobody allowed that.
+    UnavailableError: there are some, and nobody allowed that.
     """
     named = with_unique_names(model)
     shapes = shape_nodes(named)

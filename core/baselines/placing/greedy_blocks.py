@@ -94,10 +94,7 @@ def _fill_strictly(
 ) -> tuple[Ints, list[int]]:
     """Block of each item, and the accelerator of each block; items are taken in this order.
 
-    Raises
-    ------
-    LimitError
-        No accelerator is left that holds an item, and no CPU runs it.
+    LimitError: no accelerator is left that holds an item, and no CPU runs it.
     """
     block = np.full(len(order), POOL, dtype=np.int64)
     devices: list[int] = []
