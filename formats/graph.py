@@ -23,6 +23,7 @@ from dnnp.core.model.graph import (
     TensorColumns,
     make_graph,
     offsets,
+    place_of,
     totals,
 )
 from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state
@@ -362,8 +363,7 @@ def clustering_of(stream: Stream, graph: Graph, *, priced: bool = True) -> Clust
         reason = f"node {int(graph.node_ids[wrong])} is in {int(counts[wrong])} groups, not one"
         where = int(owner[np.flatnonzero(idx == wrong)[-1]]) if counts[wrong] else 0
         raise stream.fault_at("group", where, "nodes", reason)
-    rank = np.empty(graph.n, dtype=np.int64)
-    rank[idx] = np.arange(graph.n)
+    rank = place_of(idx)
     tail, head = graph.edges
     against = (label[tail] == label[head]) & (rank[tail] > rank[head])
     if against.any():

@@ -44,6 +44,7 @@ from dnnp.core.model.graph import (
     connected,
     csr,
     distinct,
+    place_of,
     strong,
 )
 from dnnp.core.model.request import Request, Solution
@@ -532,8 +533,7 @@ def _renumbered(items: Items, label: Ints) -> Items:
     label = np.unique(label, return_inverse=True)[1]
     least = np.full(int(label.max()) + 1, items.count, dtype=np.int64)
     np.minimum.at(least, label, np.arange(items.count))
-    name = np.empty(len(least), dtype=np.int64)
-    name[np.argsort(least)] = np.arange(len(least))
+    name = place_of(np.argsort(least))
     new, count = name[label], len(least)
     a, b = new[items.tail], new[items.head]
     pairs = distinct(a[a != b] * count + b[a != b])

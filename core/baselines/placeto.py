@@ -52,7 +52,7 @@ from dnnp.core.latency.lists.net import (
 )
 from dnnp.core.latency.lists.schedule import Room, repaired, room_of, schedule_homes, schedule_order
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.core.model.graph import Bools, Floats, Ints, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.request import Learned, Policy, Request
 from dnnp.core.model.search_context import Run
 
@@ -266,9 +266,8 @@ class Board:
 
     def __init__(self, torch: Any, groups: Groups) -> None:
         self.groups, self.q = groups, len(groups.visits)
-        self.rank = np.empty(self.q, dtype=np.int64)
+        self.rank = place_of(groups.visits)
         """i64[q], the step in which each group is visited."""
-        self.rank[groups.visits] = np.arange(self.q)
         both = np.array([groups.reads, groups.reads.T])
         member = groups.related.astype(np.float64)
         share = member / np.maximum(member.sum(axis=2, keepdims=True), 1.0)

@@ -32,7 +32,7 @@ from dnnp.core.coarsen.merge import NONE, Shape, Units, lone_colors_freed, signa
 from dnnp.core.coarsen.patterns import fuse_pattern, fuse_sequences
 from dnnp.core.model import rules as model
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, contract
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr, place_of, totals
 from dnnp.core.model.rules import Absorb, Fold, RuleSet
 
 MAX_NAMED = 6
@@ -169,8 +169,7 @@ def _numbered(graph: Graph, label: Ints) -> tuple[Ints, list[int]]:
     """Labels 0..g-1 by the first node of each group in the graph's order, and the old ones."""
     found, first = np.unique(label[graph.order], return_index=True)
     by_first = np.argsort(first, kind="stable")
-    rank = np.empty(len(found), dtype=np.int64)
-    rank[by_first] = np.arange(len(found))
+    rank = place_of(by_first)
     return rank[np.searchsorted(found, label)], found[by_first].tolist()
 
 

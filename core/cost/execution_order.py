@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.load import stage_memory
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, place_of
 from dnnp.core.model.plan import CostOptions
 
 
@@ -74,8 +74,7 @@ def file_order(graph: Graph, nodes: Ints, options: CostOptions) -> FileOrder:
 
 def _makers(graph: Graph, nodes: Ints) -> list[list[int]]:
     """For each of some nodes those, by position, that make what it reads; ascending."""
-    step = np.full(graph.n + 1, -1, dtype=np.int64)
-    step[nodes] = np.arange(len(nodes))
+    step = place_of(nodes, graph.n + 1)
     rows = (np.unique(step[graph.producer[graph.reads(v)]]) for v in nodes.tolist())
     return [row[row >= 0].tolist() for row in rows]
 
@@ -84,7 +83,6 @@ def _peaks(graph: Graph, nodes: Ints, options: CostOptions) -> tuple[float, floa
     """Peak of live activations in this order, and in the default order of a file that has it."""
     peaks = []
     for order in (nodes, default_order(graph, nodes)):
-        step = np.full(graph.n, -1, dtype=np.int64)
-        step[order] = np.arange(len(order))
+        step = place_of(order, graph.n)
         peaks.append(stage_memory(graph, order, step, options)[1] or 0.0)
     return peaks[0], peaks[1]

@@ -37,6 +37,7 @@ from dnnp.core.model.graph import (
     distinct,
     kahn,
     offsets,
+    place_of,
     strong,
 )
 from dnnp.core.model.plan import CostOptions
@@ -143,9 +144,7 @@ def components(label: Ints, tail: Ints, head: Ints) -> Ints:
 def by_first(seen: Ints) -> Ints:
     """Number of each label by where it is first in `seen`, which has all of 0..; i64[labels]."""
     first = np.unique(seen, return_index=True)[1]
-    number = np.empty(len(first), dtype=np.int64)
-    number[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return number
+    return place_of(np.argsort(first, kind="stable"))
 
 
 def _number(graph: Graph, units: Clustering, label: Ints, tail: Ints, head: Ints) -> Items:
@@ -220,8 +219,7 @@ def execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
     An item of several units may interleave them; there the graph's own order decides.
     """
     single = np.bincount(where[units.first]) == 1
-    within = np.empty(graph.n, dtype=np.int64)
-    within[units.member_idx] = np.arange(graph.n)
+    within = place_of(units.member_idx)
     key = np.where(single[where], within, graph.rank)
     return np.lexsort((key, where))
 

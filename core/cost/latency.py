@@ -52,6 +52,7 @@ from dnnp.core.model.graph import (
     Ints,
     csr,
     distinct,
+    place_of,
     totals,
 )
 from dnnp.core.model.plan import CostOptions
@@ -154,9 +155,7 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
 
 def rank_of(tasks: Tasks) -> Ints:
     """Position of each task in `order`; i64[n]."""
-    rank = np.empty(tasks.n, dtype=np.int64)
-    rank[tasks.order] = np.arange(tasks.n)
-    return rank
+    return place_of(tasks.order)
 
 
 def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats:

@@ -15,7 +15,7 @@ from dnnp.core.cost.load import node_memory, stage_memory, transfer_times, weigh
 from dnnp.core.cost.load_formula import COMM, ROOM, combine_arrays
 from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.graph import Floats, Ints, totals
+from dnnp.core.model.graph import Floats, Ints, place_of, totals
 
 MOST_KEPT = 20_000
 """Stages whose memory is remembered."""
@@ -131,8 +131,7 @@ class LinkedLoads:
         return np.stack(found)
 
     def _places(self) -> Ints:
-        place = np.empty(self.items.count, dtype=np.int64)
-        place[self.items.order] = np.arange(self.items.count)
+        place = place_of(self.items.order)
         return place[self.items.label]
 
     def _crossing(self, slot: Ints, count: int) -> Ints:
@@ -203,8 +202,7 @@ class LinkedLoads:
         mine = np.zeros(self.items.count, dtype=np.bool_)
         mine[items] = True
         nodes = self.sequence[mine[self.items.label[self.sequence]]]
-        step = np.full(self.problem.graph.n, -1, dtype=np.int64)
-        step[nodes] = np.arange(len(nodes))
+        step = place_of(nodes, self.problem.graph.n)
         return nodes, step
 
     def _sync(self, slot: Ints, replicas: Floats, inside: Floats) -> Floats:

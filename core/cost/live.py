@@ -22,7 +22,7 @@ import numpy as np
 
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import INPUT, PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import INPUT, PARAMETER, Floats, Graph, Ints, csr, place_of, totals
 from dnnp.core.model.plan import CostOptions
 
 Csr = tuple[Ints, Ints]
@@ -232,6 +232,5 @@ def block_peaks(live: Live, block: Ints, count: int, rank: Ints) -> Floats:
 
 def _peak_of(graph: Graph, nodes: Ints, options: CostOptions) -> float:
     """Peak of live tensors of nodes that run one after the other as a stage, bytes."""
-    step = np.full(graph.n, -1, dtype=np.int64)
-    step[nodes] = np.arange(len(nodes))
+    step = place_of(nodes, graph.n)
     return stage_memory(graph, nodes, step, options)[1] or 0.0

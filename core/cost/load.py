@@ -42,6 +42,7 @@ from dnnp.core.model.graph import (
     Ints,
     csr_rows,
     distinct,
+    place_of,
     totals,
 )
 from dnnp.core.model.plan import Block, CostOptions
@@ -222,8 +223,7 @@ def stage_load(
     the number of levels where none does; or it says what links join the stage to the others.
     """
     nodes = np.asarray(nodes, dtype=np.int64)
-    step = np.full(graph.n, -1, dtype=np.int64)
-    step[nodes] = np.arange(len(nodes))
+    step = place_of(nodes, graph.n)
     groups = distinct(units.label[nodes])
     times = units.times.get(device.name)
     time = np.full(len(groups), np.inf) if times is None else times[groups]

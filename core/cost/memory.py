@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, place_of, totals
 
 
 class Steps(NamedTuple):
@@ -50,8 +50,7 @@ def peak_steps(graph: Graph, bounds: Ints, nodes: Ints) -> Steps:
     """Steps of `nodes` (positions in execution order) for the `peak` model."""
     graph = graph.in_memory
     n = len(nodes)
-    step = np.empty(n, dtype=np.int64)
-    step[nodes] = np.arange(n)
+    step = place_of(nodes)
     static = graph.tensor_kind >= PARAMETER
     tensor = np.repeat(np.arange(graph.m, dtype=np.int64), np.diff(graph.use_ptr))
     at = step[graph.use_idx]

@@ -41,7 +41,7 @@ from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, InfeasibleError
-from dnnp.core.model.graph import Graph, Ints, csr, totals
+from dnnp.core.model.graph import Graph, Ints, csr, place_of, totals
 from dnnp.core.model.plan import CLOSED, Block, CostOptions, Plan, Stage
 from dnnp.core.model.text import shown_bytes
 
@@ -221,8 +221,7 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
     graph, units, options = problem.graph, problem.units, problem.options
     most = items.count * options.max_replicas
     devices = tuple(replace(d, count=min(d.count, most)) for d in problem.devices)
-    place = np.empty(items.count, dtype=np.int64)
-    place[order] = np.arange(items.count)
+    place = place_of(order)
     where = place[items.label]
     sequence = execution_order(graph, units, where)
     node_ptr, nodes = csr(where[sequence], sequence, items.count)

@@ -24,7 +24,7 @@ from dnnp.core.latency.quick import first_bound, simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
 from dnnp.core.model.deadline import Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, place_of
 from dnnp.core.model.plan import CLOSED, Plan
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.split.checks import SAME
@@ -109,8 +109,7 @@ def _blocks(problem: LatencyProblem, home: Ints, held: list[Ints]) -> Invocation
 def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -> Ints:
     """Tasks and transfers by the times that the stages state."""
     tasks = problem.tasks
-    rank = np.empty(tasks.n, dtype=np.int64)
-    rank[tasks.order] = np.arange(tasks.n)
+    rank = place_of(tasks.order)
     flows: dict[tuple[int, ...], list[int]] = {}
     for f in range(tasks.flows):
         ids = tasks.carried_id[tasks.carried_ptr[f] : tasks.carried_ptr[f + 1]].tolist()

@@ -118,9 +118,7 @@ class Graph:
     @cached_property
     def rank(self) -> Ints:
         """Place of each node in `order`; i64[n]."""
-        rank = np.empty(self.n, dtype=np.int64)
-        rank[self.order] = np.arange(self.n)
-        return rank
+        return place_of(self.order)
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
@@ -321,6 +319,13 @@ def _producers(nodes: NodeColumns, tensors: TensorColumns) -> Ints:
         )
         raise FormatError(f"tensor {int(tensors.ids[t])} is of kind '{kind}' but has {fault}")
     return producer
+
+
+def place_of(order: Ints | Sequence[int], size: int | None = None) -> Ints:
+    """Place of each number in `order`, i64[size]; -1: it is not there. Without `size` all are."""
+    place = np.full(len(order) if size is None else size, -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def kahn(tail: Ints, head: Ints, n: int) -> tuple[Ints, list[int]]:

@@ -27,7 +27,7 @@ import numpy as np
 
 from dnnp.core.cost.divisor import exact_divisor
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.model.graph import Bools, Floats, Ints, distinct
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct, place_of
 from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of
 from dnnp.core.schedule.starts import topological
@@ -157,8 +157,7 @@ def longest_paths(problem: ScheduleProblem) -> Floats:
 
 def by_depth(problem: ScheduleProblem) -> Ints:
     """Dependencies in an order where all that lead to a block come before those that leave it."""
-    place = np.empty(problem.b, dtype=np.int64)
-    place[topological(problem.b, problem.tail, problem.head)] = np.arange(problem.b)
+    place = place_of(topological(problem.b, problem.tail, problem.head))
     return np.argsort(place[problem.tail], kind="stable")
 
 

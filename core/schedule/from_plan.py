@@ -25,7 +25,7 @@ from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct, place_of
 from dnnp.core.model.plan import Block, Plan
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
@@ -170,8 +170,7 @@ def _price(
     graph = given.graph
     for s, (stage, near) in enumerate(zip(plan.stages, surroundings(given, blocks), strict=True)):
         block = blocks[s]
-        step = np.full(graph.n, -1, dtype=np.int64)
-        step[block.nodes] = np.arange(len(block.nodes))
+        step = place_of(block.nodes, graph.n)
         coming, going = crossing_times(graph, block.nodes, step, block.device, plan.options, near)
         mine = [part for part in parts if part.stage == s]
         for part in mine:

@@ -15,7 +15,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Floats, Ints, csr, csr_rows
+from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, place_of
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, faults, span_of
 from dnnp.core.schedule.shop import releases_early
@@ -108,8 +108,7 @@ def filled(problem: ScheduleProblem, start: Floats) -> Floats:
     """
     start = start - start.min(initial=np.inf)
     sequence = np.argsort(start, kind="stable")
-    place = np.empty(problem.b, dtype=np.int64)
-    place[sequence] = np.arange(problem.b)
+    place = place_of(sequence)
     before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     rows = [mine[np.argsort(place[mine])] for mine in problem.by_unit()]
     row = np.concatenate(rows)
@@ -174,8 +173,7 @@ def shifted(problem: ScheduleProblem, start: Floats) -> Floats:
     rank[_at_once(problem)] = np.arange(problem.k)
     grain = ROUNDING * max(float(np.ptp(start)), 1e-300)
     sequence = np.lexsort((np.tile(rank, problem.unroll), np.round(start / grain)))
-    place = np.empty(problem.b, dtype=np.int64)
-    place[sequence] = np.arange(problem.b)
+    place = place_of(sequence)
     if (place[problem.tail] > place[problem.head]).any():
         # Rounding put a block that takes no time behind one that waits for it.
         try:
@@ -199,8 +197,7 @@ def _at_once(problem: ScheduleProblem) -> Ints:
     for i in order[time[order] == 0].tolist():
         after = problem.head[first & (problem.tail == i)]
         holds[after] = np.maximum(holds[after], holds[i])
-    place = np.empty(k, dtype=np.int64)
-    place[order] = np.arange(k)
+    place = place_of(order)
     return np.lexsort((place, holds))
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints, connected
+from dnnp.core.model.graph import Floats, Ints, connected, place_of
 from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.schedule.starts import Arcs, left_shift, max_cycle_ratio, merged
@@ -278,8 +278,7 @@ def _turns(placement: Placement, level: Ints, count: int) -> Ints:
     """Ranks of turns; see `inference`."""
     k = len(level)
     wide = np.array([max(map(len, block.homes)) for block in placement.blocks])
-    within = np.empty(k, dtype=np.int64)
-    within[np.lexsort((np.arange(k), -level, -wide))] = np.arange(k)
+    within = place_of(np.lexsort((np.arange(k), -level, -wide)))
     return (np.arange(count)[:, None] + level[None, :]) * k + within[None, :]
 
 
@@ -406,8 +405,7 @@ def sequential(placement: Placement, count: int, *, compiled: bool = True) -> Cl
     start = (np.array(alone_start)[turn] + begin[:, None]).ravel()
     problem = problem_of(placement, count)
     sequence = (np.arange(count)[:, None] * k + order[None, :]).ravel()
-    rank = np.empty(problem.b, dtype=np.int64)
-    rank[sequence] = np.arange(problem.b)
+    rank = place_of(sequence)
     return Classic(problem, by_rank(problem, rank), sequence, start)
 
 
@@ -429,8 +427,7 @@ def _with_moves(placement: Placement, kept: Ints, sequence: Ints, start: Floats)
                 time[:, i] = np.maximum(time[:, i], end)
                 place[:, i] = np.maximum(place[:, i], place[:, w.block] + 1 / (k + 1))
     order = np.lexsort((place.ravel(), time.ravel()))
-    rank = np.empty(problem.b, dtype=np.int64)
-    rank[order] = np.arange(problem.b)
+    rank = place_of(order)
     return Classic(problem, by_rank(problem, rank), order, left_shift(problem, order))
 
 

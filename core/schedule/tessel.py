@@ -32,7 +32,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints, connected, csr
+from dnnp.core.model.graph import Floats, Ints, connected, csr, place_of
 from dnnp.core.model.schedule import Placement, Repetend
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
@@ -571,8 +571,7 @@ def packed(problem: ScheduleProblem) -> Floats:
     """
     whole = topological(problem.b, problem.tail, problem.head)
     alone = left_shift(problem, whole)
-    place = np.empty(problem.b, dtype=np.int64)
-    place[whole] = np.arange(problem.b)
+    place = place_of(whole)
     turns: dict[int, None] = {}
     for d, mine in enumerate(problem.by_unit()):
         mine = mine[np.lexsort((place[mine], alone[mine]))]

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Bools, Floats, Ints, csr
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, place_of
 from dnnp.core.model.search_context import PLAIN, Run
 
 
@@ -60,8 +60,7 @@ def lay_out(
     capacity = np.concatenate([np.broadcast_to(part[2], len(part[0])) for part in parts])
     arcs = len(tail)
     ptr, order = csr(np.concatenate([tail, head]), np.arange(2 * arcs), nodes)
-    where = np.empty(2 * arcs, dtype=np.int64)
-    where[order] = np.arange(2 * arcs)
+    where = place_of(order)
     twin = where[np.where(order < arcs, order + arcs, order - arcs)]
     heads = np.concatenate([head, tail])[order]
     ends = np.cumsum([len(part[0]) for part in parts])

@@ -18,7 +18,7 @@ from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.homes import blocks_of_homes
 from dnnp.core.model.errors import FormatError, InfeasibleError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, place_of
 from dnnp.core.model.plan import Block, without_memory
 from dnnp.core.split.slicing.orders import ORDERS
 
@@ -103,8 +103,7 @@ def _fitting(problem: SplitProblem, line: Line, c: int, first: int, end: int) ->
 
     def fits(end: int) -> bool:
         nodes = line.nodes[line.node_ptr[first] : line.node_ptr[end]]
-        step = np.full(graph.n, -1, dtype=np.int64)
-        step[nodes] = np.arange(len(nodes))
+        step = place_of(nodes, graph.n)
         memory = stage_memory(graph, nodes, step, problem.options)[0]
         return memory <= device.memory_bytes * ROOM
 

@@ -18,7 +18,17 @@ import numpy as np
 
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import ACTIVATION, INPUT, Floats, Graph, Ints, csr, csr_rows, distinct
+from dnnp.core.model.graph import (
+    ACTIVATION,
+    INPUT,
+    Floats,
+    Graph,
+    Ints,
+    csr,
+    csr_rows,
+    distinct,
+    place_of,
+)
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 
@@ -72,15 +82,13 @@ def steps_of(graph: Graph, nodes: Ints) -> tuple[Steps, float]:
     `nodes` are positions in execution order; step i is nodes[i].
     """
     n = len(nodes)
-    step = np.full(graph.n, -1, dtype=np.int64)
-    step[nodes] = np.arange(n)
+    step = place_of(nodes, graph.n)
     reader, read = _rows(graph.in_ptr, graph.in_idx, nodes)
     live = (graph.tensor_kind[read] == INPUT) | (graph.tensor_kind[read] == ACTIVATION)
     reader, read = reader[live], read[live]
     maker, made = _rows(graph.out_ptr, graph.out_idx, nodes)
     tensors = distinct(np.concatenate([read, made]))
-    local = np.empty(graph.m, dtype=np.int64)
-    local[tensors] = np.arange(len(tensors))
+    local = place_of(tensors, graph.m)
     source = np.where(graph.producer[tensors] >= 0, step[graph.producer[tensors]], -1)
     inside = np.bincount(local[read], minlength=len(tensors))
     leaves = graph.is_output[tensors] | (np.diff(graph.use_ptr)[tensors] > inside)
@@ -127,8 +135,7 @@ def part_of(steps: Steps, nodes: Ints, before: Ints) -> Steps:
     reader, read = _rows(steps.read_ptr, steps.reads, nodes)
     maker, made = _rows(steps.make_ptr, steps.makes, nodes)
     tensors = distinct(np.concatenate([read, made]))
-    local = np.empty(len(steps.size), dtype=np.int64)
-    local[tensors] = np.arange(len(tensors))
+    local = place_of(tensors, len(steps.size))
     owner, users = _rows(steps.use_ptr, steps.uses, tensors)
     later = np.bincount(owner, weights=place[users] == n, minlength=len(tensors)) > 0
     source = np.where(steps.maker[tensors] >= 0, place[steps.maker[tensors]], -1)

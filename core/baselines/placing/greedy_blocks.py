@@ -17,7 +17,7 @@ from dnnp.core.cost.latency import (
 )
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, place_of, totals
 from dnnp.core.model.request import Request
 from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
@@ -82,8 +82,7 @@ def _strict_order(items: Items, asked: Request) -> Ints:
     """The order of a name, or the given one: there an item comes where its first task does."""
     if asked.sequence is None:
         return order_named(asked.order)(items)
-    at = np.empty(len(items.label), dtype=np.int64)
-    at[asked.sequence] = np.arange(len(at))
+    at = place_of(asked.sequence)
     place = np.full(items.count, len(at), dtype=np.int64)
     np.minimum.at(place, items.label, at)
     return kahn_with_priorities(items.tail, items.head, -place.astype(np.float64))

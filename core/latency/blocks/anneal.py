@@ -23,7 +23,7 @@ from dnnp.core.latency.blocks.items import (
 from dnnp.core.latency.blocks.search import BlockMemory, anneal_held, anneal_step, new_search
 from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
 from dnnp.core.model.errors import DnnpError, LimitError
-from dnnp.core.model.graph import Ints, distinct
+from dnnp.core.model.graph import Ints, distinct, place_of
 from dnnp.core.model.search_context import PLAIN, Run
 
 WAVE = 2
@@ -87,8 +87,7 @@ def labels_of(items: BlockItems, split: Invocations) -> Labels | None:
     order = _line_up(items, split, block)
     if order is None:
         return None
-    accelerator = np.full(int(items.devices.max(initial=-1)) + 1, -1, dtype=np.int64)
-    accelerator[items.devices] = np.arange(len(items.devices))
+    accelerator = place_of(items.devices, int(items.devices.max(initial=-1)) + 1)
     device = np.zeros(len(items.slot_late), dtype=np.int64)
     slot: list[int] = []
     position = np.zeros(len(split.device), dtype=np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import inlined, kernel, plain
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, place_of, totals
 
 
 class TaskNet(NamedTuple):
@@ -184,8 +184,7 @@ def upward_rank(net: TaskNet, *, moves: bool = True) -> Floats:
 
 def falling(net: TaskNet, rank: Floats) -> Ints:
     """Tasks by falling upward rank, ties in topological order: a topological order; i64[n]."""
-    place = np.empty(len(rank), dtype=np.int64)
-    place[net.order] = np.arange(len(rank))
+    place = place_of(net.order)
     return np.lexsort((place, -rank)).astype(np.int64)
 
 

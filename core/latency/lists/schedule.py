@@ -16,7 +16,7 @@ from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.latency.lists.build import DONE, Rules, earliest, follow, insertion
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.solver.program import TOLERANCES, Program
@@ -258,8 +258,7 @@ def _rules(
 ) -> Rules:
     """Rules of tasks by falling priority, ties by number; `None`: nothing is."""
     n, count = net.time.shape
-    place = np.empty(n, dtype=np.int64)
-    place[np.argsort(-priority, kind="stable")] = np.arange(n)
+    place = place_of(np.argsort(-priority, kind="stable"))
     if preferred is None:
         preferred = np.ones((count, n), dtype=np.bool_)
     if favourite is None:
@@ -279,8 +278,7 @@ def inserted(
     device = device.astype(np.int64)
     if not insertion(net, order, ahead, start, device, sent_at):
         return None
-    rank = np.empty(n, dtype=np.int64)
-    rank[order] = np.arange(n)
+    rank = place_of(order)
     flow, target = np.nonzero(np.isfinite(sent_at))
     sent, source = sent_at[flow, target], device[net.maker[flow]]
     length = (

@@ -22,7 +22,7 @@ from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packe
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.replay import new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints, distinct, totals
+from dnnp.core.model.graph import Floats, Ints, distinct, place_of, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
 WORK, MOST_WORK = 1.5e7, 4e8
@@ -372,8 +372,7 @@ def _polished(problem: LatencyProblem, net: TaskNet, listed: Listed) -> Iterator
     yield placement
     for _ in range(POLISHINGS):
         times = simulate(problem.tasks, problem.machine, placement, problem.options.congestion)
-        rank = np.empty(problem.tasks.n, dtype=np.int64)
-        rank[placement.events[placement.events[:, 0] == TASK, 1]] = np.arange(problem.tasks.n)
+        rank = place_of(placement.events[placement.events[:, 0] == TASK, 1])
         order = np.lexsort((rank, times.start_s))
         found = inserted(net, order, listed.device)
         if found is None:

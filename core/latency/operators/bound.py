@@ -21,7 +21,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import inlined, kernel, lean
 from dnnp.core.latency.lists.net import TaskNet, move_time
-from dnnp.core.model.graph import Bools, Floats, distinct
+from dnnp.core.model.graph import Bools, Floats, distinct, place_of
 from dnnp.core.model.search_context import Run
 
 ROUNDS = 20
@@ -327,8 +327,7 @@ def _windows(
     """Bound by windows; as far as it came when it was stopped."""
     n, count = usable.shape
     usable = usable.copy()
-    place = np.empty(n, dtype=np.int64)
-    place[net.order] = np.arange(n)
+    place = place_of(net.order)
     size = int((MOST_WORK * run.effort / (n * count**3 * len(weights))) ** 0.5)
     size = max(2, min(WINDOW, size, n))
     value = 0.0

@@ -19,7 +19,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.latency.lists.net import TaskNet
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, place_of
 
 STRIDE = 16
 """Positions between two checkpoints."""
@@ -80,8 +80,7 @@ def new_state(net: TaskNet, order: Ints, device: Ints) -> ListState:
     n, count = net.time.shape
     flows, strides = len(net.maker), n // STRIDE + 1
     width = count + 3 * (1 + int(max(net.send.max(), net.receive.max())) - count) + 1
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
+    place = place_of(order)
     uses = len(net.use_idx) + 1
     return ListState(
         order=np.array(order, dtype=np.int64),

@@ -18,7 +18,7 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem, Tasks
 from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.operators.bound import area_bound, spread
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, place_of
 from dnnp.core.model.search_context import Run
 
 MOST_GAPS = 2**22
@@ -107,8 +107,7 @@ def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]
     while len(before := pred[pred_ptr[way[-1]] : pred_ptr[way[-1] + 1]]):
         way.append(int(before[np.argmax(head[before])]))
     line = between(way[-1], way[0], tasks.order.tolist())
-    place = np.full(tasks.n, -1, dtype=np.int64)
-    place[line] = np.arange(len(line))
+    place = place_of(line, tasks.n)
     here = (place[make] >= 0) & (place[read] >= 0)
     over = np.bincount(place[make[here]] + 1, minlength=len(line) + 1)
     over = np.cumsum(over - np.bincount(place[read[here]], minlength=len(line) + 1))[:-1]

@@ -13,7 +13,7 @@ import numpy as np
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints, csr, place_of
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.bound import ends
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
@@ -185,8 +185,7 @@ def orders_to_try(problem: ScheduleProblem) -> list[Ints]:
     """Blocks by number, and those with the longest way to the end first; predecessors first."""
     plain = merged(problem, [])
     tail = problem.time + ends(problem)[1]
-    place = np.empty(problem.b, dtype=np.int64)
-    place[plain] = np.arange(problem.b)
+    place = place_of(plain)
     longest = np.lexsort((place, -tail)).astype(np.int64)
     return [plain] if (plain == longest).all() else [plain, longest]
 

@@ -23,7 +23,7 @@ from dnnp.core.cost.linked_loads import Home, LinkedLoads
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints, csr, place_of
 from dnnp.core.model.plan import Block, Stage
 from dnnp.core.model.search_context import PLAIN, Run
 
@@ -127,9 +127,8 @@ class _Search:
         slot = np.empty(items.count, dtype=np.int64)
         for b, block in enumerate(start):
             slot[items.label[block.nodes]] = b
-        self.order = np.empty(items.count, dtype=np.int64)
+        self.order = place_of(items.order)
         """Place of each item in a topological order."""
-        self.order[items.order] = np.arange(items.count)
         names = [d.name for d in problem.devices]
         used = [Home(names.index(b.device.name), b.number, b.replicas) for b in start]
         taken = {(h.device, h.number + i) for h in used for i in range(h.replicas)}
@@ -151,8 +150,7 @@ class _Search:
 
     def blocks(self, pipe: _Pipe) -> list[Block]:
         """The split as blocks; a stage that is as it was keeps the order of its nodes."""
-        rank = np.empty(self.problem.graph.n, dtype=np.int64)
-        rank[self.loads.sequence] = np.arange(len(rank))
+        rank = place_of(self.loads.sequence)
         found = []
         for s, home in enumerate(pipe.homes):
             nodes = np.flatnonzero(pipe.slot[self.items.label] == s)
@@ -295,8 +293,7 @@ class _Search:
             return None
         rest = [x for x in range(len(pipe.homes)) if x != a]
         rest.insert(rest.index(s) + ahead, a)
-        place = np.empty(len(rest), dtype=np.int64)
-        place[rest] = np.arange(len(rest))
+        place = place_of(rest)
         moved = replace(pipe, slot=place[pipe.slot], homes=tuple(pipe.homes[x] for x in rest))
         return self._shifted(moved, int(place[s]), count, ahead=ahead)
 

@@ -32,6 +32,7 @@ from dnnp.core.model.graph import (
     distinct,
     kahn,
     offsets,
+    place_of,
     totals,
 )
 from dnnp.core.model.plan import CostOptions
@@ -102,8 +103,7 @@ def without_shortcuts(n: int, tail: Ints, head: Ints) -> tuple[Ints, Ints]:
     if len(order) < n or n > MAX_REDUCED:
         return tail, head
     ptr = offsets(np.bincount(tail, minlength=n))
-    rank = np.empty(n, dtype=np.int64)
-    rank[order] = np.arange(n)
+    rank = place_of(order)
     reach = [0] * n
     kept: Bools = np.zeros(len(tail), dtype=np.bool_)
     edge = np.argsort(tail, kind="stable")

@@ -22,7 +22,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.graph import Floats, Ints, csr, offsets
+from dnnp.core.model.graph import Floats, Ints, csr, offsets, place_of
 from dnnp.core.model.processes import search_threads
 from dnnp.core.split.slicing.slice import SweepProblem, decide_one, load_of_cut
 
@@ -421,8 +421,7 @@ def given_order(problem: SplitProblem, sequence: Ints) -> Ints:
         The sequence is not topological; the message names two units.
     """
     items, units = problem.items, problem.units
-    at = np.empty(units.g, dtype=np.int64)
-    at[sequence] = np.arange(units.g)
+    at = place_of(sequence)
     item = _item_of_unit(items, units)
     tail, head = contract(problem.graph, units).edges
     wrong = np.flatnonzero((at[tail] > at[head]) & (item[tail] != item[head]))
