@@ -57,7 +57,7 @@ from dnnp.core.cost.load_formula import MARGIN, ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, row_of
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import solver_process
@@ -320,9 +320,7 @@ class Call:
         """Block of every node in the split known, i64[n]."""
         if self.known.blocks is None:
             return None
-        block = np.full(self.problem.graph.n, -1, dtype=np.int64)
-        for b, one in enumerate(self.known.blocks):
-            block[one.nodes] = b
+        block = row_of((one.nodes for one in self.known.blocks), self.problem.graph.n)
         return block if (block >= 0).all() else None
 
     def pipeline(self) -> Ints | None:

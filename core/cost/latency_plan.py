@@ -21,7 +21,7 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.problem import SplitProblem, excess_of
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph, Ints, distinct
+from dnnp.core.model.graph import Graph, Ints, distinct, row_of
 from dnnp.core.model.plan import CLOSED, Plan, Stage, Transfer
 from dnnp.core.model.request import Learned
 
@@ -53,10 +53,8 @@ def make_latency_plan(
         stages, value = _block_stages(graph, units, latency, split)
     else:
         stages, value = _operator_stages(graph, units, latency, split)
-    stage_of = np.empty(graph.n, dtype=np.int64)
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    for number, stage in enumerate(stages):
-        stage_of[[position[node] for node in stage.nodes]] = number
+    stage_of = row_of(([position[node] for node in stage.nodes] for stage in stages), graph.n)
     proven = value <= bound * (1 + CLOSED)
     excess = excess_of(stages, problem.devices, problem.options.memory_mode)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"

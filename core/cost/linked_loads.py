@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import Items, execution_order, nets_of
-from dnnp.core.cost.load import node_memory, stage_memory, transfer_times, weight_bytes
+from dnnp.core.cost.load import link_times, node_memory, stage_memory, weight_bytes
 from dnnp.core.cost.load_formula import COMM, ROOM, combine_arrays
 from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
@@ -49,12 +49,7 @@ class LinkedLoads:
         self.free = np.isnan(self.stated)
         self.to_host = made & graph.is_output[tensor] & options.charge_io
         devices = problem.devices
-        self.host = np.stack(
-            [
-                np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor]
-                for d in devices
-            ]
-        )
+        self.host = link_times(graph, devices, tensor)
         self.is_cpu = np.array([d.is_cpu for d in devices])
         first = units.member_idx[units.member_ptr[:-1]]
         late = totals(units.label, ~graph.backward, units.g) == 0

@@ -43,6 +43,7 @@ from dnnp.core.model.graph import (
     csr_rows,
     distinct,
     place_of,
+    row_of,
     totals,
 )
 from dnnp.core.model.plan import Block, CostOptions
@@ -99,10 +100,9 @@ class Linked:
 
 def linked_stages(nodes: int, machine: Machine, blocks: Sequence[Block]) -> list[Linked]:
     """Links that join each of the (numbered) blocks of a split of so many nodes to the others."""
-    stage = np.full(nodes, -1, dtype=np.int64)
+    stage = row_of((block.nodes for block in blocks), nodes)
     homes = []
-    for b, block in enumerate(blocks):
-        stage[block.nodes] = b
+    for block in blocks:
         first = int(device_numbers(machine, block.device.name)[0]) + block.number
         homes.append(np.arange(first, first + block.replicas))
     return [Linked(machine, homes, stage, b) for b in range(len(blocks))]
@@ -168,6 +168,12 @@ def transfer_times(graph: Graph, device: DeviceClass) -> Floats:
     """Time to move each tensor once over the device's link; f64[m]."""
     by_size = graph.tensor_bytes / device.bandwidth_bytes_per_s
     return np.where(np.isnan(graph.transfer_s), by_size, graph.transfer_s)
+
+
+def link_times(graph: Graph, devices: Sequence[DeviceClass], tensors: Ints) -> Floats:
+    """Time to move some tensors over the link of each device; f64[devices, tensors], CPUs 0."""
+    none = np.zeros(len(tensors))
+    return np.stack([none if d.is_cpu else transfer_times(graph, d)[tensors] for d in devices])
 
 
 def node_memory(graph: Graph) -> Floats:

@@ -29,10 +29,10 @@ from dnnp.core.cost.load import (
     Linked,
     StageLoad,
     at_best_links,
+    link_times,
     linked_stages,
     node_memory,
     stage_load,
-    transfer_times,
 )
 from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.cost.machine import Machine, machine_of
@@ -41,7 +41,7 @@ from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, InfeasibleError
-from dnnp.core.model.graph import Graph, Ints, csr, place_of, totals
+from dnnp.core.model.graph import Graph, Ints, csr, place_of, row_of, totals
 from dnnp.core.model.plan import CLOSED, Block, CostOptions, Plan, Stage
 from dnnp.core.model.text import shown_bytes
 
@@ -125,9 +125,7 @@ class SplitProblem:
 
         None: the blocks cut some items of each choice, or are in no order of them.
         """
-        block = np.empty(self.graph.n, dtype=np.int64)
-        for b, one in enumerate(blocks):
-            block[one.nodes] = b
+        block = row_of((one.nodes for one in blocks), self.graph.n)
         for items in self.item_choices:
             at = np.empty(items.count, dtype=np.int64)
             at[items.label] = block
@@ -229,9 +227,7 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
     times = units.times_on(*(d.name for d in devices))
     work = np.stack([totals(where[first], row, items.count) for row in times])
     pin_ptr, pins, tensor, always = nets_of(graph, where, options)
-    costs = np.stack(
-        [np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor] for d in devices]
-    )
+    costs = link_times(graph, devices, tensor)
     made = graph.producer[tensor] >= 0
     late = totals(units.label, ~graph.backward, units.g) == 0
     late_times = np.where(late, np.nan_to_num(times, posinf=0.0), 0.0)
@@ -421,9 +417,7 @@ def _block_of(problem: SplitProblem, blocks: Sequence[Block]) -> Ints:
         raise FormatError(
             f"the split does not fit the graph: node {graph.node_ids[wrong]} is {what}"
         )
-    block = np.empty(graph.n, dtype=np.int64)
-    for b, one in enumerate(blocks):
-        block[one.nodes] = b
+    block = row_of((one.nodes for one in blocks), graph.n)
     first = block[units.member_idx[units.member_ptr[:-1]]]
     cut = np.flatnonzero(first[units.label] != block)
     if len(cut):

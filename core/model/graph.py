@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -326,6 +326,14 @@ def place_of(order: Ints | Sequence[int], size: int | None = None) -> Ints:
     place = np.full(len(order) if size is None else size, -1, dtype=np.int64)
     place[order] = np.arange(len(order))
     return place
+
+
+def row_of(rows: Iterable[Ints | Sequence[int]], size: int) -> Ints:
+    """Row that each number is in, the last one; i64[size], -1: it is in none."""
+    found = np.full(size, -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        found[row] = number
+    return found
 
 
 def kahn(tail: Ints, head: Ints, n: int) -> tuple[Ints, list[int]]:

@@ -51,6 +51,7 @@ from dnnp.core.model.graph import (
     csr,
     distinct,
     offsets,
+    row_of,
     totals,
 )
 from dnnp.core.model.parallel import (
@@ -415,9 +416,7 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan, *, explicit: bool = Fal
         )
     graph = given.graph
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    stage_of = np.empty(graph.n, dtype=np.int64)
-    for s, stage in enumerate(plan.stages):
-        stage_of[[position[n] for n in stage.nodes]] = s
+    stage_of = row_of(([position[n] for n in stage.nodes] for stage in plan.stages), graph.n)
     passes = [
         p for s in range(len(plan.stages)) for p in _passes(given, plan, s, stage_of, explicit)
     ]

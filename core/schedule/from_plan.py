@@ -25,7 +25,7 @@ from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct, place_of
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct, place_of, row_of
 from dnnp.core.model.plan import Block, Plan
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
@@ -244,9 +244,7 @@ def _carried(
     """Time of what moves from one part to another: over the link between their stages, or, where
     no links are stated, that of the device that sends."""
     graph = given.graph
-    part_of = np.full(graph.n, -1, dtype=np.int64)
-    for p, part in enumerate(parts):
-        part_of[part.nodes] = p
+    part_of = row_of((part.nodes for part in parts), graph.n)
     linked = linked_stages(graph.n, given.machine, blocks) if given.links else None
     times = {
         d.name: np.zeros(graph.m) if d.is_cpu else transfer_times(graph, d) for d in given.devices

@@ -28,7 +28,7 @@ from dnnp.core.cost.load_formula import WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Ints, totals
+from dnnp.core.model.graph import Bools, Ints, row_of, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.request import Evolution
 from dnnp.core.model.search_context import PLAIN, Run
@@ -91,9 +91,7 @@ def resplit(problem: SplitProblem, blocks: list[Block], run: Run = PLAIN) -> lis
         return blocks
     line = problem.line()
     place = np.argsort(items.order)
-    at = np.empty(line.n, dtype=np.int64)
-    for b, one in enumerate(blocks):
-        at[place[items.label[one.nodes]]] = b
+    at = row_of((place[items.label[one.nodes]] for one in blocks), line.n)
     if (at[line.tail] > at[line.head]).any():
         return blocks
     pairs = _Pairs(line, blocks, at)
@@ -309,9 +307,7 @@ def _resliced(
 ) -> tuple[list[Block], float]:
     """Slice the order of the split itself."""
     items = problem.items
-    at = np.empty(items.count, dtype=np.int64)
-    for b, one in enumerate(blocks):
-        at[items.label[one.nodes]] = b
+    at = row_of((items.label[one.nodes] for one in blocks), items.count)
     if (at[items.tail] > at[items.head]).any():
         return blocks, value
     rank = np.argsort(items.order)

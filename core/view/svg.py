@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-import numpy as np
-
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.graph import row_of
 from dnnp.core.model.plan import OBJECTIVES, Plan
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time
 from dnnp.core.view.drawing import (
@@ -207,9 +206,7 @@ def _graph(facts: Facts) -> Drawn | None:
     if graph is None or not graph.n:
         return None
     boxes, what = boxes_of(facts, MOST_BOXES)
-    owner = np.full(graph.n, -1, dtype=np.int64)
-    for number, one in enumerate(boxes):
-        owner[one.units] = number
+    owner = row_of((one.units for one in boxes), graph.n)
     every = edges_of(graph, owner)
     edges = heaviest(every, MOST_EDGES)
     level = levels_of(graph)

@@ -23,7 +23,7 @@ from dnnp.core.cost.linked_loads import Home, LinkedLoads
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Floats, Ints, csr, place_of
+from dnnp.core.model.graph import Floats, Ints, csr, place_of, row_of
 from dnnp.core.model.plan import Block, Stage
 from dnnp.core.model.search_context import PLAIN, Run
 
@@ -95,9 +95,7 @@ def _with_numbers(
 
 def _stages_as_items(problem: SplitProblem, blocks: Sequence[Block]) -> Items:
     """Every block an item of its own, without precedence."""
-    label = np.empty(problem.graph.n, dtype=np.int64)
-    for b, one in enumerate(blocks):
-        label[one.nodes] = b
+    label = row_of((one.nodes for one in blocks), problem.graph.n)
     none = np.zeros(0, dtype=np.int64)
     return Items(label=label, count=len(blocks), tail=none, head=none)
 
@@ -124,9 +122,7 @@ class _Search:
         self.rng = np.random.default_rng(run.seed)
         self.before = _rows(items.head, items.tail, items.count)
         self.after = _rows(items.tail, items.head, items.count)
-        slot = np.empty(items.count, dtype=np.int64)
-        for b, block in enumerate(start):
-            slot[items.label[block.nodes]] = b
+        slot = row_of((items.label[block.nodes] for block in start), items.count)
         self.order = place_of(items.order)
         """Place of each item in a topological order."""
         names = [d.name for d in problem.devices]

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.cost.items import nets_of
-from dnnp.core.cost.load import transfer_times
+from dnnp.core.cost.load import link_times
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, combine_arrays
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.problem import SplitProblem
@@ -134,12 +134,7 @@ class _Search:
         self.reads[self.source[made], np.flatnonzero(made)] = False
         self.to_host = made & graph.is_output[tensor] & problem.options.charge_io
         size, stated = graph.tensor_bytes[tensor], graph.transfer_s[tensor]
-        self.host = np.stack(
-            [
-                np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor]
-                for d in self.device
-            ]
-        )
+        self.host = link_times(graph, self.device, tensor)
         count = len(self.kinds)
         self.over = np.full((count, count, len(tensor)), np.inf)
         """f64[from, to, nets]; inf within a kind of one device."""

@@ -17,7 +17,7 @@ from dnnp.core.cost.load_formula import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph, Ints, csr, distinct
+from dnnp.core.model.graph import Graph, Ints, csr, distinct, row_of
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.child import SolverProcess
@@ -287,9 +287,7 @@ def blocks_of(graph: Graph, draft: Draft, at: Ints) -> list[Block]:
 def places_of_blocks(draft: Draft, item_of_node: Ints, blocks: Sequence[Block]) -> Ints | None:
     """Place of every item for given blocks, numbered as the program wants it; None: no fit."""
     names = [d.name for d in draft.task.devices]
-    block_of_item = np.full(draft.task.line.n, -1, dtype=np.int64)
-    for b, block in enumerate(blocks):
-        block_of_item[item_of_node[block.nodes]] = b
+    block_of_item = row_of((item_of_node[block.nodes] for block in blocks), draft.task.line.n)
     for b, block in enumerate(blocks):
         if block.device.name not in names or (block_of_item[item_of_node[block.nodes]] != b).any():
             return None
