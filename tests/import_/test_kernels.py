@@ -71,6 +71,42 @@ def test_types_without_kernels_are_named(tmp_path: Path) -> None:
     assert "Transpose" not in said(model, tmp_path)
 
 
+@pytest.mark.parametrize("where", ["branch", "function"])
+def test_bodies_and_functions_are_searched(where: str, tmp_path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    flag = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    act = helper.make_node("Swish", ["x"], ["o"], name="act")
+    sets = [helper.make_opsetid("", 25), helper.make_opsetid("local", 1)]
+    made, functions = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4]), []
+    if where == "branch":
+        other = helper.make_node("Neg", ["x"], ["o"])
+        bodies = [helper.make_graph([node], node.op_type, [], [made]) for node in (act, other)]
+        node = helper.make_node("If", ["c"], ["y"], then_branch=bodies[0], else_branch=bodies[1])
+    else:
+        node = helper.make_node("Inner", ["x"], ["y"], domain="local")
+        functions = [helper.make_function("local", "Inner", ["x"], ["o"], [act], sets[:1])]
+    graph = helper.make_graph([node], "g", [ends[0], flag], ends[1:])
+    model = helper.make_model(graph, opset_imports=sets, ir_version=10, functions=functions)
+    assert lacks(model)
+    assert "for Swish of operator set 25: node 'act'" in said(model, tmp_path)
+
+
+@pytest.mark.parametrize("op", ["RandomNormal", "RandomUniformLike", "Multinomial", "GlobalLpPool"])
+@pytest.mark.parametrize("version", [21, 22])
+def test_kernels_that_end_with_an_operator_set(op: str, version: int, tmp_path: Path) -> None:
+    shape = [1, 2, 3, 3] if op == "GlobalLpPool" else [1, 4]
+    given = {"shape": shape} if op == "RandomNormal" else {}
+    reads = [] if op == "RandomNormal" else ["x"]
+    node = helper.make_node(op, reads, ["y"], name="rare", **given)
+    kind = TensorProto.INT32 if op == "Multinomial" else TensorProto.FLOAT
+    made = [1, 2, 1, 1] if op == "GlobalLpPool" else [1, 1] if op == "Multinomial" else shape
+    ends = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    graph = helper.make_graph([node], "g", [ends], [helper.make_tensor_value_info("y", kind, made)])
+    sets = [helper.make_opsetid("", version)]
+    model = helper.make_model(graph, opset_imports=sets, ir_version=10)
+    assert ("has no kernel" in said(model, tmp_path)) == lacks(model) == (version > 21)
+
+
 def cases() -> list:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, defs, helper
 
 from dnnp.core.model.text import operator_name
 from dnnp.core.runtime.model.providers import CPU, ort_errors, ort_version
 from dnnp.formats.onnx.import_model import NEWEST_OPSET
-from dnnp.formats.onnx.scope import domain_of
+from dnnp.formats.onnx.scope import Functions, domain_of, inner_nodes, nested_nodes
 from dnnp.formats.onnx.value_types import UNKNOWN, ValueType, element_type
 
-RARE = frozenset({"Bernoulli", "BitCast", "ImageDecoder", "RoiAlign", "Swish"})
+RARE = frozenset((
+    "Bernoulli", "BitCast", "GlobalLpPool", "ImageDecoder", "MaxRoiPool", "Multinomial",
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "RoiAlign", "Swish",
+))  # fmt: skip
 """Operators of ONNX that version 1.32 runs in none, or not in all, of the sets that it knows."""
 USUAL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool", "string", None)
 """Element types for which what takes them has kernels."""
@@ -27,12 +30,18 @@ SMALL = 64
 
 
 def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[str]:
-    """Describe operators without a kernel, a line for each with a node; `types` are those known."""
+    """Describe operators without a kernel, a line for each with a node; `types` are those known.
+
+    Of bodies and functions the rare ones are tried, with a usual type where none is known.
+    """
     own = {(domain_of(f.domain), f.name) for f in model.functions}
     sets = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     tried: dict[tuple[object, ...], bool] = {}
     found: dict[str, list[str]] = {}
-    for node in model.graph.node:
+    inside = [n for node in model.graph.node for n in inner_nodes(node)]
+    inside += nested_nodes(n for f in Functions(model).needed_by(model.graph.node) for n in f.node)
+    inside = [n for n in inside if n.op_type in RARE and not n.domain]
+    for node in (*model.graph.node, *inside):
         domain, op = domain_of(node.domain), node.op_type
         names = [name for name in (*node.input, *node.output) if name]
         kinds = [types.get(name, UNKNOWN).dtype for name in names]
@@ -42,7 +51,9 @@ def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[s
             continue
         key = domain, op, *kinds
         if key not in tried:
-            tried[key] = _runs(node, model, types)
+            tried[key] = _runs(
+                node, model, {**_guessed(node, sets), **types} if op in RARE else types
+            )
         if not tried[key]:
             name = f"{operator_name(op, domain)} of operator set {sets.get(domain, 1)}"
             name += f" with {odd[0]}" if odd else ""
@@ -52,6 +63,17 @@ def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[s
         + (f" and {len(nodes) - 1} more" if nodes[1:] else "")
         for name, nodes in found.items()
     ]
+
+
+def _guessed(node: NodeProto, sets: Mapping[str, int]) -> dict[str, ValueType]:
+    """Types that an operator of ONNX may read and make, float32 where that is one."""
+    if node.domain or not defs.has(node.op_type, sets.get("", 1), ""):
+        return {}
+    schema = defs.get_schema(node.op_type, sets.get("", 1), "")
+    formal = dict(zip(node.input, schema.inputs, strict=False))
+    formal |= dict(zip(node.output, schema.outputs, strict=False))
+    kinds = {n: "float32" if "tensor(float)" in one.types else "int64" for n, one in formal.items()}
+    return {name: ValueType(kind, None, None) for name, kind in kinds.items()}
 
 
 def _runs(node: NodeProto, model: ModelProto, types: Mapping[str, ValueType]) -> bool:
