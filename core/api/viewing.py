@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import CALLER, Caller
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.options.choices import VIEWS
 from dnnp.options.run import TABULAR, ViewOptions
 
@@ -136,15 +136,27 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
 
 
 def read_facts(stream: Stream) -> Facts:
-    """Read what a stream says, for all views; raises what `view` does."""
+    """Read what a stream says, for all views, if dnnp-check finds nothing wrong with it.
+
+    Raises
+    ------
+    FormatError
+        The stream is malformed, or says what dnnp-check refuses.
+    """
+    from dnnp.checking import check_stream
     from dnnp.core.view.facts import facts_of
     from dnnp.formats.graph import graph_of, units_of
+    from dnnp.options.run import CheckOptions
     from dnnp.plans.read import read_plan
 
-    if not stream.get("node"):
-        return facts_of(stream, None, None, None)
-    graph = graph_of(stream)
-    return facts_of(stream, graph, units_of(stream, graph), read_plan(stream, graph))
+    graph = graph_of(stream) if stream.get("node") else None
+    plan = None if graph is None else read_plan(stream, graph)
+    found = check_stream(stream, CheckOptions())
+    if not found.holds:
+        wrong = [v for v in found.violations if v.kind != "unchecked"]
+        raise FormatError(f"{wrong[0]}; dnnp-check says more", stream.name)
+    units = None if graph is None else units_of(stream, graph)
+    return facts_of(stream, graph, units, plan)
 
 
 def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:

@@ -7,6 +7,7 @@ with its run, in WfFormat 1.0 to 1.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -97,7 +98,9 @@ def _read_workflow(workflow: Fields, drawn: Drawn) -> None:
         key = task.text("id" if "id" in task else "name")
         drawn.add(key, _item(task, _task(task, runs.get(key, task))))
         tasks[key] = task
-    keys = {task.text("name", key): key for key, task in tasks.items()} | {k: k for k in tasks}
+    named = Counter(task.text("name", key) for key, task in tasks.items())
+    keys = {task.text("name", key): key for key, task in tasks.items()}
+    keys = {name: key for name, key in keys.items() if named[name] == 1} | {k: k for k in tasks}
     sizes = {file.text("id"): file.number("sizeInBytes") for file in part.objects("files", [])}
     writer: dict[str, str] = {}
     for key, task in tasks.items():

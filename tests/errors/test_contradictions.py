@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from support import seeds
@@ -137,3 +138,27 @@ def test_a_bound_that_no_argument_proves():
         assert message in result.err
         proves.update(kept[0])
         bound["method"] = kept[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("block", {"pass": 10**6}),
+        ("block", {"end_s": 1e9}),
+        ("schedule", {"bound_s": 1e9}),
+        ("bound", {"tried": [{"method": "simple", "status": "solved", "value": 1e9}]}),
+        ("stage", {"in_s": 0.0, "compute_s": 15.0}),
+    ],
+)
+def test_what_the_checker_refuses_is_not_shown(kind, fields):
+    """Of bounds and schedules too, which no other command reads."""
+    data = dnnp("bound", stdin=seeds.encode(seeds.planned())).out
+    data = dnnp("schedule", "-n", "2", stdin=data).out
+    rows = [orjson.loads(line) for line in data.splitlines()][:-1]
+    assert dnnp("view", stdin=seeds.encode(rows)).status == 0
+    next(r for r in rows if r["type"] == kind).update(fields)
+    edited = seeds.encode(rows)
+    checked, shown = dnnp("check", "-q", stdin=edited), dnnp("view", stdin=edited)
+    assert checked.status == shown.status == 3
+    assert len(shown.err.splitlines()) == 1
+    assert "dnnp-check says more" in shown.err

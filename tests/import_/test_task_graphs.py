@@ -196,6 +196,9 @@ RUN = "workflow/execution/tasks"
          "tasks[1].outputFiles': 'part', which 'split_1' writes, too"),
         (changed(WORKFLOW, f"{FILE}/1/sizeInBytes", "x"), "files[1].sizeInBytes': 'x' is not a n"),
         (changed(OLD_WORKFLOW, "workflow/tasks/0/memory", 1e99), "field 'memory_bytes'"),
+        ({"workflow": {"tasks": [{"name": "a", "id": "1"}, {"name": "a", "id": "2"},
+                                 {"name": "b", "id": "3", "parents": ["a"]}]}},
+         "tasks[2]: there is no node 'a'"),
         (changed(INSTANCE, "task_graph/tasks/0/cost", -1), "i.json: task_graph.tasks[0]: field "
          "'cost': -1 is not a number from 0"),
         (changed(INSTANCE, "task_graph/tasks/1/name", "a"), "tasks[1]: a second node 'a'"),

@@ -249,3 +249,22 @@ def test_a_baseline_that_does_not_fit_is_repaired() -> None:
     assert found.one("plan")["method"] == "single-repaired"
     assert "single does not know live tensors" in found.err
     assert dnnp("check", stdin=found.out).status == 0
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_device_without_a_limit_that_holds_nothing() -> None:
+    """One of no use has as much room as there is: nothing times infinity is no number."""
+    stream = chain()
+    for record in stream.records["node"]:
+        (time,) = record["time_s"].values()
+        record["time_s"] = {"dev": 0.0, "cpu": 9.0, "other": time}
+    one = {"type": "device", "kind": "accelerator", "bandwidth_bytes_per_s": 1.0}
+    stream.records["device"] = [
+        {**one, "class": "dev", "count": 2},
+        {"type": "device", "class": "cpu", "kind": "cpu", "count": 1},
+        {**one, "class": "other", "count": 1},
+    ]
+    given = ["--execution", "operators", "--memory", 96, "--effort", 0.05, "--transfers", "edge"]
+    found = partition(*given, stdin=to_bytes(stream))
+    assert found.status == 0
+    assert dnnp("check", stdin=found.out).status == 0

@@ -57,6 +57,9 @@ CASES = {
     "range": ("int64 a, int64 b, int64 d", "int64[n] y", "y = Range(a, b, d)"),
     "split": ("float[7,3] x, int64[3] s", "float[a,3] u, float[b,3] v, float[c,3] w",
               "u, v, w = Split<axis=0>(x, s)"),
+    "split to a sequence": ("float[7,3] x, int64[3] s", "float[n,3] y",
+                            "q = SplitToSequence<axis=0>(x, s) "
+                            "y = ConcatFromSequence<axis=0>(q)"),
     "slice": ("float[5,6,7] x, int64[2] s, int64[2] e, int64[2] a, int64[2] p", "float[i,j,k] y",
               "y = Slice(x, s, e, a, p)"),
     "axes": ("float[3,4,5] x, int64[2] a", "float[n] y", "y = ReduceSum<keepdims=0>(x, a)"),

@@ -7,6 +7,7 @@ import pytest
 
 import dnnp
 from dnnp.core.view.facts import Facts
+from dnnp.formats.plan import plan_digest
 from dnnp.graph import Graph
 from dnnp.viewing import read_facts
 from support.graphs import random_stream
@@ -66,8 +67,13 @@ def test_the_last_run_of_the_pipeline_counts() -> None:
     graph, _ = split(1, 12, 2)
     stream = graph.stream()
     ids = [record["id"] for record in stream.get("stage")]
+    digest = plan_digest(stream.get("plan")[0], stream.get("stage"))
     runs = [
-        {"mode": mode, "stages": [{"stage": i, "measured_s": s} for i in ids for s in parts]}
+        {
+            "mode": mode,
+            "digest": digest,
+            "stages": [{"stage": i, "measured_s": s} for i in ids for s in parts],
+        }
         for mode, parts in (("pipeline", [1.0]), ("pipeline", [2.0, 3.0]), ("whole", []))
     ]
     stream.records["run"] = runs

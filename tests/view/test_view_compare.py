@@ -37,10 +37,16 @@ def changed(plan: Record, **of_header: Any) -> bytes:
 
 
 def slower(factor: float, method: str, bound: float = 6.0, **of_header: Any) -> bytes:
-    """A plan whose loads are larger by a factor."""
+    """A plan whose times and loads are larger by a factor."""
     records = planned()
     records[0] = header(**of_header)
     for record in records:
+        devices = [record] if record["type"] == "device" else record.get("devices", [])
+        for device in devices if record["type"] in ("device", "plan") else []:
+            if "bandwidth_bytes_per_s" in device:
+                device["bandwidth_bytes_per_s"] /= factor
+        if record["type"] == "node":
+            record["time_s"] = {name: factor * time for name, time in record["time_s"].items()}
         if record["type"] == "plan":
             value = 19.0 * factor
             record.update(value=value, method=method, bound=bound, gap=(value - bound) / value)

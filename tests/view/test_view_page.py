@@ -17,6 +17,7 @@ import pytest
 import dnnp as api
 from dnnp.core.view import page
 from dnnp.core.view.layout import bows, lay_out
+from dnnp.formats.plan import plan_digest
 from dnnp.graph import Graph
 from support.graphs import random_stream
 from support.run import PATIENCE_S
@@ -201,8 +202,8 @@ def test_what_was_measured() -> None:
     stages = [r for r in records if r["type"] == "stage"]
     run = {
         "type": "run", "mode": "pipeline", "provider": "cpu", "samples": 7, "verified": True,
-        "throughput_per_s": 12.5, "digest": plan["digest"],
-        "choice": {"mode": "replicas", "ratio": 1.2, "clear": True, "reason": "1.2 times the rate"},
+        "throughput_per_s": 12.5, "digest": plan_digest(plan, stages),
+        "choice": {"mode": "pipeline", "ratio": 1.2, "clear": True, "reason": "1.2 times the rate"},
         "stages": [
             {"stage": s["id"], "device": s["device"], "predicted_s": s["load_s"],
              "measured_s": 2 * s["load_s"]}
@@ -211,13 +212,13 @@ def test_what_was_measured() -> None:
     }  # fmt: skip
     text = page_of([*records, run])
     header, *rows = cells(text, "Stages")
-    assert header[-2:] == ["measured", "ratio"]
-    assert [row[-1] for row in rows] == ["2.00"] * len(stages)
+    assert header[-3:] == ["measured", "ratio", "resident"]
+    assert [row[-2:] for row in rows] == [["2.00", "-"]] * len(stages)
     assert cells(text, "Measured") == [
         ["run", "mode", "provider", "samples", "throughput_per_s", "verified"],
         ["0", "pipeline", "cpu", "7", "12.5", "yes"],
     ]
-    assert "to deploy: replicas, 1.2 times the rate" in text
+    assert "to deploy: pipeline, 1.2 times the rate" in text
     assert cells(page_of(records), "Stages")[0][-1] == "of its device"
 
 

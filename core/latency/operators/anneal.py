@@ -286,7 +286,7 @@ def _fitting(
         held = problem.held(placement)
         used = totals(listed.device[net.member_idx[net.member_ptr[:-1]]], net.bytes, len(room))
         full = (held > 0) & ((held > room) | (listed is seen[0])) & np.isfinite(room)
-        net.capacity[full] = np.minimum(net.capacity[full], (used * room)[full] / held[full])
+        net.capacity[full] = np.minimum(net.capacity[full], used[full] * room[full] / held[full])
         value = problem.time(placement)
         if (held <= room).all() and value < known[0]:
             known = value, listed

@@ -319,7 +319,7 @@ def _recipe(node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]) 
     if index == _AXES.get(op, 1 if op.startswith("Reduce") else None):
         single = [i for i, d in enumerate(data or ()) if d == 1] if op == "Squeeze" else []
         return lambda n: single[:n] if len(single) >= n else list(range(n))
-    if (op, index) == ("Split", 1) and data:
+    if op in ("Split", "SplitToSequence") and index == 1 and data:
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         whole = data[axis] if -len(data) <= axis < len(data) else 0
         return lambda n: [whole // n] * (n - 1) + [whole - whole // n * (n - 1)]
