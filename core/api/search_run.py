@@ -74,10 +74,9 @@ def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run
 
 def note_compiling(caller: Caller) -> None:
     """Say once when kernels are compiled from now on."""
-    if caller in _told:
-        return
-    _told.add(caller)
-    when_compiling(lambda: caller.note(_compiling()))
+    if caller not in _told:
+        _told.add(caller)
+        when_compiling(lambda: caller.note(_compiling()))
 
 
 def _compiling() -> str:

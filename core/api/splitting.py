@@ -327,8 +327,6 @@ OPTIONS = (
 )  # fmt: skip
 """Options that not every method heeds."""
 
-HEEDED_BY_EVAL = ("max-replicas",)
-
 
 def name_idle_options(options: SplitOptions) -> None:
     """Say which of the options given the method makes no use of."""
@@ -351,8 +349,9 @@ def name_idle_options(options: SplitOptions) -> None:
 
 def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
     """List the options that a method heeds, or a given split."""
-    if options.objective == "latency":
-        return () if options.eval is not None else LATENCY[method].heeds
+    latency = options.objective == "latency"
     if options.eval is not None:
-        return HEEDED_BY_EVAL
+        return () if latency else ("max-replicas",)
+    if latency:
+        return LATENCY[method].heeds
     return SPLITS[resolved(method, options.validity or "ordered")].heeds

@@ -131,16 +131,12 @@ def cuts(facts: Facts) -> Table:
     graph = facts.graph
     if graph is None:
         return Table(header, [])
-    return Table(
-        header,
-        [
-            [
-                int(graph.tensor_ids[cut.tensor]), graph.tensor_names[cut.tensor], cut.source,
-                " ".join(map(str, cut.targets)), cut.size_bytes,
-            ]
-            for cut in facts.cuts
-        ],
-    )  # fmt: skip
+    ids, names = graph.tensor_ids.tolist(), graph.tensor_names
+    rows: list[Row] = [
+        (ids[c.tensor], names[c.tensor], c.source, " ".join(map(str, c.targets)), c.size_bytes)
+        for c in facts.cuts
+    ]
+    return Table(header, rows)
 
 
 def bounds(facts: Facts) -> Table:
@@ -182,14 +178,9 @@ def schedule(facts: Facts) -> Table:
     rows: list[Row] = []
     for block in facts.stream.get("block"):
         one = record["passes"][block["pass"]]
-        for unit in block["units"]:
-            name = record["units"][unit]["name"]
-            rows.append(
-                [
-                    name, one["name"], one["kind"], one.get("stage"), block["micro_batch"],
-                    block["start_s"], block["end_s"],
-                ]
-            )  # fmt: skip
+        what = one["name"], one["kind"], one.get("stage"), block["micro_batch"]
+        times = block["start_s"], block["end_s"]
+        rows += [(record["units"][unit]["name"], *what, *times) for unit in block["units"]]
     return Table(header, rows)
 
 
