@@ -302,22 +302,17 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
             }
             for x in plan.links
         ]
-    if plan.bound_method:
-        record["bound_method"] = plan.bound_method
-    if plan.contiguous_bound > plan.bound:
-        record["contiguous_bound"] = plan.contiguous_bound
-    if plan.ways:
-        record["ways"] = [_way_record(way) for way in plan.ways]
-    if plan.tried:
-        record["tried"] = list(map(_tried_record, plan.tried))
-    if plan.planned_by:
-        record["planned_by"] = plan.planned_by
-    if plan.learned:
-        record["policy"] = plan.learned._asdict()
-    if plan.max_gap:
-        record["max_gap"] = plan.max_gap
-    if plan.excess_bytes:
-        record["excess_bytes"] = plan.excess_bytes
+    more = {
+        "bound_method": plan.bound_method,
+        "contiguous_bound": plan.contiguous_bound if plan.contiguous_bound > plan.bound else 0.0,
+        "ways": [_way_record(way) for way in plan.ways],
+        "tried": [_tried_record(tried) for tried in plan.tried],
+        "planned_by": plan.planned_by,
+        "policy": plan.learned._asdict() if plan.learned else None,
+        "max_gap": plan.max_gap,
+        "excess_bytes": plan.excess_bytes,
+    }
+    record |= {name: value for name, value in more.items() if value}
     if plan.hybrid is not None:
         record["parallel"] = asdict(plan.hybrid)
         if not plan.hybrid.shared_stages:

@@ -207,12 +207,9 @@ def _array(array: Any) -> NDArray[np.generic]:
     import numpy as np
 
     if array.dtype == object:
-        return np.array([_text(x) for x in array.ravel()], dtype=object).reshape(array.shape)
+        texts = [x.decode() if isinstance(x, bytes) else x for x in array.ravel()]
+        return np.array(texts, dtype=object).reshape(array.shape)
     return array
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _named(tensors: list[tuple[str, Any]]) -> Tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,9 +187,5 @@ def _read_later(manifest: Mapping[str, Any]) -> list[set[str]]:
     later = []
     for stage in reversed(manifest["stages"]):
         later.append(set(needed))
-        needed |= _names(stage["inputs"])
+        needed |= {tensor["name"] for tensor in stage["inputs"]}
     return later[::-1]
-
-
-def _names(tensors: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {tensor["name"] for tensor in tensors}

@@ -351,7 +351,10 @@ class Draft:
             always=sum(1 << net[e] for e in kept if exact.nets[self.tensors[e]][1]),
             writer=[self._writer(self.tensors[e], place) for e in kept],
             reaching=reaching,
-            least=[_least(row) for row in zip(*works, strict=True)],
+            least=[
+                min((w for w in row if w is not None), default=0)
+                for row in zip(*works, strict=True)
+            ],
             memory=[self.memory[v] for v in order],
             never=self.most_load + 1,
         )
@@ -387,11 +390,6 @@ class Draft:
         while self.into[v] != v:
             v = self.into[v]
         return 1 << place[v]
-
-
-def _least(work: Iterable[int | None]) -> int:
-    """The least of what is possible; 0 where nothing is."""
-    return min((w for w in work if w is not None), default=0)
 
 
 Mix = tuple[int, ...]

@@ -13,7 +13,6 @@ import numpy as np
 from dnnp.core.coarsen.layers import fill_gaps, paths_of
 from dnnp.core.coarsen.mirror import twins_of
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import shown_bytes, shown_share, shown_time
@@ -203,14 +202,14 @@ def facts_of(
         owner[nodes] = number
         held.append(_in_order(units.label[nodes]))
     measured, resident = _measured(stream), _resident(stream)
-    classes = {device.name: device for device in plan.devices}
+    capacities = {d.name: d.memory_bytes for d in plan.devices if not d.is_cpu}
     parts = tuple(
         Part(
             stage=stage,
             units=mine,
             times=units.times.get(stage.device_class, np.full(units.g, np.nan))[mine],
             layers=layer_range([layers[u] for u in mine.tolist()]),
-            capacity_bytes=_capacity(classes.get(stage.device_class)),
+            capacity_bytes=capacities.get(stage.device_class, np.inf),
             measured_s=measured.get(record["id"]),
             resident_bytes=resident.get(record["id"]),
         )
@@ -239,10 +238,6 @@ def _layers(stream: Stream, graph: Graph) -> list[str]:
 def _in_order(labels: Ints) -> Ints:
     """Each label once, where it comes first."""
     return np.array(list(dict.fromkeys(labels.tolist())), dtype=np.int64)
-
-
-def _capacity(device: DeviceClass | None) -> float:
-    return np.inf if device is None or device.is_cpu else device.memory_bytes
 
 
 def _measured(stream: Stream) -> dict[int, float]:

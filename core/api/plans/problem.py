@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -318,8 +318,10 @@ def latency_options(
         raise UsageError("--objective latency runs every sample once: no --max-replicas")
     if options.validity is not None:
         raise UsageError("--objective latency: --execution says what a split may be, not validity")
-    execution = options.execution or _execution(devices, links)
     cpus = [d.name for d in devices if d.is_cpu]
+    # Blocks for the machines of the 2020 paper: accelerators, one class of CPUs, no links.
+    as_published = len(cpus) == 1 and len(devices) > 1 and not links
+    execution = options.execution or ("blocks" if as_published else "operators")
     if execution == "blocks":
         if len(cpus) > 1:
             raise UsageError(f"--execution blocks has one pool of CPUs, not {', '.join(cpus)}")
@@ -345,9 +347,3 @@ def latency_options(
         transfers=options.transfers or "tensor",
         congestion=options.congestion or "device",
     )
-
-
-def _execution(devices: Sequence[DeviceClass], links: Sequence[Link]) -> str:
-    """Blocks for the machines of the 2020 paper: accelerators, one class of CPUs, no links."""
-    cpus = sum(d.is_cpu for d in devices)
-    return "blocks" if cpus == 1 and len(devices) > 1 and not links else "operators"

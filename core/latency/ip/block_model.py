@@ -358,7 +358,8 @@ class _Builder:
             model.after(self.ready[v], ORIGIN, took)
             rest = _finite(self.windows.rest[v, -1])
             model.after(self.top, self.ready[v], [(took[0][0], rest)])
-            for u in distinct(tasks.maker[_reads(tasks, v)]).tolist():
+            reads = tasks.in_idx[tasks.in_ptr[v] : tasks.in_ptr[v + 1]]
+            for u in distinct(tasks.maker[reads]).tolist():
                 if u >= 0:
                     model.after(self.ready[v], self.ready[u], took)
 
@@ -571,11 +572,6 @@ def _reaches(edges: list[tuple[int, int]], count: int) -> list[int]:
             changed |= mask != masks[u]
             masks[u] = mask
     return masks
-
-
-def _reads(tasks: Tasks, v: int) -> Ints:
-    """Flows that a task reads."""
-    return tasks.in_idx[tasks.in_ptr[v] : tasks.in_ptr[v + 1]]
 
 
 def _finite(seconds: float) -> float:
