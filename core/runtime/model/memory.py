@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +16,16 @@ _USUAL = 32 << 20
 
 
 def resident_bytes() -> int:
-    """Memory of this process in RAM, its mapped files too; 0 where the system tells none."""
-    with suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * mmap.PAGESIZE
+    """Memory of this process in RAM, its mapped files too; 0 where the system tells none (Linux).
+
+    Shared memory, in which tensors are on their way between processes, is not of one process.
+    """
+    with (
+        suppress(OSError, ValueError, KeyError),
+        open("/proc/self/status", encoding="ascii") as file,
+    ):
+        rows = dict(line.split(":", 1) for line in file)
+        return sum(1024 * int(rows[name].split()[0]) for name in ("RssAnon", "RssFile"))
     return 0
 
 
