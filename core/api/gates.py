@@ -75,11 +75,12 @@ def require(stream: Stream, options: CheckOptions) -> None:
     if options.max_gap is not None and not planned:
         raise FormatError("there is no plan record, so no gap", stream.name)
     if options.max_memory is not None and options.measured:
-        rows = (_run(stream) or {}).get("stages", ())
+        run = _run(stream) or {}
+        rows = run.get("stages", ()) if "workers" in run else ()
         if not any("resident_bytes" in row for row in rows):
             raise FormatError(
-                "there is no run record with resident_bytes, so no measured memory "
-                "for --max-memory",
+                "there is no run in processes with resident_bytes, so no measured memory for "
+                "--max-memory; dnnp-run --workers process measures it",
                 stream.name,
             )
     elif options.max_memory is not None and not (planned or scheduled):

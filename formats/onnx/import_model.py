@@ -27,7 +27,13 @@ from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
 from dnnp.formats.onnx.read_graph import OnnxGraph, Operator, read_graph
-from dnnp.formats.onnx.scope import Functions, domain_of, inner_nodes
+from dnnp.formats.onnx.scope import (
+    Functions,
+    domain_of,
+    inner_nodes,
+    stored_tensors,
+    subgraphs,
+)
 from dnnp.formats.onnx.shapes import (
     MOST_INLINED,
     STEPS,
@@ -37,7 +43,14 @@ from dnnp.formats.onnx.shapes import (
     inlined_size,
     light_model,
 )
-from dnnp.formats.onnx.value_types import CONTAINERS, SUB_BYTE, UNKNOWN, ValueType, element_type
+from dnnp.formats.onnx.value_types import (
+    CONTAINERS,
+    SUB_BYTE,
+    UNKNOWN,
+    ValueType,
+    element_type,
+    tensor_type,
+)
 from dnnp.formats.stream import Record, Stream
 
 
@@ -370,15 +383,26 @@ def _node_records(
 
 
 def _add_attribute_weights(graph: OnnxGraph, nodes: list[Record], tensors: list[Record]) -> None:
-    """Let nodes read the weights that their attributes hold, as those of tree ensembles, each a
-    parameter named after what the node writes."""
+    """Let nodes read the weights that their attributes hold, as those of tree ensembles and bodies,
+    each a parameter named after what the node writes."""
     for operator, record in zip(graph.operators, nodes, strict=True):
-        size = 0 if operator.has_bodies else attribute_bytes(operator.proto)
+        bodies = (t for body in subgraphs(operator.proto) for t in stored_tensors(body))
+        size = sum(_stored_bytes(tensor) for tensor in bodies)
+        size += 0 if operator.has_bodies else attribute_bytes(operator.proto)
         if size >= HELD and operator.writes:
             held: Record = {"type": "tensor", "id": len(tensors), "kind": "parameter"}
             held |= {"name": operator.writes[0] + ATTRIBUTES, "size_bytes": size}
             record["inputs"].append(len(tensors))
             tensors.append({**held, "dtype": "uint8", "shape": (size,)})
+
+
+def _stored_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a stored tensor by its type and shape; strings count nothing."""
+    try:
+        size = tensor_type(tensor.data_type, tuple(tensor.dims)).size_bytes
+    except FormatError:
+        return 0
+    return int(size or 0)
 
 
 def _scope(node: onnx.NodeProto) -> str:

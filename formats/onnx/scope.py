@@ -138,13 +138,14 @@ class Functions:
 
 def held_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor stored in a model: initializers and attributes, bodies and functions too."""
-    yield from _graph_tensors(model.graph)
+    yield from stored_tensors(model.graph)
     for function in model.functions:
         for node in nested_nodes(function.node):
             yield from _attribute_tensors(node)
 
 
-def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def stored_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Tensors that a graph stores: initializers and attributes, those of bodies too."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield sparse.values
@@ -152,7 +153,7 @@ def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     for node in graph.node:
         yield from _attribute_tensors(node)
         for body in subgraphs(node):
-            yield from _graph_tensors(body)
+            yield from stored_tensors(body)
 
 
 def _attribute_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:

@@ -344,3 +344,18 @@ def test_what_is_accepted_runs_in_little_more(kind: str, tmp_path: Path) -> None
     words = [sys.executable, "-c", _LIMITED, str(tmp_path / "out"), str(total), str(width)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-300:]
+
+
+def test_weights_in_bodies_count(tmp_path: Path) -> None:
+    """The branches of an If hold weights, which are there whichever is taken."""
+    bodies = {}
+    for name in ("then_branch", "else_branch"):
+        stored = [array("w", np.ones((300, 300)))]
+        out = value(f"{name}_y", [1, 300])
+        nodes = [node("MatMul", ["x", "w"], [f"{name}_y"])]
+        bodies[name] = graph(nodes, name, [], [out], stored)
+    nodes = [node("If", ["c"], ["y"], **bodies)]
+    inputs = [value("x", [1, 300]), value("c", [], onnx.TensorProto.BOOL)]
+    onnx.save(make(graph(nodes, "g", inputs, [value("y", [1, 300])])), tmp_path / "m.onnx")
+    (stage,) = plan_of(tmp_path / "m.onnx", k=1).plan.stages
+    assert stage.memory - stage.record["peak_bytes"] == 2 * 4 * 300**2
