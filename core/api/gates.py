@@ -77,7 +77,7 @@ def require(stream: Stream, options: CheckOptions) -> None:
     if options.max_memory is not None and options.measured:
         run = _run(stream) or {}
         rows = run.get("stages", ()) if "workers" in run else ()
-        if not any("resident_bytes" in row for row in rows):
+        if not rows or not all("resident_bytes" in row for row in rows):
             raise FormatError(
                 "there is no run in processes with resident_bytes, so no measured memory for "
                 "--max-memory; dnnp-run --workers process measures it",

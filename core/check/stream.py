@@ -273,6 +273,8 @@ def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> Iter
 OPTIONS = {
     "count": ("-k", "--cpus"),
     "memory_bytes": ("--memory",),
+    "overhead_bytes": (),
+    "fast_memory_bytes": (),
     "bandwidth_bytes_per_s": ("--bandwidth",),
     "cluster_size": ("--cluster-size",),
     "inner_bandwidth_bytes_per_s": ("--inner-bandwidth",),
