@@ -64,7 +64,7 @@ def folded_nodes(
     while True:
         more = [n for n in left if known.issuperset(n["inputs"])]
         if not more:
-            return found, renamed
+            break
         for node in more:
             known.update(node["outputs"])
             if node["op"] == "Identity" and uses[node["outputs"][0]] == 1:
@@ -72,6 +72,12 @@ def folded_nodes(
             else:
                 found.add(node["id"])
         left = [n for n in left if not known.issuperset(n["outputs"])]
+    for node in reversed(nodes):
+        # What a folded node reads is folded: it is no constant else.
+        if node["id"] in found and (again := renamed.intersection(node["inputs"])):
+            renamed -= again
+            found.update(n["id"] for n in nodes if again.intersection(n["outputs"]))
+    return found, renamed
 
 
 def resident_bytes(

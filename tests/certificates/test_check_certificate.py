@@ -57,10 +57,6 @@ def test_a_claim_beyond_the_proof_fails():
         {"cuts": []},
         {"cliques": 3},
         {"quantum": -1.0},
-        {"argument": "simple"},
-        {"argument": "none"},
-        {"argument": "x" * 900},
-        {"argument": "two\nlines\x1b[2J"},
     ):
         result = dnnp(*CERTIFICATE, "--json", stdin=edited(data, **fields))
         assert result.status == 6, fields
@@ -70,9 +66,17 @@ def test_a_claim_beyond_the_proof_fails():
         assert "does not prove it" in result.err
         assert len(result.err.splitlines()) == 2
         assert max(map(len, result.err.splitlines())) < 300
-        assert "\x1b" not in result.err
         # Without the option the record is taken at its word.
         assert dnnp("check", stdin=edited(data, **fields)).status == 0
+    for argument in ("simple", "none", "x" * 900, "two\nlines\x1b[2J"):
+        # It contradicts the method of the bound as well.
+        result = dnnp(*CERTIFICATE, "--json", stdin=edited(data, argument=argument))
+        assert result.status == 3, argument
+        assert told(result)[0]["verdict"] == "refuted"
+        kinds = {violation["kind"] for violation in orjson.loads(result.out)["violations"]}
+        assert "certificate" in kinds
+        assert max(map(len, result.err.splitlines())) < 300
+        assert "\x1b" not in result.err
 
 
 def test_what_is_not_checkable_is_said_plainly():

@@ -68,7 +68,7 @@ def test_want_of_memory_for_a_model_is_a_line() -> None:
         raise EncodeError("Failed to serialize proto")
 
     with pytest.raises(InputFileError, match="no memory for a copy of the model"):
-        model_bytes(SimpleNamespace(SerializeToString=fail))
+        model_bytes(SimpleNamespace(functions=[], SerializeToString=fail))
 
 
 @pytest.mark.parametrize("error", [MemoryError(), LOST])

@@ -17,7 +17,7 @@ from fuzz.targets import TARGETS, Target
 from dnnp.core.model.errors import FormatError, InputFileError
 from support import seeds
 
-COUNT = 2500
+COUNT = 3000
 SEED = 20240
 
 

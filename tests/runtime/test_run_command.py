@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.runtime.model import session as sessions
+from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.inputs.devices import class_record, load_device
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import read_bytes
@@ -367,6 +368,10 @@ def test_another_device_class_is_said(stream: bytes) -> None:
     for i, stage in enumerate(other.get("stage")):
         stage |= {"class": "v100", "device": f"v100/{i}"}
     other.get("plan")[0]["devices"][0]["class"] = "v100"
+    for node in other.get("node"):
+        node["time_s"] = {"v100": time for time in node["time_s"].values()}
+    nodes = graph_of(other)
+    other.get("plan")[0]["digest"] = digest_of(nodes, units_of(other, nodes))
     result = dnnp("run", "-n", "2", stdin=written(other))
     assert result.status == 0
     assert "the loads were predicted for v100, the stages run on cpu" in result.err
