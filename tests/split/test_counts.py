@@ -26,25 +26,19 @@ EXPECTED: dict[str, dict[str, int]] = {
     "exact clusters": {"blocks": 546055, "flows": 48, "ideals": 21120, "kernels": 6},
     "heuristic": {
         "blocks": 1339,
-        "flows": 472,
+        "flows": 460,
         "ideals": 672,
         "nodes": 168,
         "orders": 1620,
         "pins": 594116,
         "kernels": 10,
     },
-    "anneal": {
-        "blocks": 3052,
-        "flows": 67248,
-        "ideals": 550,
-        "pins": 1391468,
-        "kernels": 0,
-    },
+    "anneal": {"blocks": 3052, "flows": 67248, "ideals": 550, "pins": 1391468, "kernels": 0},
     "latency blocks": {"blocks": 580630, "moves": 20, "kernels": 9},
     "latency operators": {"moves": 2147, "kernels": 13},
     "bound ideal": {"blocks": 921, "ideals": 550, "kernels": 0},
     "bound halves": {"flows": 197, "nodes": 65, "kernels": 0},
-    "bound cover": {"flows": 210, "steps": 18401, "kernels": 2},
+    "bound cover": {"steps": 18401, "kernels": 2},
     "schedule NN": {"nodes": 501, "kernels": 9},
     "schedule M": {"nodes": 228, "kernels": 0},
     "schedule X": {"states": 5748024, "kernels": 2},
@@ -145,6 +139,9 @@ def counted() -> Iterator[tuple[str, dict[str, int]]]:
 
         return measured
 
+    # Kernels call kernels: they must not find a metered one in its place when they are compiled.
+    for path in ("bounds.pairs", "bounds.priced_sets", "bounds.zone_cut"):
+        import_module(f"dnnp.core.{path}")
     for meter in METERS:
         path, _, name = meter.where.partition(":")
         holder: Any = import_module(f"dnnp.core.{path}")
