@@ -78,11 +78,8 @@ def require(stream: Stream, options: CheckOptions) -> None:
         run = _run(stream) or {}
         rows = run.get("stages", ()) if "workers" in run else ()
         if not rows or not all("resident_bytes" in row for row in rows):
-            raise FormatError(
-                "there is no run in processes with resident_bytes, so no measured memory for "
-                "--max-memory; dnnp-run --workers process measures it",
-                stream.name,
-            )
+            missing = "no run in processes with resident_bytes (dnnp-run --workers process)"
+            raise FormatError(f"there is {missing} to judge by --max-memory", stream.name)
     elif options.max_memory is not None and not (planned or scheduled):
         raise FormatError("there is no plan record, so no memory for --max-memory", stream.name)
     gates = {"throughput": options.min_throughput, "latency": options.max_latency}
@@ -216,13 +213,10 @@ def _held(stream: Stream, found: Recomputed) -> list[_Need]:
     room = {d.name: d.memory_bytes + d.overhead_bytes for d in devices if not d.is_cpu}
     return [
         _Need(
-            f"stage {row['stage']}",
-            row["device"],
-            row["resident_bytes"],
-            room.get(row["device"].rpartition("/")[0], math.inf),
+            f"stage {row['stage']}", row["device"], row["resident_bytes"], room.get(name, math.inf)
         )
         for row in (_run(stream) or {}).get("stages", ())
-        if "resident_bytes" in row
+        for name in [row["device"].rpartition("/")[0]]
     ]
 
 

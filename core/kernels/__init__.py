@@ -4,7 +4,8 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
 
 - A call of a `Kernel` runs as plain Python at first, and counts the rounds of its loops
   (`interpreted.py`). After `WARM_ROUNDS` in a process (150,000, all calls together) it loads what
-  numba compiled; where there is no file of it, it is compiled after `COLD_ROUNDS` a byte of code.
+  numba compiled; where there is no file of it, it is compiled after `COLD_ROUNDS` a byte of code;
+  after `LONG_ROUNDS` it leaves a note, by which the next process compiles.
   A call that comes to that starts again, with its arrays as they were. So tests of compiled code,
   and timings, begin with `compile_always()` or call `Kernel.compiled`. A round takes about 0.35 us.
 - No search asks what is compiled: `tests/tools/cold_same.py` runs all methods with an empty and a

@@ -15,6 +15,9 @@ from typing import Any
 OWN = Path(__file__).resolve().parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
 
+LONG = "interpreted"
+"""Folder of empty files, named like kernels, in a folder of kernels."""
+
 _SETTINGS = (
     "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DEBUG_NRT", "ENABLE_PROFILING",
     "EXTEND_VARIABLE_LIFETIMES", "LLVM_REFPRUNE_FLAGS", "LLVM_REFPRUNE_PASS", "LOOP_VECTORIZE",
@@ -67,6 +70,12 @@ def keep(name: str, content: bytes) -> Path | None:
             finally:
                 temporary.unlink(missing_ok=True)
     return None
+
+
+@cache
+def known_long(places: tuple[Path, ...]) -> frozenset[str]:
+    """Names of the kernels that earlier runs interpreted for long."""
+    return frozenset(path.name for folder in places for path in (folder / LONG).glob("*"))
 
 
 def writable() -> Path | None:

@@ -2,7 +2,8 @@
 
 A kernel is plain Python at first: numba takes longer to load than most small problems take to
 solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
-ones do; the result is the same. Where there is no compiled code on disk more rounds are allowed.
+ones do; the result is the same. Where there is no compiled code on disk more rounds are allowed,
+once: what was interpreted for long is compiled when the next process needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from dnnp.core.kernels.folders import folders, known_files, name_of
+from dnnp.core.kernels.folders import LONG, folders, keep, known_files, known_long, name_of
 from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +28,9 @@ WARM_ROUNDS = 150_000
 
 COLD_ROUNDS = 300
 """Rounds after which to compile, for each byte of Python's code: a quarter of what it takes."""
+
+LONG_ROUNDS = 200_000
+"""Rounds in one process after which the next one compiles: about a tenth of a second."""
 
 _gone: Counter[Kernel | None] = Counter()
 """Rounds that each kernel was interpreted for in this process; None: all of them together."""
@@ -56,7 +60,8 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], *, kept: bool = False, **options: Any) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        self._kept = kept
+        self.name = name_of(function) if kept else ""
+        """Of its files; empty: it has none."""
         self.options = options
         self._loaded: Callable[..., Any] | None = None
 
@@ -80,7 +85,7 @@ class Kernel:
         compile_for = made.compile
         # A number that is written down in a call is no kind of its own.
         made.compile = lambda kinds: compile_for(tuple(map(numba.types.unliteral, kinds)))
-        if self._kept:
+        if self.name:
             made._cache = KernelCache(self.py_func, made.targetoptions, _tell)
         return made
 
@@ -111,8 +116,9 @@ class Kernel:
         return getattr(self.dispatcher, name)
 
     def is_cold(self) -> bool:
-        """Tell whether it has no file at all, without asking numba, which takes long to load."""
-        return not (self._kept and name_of(self.py_func) in known_files(tuple(folders())))
+        """Tell whether it has no file and is not due for one; numba, slow to load, is not asked."""
+        places = tuple(folders())
+        return self.name not in known_files(places) and self.name not in known_long(places)
 
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
@@ -175,10 +181,18 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     try:
         answer, rounds = twin.call(arguments, most)
     except OverrunError:
-        _gone.update({kernel: most, None: most})
+        _note(kernel, most)
         return kernel.compiled(*arguments)
-    _gone.update({kernel: rounds, None: rounds})
+    _note(kernel, rounds)
     return answer
+
+
+def _note(kernel: Kernel, rounds: int) -> None:
+    """Count interpreted rounds; many of them for later processes too."""
+    before = _gone[kernel]
+    _gone.update({kernel: rounds, None: rounds})
+    if kernel.name and before <= LONG_ROUNDS < before + rounds:
+        keep(f"{LONG}/{kernel.name}", b"")
 
 
 _BLAS = "scipy.linalg.cython_blas"

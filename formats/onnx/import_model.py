@@ -27,13 +27,7 @@ from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
 from dnnp.formats.onnx.read_graph import OnnxGraph, Operator, read_graph
-from dnnp.formats.onnx.scope import (
-    Functions,
-    domain_of,
-    inner_nodes,
-    stored_tensors,
-    subgraphs,
-)
+from dnnp.formats.onnx.scope import Functions, domain_of, inner_nodes, stored_tensors, subgraphs
 from dnnp.formats.onnx.shapes import (
     MOST_INLINED,
     STEPS,
