@@ -7,7 +7,7 @@ import argparse
 from dnnp.cmds.shell.arguments import Listed
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
-from dnnp.core.methods import BOUNDS, LATENCY_BOUNDS
+from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.options.split import BoundOptions
 
 

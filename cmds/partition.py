@@ -8,7 +8,7 @@ from dnnp.cmds.shell.arguments import Counts, Listed
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.cmds.shell.overwrite import outputs_of
-from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import UsageError
 from dnnp.options.split import SplitOptions
 from dnnp.options.table import Options, option

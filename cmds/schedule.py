@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
-from dnnp.core.methods import SCHEDULES
+from dnnp.core.methods.schedules import SCHEDULES
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.files import whole_file
 from dnnp.options.split import ScheduleOptions

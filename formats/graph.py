@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import (
     PARAMETER,
     TENSOR_KINDS,
+    Clustering,
     Floats,
     Graph,
     Ints,
@@ -24,6 +24,7 @@ from dnnp.core.model.graph import (
     make_graph,
     offsets,
     place_of,
+    singletons,
     totals,
 )
 from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state

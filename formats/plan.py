@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Clustering, Graph, Ints
 from dnnp.core.model.plan import CostOptions, Plan, PolicyUsed, Stage, Transfer, Tried, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of

@@ -28,7 +28,10 @@ from dnnp.cmds.dnnp import command as command_of
 from dnnp.cmds.shell.arguments import rows_of
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.completion import SHELLS, front_script, script
-from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
+from dnnp.core.methods import Method
+from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
+from dnnp.core.methods.schedules import SCHEDULES
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.formats.export.manifest import MANIFEST, manifest_schema
 from dnnp.formats.fields import MAX_ID, Field
 from dnnp.formats.inputs.devices import cluster_names, device_names

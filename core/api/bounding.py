@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Caller
 from dnnp.core.bounds.claim import Claim, Known
+from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import WITHIN, Plan, within_words
 from dnnp.core.model.search_context import Run

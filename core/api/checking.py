@@ -12,7 +12,6 @@ from dnnp.core.check.plan import INFEASIBLE, PlanReport, check_choices, check_pl
 from dnnp.core.check.schedule import ScheduleReport, check_schedule
 from dnnp.core.check.stream import check_stream as check_records
 from dnnp.core.check.violation import Violation
-from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.errors import (
     FormatError,
     GateError,
@@ -20,6 +19,7 @@ from dnnp.core.model.errors import (
     UncheckableError,
     VerificationError,
 )
+from dnnp.core.model.graph import Clustering, singletons
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words
 from dnnp.core.model.search_context import Standing

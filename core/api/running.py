@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Caller, Shown, open_source
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
+from dnnp.core.model.graph import Clustering
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.search_context import Standing
@@ -403,7 +403,7 @@ def offer_of(plan: Plan, graph: NodeGraph, units: Clustering) -> Offer:
         The plan is for the latency of one sample.
     """
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.request import Request
+    from dnnp.core.model.search_context import Request
     from dnnp.core.split.ways import whole_blocks
 
     if plan.objective == "latency":

@@ -8,7 +8,7 @@ from functools import partial
 
 from dnnp.callbacks import Caller
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import (
@@ -21,8 +21,7 @@ from dnnp.core.model.plan import (
     with_contiguous,
     within,
 )
-from dnnp.core.model.request import Request, Training
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run, Training
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.core.split.checks import resolved
 from dnnp.core.split.curve import Curve

@@ -7,16 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.cost.capacity import unplaceable_nodes
 from dnnp.core.cost.items import Items, Line, steps_of
 from dnnp.core.cost.load_formula import WORTHWHILE
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, unplaceable_nodes
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run, Solution
 from dnnp.core.split.slicing.slice import Slicing, slice_line
 
 

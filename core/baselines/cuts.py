@@ -11,8 +11,7 @@ from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.split.slicing.decoder import given_order
 from dnnp.core.split.slicing.orders import PUBLISHED, order_named

@@ -17,8 +17,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 
 RESTARTS = 10
 """The paper's number."""

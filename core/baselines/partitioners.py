@@ -26,8 +26,7 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, Una
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import die_with_parent
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.solver.child import solver_process
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.workloads.scotch import read_mapping, write_graph

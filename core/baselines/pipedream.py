@@ -47,8 +47,7 @@ from dnnp.core.model.graph import (
     place_of,
     strong,
 )
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.split.slicing.orders import ORDERS
 
 IDLE = 0.01

@@ -53,8 +53,7 @@ from dnnp.core.latency.lists.net import (
 from dnnp.core.latency.lists.schedule import Room, repaired, room_of, schedule_homes, schedule_order
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
-from dnnp.core.model.request import Learned, Policy, Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Learned, Policy, Request, Run
 
 MOST_GROUPS = 128
 """Groups above which neighbours are merged: an episode visits all, and each may be related to

@@ -16,10 +16,10 @@ from time import monotonic
 from typing import NamedTuple
 
 from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.validity import VALIDITIES
-from dnnp.core.methods import BOUNDS
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.deadline import Kept, beside
 from dnnp.core.model.errors import (
     FormatError,

@@ -34,10 +34,9 @@ from dnnp.core.bounds.claim import (
     refused,
     whole_of,
 )
-from dnnp.core.cost.capacity import spread
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.kernels.kernel import kernel, part, plain
 from dnnp.core.model.graph import Floats, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions, without_memory

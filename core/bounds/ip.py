@@ -4,7 +4,7 @@ All of them but the exact program look at one stage. Let L be the simple bound. 
 
     work / replicas >= L                                                       (MTPP Lemma 4.2)
 
-whatever the classes of its devices: the weights w of `dnnp.core.cost.capacity` add up to 1 over all
+whatever the classes of its devices: the weights w of `dnnp.core.cost.problem` add up to 1 over all
 devices, and the sum over stages of w * replicas * (work / replicas) is at least the weighted work,
 which is the mean; where L is a unit or a colour, the stage that runs it is one. The load of that
 stage is at least the least load of a stage of work L per replica: the least over the classes and
@@ -51,11 +51,9 @@ import numpy as np
 from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, one_class, refused
 from dnnp.core.bounds.pairs import between_of, closure, pair_costs
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.divisor import common_divisor, snapped
-from dnnp.core.cost.items import Line
-from dnnp.core.cost.load_formula import MARGIN, ROUNDING, WORTHWHILE
+from dnnp.core.cost.items import Line, quotient_order
+from dnnp.core.cost.load_formula import MARGIN, ROUNDING, WORTHWHILE, common_divisor, snapped
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.validity import quotient_order
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, row_of
 from dnnp.core.model.plan import CLOSED, Block

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnp.core.cost.capacity import spread
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Bools, Graph, distinct, totals
+from dnnp.core.model.graph import Bools, Clustering, Graph, distinct, totals
 from dnnp.core.model.search_context import PLAIN, Run
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from typing import Any
 
 from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import node_memory
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import ACTIVATION, INPUT, Graph
+from dnnp.core.model.graph import ACTIVATION, INPUT, Clustering, Graph
 from dnnp.core.model.plan import CostOptions
 
 LONG = 1024

@@ -18,8 +18,7 @@ from itertools import chain
 from typing import Any
 
 from dnnp.core.check.violation import Fact, Violation, above, same
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import ACTIVATION, CONSTANT, Graph
+from dnnp.core.model.graph import ACTIVATION, CONSTANT, Clustering, Graph
 
 
 @dataclass(frozen=True)

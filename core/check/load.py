@@ -30,9 +30,8 @@ from dataclasses import dataclass
 from dnnp.core.check.devices import Alone, StageWires
 from dnnp.core.check.graph import Tables
 from dnnp.core.check.violation import Violation, differs
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Graph
+from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Clustering, Graph
 from dnnp.core.model.plan import CostOptions, Stage
 
 

@@ -31,9 +31,8 @@ from dnnp.core.check.load import (
     units_of,
 )
 from dnnp.core.check.violation import Violation, above, differs, fits, same
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.plan import Plan, Stage, Way
 from dnnp.core.model.text import shown_bytes
 

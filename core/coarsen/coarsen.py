@@ -31,8 +31,18 @@ from dnnp.core.coarsen.layers import Given, Path, given_labels, rules_of
 from dnnp.core.coarsen.merge import NONE, Shape, Units, lone_colors_freed, signatures
 from dnnp.core.coarsen.patterns import fuse_pattern, fuse_sequences
 from dnnp.core.model import rules as model
-from dnnp.core.model.cluster import Clustering, clustering_of_labels, contract
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr, place_of, totals
+from dnnp.core.model.graph import (
+    Bools,
+    Clustering,
+    Floats,
+    Graph,
+    Ints,
+    clustering_of_labels,
+    contract,
+    csr,
+    place_of,
+    totals,
+)
 from dnnp.core.model.rules import Absorb, Fold, RuleSet
 
 MAX_NAMED = 6

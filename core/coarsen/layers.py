@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.coarsen.merge import NONE, lone_colors_freed, signatures
-from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import Bools, Graph, Ints, csr, distinct, strong
+from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, contract, csr, distinct, strong
 from dnnp.core.model.text import scope_of_name
 
 

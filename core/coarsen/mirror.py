@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.coarsen.coarsen import Coarsening
-from dnnp.core.model.cluster import clustering_of_labels
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, clustering_of_labels
 
 ALONE = -1
 

@@ -39,24 +39,25 @@ import numpy as np
 from dnnp.core.cost.live import Live, block_peaks, live_of, placed_peaks
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.cost.machine import Machine, machine_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering, contract
+from dnnp.core.model.device import Machine, machine_of
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import (
     INPUT,
     PARAMETER,
     Bools,
+    Clustering,
     Floats,
     Graph,
     Ints,
+    contract,
     csr,
     distinct,
     place_of,
     totals,
 )
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Learned
+from dnnp.core.model.search_context import Learned
 from dnnp.core.model.text import shown_bytes
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnp.core.cost.items import validity_of
 from dnnp.core.cost.latency import (
     POOL,
     TASK,
@@ -19,11 +20,9 @@ from dnnp.core.cost.latency import (
     time_invocations,
 )
 from dnnp.core.cost.problem import SplitProblem, excess_of
-from dnnp.core.cost.validity import validity_of
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph, Ints, distinct, row_of
+from dnnp.core.model.graph import Clustering, Graph, Ints, distinct, row_of
 from dnnp.core.model.plan import CLOSED, Plan, Stage, Transfer
-from dnnp.core.model.request import Learned
+from dnnp.core.model.search_context import Learned
 
 
 def make_latency_plan(

@@ -13,8 +13,8 @@ import numpy as np
 from dnnp.core.cost.items import Items, execution_order, nets_of
 from dnnp.core.cost.load import link_times, node_memory, stage_memory, weight_bytes
 from dnnp.core.cost.load_formula import COMM, ROOM, combine_arrays
-from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.device import device_numbers
 from dnnp.core.model.graph import Floats, Ints, place_of, totals
 
 MOST_KEPT = 20_000

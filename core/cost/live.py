@@ -21,8 +21,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.core.cost.load import stage_memory
-from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import INPUT, PARAMETER, Floats, Graph, Ints, csr, place_of, totals
+from dnnp.core.model.graph import (
+    INPUT,
+    PARAMETER,
+    Clustering,
+    Floats,
+    Graph,
+    Ints,
+    contract,
+    csr,
+    place_of,
+    totals,
+)
 from dnnp.core.model.plan import CostOptions
 
 Csr = tuple[Ints, Ints]

@@ -14,7 +14,7 @@ bandwidth, or, where the tensor states a transfer time, that time; sender and re
 busy with it, a CPU is not. Of replicas the slowest pair counts: any of them may send to any; they
 synchronise their weights over the slowest link among them. Model inputs and outputs and what
 overflows come from the host, over the bandwidth of the class. Two devices without a link have the
-widest path between them, see `dnnp.core.cost.machine`.
+widest path between them, see `dnnp.core.model.device`.
 
 In training, FW(S) and BW(S) are the loads of the forward and of the backward nodes; a transfer
 belongs to the pass of the tensor's producer, the synchronisation to the backward pass.
@@ -28,15 +28,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dnnp.core.cost.load_formula import COMM, combine, shared_load
-from dnnp.core.cost.machine import Machine, device_numbers
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass, Link
+from dnnp.core.model.device import DeviceClass, Link, Machine, device_numbers
 from dnnp.core.model.graph import (
     ACTIVATION,
     CONSTANT,
     INPUT,
     PARAMETER,
     Bools,
+    Clustering,
     Floats,
     Graph,
     Ints,

@@ -1,4 +1,4 @@
-"""The load from its parts, and the rounding of such sums that is forgiven.
+"""The load from its parts, times of collectives, and the rounding of sums that is forgiven.
 
 With transfers in and out counted once a tensor, the load of a stage S on a device is
 
@@ -10,9 +10,14 @@ With transfers in and out counted once a tensor, the load of a stage S on a devi
 compute only. Overflow is MTPP Eq. 2.
 
 The scalar formulas are plain functions; `load_of` and `share_of` are the same ones, compiled.
+
+Collectives go around a ring (Thakur, Rabenseifner, Gropp 2005, "Optimization of collective
+communication operations in MPICH"): where messages have no latency, nothing is faster.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -83,3 +88,85 @@ def shared_load(comm: int, load_s: float, replicas: int, sync_s: float) -> float
 
 load_of, share_of = lean(combine), lean(shared_load)
 """The formulas for kernels to call."""
+
+
+SCALES = tuple(10.0**digits for digits in range(7))
+"""Short decimals become whole numbers by one of these factors."""
+
+NOISE = 1e-13
+"""Relative error up to which a number that was computed counts as a short decimal."""
+
+MOST = 2**40
+"""What the multiples stay below: beyond, one more of them is lost in `ROUNDING`."""
+
+FINEST = 1e6
+"""Numbers that are whole multiples of one this much smaller count as real numbers."""
+
+
+def common_divisor(values: Floats) -> float:
+    """The largest number that all are whole multiples of, if they are short decimals; else 0.
+
+    Also 0 if all are 0, or some are not finite. For decimals that floats only come close to.
+    """
+    parts = np.abs(values[values != 0])
+    if not len(parts) or not np.isfinite(parts).all():
+        return 0.0
+    for scale in SCALES:
+        whole = np.rint(parts * scale)
+        if whole.max() < MOST and (np.abs(whole / scale - parts) <= NOISE * parts).all():
+            return math.gcd(*whole.astype(np.int64).tolist()) / scale
+    return 0.0
+
+
+def exact_divisor(values: Floats) -> float:
+    """The largest number that all are whole multiples of, as the binary fractions that they are.
+
+    Their sums are exact multiples, too. 0 if all are 0, or it is more than `FINEST` times smaller
+    than one of them.
+    """
+    from fractions import Fraction
+
+    exact = [abs(Fraction(v)) for v in values.tolist() if v]
+    if not exact:
+        return 0.0
+    below = max(f.denominator for f in exact)  # powers of 2: of floats
+    divisor = Fraction(math.gcd(*(int(f * below) for f in exact)), below)
+    return float(divisor) if max(exact) <= FINEST * divisor else 0.0
+
+
+def snapped(bound: float, divisor: float) -> float:
+    """The least multiple of a divisor that is not below a bound, less rounding; 0: the bound."""
+    if not divisor:
+        return bound
+    return float(np.ceil(bound / divisor - 1e-6) * divisor * (1 - ROUNDING))
+
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+)
+
+
+def moved_bytes(kind: str, size: float, devices: int) -> float:
+    """Bytes that each of the devices sends around a ring for a tensor of `size` bytes in all."""
+    passed = size * (devices - 1) / devices
+    if kind == ALL_REDUCE:
+        return 2 * passed
+    return passed / devices if kind == ALL_TO_ALL else passed
+
+
+def collective_time(kind: str, size: float, devices: int, bandwidth: float) -> float:
+    """Seconds that it takes.
+
+    Parameters
+    ----------
+    kind
+        One of `ALL_REDUCE`, `ALL_GATHER`, `REDUCE_SCATTER` and `ALL_TO_ALL`.
+    size
+        Bytes of the whole tensor; of `ALL_TO_ALL` what the devices hold of it together.
+    bandwidth
+        Of each device's link, bytes per second; messages have no latency.
+    """
+    return moved_bytes(kind, size, devices) / bandwidth if devices > 1 else 0.0

@@ -13,8 +13,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph, Ints, distinct
+from dnnp.core.model.graph import Clustering, Graph, Ints, distinct
 from dnnp.core.model.plan import Plan, Stage
 
 

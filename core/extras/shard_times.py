@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph, totals
+from dnnp.core.model.graph import Clustering, Graph, totals
 from dnnp.core.profile.work import Work
 from dnnp.core.tensor_parallel.rules import part
 from dnnp.formats.inputs.devices import DeviceSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
+from dnnp.core.cost.load_formula import ALL_GATHER, ALL_REDUCE, collective_time
 from dnnp.core.extras.shard_times import ShardTimes, ends_of, weighted
 from dnnp.core.extras.training_shards import paired, state_training
 from dnnp.core.model.errors import UsageError

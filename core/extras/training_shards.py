@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective_time
+from dnnp.core.cost.load_formula import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective_time
 from dnnp.core.extras.shard_times import ShardTimes, ends_of, moved_share
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import PARAMETER, Graph

@@ -20,11 +20,10 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.latency.quick import EFFORT, anneal_split, simple_bound, with_room
-from dnnp.core.methods import LATENCY
+from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.model.text import counted
 
 BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, Split
-from dnnp.core.cost.machine import device_numbers
 from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.lists.schedule import schedule_homes
+from dnnp.core.model.device import device_numbers
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.plan import Block

@@ -21,7 +21,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
 from dnnp.core.latency.quick import first_bound, simple_bound
-from dnnp.core.methods import LATENCY_BOUNDS
+from dnnp.core.methods.bounds import LATENCY_BOUNDS
 from dnnp.core.model.deadline import Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints, place_of

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.capacity import shortage
 from dnnp.core.cost.latency import (
     TRIES,
     Invocations,
@@ -17,10 +16,9 @@ from dnnp.core.cost.latency import (
     Split,
 )
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, shortage
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.model.text import shown_bytes
 
 LatencyMethod = Callable[[LatencyProblem, Request, Run], LatencySolution]

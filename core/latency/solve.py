@@ -29,13 +29,12 @@ from dnnp.core.latency.quick import (
     simple_bound,
     with_room,
 )
-from dnnp.core.methods import LATENCY
+from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED

@@ -6,21 +6,60 @@ so that help and completion come at once.
 
 from __future__ import annotations
 
-from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
-from dnnp.core.methods.method import Method, lines, plain
-from dnnp.core.methods.schedules import ALL_SHAPES, RECIPES, SCHEDULES, SEARCHES
-from dnnp.core.methods.splits import LATENCY, SPLITS
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
 
-__all__ = [
-    "ALL_SHAPES",
-    "BOUNDS",
-    "LATENCY",
-    "LATENCY_BOUNDS",
-    "RECIPES",
-    "SCHEDULES",
-    "SEARCHES",
-    "SPLITS",
-    "Method",
-    "lines",
-    "plain",
-]
+
+class Method(NamedTuple):
+    """A method of a command: whatever `--method` names."""
+
+    name: str
+    help: str
+    """One line, which starts small and has no full stop; names that users type stand between
+    backticks."""
+    where: str | Mapping[str, str] = ""
+    """`module:function`, or one for each of its kinds; empty: it stands for others of its table."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of answers: validities of splits that it finds or bounds, the first is its own;
+    for latency, executions."""
+    heeds: tuple[str, ...] = ()
+    """Options that it makes use of and others of its table do not, without dashes in front."""
+    source: str = ""
+    """The paper, and where in it; empty: ours, or common knowledge."""
+    more: str = ""
+    """Further sentences for the manual page."""
+    share: float = 0.0
+    """Of bounds: it solves integer programs, in this share of the time left for them."""
+
+    def place(self, kind: str = "") -> str:
+        """`module:function` of what does the work, for one of its kinds."""
+        return self.where if isinstance(self.where, str) else self.where[kind]
+
+    def function(self, kind: str = "") -> Callable[..., Any]:
+        """The function of the method, for one of its kinds; its module is imported now.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            Something that its module needs is not installed.
+        """
+        module, _, name = self.place(kind).partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
+
+
+def by_name(*methods: Method) -> dict[str, Method]:
+    """A table, in the order in which the methods are listed everywhere."""
+    return {method.name: method for method in methods}
+
+
+def lines(methods: Mapping[str, Method]) -> str:
+    """A line for each method, in two columns, for `--help`."""
+    width = max(map(len, methods)) + 2
+    return "\n".join(f"{m.name:{width}}{plain(m.help)}" for m in methods.values())
+
+
+def plain(text: str) -> str:
+    """A text without its backticks."""
+    return text.replace("`", "")

@@ -6,7 +6,7 @@ Each is a function of the problem (`SplitProblem`), of what is known (`Known`) a
 
 from __future__ import annotations
 
-from dnnp.core.methods.method import Method, by_name
+from dnnp.core.methods import Method, by_name
 
 ANY = ("ordered", "convex", "free")
 NESTED = ("ordered", "convex")

@@ -7,7 +7,7 @@ rank of every block, i64[N, k].
 
 from __future__ import annotations
 
-from dnnp.core.methods.method import Method, by_name
+from dnnp.core.methods import Method, by_name
 
 ALL_SHAPES = ("V", "X", "M", "NN", "K", "NN-eager", "multi-modal", "fine-tuning", "AlphaFold", "VV")
 """Placements from the literature; see `core.schedule.shapes`."""

@@ -6,7 +6,7 @@ and of the run (`Run`), and returns a `Solution`, for latency a `LatencySolution
 
 from __future__ import annotations
 
-from dnnp.core.methods.method import Method, by_name
+from dnnp.core.methods import Method, by_name
 
 ORDERED = ("ordered",)
 FREE = ("free",)

@@ -1,4 +1,10 @@
-"""Classes of devices, and links between single ones."""
+"""Device classes, links between devices, and a cluster as a full mesh of single devices.
+
+Where links are stated, two devices with a link use it; the others are connected through the
+widest path, among those through the one with the fewest hops: its bandwidth is the least on the
+path, its latency the sum (Moirai, Section III.A and III.C). Without links the devices are joined
+by what their classes state: the smaller of two bandwidths, or that inside a cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 from dnnp.core.model.text import shown_bytes
 
 
@@ -96,3 +106,126 @@ class Link:
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
     """Time that every transfer takes on top."""
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """`count` devices, numbered class after class."""
+
+    names: tuple[str, ...]
+    """`class/i` of each device."""
+    classes: tuple[str, ...]
+    """Class of each device."""
+    is_cpu: Bools
+    """bool[D]: a CPU has no capacity, and needs no transfer to read what a CPU wrote."""
+    capacity: Floats
+    """f64[D], bytes; inf for CPUs."""
+    host_rate: Floats
+    """f64[D], seconds a byte between the device and the memory of the host."""
+    rate: Floats
+    """f64[D, D], seconds a byte from row to column; 0 on the diagonal."""
+    latency: Floats
+    """f64[D, D], seconds a transfer; 0 on the diagonal."""
+    charged: Floats
+    """f64[D, D]: 1 where a tensor with a transfer time of its own takes it, else 0."""
+
+    @property
+    def count(self) -> int:
+        """Number of devices."""
+        return len(self.names)
+
+
+def machine_of(devices: Sequence[DeviceClass], links: Sequence[Link] = ()) -> Machine:
+    """Lay out the devices of all classes as a full mesh.
+
+    Raises
+    ------
+    FormatError
+        A link names a device that is not there, or two devices are not connected.
+    """
+    each = [(d, i) for d in devices for i in range(d.count)]
+    names = [f"{d.name}/{i}" for d, i in each]
+    is_cpu = np.array([d.is_cpu for d, _ in each], dtype=np.bool_)
+    if links:
+        rate, latency = _meshed(names, links)
+    else:
+        rate, latency = _uniform(each), np.zeros((len(each), len(each)))
+    charged = ~(is_cpu[:, None] & is_cpu)
+    np.fill_diagonal(charged, False)
+    return Machine(
+        names=tuple(names),
+        classes=tuple(d.name for d, _ in each),
+        is_cpu=is_cpu,
+        capacity=np.array([np.inf if d.is_cpu else d.memory_bytes for d, _ in each]),
+        host_rate=np.array([0.0 if d.is_cpu else 1 / d.bandwidth_bytes_per_s for d, _ in each]),
+        rate=rate,
+        latency=latency,
+        charged=charged.astype(np.float64),
+    )
+
+
+def _uniform(each: Sequence[tuple[DeviceClass, int]]) -> Floats:
+    """Seconds a byte between every two devices, by what their classes state."""
+    band = np.array([d.bandwidth_bytes_per_s for d, _ in each])
+    rate: Floats = 1 / np.minimum(band[:, None], band)
+    for a, (d, i) in enumerate(each):
+        for b, (other, j) in enumerate(each):
+            for level in reversed(d.levels if d.name == other.name else ()):
+                if i // level.size == j // level.size:
+                    rate[a, b] = 1 / level.bandwidth_bytes_per_s
+    np.fill_diagonal(rate, 0.0)
+    return rate
+
+
+def _meshed(names: Sequence[str], links: Sequence[Link]) -> tuple[Floats, Floats]:
+    """Rates and latencies of the mesh that links span; f64[D, D] each."""
+    place = {name: i for i, name in enumerate(names)}
+    for link in links:
+        for end in (link.source, link.target):
+            if end not in place:
+                raise FormatError(f"a link names '{end}', which is not among the devices")
+    size = len(names)
+    band, delay = np.zeros((size, size)), np.zeros((size, size))
+    for link in links:
+        a, b = place[link.source], place[link.target]
+        band[a, b], delay[a, b] = link.bandwidth_bytes_per_s, link.latency_s
+    direct = band > 0
+    wide = band.copy()
+    np.fill_diagonal(wide, np.inf)
+    for via in range(size):
+        wide = np.maximum(wide, np.minimum(wide[:, via : via + 1], wide[via]))
+    if (wide == 0).any():
+        a, b = (int(x[0]) for x in np.nonzero(wide == 0))
+        raise FormatError(
+            f"the cluster is disconnected: there is no path from {names[a]} to {names[b]}"
+        )
+    far = ~direct & ~np.eye(size, dtype=np.bool_)
+    latency = np.where(direct, delay, 0.0)
+    for least in distinct(wide[far]).tolist():
+        hops = _fewest_hops(band >= least, delay)
+        chosen = far & (wide == least)
+        latency[chosen] = hops[chosen]
+    np.fill_diagonal(latency, 0.0)
+    rate = 1 / np.where(direct, band, wide)
+    np.fill_diagonal(rate, 0.0)
+    return rate, latency
+
+
+def _fewest_hops(usable: Bools, delay: Floats) -> Floats:
+    """Least total latency among the paths with the fewest hops over usable links; f64[D, D]."""
+    size = len(usable)
+    hops = np.where(usable, 1.0, np.inf)
+    total = np.where(usable, delay, np.inf)
+    for matrix in (hops, total):
+        np.fill_diagonal(matrix, 0.0)
+    for via in range(size):
+        count = hops[:, via : via + 1] + hops[via]
+        length = total[:, via : via + 1] + total[via]
+        better = (count < hops) | ((count == hops) & (length < total))
+        hops, total = np.where(better, count, hops), np.where(better, length, total)
+    return total
+
+
+def device_numbers(machine: Machine, device_class: str) -> Ints:
+    """Numbers in the machine of the devices of one class."""
+    return np.array([i for i, c in enumerate(machine.classes) if c == device_class], np.int64)

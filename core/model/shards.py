@@ -84,7 +84,7 @@ class Collective(NamedTuple):
     """Position of the degree in `Shards.degrees`."""
     node: int
     kind: str
-    """As in `dnnp.core.cost.collectives`."""
+    """As in `dnnp.core.cost.load_formula`."""
     size: float
     """Bytes of the whole tensor."""
 

@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.capacity import shortage
 from dnnp.core.cost.items import Items, components, item_choices
 from dnnp.core.cost.load_formula import MARGIN, ROOM
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.problem import SplitProblem, shortage
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Bools, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, csr, totals
 from dnnp.core.model.parallel import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
 from dnnp.core.model.search_context import Run

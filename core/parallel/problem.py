@@ -35,10 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.collectives import collective_time
 from dnnp.core.cost.items import Items, nets_of
 from dnnp.core.cost.load import node_memory, transfer_times, weights_stated
-from dnnp.core.cost.load_formula import COMM, OVERLAP, SUM, combine, shared_load
+from dnnp.core.cost.load_formula import COMM, OVERLAP, SUM, collective_time, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError

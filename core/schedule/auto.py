@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.methods import RECIPES, SEARCHES
+from dnnp.core.methods.schedules import RECIPES, SEARCHES
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats

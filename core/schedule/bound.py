@@ -25,8 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.divisor import exact_divisor
-from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING, exact_divisor
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, place_of
 from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of

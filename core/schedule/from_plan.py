@@ -22,10 +22,18 @@ import numpy as np
 from dnnp.core.cost.load import crossing_times, linked_stages, transfer_times
 from dnnp.core.cost.problem import SplitProblem, surroundings
 from dnnp.core.cost.runnable import cut_into_parts
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct, place_of, row_of
+from dnnp.core.model.graph import (
+    CONSTANT,
+    PARAMETER,
+    Clustering,
+    Graph,
+    Ints,
+    distinct,
+    place_of,
+    row_of,
+)
 from dnnp.core.model.plan import Block, Plan
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.methods import RECIPES
+from dnnp.core.methods.schedules import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, connected, place_of
 from dnnp.core.model.schedule import Placement

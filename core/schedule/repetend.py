@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.divisor import common_divisor
-from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING, common_divisor
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.schedule import Repetend

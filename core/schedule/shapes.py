@@ -24,7 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from dnnp.core.methods import ALL_SHAPES
+from dnnp.core.methods.schedules import ALL_SHAPES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 

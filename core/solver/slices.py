@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from dnnp.core.cost.divisor import snapped
+from dnnp.core.cost.load_formula import snapped
 from dnnp.core.model.errors import (
     FormatError,
     InfeasibleError,

@@ -29,15 +29,13 @@ from math import inf
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.capacity import over_capacity
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import SPLITS
+from dnnp.core.cost.problem import SplitProblem, over_capacity
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.split.checks import check_options, method_asked, unplaceable_part
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.baselines.blocks import unplaceable
+from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.validity import VALIDITIES
-from dnnp.core.methods import SPLITS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.plan import Block, Plan
 

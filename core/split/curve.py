@@ -14,7 +14,7 @@ from math import inf
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.request import Request, Solution
+from dnnp.core.model.search_context import Request, Solution
 
 
 @dataclass

@@ -17,8 +17,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.slices import SLICED, best_slicing, incumbent, slice_order
 

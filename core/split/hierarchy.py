@@ -26,8 +26,7 @@ from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.request import Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run, Solution
 from dnnp.core.split.clusters.hierarchy import (
     ClusterCase,
     ClusterSplit,

@@ -26,12 +26,10 @@ import numpy as np
 from dnnp.core.cost.items import Line
 from dnnp.core.cost.load_formula import WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Ints, row_of, totals
+from dnnp.core.model.graph import Bools, Clustering, Ints, clustering_of_labels, row_of, totals
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Evolution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Evolution, Run
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.cuts import BITS, Halves, TwoStages
 from dnnp.core.split.ideals.search import window_search

@@ -14,8 +14,7 @@ from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.request import Evolution, Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Evolution, Request, Run, Solution
 from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.decoder import (
     LENGTH,

@@ -9,8 +9,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.split.slicing.orders import ORDERS, order_named
 
 SLICED = 0.05

@@ -15,14 +15,12 @@ import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import SPLITS
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.methods.splits import SPLITS
+from dnnp.core.model.device import DeviceClass, device_numbers
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
 from dnnp.core.split.auto import LINKS, solve, with_small_peak
 from dnnp.core.split.checks import resolved, validity_asked
 

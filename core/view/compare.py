@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dnnp.core.cost.validity import VALIDITIES
+from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.model.plan import Plan, status_words
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.facts import Facts

@@ -12,8 +12,7 @@ import numpy as np
 
 from dnnp.core.coarsen.layers import fill_gaps, paths_of
 from dnnp.core.coarsen.mirror import twins_of
-from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import Floats, Graph, Ints
+from dnnp.core.model.graph import Clustering, Floats, Graph, Ints, contract
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import shown_bytes, shown_share, shown_time
 from dnnp.formats.graph import graph_of

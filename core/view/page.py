@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import PARAMETER, Graph
+from dnnp.core.model.graph import PARAMETER, Clustering, Graph
 from dnnp.core.model.plan import OBJECTIVES, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time
 from dnnp.core.view.drawing import PALETTE

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dnnp.core.cost.validity import VALIDITIES
+from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import OBJECTIVES, Plan
 from dnnp.core.model.text import shown_time

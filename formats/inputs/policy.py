@@ -11,7 +11,7 @@ import json
 import numpy as np
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.request import Policy
+from dnnp.core.model.search_context import Policy
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.inputs.checked_json import Fields, parse_json

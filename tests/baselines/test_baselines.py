@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import SPLITS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.formats.workloads.msr import read_split
 from support.cases import random_case
 from support.problems import DEGENERATE, chain, priced, problem_of, workload

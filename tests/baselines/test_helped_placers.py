@@ -11,8 +11,7 @@ from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.request import Evolution, Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Evolution, Request, Run
 from dnnp.core.solver.program import Outcome, SparseProgram
 from dnnp.core.split import heuristic
 from dnnp.core.split.auto import solve

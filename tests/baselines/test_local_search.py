@@ -16,8 +16,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.formats.graph import graph_of
 from support.cases import random_case
 from support.graphs import random_stream

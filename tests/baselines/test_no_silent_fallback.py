@@ -20,8 +20,7 @@ from dnnp.core.latency import solve as latency
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run, Solution
 from dnnp.core.split.auto import solve
 from support.graphs import random_stream, to_bytes
 from support.problems import chain, problem_of

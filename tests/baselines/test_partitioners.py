@@ -16,8 +16,7 @@ import pytest
 from dnnp.core.baselines.partitioners import PROGRAMS, TOTAL, metis, part_graph, scotch
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.scotch import read_mapping, write_graph
 from support.cases import random_case

@@ -25,8 +25,7 @@ from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.request import Policy, Request, Training
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Policy, Request, Run, Training
 from support.latency_cases import random_problem
 from support.placeto import chances, worth
 from support.placing import layered, problem_of

@@ -11,13 +11,11 @@ import pytest
 
 from dnnp.core.baselines.placing.greedy_blocks import greedy_blocks, training_items
 from dnnp.core.cost.latency import POOL, LatencyProblem, Split, latency_problem, pool_times
-from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, machine_of
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of
 from dnnp.formats.workloads.msr import read_workload

@@ -14,8 +14,7 @@ from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
 from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.solver.program import Outcome, Program, Sparse
 from dnnp.core.solver.slices import ask, ask_sparse
 from support.latency_cases import random_problem

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import MAX_IDEALS, ideal_search
 from dnnp.formats.stream import Stream

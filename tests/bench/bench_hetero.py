@@ -10,7 +10,7 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.operators.best_bound import operators_bound
-from dnnp.core.model.cluster import singletons
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.synthetic.layered import layered_graph

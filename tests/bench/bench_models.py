@@ -11,8 +11,7 @@ from pathlib import Path
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.split.auto import solve
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of

@@ -21,8 +21,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Evolution, Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Evolution, Request, Run
 from dnnp.core.split.auto import solve
 from dnnp.core.split.order_search import OrderSpace
 from dnnp.core.split.peak import peak_order

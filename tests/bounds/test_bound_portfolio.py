@@ -24,7 +24,7 @@ from dnnp.core.bounds.auto import (
 )
 from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import BOUNDS
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run

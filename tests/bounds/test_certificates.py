@@ -22,8 +22,8 @@ from dnnp.core.bounds.simple import simple_claim
 from dnnp.core.bounds.zone_cut import zone_cut_claim
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.exact import ideal_claim

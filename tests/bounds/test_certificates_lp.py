@@ -19,8 +19,8 @@ from dnnp.core.bounds.pairs import between_of, pair_costs
 from dnnp.core.bounds.same_block import PARTS, Named, Together, proven, same_block_claim
 from dnnp.core.certificates import cover, exact
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
 from support.brute import brute_force

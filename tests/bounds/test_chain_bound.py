@@ -7,8 +7,8 @@ import pytest
 from dnnp.core.bounds.chain import chain_bound
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.synthetic.regal import regal_graph

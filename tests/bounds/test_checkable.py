@@ -11,7 +11,7 @@ from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import Known
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import BOUNDS
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.split import exact as ideal

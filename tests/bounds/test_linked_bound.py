@@ -18,11 +18,11 @@ from dnnp.core.certificates.certificate import (
 )
 from dnnp.core.check.devices import fastest_links
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.methods import BOUNDS
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case
 

@@ -21,7 +21,7 @@ from dnnp.core.bounds.claim import Known
 from dnnp.core.certificates.certificate import ARGUMENTS, LINKED, VERIFIED, check_certificate
 from dnnp.core.check.devices import fastest_links
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import BOUNDS
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import PLAIN

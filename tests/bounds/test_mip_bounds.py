@@ -22,12 +22,11 @@ from dnnp.core.bounds.ip import (
     windows,
 )
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.items import items_of
+from dnnp.core.cost.items import items_of, quotient_order
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.cost.validity import quotient_order
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver import child

@@ -11,8 +11,8 @@ from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_bound
 from dnnp.core.cost.items import item_choices
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from support.brute import brute_force
 from support.cases import accelerators_case

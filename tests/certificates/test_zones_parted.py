@@ -17,9 +17,8 @@ from dnnp.core.bounds.zone_cut import zone_cut_claim
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.certificates.exact import Budget
 from dnnp.core.certificates.zones import Ends, _cases, _most
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.brute import brute_force

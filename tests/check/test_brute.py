@@ -12,9 +12,8 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph, clustering_of_labels, singletons
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.formats.graph import graph_of
 from support.brute import brute_force

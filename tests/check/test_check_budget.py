@@ -13,10 +13,9 @@ from dnnp.core.certificates.certificate import NOT_CHECKABLE, VERIFIED, check_ce
 from dnnp.core.check import devices
 from dnnp.core.check.devices import Mesh
 from dnnp.core.check.graph import _first_left, _leaves_and_returns, tables_of
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, LimitError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats import graph as graph_format
 from dnnp.formats.graph import graph_of

@@ -10,8 +10,7 @@ import pytest
 from dnnp.core.check.graph import check_clustering, check_graph
 from dnnp.core.check.stream import check_stream
 from dnnp.core.check.violation import KINDS, Violation, above, same
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.stream import read_bytes
 from support import seeds

@@ -18,12 +18,10 @@ from dnnp.core.cost.latency import (
     lazy_events,
 )
 from dnnp.core.cost.latency_plan import make_latency_plan
-from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
-from dnnp.core.model.device import DeviceClass, Link
+from dnnp.core.model.device import DeviceClass, Link, machine_of
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Clustering, Graph, Ints, clustering_of_labels, singletons
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of, plan_records

@@ -10,10 +10,9 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph, clustering_of_labels, singletons
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream

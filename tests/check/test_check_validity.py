@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.check.graph import Tables, on_a_cycle, tables_of, validity_of
 from dnnp.core.check.load import peak_memory
-from dnnp.core.cost.validity import validity_of as validity_in_cost_model
+from dnnp.core.cost.items import validity_of as validity_in_cost_model
 from dnnp.core.model.graph import Graph, NodeColumns, TensorColumns, csr, make_graph
 
 Case = tuple[int, list[tuple[int, int]], list[int], list[bool]]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dnnp.core.coarsen.coarsen import Coarsening, coarsen
 from dnnp.core.coarsen.layers import acyclic_labels
 from dnnp.core.coarsen.merge import Units
-from dnnp.core.model.cluster import contract
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, contract
 from dnnp.formats.graph import graph_of
 from dnnp.formats.inputs.rules import load_rules, parse_rules
 from dnnp.formats.stream import Stream

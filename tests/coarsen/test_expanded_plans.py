@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.core.model.cluster import singletons
+from dnnp.core.model.graph import singletons
 from dnnp.formats.graph import digest_of, graph_of
 from dnnp.formats.stream import read_bytes
 from dnnp.samples.build import write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.cost.divisor import MOST, NOISE, common_divisor, exact_divisor, snapped
+from dnnp.core.cost.load_formula import MOST, NOISE, common_divisor, exact_divisor, snapped
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dnnp.core.check.claims import check_claims
 from dnnp.core.check.plan import check_plan
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.auto import solve
 from support.cases import random_case
 from support.graphs import random_stream, to_bytes

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnp.core.cost.items import items_of
+from dnnp.core.cost.items import items_of, validity_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.cost.validity import validity_of
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.ideals.search import ideal_search
 from dnnp.core.split.slices import best_slicing

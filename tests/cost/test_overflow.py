@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from dnnp.core.methods import SPLITS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.errors import UnavailableError
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes

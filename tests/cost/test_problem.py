@@ -11,8 +11,7 @@ from dnnp.core.cost import problem as module
 from dnnp.core.cost.items import free_items_of, item_choices
 from dnnp.core.cost.problem import LINES, SplitProblem, make_line
 from dnnp.core.model.plan import without_memory
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.split.slicing.orders import ORDERS
 from support.cases import random_case
 

@@ -19,8 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dnnp.core.check.graph import check_clustering, check_graph
 from dnnp.core.check.plan import check_plan
-from dnnp.core.model.cluster import contract
 from dnnp.core.model.errors import DnnpError, FormatError
+from dnnp.core.model.graph import contract
 from dnnp.formats.graph import clustering_of, graph_of, units_of
 from dnnp.formats.inputs.cost_cache import load as load_costs
 from dnnp.formats.inputs.devices import class_record, device_names, parse_device

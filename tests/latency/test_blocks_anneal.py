@@ -13,8 +13,7 @@ from dnnp.core.latency.auto import auto_blocks
 from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 

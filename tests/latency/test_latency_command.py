@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.core.methods import LATENCY
+from dnnp.core.methods.splits import LATENCY
 from dnnp.samples.build import write as write_sample
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp, interrupted

@@ -24,9 +24,9 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.ip.block_model import BlockProgram, items_of_tasks
 from dnnp.core.latency.ip.formulation import in_order, serial, twins
 from dnnp.core.latency.ip.loop import LatencyProgram, formulation_of, solve_intervals, solve_model
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.solver import child, slices

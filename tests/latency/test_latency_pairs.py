@@ -16,8 +16,7 @@ from dnnp.core.latency.ip.loop import (
     meetings,
 )
 from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.solver import slices
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.scheduling_model import Model, Turn

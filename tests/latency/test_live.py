@@ -18,14 +18,12 @@ from dnnp.core.latency.blocks.items import block_items, held_tensors
 from dnnp.core.latency.blocks.search import anneal_held, new_search
 from dnnp.core.latency.blocks.state import new_state
 from dnnp.core.latency.solve import solve_latency
-from dnnp.core.methods import LATENCY
-from dnnp.core.model.cluster import singletons
+from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.split.first import first_latency
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream

@@ -24,9 +24,9 @@ from dnnp.core.latency.operators.anneal import (
 from dnnp.core.latency.operators.best_bound import operators_bound
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.quick import critical_path
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.synthetic.layered import layered_graph

@@ -13,9 +13,9 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.operators import best_bound, segments
 from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.operators.best_bound import operators_bound
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.formats.graph import graph_of

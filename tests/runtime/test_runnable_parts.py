@@ -6,14 +6,13 @@ import random
 
 import numpy as np
 
+from dnnp.core.cost.items import validity_of
 from dnnp.core.cost.latency import Placement, latency_problem, lazy_events
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.cost.runnable import runnable_parts
-from dnnp.core.cost.validity import validity_of
-from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Clustering, Graph, Ints, clustering_of_labels, singletons
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.deployment.parts import in_turn, waits_of
 from dnnp.formats.graph import graph_of

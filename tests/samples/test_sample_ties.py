@@ -18,7 +18,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.auto import solve
 from dnnp.formats.workloads.msr import read_workload
 from dnnp.samples.papers import ties

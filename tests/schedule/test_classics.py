@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.methods import RECIPES
+from dnnp.core.methods.schedules import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.model.schedule import Placement, check_placement
 from dnnp.core.schedule.from_plan import placement_of_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.methods import RECIPES
+from dnnp.core.methods.schedules import RECIPES
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.schedule import Placement
 from dnnp.core.model.search_context import Run

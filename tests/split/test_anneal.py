@@ -17,8 +17,7 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.split.annealing.anneal import _placed, anneal
 from dnnp.core.split.auto import solve
 from dnnp.core.split.slices import best_slicing

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dnnp.core.cost.capacity import over_capacity
+from dnnp.core.cost.problem import over_capacity
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.parallel.plan import refuse_excess

@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.bounds.apart import apart_bound
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.auto import solve
 from dnnp.formats.bounds import raise_bound
 from support.cases import random_case

@@ -14,14 +14,13 @@ from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.chain import chain_bound
 from dnnp.core.bounds.claim import Known
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import BOUNDS, SPLITS
-from dnnp.core.model.cluster import singletons
+from dnnp.core.methods.bounds import BOUNDS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.graph import Floats
+from dnnp.core.model.graph import Floats, singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.split.auto import solve
 from dnnp.core.split.clusters.hierarchy import least
 from dnnp.formats.graph import graph_of

@@ -19,13 +19,12 @@ from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.latency.solve import solve_latency
-from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.deadline import NOTHING, beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Wanted, faults
 from dnnp.core.schedule.problem import problem_of as blocks_of

@@ -10,12 +10,11 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import contract, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import contract, singletons
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run, Standing
+from dnnp.core.model.search_context import Request, Run, Standing
 from dnnp.core.split import improve as levels
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.auto import solve

@@ -12,10 +12,9 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions, Plan, with_contiguous
 from dnnp.core.model.search_context import Run
 from dnnp.core.split import hierarchy

@@ -23,10 +23,15 @@ from tools.agree_ip import disagreements, lanes_case, mixed_case
 
 from dnnp.core.cost.items import free_items_of
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.graph import NodeColumns, TensorColumns, make_graph
+from dnnp.core.model.graph import (
+    NodeColumns,
+    TensorColumns,
+    clustering_of_labels,
+    make_graph,
+    singletons,
+)
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver import child, slices

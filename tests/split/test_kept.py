@@ -15,11 +15,11 @@ from dnnp.core.cost.latency import LatencySolution, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.proof import LatencyProof, latency_bound
 from dnnp.core.latency.solve import solve_latency
-from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
+from dnnp.core.methods.bounds import BOUNDS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import Run, Standing
+from dnnp.core.model.search_context import Request, Run, Solution, Standing
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Answer, Wanted, span_of
 from dnnp.core.schedule.recipes import classic

@@ -13,11 +13,11 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.auto import solve
 from dnnp.core.split.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of

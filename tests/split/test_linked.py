@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.methods import SPLITS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run, Solution
 from dnnp.core.split.annealing.linked import heed_links
 from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case

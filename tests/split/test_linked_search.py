@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, machine_of
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.ideals import linked

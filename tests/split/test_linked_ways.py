@@ -10,7 +10,7 @@ import pytest
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.ways import all_replicas, compare_ways
 from support import seeds, training
 from support.forgery import accepts, forge, records_in

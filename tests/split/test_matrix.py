@@ -11,9 +11,9 @@ import pytest
 from dnnp.core.cost.items import items_of, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem, make_line
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.slicing.slice import slice_line
 from dnnp.formats.graph import graph_of

@@ -12,11 +12,10 @@ import pytest
 
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.auto import auto_blocks, auto_operators
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.parallel import search, shared
 from dnnp.core.parallel.search import plan_hybrid
 from dnnp.core.parallel.shared import plan_shared

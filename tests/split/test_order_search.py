@@ -17,8 +17,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Evolution
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Evolution, Run
 from dnnp.core.split.order_search import OrderSpace, brkga, evolved_order, random_order
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.slicing.decoder import LENGTH, SLICING

@@ -12,10 +12,9 @@ import pytest
 
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.ideals.search import ideal_search
 from dnnp.core.split.slices import best_slicing

@@ -11,7 +11,7 @@ import sys
 import orjson
 import pytest
 
-from dnnp.core.methods import SPLITS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.split.checks import resolved, validity_asked
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import Run
 from dnnp.core.split.ideals.search import ideal_search

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 import dnnp as api
-from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError
 from dnnp.core.model.plan import Plan
 from dnnp.plans.compare_methods import try_methods

@@ -13,7 +13,7 @@ import dnnp
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.request import Request, Solution
+from dnnp.core.model.search_context import Request, Solution
 from dnnp.core.split.auto import solve
 from dnnp.core.split.curve import Curve
 from support.cases import random_case

@@ -12,7 +12,7 @@ from dnnp.core.check.plan import check_choices, check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request
+from dnnp.core.model.search_context import Request
 from dnnp.core.split.ways import (
     WAYS,
     all_replicas,

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from dnnp.core.latency.solve import solve_latency
-from dnnp.core.methods import LATENCY, SPLITS
-from dnnp.core.methods.method import Method
+from dnnp.core.methods import Method
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError, InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.request import Request, Solution
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run, Solution
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
 from dnnp.core.split import exact, heuristic, improve, slices

@@ -10,8 +10,7 @@ import pytest
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.split.auto import solve
 from dnnp.samples.papers.placement_values import TABLE_1
 from support.plain_dp import attached, charts_of_problem, plain_dp

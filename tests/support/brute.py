@@ -17,9 +17,8 @@ from dnnp.core.check.graph import STRENGTH, Tables, tables_of, validity_of
 from dnnp.core.check.load import Cost, Footprint, footprint_of, price
 from dnnp.core.check.violation import above
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.plan import Block, CostOptions
 
 Part = tuple[int, int, int]

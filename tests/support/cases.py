@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from dnnp.core.model.cluster import contract
+from dnnp.core.model.graph import contract
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.onnx.load_model import source_model
 from dnnp.formats.onnx.stages import split_model

@@ -19,9 +19,9 @@ from dnnp.core.check.load import units_of
 from dnnp.core.check.parallel import hybrid_costs
 from dnnp.core.check.plan import check_colors, check_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Clustering, singletons
 from dnnp.core.model.parallel import HybridOptions
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.model.search_context import PLAIN

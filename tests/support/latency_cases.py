@@ -9,9 +9,8 @@ import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, Tasks, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass, Link
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream

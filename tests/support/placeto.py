@@ -6,7 +6,7 @@ import numpy as np
 
 from dnnp.core.baselines.placeto import Groups, sizes_of
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.request import Policy
+from dnnp.core.model.search_context import Policy
 
 
 def _network(policy: Policy, k: int, x: Floats) -> Floats:

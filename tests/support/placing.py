@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, Placement, Tasks
-from dnnp.core.cost.machine import Machine
 from dnnp.core.latency.solve import method_of
-from dnnp.core.methods import LATENCY
+from dnnp.core.methods.splits import LATENCY
+from dnnp.core.model.device import Machine
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 
 PLACERS = tuple(
     name

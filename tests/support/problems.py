@@ -9,10 +9,9 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of

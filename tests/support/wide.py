@@ -15,7 +15,7 @@ import math
 import random
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
+from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import device_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnp.core.cost.collectives import ALL_REDUCE, moved_bytes
+from dnnp.core.cost.load_formula import ALL_REDUCE, moved_bytes
 from support.priced import node
 from support.run import dnnp
 from support.seeds import encode, header, tensor

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.core.cost.collectives import (
+from dnnp.core.cost.load_formula import (
     ALL_GATHER,
     ALL_REDUCE,
     REDUCE_SCATTER,

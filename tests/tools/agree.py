@@ -39,13 +39,11 @@ import numpy as np
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import steps_of
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, singletons
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.ip.solve import solve_ip

@@ -32,13 +32,12 @@ from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.claim import FAILED, REFUSED, SOLVED, Claim, Known
 from dnnp.core.certificates.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.items import VALIDITIES as STRENGTHS
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.validity import VALIDITIES as STRENGTHS
-from dnnp.core.methods import BOUNDS
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN
+from dnnp.core.model.search_context import PLAIN, Request
 from dnnp.core.split.auto import solve
 from dnnp.formats.bounds import storable
 from support.brute import brute_force

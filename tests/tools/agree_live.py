@@ -28,12 +28,11 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.solve import solve_latency
-from dnnp.core.model.cluster import clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import clustering_of_labels, singletons
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream
 from support.latency_brute import brute_blocks, brute_operators

@@ -23,7 +23,9 @@ from typing import NamedTuple
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS
+from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
+from dnnp.core.methods.schedules import SCHEDULES
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from support.run import PATIENCE_S, dnnp, executable
 
 TIMED = ("ip", "cpsat", "getf-milp", "placeto", "exact bound", "no-dag", "no-io")

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from support import seeds, training
 from support.run import dnnp
 

@@ -29,7 +29,9 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS
+from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
+from dnnp.core.methods.schedules import SCHEDULES
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from support.graphs import random_stream, to_bytes
 from support.hybrid_plans import DEGREES, shard_of
 from support.placements import random_placement

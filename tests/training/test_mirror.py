@@ -9,7 +9,7 @@ import pytest
 
 import dnnp
 from dnnp.core.cost.load import weight_bytes
-from dnnp.core.model.cluster import contract
+from dnnp.core.model.graph import contract
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.graph import Graph
 from dnnp.samples import build

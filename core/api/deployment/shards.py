@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dnnp.callbacks import Caller
-from dnnp.core.cost.collectives import collective_time
+from dnnp.core.cost.load_formula import collective_time
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage

@@ -11,7 +11,7 @@ from dnnp.core.baselines.placeto import count_of
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.request import Learned, Policy, Training
+from dnnp.core.model.search_context import Learned, Policy, Training
 from dnnp.formats.files import whole_file
 from dnnp.formats.inputs.policy import parse_policy, policy_bytes
 from dnnp.formats.stream import Stream, read_bytes

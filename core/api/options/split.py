@@ -8,14 +8,16 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dnnp.core.methods import ALL_SHAPES, BOUNDS, LATENCY, SCHEDULES, SPLITS
+from dnnp.core.methods.bounds import BOUNDS
+from dnnp.core.methods.schedules import ALL_SHAPES, SCHEDULES
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.options.choices import MAX_GAP, RECOMPUTE, WEIGHT_SYNC
 from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
-    from dnnp.core.model.request import Evolution
     from dnnp.core.model.schedule import Placement
+    from dnnp.core.model.search_context import Evolution
     from dnnp.formats.stream import Stream
 
 METHODS = tuple({**SPLITS, **LATENCY})
@@ -332,7 +334,7 @@ class SplitOptions(DeviceOptions):
     @property
     def evolution(self) -> Evolution:
         """Parameters of the evolution of orders."""
-        from dnnp.core.model.request import Evolution
+        from dnnp.core.model.search_context import Evolution
 
         names = ("population", "generations", "elite", "mutants", "bias")
         given = {name: getattr(self, name) for name in names}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.capacity import tied_by
 from dnnp.core.cost.items import Items, items_of
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.cluster import singletons
-from dnnp.core.model.graph import Floats, totals
+from dnnp.core.cost.problem import SplitProblem, tied_by
+from dnnp.core.model.graph import Floats, singletons, totals
 from dnnp.core.model.plan import WITHIN, Plan
 from dnnp.core.model.text import counted, shown_share, shown_time
 from dnnp.options.split import SplitOptions

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.methods import SPLITS
+from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph

@@ -15,8 +15,7 @@ from dnnp.options.choices import DEFAULT_DEVICE
 
 if TYPE_CHECKING:
     from dnnp.callbacks import Caller
-    from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.graph import Bools, Floats, Graph, Ints
+    from dnnp.core.model.graph import Bools, Clustering, Floats, Graph, Ints
     from dnnp.core.profile.kernels import Kernels
     from dnnp.core.profile.work import Work
     from dnnp.formats.inputs.devices import DeviceSpec

@@ -28,8 +28,7 @@ from dnnp.core.latency.lists.schedule import (
     room_of,
 )
 from dnnp.core.model.graph import Floats, Ints, totals
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.solver.program import Sparse, SparseProgram
 from dnnp.core.solver.slices import ask_sparse
 

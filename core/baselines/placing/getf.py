@@ -30,8 +30,7 @@ from dnnp.core.latency.lists.net import TaskNet, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.schedule import Room, answer, list_schedule, repaired_answer, room_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.solver.program import Outcome, Sparse, SparseProgram
 from dnnp.core.solver.slices import ask_sparse
 

@@ -18,8 +18,7 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, place_of, totals
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.split.slicing.decoder import kahn_with_priorities
 from dnnp.core.split.slicing.orders import order_named

@@ -20,8 +20,7 @@ from dnnp.core.latency.lists.schedule import (
     schedule_order,
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import Request, Run
 from dnnp.core.model.text import shown_bytes
 
 

@@ -12,10 +12,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.latency import LatencyProblem, Split, Tasks, host_times, pool_times
-from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.machine import Machine
+from dnnp.core.cost.load_formula import MARGIN, common_divisor
+from dnnp.core.model.device import Machine
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, kahn
 from dnnp.core.solver.scheduling_model import NEVER, Model, Rule
 

@@ -26,8 +26,7 @@ from dnnp.core.latency.ip.formulation import Formulation, serial
 from dnnp.core.latency.quick import quick, quick_split, simple_bound
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.request import Request
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Request, Run
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import SLACK, Outcome, Program
 from dnnp.core.solver.scheduling_model import ORIGIN, After, Model, Turn

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import Line, validity_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints, csr

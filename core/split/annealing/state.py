@@ -21,9 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import Line, ordered_edges
 from dnnp.core.cost.load_formula import COMM, ROUNDING, load_of
-from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.kernels.kernel import callee, lean, plain
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr, csr_rows
 from dnnp.core.model.plan import CostOptions

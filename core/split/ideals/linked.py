@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from dnnp.core.cost.items import nets_of
 from dnnp.core.cost.load import link_times
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, combine_arrays
-from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.device import Machine
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Run

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.capacity import spread
 from dnnp.core.cost.items import Line, same_nets
 from dnnp.core.cost.load import weights_stated
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
+from dnnp.core.cost.problem import spread
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.graph import (
     PARAMETER,

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import VALIDITIES, Items
 from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.cost.load_formula import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, Ints, csr, distinct, row_of
 from dnnp.core.model.plan import Block

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.items import Line
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.load_formula import common_divisor
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
     PARAMETER,
     Bools,
+    Clustering,
     Floats,
     Graph,
     Ints,

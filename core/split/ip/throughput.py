@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.capacity import spread
+from dnnp.core.cost.problem import spread
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.solver.program import SLACK, Program, fails_empty

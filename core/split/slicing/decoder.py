@@ -20,9 +20,8 @@ from dnnp.core.cost.load_formula import COMM, ROUNDING
 from dnnp.core.cost.memory import no_steps
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
-from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.graph import Floats, Ints, csr, offsets, place_of
+from dnnp.core.model.graph import Clustering, Floats, Ints, contract, csr, offsets, place_of
 from dnnp.core.model.processes import search_threads
 from dnnp.core.split.slicing.slice import SweepProblem, decide_one, load_of_cut
 
