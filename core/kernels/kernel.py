@@ -126,6 +126,15 @@ class Kernel:
         return self._loaded(*arguments)
 
 
+def expect(rounds: float, *kernels: Callable[..., Any]) -> None:
+    """Compile or load kernels that will go so many rounds: interpreting them first is in vain."""
+    for one in kernels:
+        if not isinstance(one, Kernel) or one._loaded is not None:
+            continue
+        if rounds > (one.cold_rounds if one.is_cold() else WARM_ROUNDS):
+            one._loaded = one.dispatcher
+
+
 def kernel(function: F) -> F:
     """A hot loop, with a cache on disk where one can be written; other threads may run beside."""
     return _made(function, kept=True)

@@ -73,7 +73,7 @@ def test_annealing_keeps_the_exact_latency(congestion: str, transfers: str) -> N
     state = start_state(net, search, tasks.order, rng.integers(0, 4, tasks.n))
     for temperature in (10.0, 1.0, 0.1, 0.01):
         for _ in range(5):
-            sweep(net, state, search, temperature, 400)
+            sweep(net, state, search, np.array([temperature]), np.array([400]))
             for order, device, value in (
                 (state.order, state.device, search.energy[0]),
                 (search.best_order, search.best_device, search.value[0]),
@@ -94,7 +94,7 @@ def test_annealing_of_odd_problems_keeps_the_exact_latency(seed: int) -> None:
     search.strict[:] = 2.0, 0.1
     state = start_state(net, search, tasks.order, device)
     for _ in range(10):
-        sweep(net, state, search, 1.0, 50)
+        sweep(net, state, search, np.ones(1), np.array([50]))
         placement = placed(net, Listed(state.order, state.device))
         used = np.bincount(state.device, weights=tasks.memory, minlength=problem.machine.count)
         assert used == pytest.approx(search.used)

@@ -17,6 +17,7 @@ import numpy as np
 from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.live import Live
 from dnnp.core.cost.load_formula import ROOM
+from dnnp.core.kernels.kernel import expect
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packed, room_of
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
@@ -44,7 +45,10 @@ STEPS = 60
 """Temperatures of a round."""
 
 MOST_CHUNK = 400_000
-"""Positions between two looks at the clock."""
+"""Positions after which a sweep adds its energy up anew."""
+
+LOOK = 4
+"""Chunks of that size between two looks at the clock."""
 
 CHECKED = 500
 """Tasks up to which live tensors are looked at after each temperature, where they count."""
@@ -311,6 +315,7 @@ def _search(
     length = total * FIRST if endless else total
 
     live = problem.live if problem.live is not None and problem.live.binds else None
+    expect(length * sum(how.share for how in ROUNDS), sweep)
 
     def anneal_round(number: int, how: Round, work: float) -> tuple[float, Listed]:
         own = net if live is None else _weighed(live, net)
@@ -321,15 +326,21 @@ def _search(
         search.strict[0] = strict
         search.strict[1] = len(own.bytes) * strict / bytes_ if bytes_ > 0 else 0.0
         state = start_state(own, search, best.order, best.device)
-        for step in range(STEPS):
-            temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
-            left = int(work / STEPS) + 1
+        ratio = how.cold / how.hot
+        cooling = [scale * how.hot * ratio ** ((step + 0.5) / STEPS) for step in range(STEPS)]
+        length = int(work / STEPS) + 1
+        chunks = [min(MOST_CHUNK, length - done) for done in range(0, length, MOST_CHUNK)]
+        together = max(LOOK * MOST_CHUNK // length, 1) if live is None else 1
+        for step in range(0, STEPS, together):
             if number % WAVE == 0 and not endless:
                 run.stands(share=(number + WAVE * step / STEPS) / len(ROUNDS))
-            while left > 0 and not run.stop():
-                sweep(own, state, search, temperature, min(left, MOST_CHUNK))
-                left -= MOST_CHUNK
-            over = step == STEPS - 1 or run.stop()
+            some = cooling[step : step + together]
+            for first in range(0, len(chunks), LOOK):
+                if not run.stop():
+                    part = chunks[first : first + LOOK]
+                    temperatures, works = np.repeat(some, len(part)), np.tile(part, len(some))
+                    sweep(own, state, search, temperatures, works)
+            over = step + together >= STEPS or run.stop()
             if live is not None and (over or step % max(n // CHECKED, 1) == 0):
                 seen = [Listed(state.order.copy(), state.device.copy())]
                 if search.value[0] < known[0]:

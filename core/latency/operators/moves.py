@@ -302,7 +302,14 @@ def _sweep_range(net, state, search, a, b, swap, first, last):  # type: ignore[n
 
 
 @lean
-def sweep(net, state, search, temperature, work):  # type: ignore[no-untyped-def]
+def sweep(net, state, search, temperatures, works):  # type: ignore[no-untyped-def]
+    """Anneal at each temperature until replays have visited its number of positions."""
+    for k in range(len(works)):
+        _sweep_once(net, state, search, temperatures[k], works[k])
+
+
+@inlined
+def _sweep_once(net, state, search, temperature, work):  # type: ignore[no-untyped-def]
     """Anneal at one temperature until replays have visited `work` positions."""
     rng, mix = search.rng, search.mix
     n, count = net.time.shape
