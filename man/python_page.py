@@ -32,7 +32,7 @@ OPTIONS: dict[str, type[Options]] = {
 }
 """Step -> the class of its options."""
 
-CLASSES = ("Graph", "Findings", "Stages", "Caller", "Bar", "Standing")
+CLASSES = ("Graph", "Findings", "Stages", "Callbacks", "Bar", "Progress")
 
 
 def roff(text: str) -> str:

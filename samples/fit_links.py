@@ -18,7 +18,7 @@ from dnnp.fits.links import WAYS, measured_links, write_devices
 from dnnp.samples.arguments import seconds, status_of
 
 
-class _Said(dnnp.Caller):
+class _Said(dnnp.Callbacks):
     """Tells on standard error what is found."""
 
     def note(self, message: str) -> None:

@@ -15,7 +15,7 @@ from dnnp.callbacks import Bar
 from dnnp.core.model.text import printable, shown_share, shown_time
 
 if TYPE_CHECKING:
-    from dnnp.core.model.search_context import Standing
+    from dnnp.core.model.search_context import Progress
 
 
 def tell(console: TextIO, text: str) -> None:
@@ -60,7 +60,7 @@ def is_able() -> bool:
     return os.environ.get("TERM", "dumb") != "dumb"
 
 
-class Progress(Bar):
+class ProgressBar(Bar):
     """Progress of long work: one line, drawn again and again on a terminal; elsewhere a line now
     and then.
 
@@ -95,7 +95,7 @@ class Progress(Bar):
     ) -> None:
         self._name, self._console, self._writing = name, console, writing
         self._doing = doing
-        self._standing: Standing | None = None
+        self._standing: Progress | None = None
         self._limit_s, self._clock = limit_s, clock
         self._drawn = draws(console)
         self._begun = clock()
@@ -112,7 +112,7 @@ class Progress(Bar):
         with suppress(RuntimeError, MemoryError):
             start_new_thread(self._tick, ())
 
-    def update(self, standing: Standing) -> None:
+    def update(self, standing: Progress) -> None:
         """Show where the work stands, unless that was shown a moment ago."""
         self._standing = standing
         self._look()
@@ -161,10 +161,10 @@ class Progress(Bar):
 
     def _line(self, elapsed_s: float, width: int = 0) -> str:
         """Line after some seconds, in `width` characters; 0: in as many as it takes."""
-        from dnnp.core.model.search_context import Standing
+        from dnnp.core.model.search_context import Progress
 
         limit_s = self._limit_s
-        standing = self._standing or Standing(self._doing)
+        standing = self._standing or Progress(self._doing)
         share, time = standing.share, f"{elapsed_s:.0f} s"
         if limit_s:
             share, time = elapsed_s / limit_s, f"{elapsed_s:.0f} of at most {limit_s:g} s"

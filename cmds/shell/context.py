@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 
-from dnnp.callbacks import Bar, Caller
-from dnnp.cmds.shell.console import Progress, tell
+from dnnp.callbacks import Bar, Callbacks
+from dnnp.cmds.shell.console import ProgressBar, tell
 from dnnp.cmds.shell.overwrite import Outputs
 from dnnp.core.model.deadline import is_left_alone
 from dnnp.core.model.errors import DnnpError, InputFileError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dnnp.options.table import Options
 
 
-class Context(Caller):
+class Context(Callbacks):
     """Streams, messages and interrupts of a running command."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Context(Caller):
         """Set by the first Ctrl-C inside `interruptible()`."""
         self._holds_interrupt = False
         self._held: list[str] | None = None
-        self._bar: Progress | None = None
+        self._bar: ProgressBar | None = None
         self._writing = allocate_lock()
         self.clock = time.monotonic
         """For bars."""
@@ -112,7 +112,7 @@ class Context(Caller):
             return Bar()
         self.rest()
         since, told = self._heard, (self.console, self._writing)
-        self._bar = Progress(
+        self._bar = ProgressBar(
             self.tool, doing, *told, limit_s=limit_s, since=since, clock=self.clock
         )
         return self._bar

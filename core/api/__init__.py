@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dnnp.bounding import bound
-    from dnnp.callbacks import Bar, Caller, DnnpWarning
+    from dnnp.callbacks import Bar, Callbacks, DnnpWarning
     from dnnp.checking import Findings, check
     from dnnp.coarsening import coarsen
     from dnnp.core.model.errors import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
-    from dnnp.core.model.search_context import Standing
+    from dnnp.core.model.search_context import Progress
     from dnnp.exporting import export
     from dnnp.graph import Graph
     from dnnp.loading import generate, load
@@ -55,12 +55,12 @@ _ERRORS = (
 
 _HOMES = {
     "Bar": "dnnp.callbacks",
-    "Caller": "dnnp.callbacks",
+    "Callbacks": "dnnp.callbacks",
     "DnnpWarning": "dnnp.callbacks",
     "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
     "Stages": "dnnp.stage_loading",
-    "Standing": "dnnp.core.model.search_context",
+    "Progress": "dnnp.core.model.search_context",
     "bound": "dnnp.bounding",
     "check": "dnnp.checking",
     "coarsen": "dnnp.coarsening",
@@ -79,10 +79,10 @@ _HOMES = {
 """Public name -> the module that has it."""
 
 __all__ = [
-    "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GateError", "Graph",
-    "InfeasibleError", "InputFileError", "LimitError", "Stages", "Standing", "UnavailableError",
-    "UsageError", "VerificationError", "bound", "check", "coarsen", "export", "generate", "load",
-    "load_stages", "profile", "run", "schedule", "split", "sweep", "view",
+    "Bar", "Callbacks", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GateError",
+    "Graph", "InfeasibleError", "InputFileError", "LimitError", "Progress", "Stages",
+    "UnavailableError", "UsageError", "VerificationError", "bound", "check", "coarsen", "export",
+    "generate", "load", "load_stages", "profile", "run", "schedule", "split", "sweep", "view",
 ]  # fmt: skip
 
 

@@ -7,13 +7,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import Caller
-from dnnp.core.bounds.claim import Claim, Known
+from dnnp.callbacks import Callbacks
+from dnnp.core.bounds.lower_bound import BoundTask, LowerBound
 from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import WITHIN, Plan, within_words
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.model.text import shown_time
 from dnnp.formats.bounds import bound_record, is_closed, raise_bound
 from dnnp.formats.graph import graph_of, units_of
@@ -78,7 +78,7 @@ bound = step("dnnp-bound", BoundOptions)(bound_stream)
 
 
 def _bound_throughput(
-    stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
+    stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: SearchContext
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
     from dnnp.core.bounds.auto import bound
@@ -96,7 +96,7 @@ def _bound_throughput(
             f"--validity {validity}: the plan is {plan.validity}, so that a bound of {validity} "
             "splits alone says nothing of it"
         )
-    known = Known(validity, blocks, value, solver=options.solver or "cbc")
+    known = BoundTask(validity, blocks, value, solver=options.solver or "cbc")
     with with_bar(options.caller, run, "bounding") as shown:
         proof = bound(problem.searched, known, options.method, shown)
     better = _better_plan(stream, options.caller, problem, proof)
@@ -105,7 +105,7 @@ def _bound_throughput(
 
 
 def _bound_latency(
-    stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
+    stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: SearchContext
 ) -> None:
     """Bound a plan of the objective latency."""
     from dnnp.core.cost.latency_plan import make_latency_plan
@@ -133,7 +133,7 @@ def _bound_latency(
             digest=plan.digest,
             interrupted=caller.interrupted,
         )
-    claim = Claim(proof.value, "solved")
+    claim = LowerBound(proof.value, "solved")
     found = (proof.method, claim, proof.tried)
     validity = (better or plan).validity  # the bound holds for all that the execution allows
     _put(stream, options, *found, better, validity)
@@ -168,7 +168,7 @@ def _put(
     stream: Stream,
     options: BoundOptions,
     method: str,
-    claim: Claim,
+    claim: LowerBound,
     tried: Sequence[tuple[str, str, float | None, str, float]],
     better: Plan | None,
     validity: str,
@@ -217,7 +217,7 @@ def _put(
 
 
 def _better_plan(
-    stream: Stream, caller: Caller, problem: SplitProblem, proof: Proof
+    stream: Stream, caller: Callbacks, problem: SplitProblem, proof: Proof
 ) -> Plan | None:
     """The plan of the better split that the arguments found, if they did."""
     if proof.blocks is None:
@@ -236,7 +236,7 @@ def _better_plan(
     )
 
 
-def _replace_plan(stream: Stream, caller: Caller, plan: Plan) -> list[str]:
+def _replace_plan(stream: Stream, caller: Callbacks, plan: Plan) -> list[str]:
     """Put a better plan into the stream; returns what that dropped."""
     old = stream.get("plan")[0]
     shown = partial(shown_time, in_seconds=stream.in_seconds, digits=6)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # what takes longer to import than `--help` to print
 
     from onnx import ModelProto
 
-    from dnnp.core.model.search_context import Standing
+    from dnnp.core.model.search_context import Progress
     from dnnp.formats.stream import Stream
 
 
@@ -28,7 +28,7 @@ class DnnpWarning(UserWarning):
 class Bar:
     """Somewhere to see where long work stands; with this one nobody looks."""
 
-    def update(self, standing: Standing) -> None:
+    def update(self, standing: Progress) -> None:
         """Told where the work stands; often, and by any thread."""
 
     def close(self) -> None:
@@ -45,20 +45,20 @@ class Shown:
     """Shows the best that is known, whatever a step says last."""
 
     def __init__(self, bar: Bar, doing: str = "", about: str = "") -> None:
-        from dnnp.core.model.search_context import Standing
+        from dnnp.core.model.search_context import Progress
 
         self._bar, self._about = bar, about
-        self._known = Standing(doing)
+        self._known = Progress(doing)
         self._one_at_a_time = allocate_lock()
 
-    def take(self, standing: Standing) -> None:
+    def take(self, standing: Progress) -> None:
         """Told where a step stands, by any thread."""
         with self._one_at_a_time:
             self._known = standing.after(self._known)
             self._bar.update(self._known._replace(doing=self._about + self._known.doing))
 
 
-class Caller:
+class Callbacks:
     """Callbacks of a step; these pass warnings on and ignore the rest."""
 
     interrupted: bool = False
@@ -134,11 +134,11 @@ class Caller:
         yield
 
 
-CALLER = Caller()
+CALLBACKS = Callbacks()
 
 
 def open_source(
-    caller: Caller, stream: Stream, override: str | None, *, light: bool = False
+    caller: Callbacks, stream: Stream, override: str | None, *, light: bool = False
 ) -> tuple[ModelProto, Path, str]:
     """The source model of a stream, its path and SHA-256; see `load_model.source_model`.
 
@@ -154,7 +154,7 @@ def open_source(
     return model, path, digest
 
 
-def spare_model(caller: Caller, model: ModelProto, path: Path) -> None:
+def spare_model(caller: Callbacks, model: ModelProto, path: Path) -> None:
     """Make sure that no output is the file of a model, or one with its weights."""
     from dnnp.formats.onnx.scope import held_tensors
     from dnnp.formats.onnx.weights import external_fields

@@ -22,7 +22,7 @@ from dnnp.core.model.errors import (
 from dnnp.core.model.graph import Clustering, singletons
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.formats.graph import clustering_of, digest_of, graph_of
 from dnnp.formats.plan import plan_digest, plan_of
@@ -248,7 +248,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
             from dnnp.core.certificates.exact import Budget
             from dnnp.core.check.devices import fastest_links
 
-            bar.update(Standing("verifying the bound"))
+            bar.update(Progress("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)
             proofs = [
                 check_certificate(graph, clustering, devices, plan.options, record, budget, plan)
@@ -258,7 +258,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
                 violations += [*proof.violations, *check_proven(plan, proof)]
     schedule, number = None, 0
     for record in stream.get("schedule")[:1]:
-        bar.update(Standing("checking the schedule"))
+        bar.update(Progress("checking the schedule"))
         schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
         violations += schedule.violations
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}

@@ -11,14 +11,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.callbacks import Caller, open_source
+from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.coarsen.coarsen import Coarsening
 from dnnp.core.coarsen.coarsen import coarsen as group_nodes
 from dnnp.core.coarsen.layers import Given, paths_of
 from dnnp.core.coarsen.mirror import mirrored, twins_of
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.rules import RuleSet
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.graph import graph_of
@@ -42,7 +42,7 @@ def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
     if options.rule_set is not None:
         _doubt_rules(options.rule_set, options.caller, own=options.own_rules)
     with uncollected(), options.caller.progress("grouping") as bar:
-        _coarsen(stream, options, lambda share: bar.update(Standing("grouping", share=share)))
+        _coarsen(stream, options, lambda share: bar.update(Progress("grouping", share=share)))
 
 
 coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
@@ -86,7 +86,7 @@ def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], No
     caller.note(_summary(whole.n, result))
 
 
-def _doubt_rules(rules: RuleSet, caller: Caller, *, own: bool) -> None:
+def _doubt_rules(rules: RuleSet, caller: Callbacks, *, own: bool) -> None:
     """Say which operators of a user's rules nobody knows, and where ONNX Runtime is installed in a
     version that rules were not compared with."""
     if own:
@@ -152,7 +152,7 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     return Given([groups[i] for i in kept], [rules[i] for i in kept])
 
 
-def _report_cuts(given: Given, result: Coarsening, others: bool, caller: Caller) -> None:
+def _report_cuts(given: Given, result: Coarsening, others: bool, caller: Callbacks) -> None:
     """Say which fused groups had to be cut, and which filled, where that can still be told."""
     label, sizes = result.clustering.label, np.diff(result.clustering.member_ptr)
     cut = [

@@ -17,7 +17,7 @@ from dnnp.step import shown_as
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.callbacks import Caller
+    from dnnp.callbacks import Callbacks
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.export.stage_folder import Extras, Unit, Weights
@@ -91,7 +91,7 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     return write_split(plan)
 
 
-def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
+def _torch_csv(stream: Stream, caller: Callbacks, *, transfers: bool) -> bytes:
     """The schedule of a stream as CSV."""
     from dnnp.formats.export.pytorch import torch_cells, with_transfers
 
@@ -216,7 +216,7 @@ def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:
     return graph, plan
 
 
-def _report(caller: Caller, weights: Weights, folder: str) -> None:
+def _report(caller: Callbacks, weights: Weights, folder: str) -> None:
     """Say what became of the weight files."""
     for source, files in _by_source(weights, "missing").items():
         others = len(files) - 1
@@ -260,7 +260,7 @@ class Content:
 
 
 def lay_out(
-    to: str, content: Content, max_batch_size: int, caller: Caller
+    to: str, content: Content, max_batch_size: int, caller: Callbacks
 ) -> tuple[list[Unit], Extras]:
     """Models and other files of an export; see `export` for what it raises."""
     from dnnp.formats.export.stage_folder import Extras, stage_units
@@ -274,7 +274,7 @@ def lay_out(
     return stage_units(content.stages), Extras()
 
 
-def _ort_layers(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
+def _ort_layers(content: Content, caller: Callbacks) -> tuple[list[Unit], Extras]:
     """The model with stages as layers, and how a session is made that heeds them."""
     import orjson
 
@@ -294,7 +294,7 @@ def _ort_layers(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
     return [whole_unit(content.model)], Extras("ort-layers", files, {"settings": settings})
 
 
-def _onnx_devices(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
+def _onnx_devices(content: Content, caller: Callbacks) -> tuple[list[Unit], Extras]:
     """The model with stages as device configurations."""
     from dnnp.formats.export.annotated import add_device_configurations
     from dnnp.formats.export.stage_folder import Extras, whole_unit
@@ -305,7 +305,7 @@ def _onnx_devices(content: Content, caller: Caller) -> tuple[list[Unit], Extras]
     return [whole_unit(content.model)], Extras("onnx-devices")
 
 
-def _note_replicas(manifest: dict[str, Any], caller: Caller) -> None:
+def _note_replicas(manifest: dict[str, Any], caller: Callbacks) -> None:
     """Say what one model for all stages cannot."""
     names = [str(s["id"]) for s in manifest["stages"] if s["replicas"] > 1]
     if names:
@@ -313,7 +313,7 @@ def _note_replicas(manifest: dict[str, Any], caller: Caller) -> None:
 
 
 def _triton(
-    manifest: dict[str, Any], stages: Sequence[StageModel], max_batch_size: int, caller: Caller
+    manifest: dict[str, Any], stages: Sequence[StageModel], max_batch_size: int, caller: Callbacks
 ) -> tuple[list[Unit], Extras]:
     """A model repository."""
     from dnnp.formats.export.stage_folder import Extras, Unit

@@ -158,14 +158,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
                 "an ONNX model must be a file: later commands open it again; "
                 "for other formats on standard input give --from"
             )
-        from dnnp.core.model.search_context import Standing
+        from dnnp.core.model.search_context import Progress
         from dnnp.formats.onnx.dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
         words = (options.shapes, options.name, options.values, options.inputs, options.keep_outputs)
         with options.caller.progress("importing") as bar, _named_formats(path, options):
             stream = load_onnx(
-                path, dims, *words, lambda share: bar.update(Standing("importing", share=share))
+                path, dims, *words, lambda share: bar.update(Progress("importing", share=share))
             )
         if options.training:
             add_training(stream, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import shown_seconds
@@ -86,7 +86,7 @@ def price_scaled(
     devices: Sequence[DeviceSpec],
     start: str,
     against: str | None,
-    caller: Caller,
+    caller: Callbacks,
 ) -> None:
     """Carry the times of one class to others, by ratios of their rooflines.
 
@@ -164,7 +164,7 @@ def _report_errors(
     devices: Sequence[DeviceSpec],
     times: dict[str, Floats],
     path: str,
-    caller: Caller,
+    caller: Callbacks,
 ) -> None:
     """Compare with a stream of the same model that was measured on the target."""
     from dnnp.core.profile.work import scaling_error

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import Caller, Shown, open_source
+from dnnp.callbacks import Callbacks, Shown, open_source
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.graph import Clustering
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.execute import execute
 from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
@@ -99,7 +99,7 @@ def run(graph: Graph, options: RunOptions) -> Graph:
     return Graph(stream)
 
 
-def judge(outcome: Outcome, caller: Caller) -> None:
+def judge(outcome: Outcome, caller: Callbacks) -> None:
     """Warn of what was found by a comparison with the whole model.
 
     Raises
@@ -345,7 +345,7 @@ def _rules(options: RunOptions) -> Rules:
     )
 
 
-def _watch(caller: Caller, shown: Shown, *, compare: bool) -> RunCallbacks:
+def _watch(caller: Callbacks, shown: Shown, *, compare: bool) -> RunCallbacks:
     """Callbacks of a run."""
     # The same samples go through several times more where ways to run the model are compared.
     measured = MEASURED if compare else 1.0
@@ -353,15 +353,15 @@ def _watch(caller: Caller, shown: Shown, *, compare: bool) -> RunCallbacks:
     def progress(done: int, total: int) -> None:
         share = measured * done / total if total else None
         of = f" of {total}" if total else ""
-        shown.take(Standing(f"running, {done}{of} samples", share=share))
+        shown.take(Progress(f"running, {done}{of} samples", share=share))
 
     def checks(doing: str, share: float) -> None:
-        shown.take(Standing(doing, share=measured + (1 - measured) * share))
+        shown.take(Progress(doing, share=measured + (1 - measured) * share))
 
     return RunCallbacks(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
 
 
-def _warn_of_no_links(caller: Caller, pipeline: Pipeline) -> None:
+def _warn_of_no_links(caller: Callbacks, pipeline: Pipeline) -> None:
     """Say when the loads were predicted with links, and no tensor goes over one."""
     if all(place.provider == "cpu" for home in pipeline.homes for place in home):
         caller.note(
@@ -369,7 +369,7 @@ def _warn_of_no_links(caller: Caller, pipeline: Pipeline) -> None:
         )
 
 
-def _warn_of_other_devices(caller: Caller, pipeline: Pipeline) -> None:
+def _warn_of_other_devices(caller: Callbacks, pipeline: Pipeline) -> None:
     """Say when the loads were predicted for something else than what runs."""
     foreign: dict[str, dict[str, None]] = {}
     for stage, home in zip(pipeline.stages, pipeline.homes, strict=True):
@@ -383,7 +383,7 @@ def _warn_of_other_devices(caller: Caller, pipeline: Pipeline) -> None:
         )
 
 
-def _tell_of_shipped_rates(caller: Caller, stream: Stream, pipeline: Pipeline) -> None:
+def _tell_of_shipped_rates(caller: Callbacks, stream: Stream, pipeline: Pipeline) -> None:
     """Say when the loads follow from the rates of the default device, not from this machine's."""
     by_rates = any(d["class"] == DEFAULT_DEVICE and d.get("fitted") for d in stream.get("device"))
     known = {"measured", "calibration"} & {*stream.header}
@@ -403,13 +403,13 @@ def offer_of(plan: Plan, graph: NodeGraph, units: Clustering) -> Offer:
         The plan is for the latency of one sample.
     """
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.search_context import Request
+    from dnnp.core.model.search_context import MethodOptions
     from dnnp.core.split.ways import whole_blocks
 
     if plan.objective == "latency":
         raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
     problem = SplitProblem(graph, units, plan.devices, plan.options)
-    blocks, reasons = whole_blocks(problem, Request())
+    blocks, reasons = whole_blocks(problem, MethodOptions())
     value = {block.device.name: problem.value([block]) for block in blocks}
     used = [s.device_class for s in plan.stages for _ in range(s.replicas)]
     rates = [1 / value[name] if value[name] else 0.0 for name in used if name in value]

@@ -12,17 +12,17 @@ from weakref import WeakSet
 from dnnp.callbacks import Shown
 from dnnp.core.kernels.kernel import when_compiling
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 
 if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
+    from dnnp.callbacks import Callbacks
 
-_told: WeakSet[Caller] = WeakSet()
+_told: WeakSet[Callbacks] = WeakSet()
 """Callbacks that are told when kernels are compiled."""
 
 
 def run_of(
-    caller: Caller,
+    caller: Callbacks,
     *,
     seed: int = 0,
     effort: float = 1.0,
@@ -30,22 +30,22 @@ def run_of(
     since: float | None = None,
     in_seconds: bool = False,
     max_gap: float = 0.0,
-) -> Run:
+) -> SearchContext:
     """Create a search context for a caller, and report compilation of kernels to it.
 
     `seconds`: after which it is over, counted from when the caller had the input, or else from
     `since` on the clock of `time.monotonic`, or else from now; None: no limit. `in_seconds`,
-    `max_gap`: see `Run`.
+    `max_gap`: see `SearchContext`.
     """
     note_compiling(caller)
     began = since if caller.began is None else caller.began
     if seconds is not None and began is not None:
         seconds -= monotonic() - began
-    return Run(
+    return SearchContext(
         seed,
         effort,
         interrupted=lambda: caller.interrupted,
-        tell=caller.detail,
+        log=caller.detail,
         warn=caller.warn,
         in_seconds=in_seconds,
         max_gap=max_gap,
@@ -53,7 +53,9 @@ def run_of(
 
 
 @contextmanager
-def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run]:
+def with_bar(
+    caller: Callbacks, run: SearchContext, doing: str = "searching"
+) -> Iterator[SearchContext]:
     """Show the caller meanwhile where the search stands.
 
     Raises
@@ -61,7 +63,7 @@ def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run
     KeyboardInterrupt
         It was interrupted before there was anything to show, whichever limit was met.
     """
-    bar = caller.progress(caller.about + doing, run.left())
+    bar = caller.progress(caller.about + doing, run.time_left())
     caller.release()
     try:
         with bar:
@@ -72,7 +74,7 @@ def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run
         raise
 
 
-def note_compiling(caller: Caller) -> None:
+def note_compiling(caller: Callbacks) -> None:
     """Say once when kernels are compiled from now on."""
     if caller not in _told:
         _told.add(caller)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import FormatError
@@ -21,7 +21,7 @@ from dnnp.core.model.plan import (
     with_contiguous,
     within,
 )
-from dnnp.core.model.search_context import Request, Run, Training
+from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.core.split.checks import resolved
 from dnnp.core.split.curve import Curve
@@ -123,7 +123,7 @@ def add_plan(
     advise(stream, record, options.caller)
 
 
-def advise(stream: Stream, plan: Record, caller: Caller) -> None:
+def advise(stream: Stream, plan: Record, caller: Callbacks) -> None:
     """Say what would make known what the costs of a plan leave out, where that is a tenth."""
     unknown = plan.get("unknown", {"time": 0.0, "sizes": 0})
     if unknown["sizes"]:
@@ -181,7 +181,11 @@ def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None =
 
 
 def _for_throughput(
-    problem: SplitProblem, asked: Request, run: Run, options: SplitOptions, curve: Curve | None
+    problem: SplitProblem,
+    asked: MethodOptions,
+    run: SearchContext,
+    options: SplitOptions,
+    curve: Curve | None,
 ) -> Plan:
     """Find a split for the objectives throughput and gpipe; with replicas, by every way."""
     from dnnp.core.split.auto import solve
@@ -209,7 +213,9 @@ def _for_throughput(
     return replace(with_contiguous(plan, found.contiguous_bound), ways=ways)
 
 
-def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: SplitOptions) -> Plan:
+def _for_latency(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext, options: SplitOptions
+) -> Plan:
     """Find a split for the latency of one sample; save the policy that made it, if asked to."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
@@ -235,7 +241,7 @@ def _for_latency(problem: SplitProblem, asked: Request, run: Run, options: Split
     )
 
 
-def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
+def _asked(options: SplitOptions, problem: SplitProblem) -> MethodOptions:
     """Collect what is asked of the method."""
     (method,) = options.methods
     sequence, priorities = _order_files(options, problem, method)
@@ -244,14 +250,14 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Request:
         from dnnp.fits.policies import training_of
 
         training = training_of(options, problem, problem_of)
-    return Request(
+    return MethodOptions(
         method=method,
         validity=options.validity,
         order=options.order or "best",
         sequence=sequence,
         ties=options.ties,
         priorities=priorities,
-        samples=options.samples or Request.samples,
+        samples=options.samples or MethodOptions.samples,
         evolution=options.evolution,
         training=training,
         solver=options.solver or usual_solver(options),
@@ -283,7 +289,7 @@ def _order_files(
 
 
 def _report(
-    caller: Caller, plan: Plan, problem: SplitProblem, record: Record, *, one_of_many: bool
+    caller: Callbacks, plan: Plan, problem: SplitProblem, record: Record, *, one_of_many: bool
 ) -> None:
     """One line about what was found; `record` of the plan, with what is known of its costs."""
     lead = f"k = {plan.k}: " if one_of_many else ""

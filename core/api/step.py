@@ -8,7 +8,7 @@ from functools import update_wrapper, wraps
 from inspect import Parameter, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from dnnp.callbacks import CALLER, Caller
+from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
@@ -21,7 +21,7 @@ O = TypeVar("O", bound="Options")  # noqa: E741
 
 
 def json_in(
-    value: str | os.PathLike[str] | Sequence[Any], flag: str, caller: Caller
+    value: str | os.PathLike[str] | Sequence[Any], flag: str, caller: Callbacks
 ) -> tuple[bytes, str]:
     """Read the JSON file that an option names, or make JSON of a list; with a name for messages."""
     if isinstance(value, str | os.PathLike):
@@ -82,7 +82,7 @@ def shown_as(call: Any, work: Callable[..., Any], options: Any) -> Any:
     rows = [(row.name, row.default, row.type) for row in options.rows.values()]
     keywords = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
-        for name, default, type_ in [("caller", CALLER, "Caller"), *rows]
+        for name, default, type_ in [("caller", CALLBACKS, "Callbacks"), *rows]
     ]
     *first, _ = shown.parameters.values()  # the last one is the options
     call.__signature__ = shown.replace(parameters=[*first, *keywords])

@@ -9,7 +9,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from dnnp.callbacks import CALLER
+from dnnp.callbacks import CALLBACKS
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED, Plan
@@ -52,7 +52,7 @@ def sweep_stream(
     with caller.interruptible(), caller.held():
         like = None
         for k in sorted(set(counts)):
-            one = options.replaced(k=k, caller=CALLER if problems else caller)
+            one = options.replaced(k=k, caller=CALLBACKS if problems else caller)
             problems[k] = like = problem_of(stream, one, like)
         name_idle_options(options)
     began = monotonic() if caller.began is None else caller.began

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import CALLER, Caller
+from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.options.choices import VIEWS
 from dnnp.options.run import TABULAR, ViewOptions
@@ -31,7 +31,7 @@ def view(
     plain: bool = False,
     color: bool = False,
     verbose: bool = False,
-    caller: Caller = CALLER,
+    caller: Callbacks = CALLBACKS,
 ) -> bytes:
     """Show what a graph and its results look like.
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import UnavailableError
 from dnnp.graph import Graph
 from dnnp.loading import generate
@@ -98,7 +98,7 @@ def do(name: str) -> str:
     return ""
 
 
-class _Quiet(Caller):
+class _Quiet(Callbacks):
     """Whom warnings do not interest."""
 
     def warn(self, message: str) -> None:

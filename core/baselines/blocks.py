@@ -14,7 +14,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run, Solution
+from dnnp.core.model.search_context import PLAIN, SearchContext, Solution
 from dnnp.core.split.slicing.slice import Slicing, slice_line
 
 
@@ -92,7 +92,7 @@ def sliced_orders(
     problem: SplitProblem,
     items: Items,
     orders: Sequence[Callable[[Items], Ints]],
-    run: Run,
+    run: SearchContext,
     stopped: str = "",
 ) -> tuple[Line, Ints, Slicing]:
     """The order of some items whose slicing is best: its line, itself, and the slicing.
@@ -111,7 +111,7 @@ def sliced_orders(
     failure: InfeasibleError | None = None
     for number, make_order in enumerate(orders):
         if number:
-            run.stands(share=number / len(orders))
+            run.report_progress(share=number / len(orders))
         if found is not None and run.stop():
             if stopped:
                 run.warn(stopped)

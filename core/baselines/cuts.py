@@ -11,14 +11,14 @@ from dnnp.core.cost.items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.split.slicing.decoder import given_order
 from dnnp.core.split.slicing.orders import PUBLISHED, order_named
 from dnnp.core.split.slicing.slice import Slicing
 
 
-def cut_order(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def cut_order(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Cut the topological order that is asked for; the method is a name in `CUTS`.
 
     Raises
@@ -100,7 +100,7 @@ CUTS: dict[str, Callable[[Graph, Line], Slicing]] = {
 }
 
 
-def greedy(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def greedy(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Contract colours and cycles, fix an order, fill accelerator after accelerator.
 
     As published, an accelerator takes as many items as its memory holds, and CPUs take what is

@@ -17,7 +17,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 
 RESTARTS = 10
 """The paper's number."""
@@ -240,7 +240,11 @@ def descend(m, part, limit):  # type: ignore[no-untyped-def]
 
 
 def local_search(
-    problem: SplitProblem, asked: Request, run: Run = PLAIN, *, restarts: int = RESTARTS
+    problem: SplitProblem,
+    asked: MethodOptions,
+    run: SearchContext = PLAIN,
+    *,
+    restarts: int = RESTARTS,
 ) -> Solution:
     """Start from random splits, make the best single reassignment until none helps; keep the best.
 
@@ -274,7 +278,7 @@ def local_search(
         for restart in range(max(restarts, 1)):
             if optima and run.stop():
                 break
-            run.stands("descending", share=restart / max(restarts, 1))
+            run.report_progress("descending", share=restart / max(restarts, 1))
             draw = rng.random(items.count)
             part = np.array([c[int(x * len(c))] for c, x in zip(choices, draw, strict=True)])
             excess, value, spent = _to_optimum(moves, part, limit, run)
@@ -312,7 +316,9 @@ def _allowed(graph: Graph, items: Items, line: Line) -> Bools:
     return allowed
 
 
-def _to_optimum(moves: Moves, part: Ints, limit: int, run: Run) -> tuple[float, float, bool]:
+def _to_optimum(
+    moves: Moves, part: Ints, limit: int, run: SearchContext
+) -> tuple[float, float, bool]:
     """Improve `part` in place until no reassignment helps, trials run out, or it is to stop.
 
     Returns the excess in bytes, the objective, and whether trials ran out.

@@ -26,7 +26,7 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, Una
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import die_with_parent
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.solver.child import solver_process
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.workloads.scotch import read_mapping, write_graph
@@ -105,7 +105,7 @@ def part_graph(problem: SplitProblem) -> PartGraph:
     return PartGraph(parts, ptr, neighbors, weight, loads, items, slots, vertex, elsewhere)
 
 
-def tell_what_is_left(weighted: PartGraph, method: str, run: Run) -> None:
+def tell_what_is_left(weighted: PartGraph, method: str, run: SearchContext) -> None:
     """Warn the run where the parts are not those of the partitioner alone."""
     left = int((weighted.vertex < 0).sum())
     if left:
@@ -153,7 +153,11 @@ def _whole(weights: Floats) -> Ints:
 
 
 def scotch(
-    problem: SplitProblem, asked: Request, run: Run = PLAIN, *, time_limit_s: float = TIME_LIMIT_S
+    problem: SplitProblem,
+    asked: MethodOptions,
+    run: SearchContext = PLAIN,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> Solution:
     """Split with Scotch's gpart, run in a private temporary directory.
 
@@ -248,7 +252,11 @@ def _ending(status: int) -> str:
 
 
 def metis(
-    problem: SplitProblem, asked: Request, run: Run = PLAIN, *, time_limit_s: float = TIME_LIMIT_S
+    problem: SplitProblem,
+    asked: MethodOptions,
+    run: SearchContext = PLAIN,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> Solution:
     """Split with METIS, in a process of its own; the parts need not be contiguous.
 

@@ -47,7 +47,7 @@ from dnnp.core.model.graph import (
     place_of,
     strong,
 )
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.slicing.orders import ORDERS
 
 IDLE = 0.01
@@ -539,7 +539,7 @@ def _renumbered(items: Items, label: Ints) -> Items:
     return Items(label=new[items.label], count=count, tail=pairs // count, head=pairs % count)
 
 
-def pipedream(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Split the chain that is left of the graph when its branchings are contracted.
 
     Side branches that remain, such as inputs read here and there, are laid out by the

@@ -53,7 +53,7 @@ from dnnp.core.latency.lists.net import (
 from dnnp.core.latency.lists.schedule import Room, repaired, room_of, schedule_homes, schedule_order
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
-from dnnp.core.model.search_context import Learned, Policy, Request, Run
+from dnnp.core.model.search_context import Learned, MethodOptions, Policy, SearchContext
 
 MOST_GROUPS = 128
 """Groups above which neighbours are merged: an episode visits all, and each may be related to
@@ -485,7 +485,7 @@ def train(
     grounds: Sequence[Ground],
     network: Network,
     episodes: int,
-    run: Run,
+    run: SearchContext,
     seen_one: Callable[[Ground, Seen], None],
 ) -> tuple[int, int]:
     """Train a network on graphs; with how many episodes, and on how many graphs.
@@ -495,7 +495,7 @@ def train(
     rng, done, used = np.random.default_rng([run.seed, 1]), 0, set[int]()
     adam = network.torch.optim.Adam([network.flat], maximize=True)
     while grounds and done < episodes and not run.stop():
-        run.stands("training", share=done / episodes)
+        run.report_progress("training", share=done / episodes)
         number = int(rng.integers(len(grounds)))
         ground = grounds[number]
         batch = ground.episodes(network, rng.random((min(BATCH, episodes - done), ground.q)))
@@ -522,7 +522,7 @@ def _slopes(ground: Ground, network: Network, batch: Sequence[Seen], spread: flo
     return slopes * min(1.0, STEEPEST / norm) if 0 < norm < inf else np.zeros(len(slopes))
 
 
-def placeto(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def placeto(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Place groups of operators by a policy, which is trained first unless one is given.
 
     The policy learns from the problem itself, or else from the family of others that is asked for.
@@ -597,7 +597,7 @@ def _episodes(grounds: Sequence[Ground], effort: float) -> int:
 class _Best:
     """The best placement of a graph that was seen; one that fits, if there was any."""
 
-    def __init__(self, ground: Ground, run: Run) -> None:
+    def __init__(self, ground: Ground, run: SearchContext) -> None:
         self.ground, self.run = ground, run
         self.value = inf
         self.home: Ints = ground.home
@@ -609,11 +609,11 @@ class _Best:
         self.value, self.home = seen.value, seen.best
         problem = ground.problem
         split = schedule_order(ground.net, self.home[ground.groups.label], ground.order)
-        self.run.keep(split, problem.value(split), "placeto")
+        self.run.report_incumbent(split, problem.value(split), "placeto")
 
     def apply(self, network: Network) -> int:
         """Apply a policy; in how many rounds."""
-        self.run.stands("applying the policy", value=self.value)
+        self.run.report_progress("applying the policy", value=self.value)
         rng, shape = np.random.default_rng([self.run.seed, 4]), (ROUNDS - 1, self.ground.q)
         rounds = 0
         for drawn in (np.full((1, self.ground.q), SURE), rng.random(shape)):

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bounds.claim import whole_of
+from dnnp.core.bounds.lower_bound import whole_of
 from dnnp.core.bounds.pairs import between_of
 from dnnp.core.bounds.priced_sets import carrier_of, cheapest
 from dnnp.core.cost.items import nets_of

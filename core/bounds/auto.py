@@ -15,12 +15,12 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.lower_bound import FAILED, LIMIT, REFUSED, SOLVED, BoundTask, LowerBound
 from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
-from dnnp.core.model.deadline import Kept, beside
+from dnnp.core.model.deadline import Incumbent, run_with_fallback
 from dnnp.core.model.errors import (
     FormatError,
     InfeasibleError,
@@ -29,7 +29,7 @@ from dnnp.core.model.errors import (
     UsageError,
 )
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.search_context import PLAIN, Run, Standing
+from dnnp.core.model.search_context import PLAIN, Progress, SearchContext
 from dnnp.core.split.peak import with_least_peak
 
 SOLVER_S = 60.0
@@ -57,7 +57,7 @@ class Proof(NamedTuple):
     """The best bound, and how it came about."""
 
     method: str
-    claim: Claim
+    claim: LowerBound
     tried: list[Trial]
     value: float
     """Objective of the best split known now."""
@@ -115,7 +115,9 @@ STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
 """Arguments that try more than once; a better split lets the next one go further."""
 
 
-def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = PLAIN) -> Proof:
+def bound(
+    problem: SplitProblem, known: BoundTask, method: str = "auto", run: SearchContext = PLAIN
+) -> Proof:
     """Prove as large a bound as `method` can: the name of an argument, or `auto`.
 
     The simple bound is always tried first; the floor that is known is not taken for granted. Ends
@@ -166,7 +168,9 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
 class _Judge:
     """Tries arguments, and keeps what holds."""
 
-    def __init__(self, problem: SplitProblem, known: Known, run: Run, *, strict: bool) -> None:
+    def __init__(
+        self, problem: SplitProblem, known: BoundTask, run: SearchContext, *, strict: bool
+    ) -> None:
         self.problem, self.known, self.run = problem, known, run
         self.strict = strict
         """True: a missing solver is an error."""
@@ -175,18 +179,18 @@ class _Judge:
         """Most that arguments without links may prove: the least value without them."""
         self.blocks: list[Block] | None = None
         self.found_by = ""
-        self.held: list[tuple[str, Claim]] = []
+        self.held: list[tuple[str, LowerBound]] = []
         self.tried: list[Trial] = []
         self.solver_s = SOLVER_S
         """Seconds left for solvers, where there is no other limit."""
-        self.last: dict[str, tuple[float, Claim]] = {}
+        self.last: dict[str, tuple[float, LowerBound]] = {}
         """Argument -> the value that it last ended with, and its claim."""
 
     def done(self, name: str) -> bool:
         """Tell whether nothing is left that this argument could prove, or no time to prove it."""
         most = self.value if name == LINKED else min(self.value, self.most)
         enough = self.run if "ideal" in self.last or self.run.wide_gap else PLAIN
-        return enough.near(most, self.best()[1].value) or self.run.stop()
+        return enough.gap_reached(most, self.best()[1].value) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
         """Tell whether an argument has nothing to add.
@@ -201,7 +205,7 @@ class _Judge:
             return False
         return last[1].certificate.get("ideals") == 0 and self.run.effort <= 1
 
-    def best(self) -> tuple[str, Claim]:
+    def best(self) -> tuple[str, LowerBound]:
         """The largest claim; of those that hardly differ, the first that can be checked."""
         best = self.held[0]
         for name, claim in self.held[1:]:
@@ -231,30 +235,30 @@ class _Judge:
             blocks=None if blocks is None else problem.own(blocks),
             floor=max((c.value for _, c in self.held if c.checkable or not besides), default=0.0),
         )
-        kept: Kept[list[Block]] = Kept()
+        kept: Incumbent[list[Block]] = Incumbent()
         run = kept.told_by(self._shown(self.run.scaled(step.effort)))
-        run.stands(name, bound=known.floor)
+        run.report_progress(name, bound=known.floor)
         told = {"argument": name, "checkable": False}
         if share:
             run = run.part(share, otherwise=self.solver_s)
         started = monotonic()
         try:
-            claim = beside(
+            claim = run_with_fallback(
                 lambda: argument.function()(problem, known, run),
                 self.run.stop,
-                lambda: Claim(0.0, LIMIT, "stopped"),
+                lambda: LowerBound(0.0, LIMIT, "stopped"),
             )
             proven = kept.proven(self.value)
             if proven > max(claim.value, known.floor) * (1 + CLOSED):
                 claim = replace(claim, value=proven, certificate=told)
         except UsageError as error:
-            claim = Claim(0.0, REFUSED, str(error))
+            claim = LowerBound(0.0, REFUSED, str(error))
         except (InfeasibleError, LimitError) as error:
-            claim = Claim(0.0, FAILED, str(error))
+            claim = LowerBound(0.0, FAILED, str(error))
         except UnavailableError as error:
             if self.strict or known.solver != "cbc":
                 raise
-            claim = Claim(0.0, FAILED, str(error))
+            claim = LowerBound(0.0, FAILED, str(error))
         seconds = monotonic() - started
         if share:
             self.solver_s = max(self.solver_s - seconds, 0.0)
@@ -262,23 +266,23 @@ class _Judge:
             self._improve(name, kept.split)
         self._take(name, claim, seconds)
 
-    def _shown(self, run: Run) -> Run:
+    def _shown(self, run: SearchContext) -> SearchContext:
         """The same run, of which is shown what is judged already."""
 
-        def watch(standing: Standing) -> None:
+        def watch(standing: Progress) -> None:
             bound = min(max(standing.bound, self.best()[1].value if self.held else 0.0), self.value)
             self.run.watch(standing._replace(value=self.value, bound=bound))
 
         return replace(run, watch=watch)
 
-    def _take(self, name: str, claim: Claim, seconds: float) -> None:
+    def _take(self, name: str, claim: LowerBound, seconds: float) -> None:
         """Judge a claim, and keep it if it holds."""
         if claim.blocks is not None:
             self._improve(name, claim.blocks)
         if claim.status != REFUSED and not claim.value <= self.value * (1 + CLOSED):
             claimed, found = (self.run.shown(value, 9) for value in (claim.value, self.value))
             reason = f"it claims {claimed}, but there is a split of {found}"
-            claim = Claim(0.0, FAILED, reason)
+            claim = LowerBound(0.0, FAILED, reason)
         claim = replace(claim, value=min(claim.value, self.value))
         if claim.status == SOLVED and not claim.value and not claim.reason and self.held:
             claim = replace(claim, reason=f"nothing above {self.best()[0]}")
@@ -287,14 +291,14 @@ class _Judge:
         if claim.status != REFUSED and (claim.value > 0 or not self.held):
             self.held.append((name, claim))
         self.last[name] = self.value, claim
-        self.run.stands(value=self.value, bound=self.best()[1].value)
+        self.run.report_progress(value=self.value, bound=self.best()[1].value)
         shown = None
         if claim.status in (SOLVED, LIMIT) or (claim.status == FAILED and claim.value > 0):
             shown = max(claim.value, self.held[0][1].value)
         self.tried.append(Trial(name, claim.status, shown, claim.reason, seconds))
         what = claim.status if shown is None else f"{self.run.shown(shown)}, {claim.status}"
         because = f" ({claim.reason})" if claim.reason else ""
-        self.run.tell(f"{name}: {what}{because}, {seconds:.3f} s")
+        self.run.log(f"{name}: {what}{because}, {seconds:.3f} s")
 
     def _unlinked_value(self, blocks: Sequence[Block] | None) -> float:
         """Objective of a split where no links are stated; inf: it is not known."""
@@ -313,7 +317,7 @@ class _Judge:
         blocks = problem.own(blocks)
         try:
             if problem.options.memory_model == "peak":
-                blocks = with_least_peak(problem.graph, blocks, run=Run(effort=0.0))
+                blocks = with_least_peak(problem.graph, blocks, run=SearchContext(effort=0.0))
             plan = problem.plan(blocks)
         except (InfeasibleError, FormatError):
             return
@@ -334,6 +338,6 @@ class _Judge:
                 for t in self.tried
             ]
             kept = [(n, c) for n, c in self.held if n not in wrong]
-            self.held = kept or [("simple", Claim(0.0))]
+            self.held = kept or [("simple", LowerBound(0.0))]
         # What rounding leaves above the new value.
         self.held = [(n, replace(c, value=min(c.value, plan.value))) for n, c in self.held]

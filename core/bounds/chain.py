@@ -24,11 +24,11 @@ from math import isfinite
 
 import numpy as np
 
-from dnnp.core.bounds.claim import (
+from dnnp.core.bounds.lower_bound import (
     LIMIT,
     SOLVED,
-    Claim,
-    Known,
+    BoundTask,
+    LowerBound,
     Whole,
     mixes_passes,
     refused,
@@ -40,7 +40,7 @@ from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.kernels.kernel import kernel, part, plain
 from dnnp.core.model.graph import Floats, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions, without_memory
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
 def exact_works(share: list[int], first: Ints, m: int) -> list[int]:
@@ -246,7 +246,7 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     return lower
 
 
-def chain_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def chain_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound with a certificate, for `ordered` splits.
 
     The largest whole target that is infeasible is found by bisection. Graphs with a backward
@@ -259,7 +259,7 @@ def chain_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
         return refused("a group holds nodes of both passes")
     if problem.graph.backward.any():
         value = chain_bound(problem)
-        return Claim(value, certificate={"argument": "chain", "checkable": False})
+        return LowerBound(value, certificate={"argument": "chain", "checkable": False})
     whole = whole_of(problem, known.validity)
     counts = [min(d.count, whole.items.count * options.max_replicas) for d in whole.devices]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
@@ -270,7 +270,7 @@ def chain_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     lower, upper = int(known.floor / whole.quantum) - chain.step, chain.most
     status = SOLVED
     if lower >= upper or chain.feasible(max(lower, 0)):
-        return Claim(0.0)
+        return LowerBound(0.0)
     lower = max(lower, 0)
     while upper - lower > 1:
         if run.stop():

@@ -43,7 +43,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, Whole, one_class, refused
+from dnnp.core.bounds.lower_bound import (
+    FAILED,
+    LIMIT,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    Whole,
+    one_class,
+    refused,
+)
 from dnnp.core.bounds.pairs import Between, between_of, pair_costs
 from dnnp.core.bounds.same_block import merged
 from dnnp.core.cost.load_formula import MARGIN
@@ -52,7 +61,7 @@ from dnnp.core.kernels.kernel import kernel, part, plain
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import search_threads
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Program, Row
 from dnnp.core.solver.slices import Relaxation
@@ -515,7 +524,7 @@ POLL_S = 0.02
 """Seconds between questions whether to stop."""
 
 
-def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def cover_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound with a certificate; 0 if it is not above the floor.
 
     For accelerators of one class under `sum` without replicas, and where a split is known.
@@ -528,7 +537,7 @@ def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     if not isfinite(known.value):
         return refused("no split is known")
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
-    if isinstance(whole, Claim):
+    if isinstance(whole, LowerBound):
         return whole
     with solver_process() as process:
         search = _CoverSearch(problem.graph, whole, known, Relaxation(process, known.solver, run))
@@ -540,7 +549,9 @@ def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
 class _CoverSearch:
     """Sets that are known, and what was proven with prices."""
 
-    def __init__(self, graph: Graph, whole: Whole, known: Known, relaxation: Relaxation) -> None:
+    def __init__(
+        self, graph: Graph, whole: Whole, known: BoundTask, relaxation: Relaxation
+    ) -> None:
         self.whole, self.k, self.n = whole, whole.stages, whole.items.count
         self.relaxation = relaxation
         self.target = int(known.value / whole.quantum)
@@ -588,21 +599,21 @@ class _CoverSearch:
             if answer:
                 proven = target
                 run, bound = self.relaxation.run, target * self.whole.quantum
-                run.tell(f"{len(self.sets)} sets: bound {run.shown(bound)}")
-                run.stands(bound=bound)
+                run.log(f"{len(self.sets)} sets: bound {run.shown(bound)}")
+                run.report_progress(bound=bound)
             else:
                 open_from = min(reached, target)
         # Loads are often equal to the optimum or clearly above it.
         if open_from == self.target and not self.relaxation.run.stop():
             self._decide(self.target)
 
-    def claim(self) -> Claim:
+    def claim(self) -> LowerBound:
         """Claim what was proven."""
         failure = self.relaxation.failure
         status = FAILED if failure else LIMIT if self.relaxation.run.stop() else SOLVED
         units, proof = self.proof
         if not units:
-            return Claim(0.0, status, failure)
+            return LowerBound(0.0, status, failure)
         return self.whole.claim("cover", units, proof, status, reason=failure)
 
     def _decide(self, target: int) -> tuple[bool | None, int]:

@@ -26,14 +26,23 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, Whole, refused, whole_of
+from dnnp.core.bounds.lower_bound import (
+    FAILED,
+    LIMIT,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    Whole,
+    refused,
+    whole_of,
+)
 from dnnp.core.bounds.priced_sets import Carrier, PricedSets, carrier_of
 from dnnp.core.bounds.same_block import merged
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools, Floats
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Program, Row
 from dnnp.core.solver.slices import Relaxation
@@ -66,7 +75,9 @@ PRECISION = 3e-4
 """Relative width of the interval of targets at which the search ends."""
 
 
-def cover_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def cover_cut_claim(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The bound with a certificate; 0 if it is not above the floor.
 
     For accelerators under `sum` without replicas, with or without CPUs, where a split is known.
@@ -101,7 +112,7 @@ def cover_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cl
 class _CoverSearch:
     """Sets that are known, and what was proven with prices."""
 
-    def __init__(self, whole: Whole, known: Known, relaxation: Relaxation) -> None:
+    def __init__(self, whole: Whole, known: BoundTask, relaxation: Relaxation) -> None:
         self.whole, self.n, self.relaxation = whole, whole.items.count, relaxation
         self.counts = [min(d.count, self.n) for d in whole.devices]
         self.cpus = [c for c, d in enumerate(whole.devices) if d.is_cpu]
@@ -148,8 +159,8 @@ class _CoverSearch:
             self.until = int(self.nodes_left * LEFT)
             if self._decide(target):
                 proven, bound = target, target * self.whole.quantum
-                run.tell(f"{len(self.sets)} sets: bound {run.shown(bound)}")
-                run.stands(bound=bound)
+                run.log(f"{len(self.sets)} sets: bound {run.shown(bound)}")
+                run.report_progress(bound=bound)
             elif self.relaxation.failure or run.stop():
                 return
             else:
@@ -158,14 +169,14 @@ class _CoverSearch:
                 return
             target = (proven + open_from) // 2
 
-    def claim(self) -> Claim:
+    def claim(self) -> LowerBound:
         """Claim what was proven."""
         failure = self.relaxation.failure
         limited = self.why or self.relaxation.run.stop()
         status = FAILED if failure else LIMIT if limited else SOLVED
         units, proof = self.proof
         if not units:
-            return Claim(0.0, status, failure or self.why)
+            return LowerBound(0.0, status, failure or self.why)
         return self.whole.claim("cover-cut", units, proof, status, reason=failure or self.why)
 
     def _decide(self, target: int) -> bool | None:

@@ -48,7 +48,15 @@ from time import monotonic
 
 import numpy as np
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, one_class, refused
+from dnnp.core.bounds.lower_bound import (
+    FAILED,
+    LIMIT,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    one_class,
+    refused,
+)
 from dnnp.core.bounds.pairs import between_of, closure, pair_costs
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.items import Line, quotient_order
@@ -57,7 +65,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, row_of
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import SLACK, TOLERANCES, Outcome
 from dnnp.core.solver.slices import ATTEMPTS, GRACE_S, SAFETY, missing
@@ -133,7 +141,7 @@ class CandidateSearch:
     reference: float
     upper: float
     quantum: float
-    run: Run
+    run: SearchContext
     found: Callable[[Candidate, Formulas, Sequence[float]], float] | None = None
     failure: str = ""
     """Failure of the solver."""
@@ -152,7 +160,7 @@ class CandidateSearch:
                 return self.upper * self.reference, True
             if c.closed:
                 return c.low * self.reference, c.failures < ATTEMPTS
-            self.run.stands(bound=c.low * self.reference)
+            self.run.report_progress(bound=c.low * self.reference)
             if self.run.stop():
                 return c.low * self.reference, False
             self._advance(c, len(candidates) == 1)
@@ -235,7 +243,7 @@ class CandidateSearch:
         """Seconds that the solver is given next, and after which it is killed."""
         first = FIRST_SLICE_S if single else SHORT_SLICE_S
         c.slice_s = seconds = max(c.slice_s * GROWTH, first)
-        left = self.run.left()
+        left = self.run.time_left()
         if left is None:
             return seconds, None
         if single and seconds > left / 2:
@@ -274,7 +282,7 @@ FIRST_SHARE = 0.3
 class Call:
     """Problem of the bounds of the hierarchy, and what follows from it."""
 
-    def __init__(self, problem: SplitProblem, known: Known, run: Run) -> None:
+    def __init__(self, problem: SplitProblem, known: BoundTask, run: SearchContext) -> None:
         self.problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
         """Its devices are those that are offered."""
         self.known, self.run = known, run
@@ -345,25 +353,25 @@ class Call:
         """Best bound so far, seconds."""
         return max(self.simple, self.known.floor)
 
-    def trivial(self) -> Claim | None:
+    def trivial(self) -> LowerBound | None:
         """The answer where there is nothing to solve."""
         problem = self.problem
         if problem.options.objective != "throughput":
             return refused(f"not for the objective {problem.options.objective}")
         nothing = not problem.graph.n or not problem.devices
         if nothing or self.known.value <= self.simple * (1 + CLOSED):
-            return Claim(min(self.simple, self.known.value))
+            return LowerBound(min(self.simple, self.known.value))
         return None
 
 
-def no_dag_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def no_dag_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """Bottleneck without precedence: for splits of any validity."""
     call = Call(problem, known, run)
     validity = "ordered" if known.validity == "ordered" else "free"
     return call.trivial() or _middle(call, "no-dag", validity, precedence=False)
 
 
-def no_io_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def no_io_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """Bottleneck without transfers: for convex splits."""
     if known.validity == "free":
         return refused("holds for ordered and convex splits only")
@@ -371,7 +379,9 @@ def no_io_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     return call.trivial() or _middle(call, "no-io", known.validity, transfers=False)
 
 
-def bottleneck_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def bottleneck_bound(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The three-superblock program (section 4.2): for convex splits."""
     if known.validity == "free":
         return refused("holds for ordered and convex splits only")
@@ -379,7 +389,7 @@ def bottleneck_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> C
     return call.trivial() or _middle(call, "bottleneck", known.validity)
 
 
-def guess_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def guess_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """Guess the bottleneck block (section 4.3): for ordered splits over one class of devices."""
     call = Call(problem, known, run)
     if known.validity != "ordered":
@@ -399,7 +409,7 @@ def _middle(
     precedence: bool = True,
     transfers: bool = True,
     guess: bool = False,
-) -> Claim:
+) -> LowerBound:
     """The least load of a stage of work L, over all kinds of stages."""
     tasks = call.tasks(validity)
     if any(numbers_of(task) > MOST_NUMBERS for task in tasks):
@@ -484,10 +494,10 @@ def numbers_of(task: Task) -> int:
     return 4 * len(task.line.pins) + 3 * task.line.n + 4 * len(task.line.tail)
 
 
-def too_large(call: Call) -> Claim:
+def too_large(call: Call) -> LowerBound:
     """The answer where a program would take long to write down."""
     reason = "the integer program is too large; coarsen first"
-    return Claim(min(call.simple, call.known.value), LIMIT, reason)
+    return LowerBound(min(call.simple, call.known.value), LIMIT, reason)
 
 
 def _kinds(task: Task, *, guess: bool) -> list[Kind]:
@@ -519,7 +529,7 @@ def claim_of(
     done: bool,
     value: float | None = None,
     blocks: list[Block] | None = None,
-) -> Claim:
+) -> LowerBound:
     """Claim what a search proved; `value` is that of the best split known by now."""
     value = call.known.value if value is None else min(value, call.known.value)
     status, reason = SOLVED if done else LIMIT, search.failure if not done else ""
@@ -529,7 +539,7 @@ def claim_of(
             status = FAILED
         elif call.known.floor > call.simple:
             reason = f"nothing above {call.run.shown(call.known.floor, 6)} is proven"
-        return Claim(min(call.simple, value), status, reason, blocks=blocks)
+        return LowerBound(min(call.simple, value), status, reason, blocks=blocks)
     certificate = {
         "argument": name,
         "solver": search.solver,
@@ -538,7 +548,7 @@ def claim_of(
         "tolerance": SAFETY,
         "checkable": False,
     }
-    return Claim(min(low, value), status, reason, certificate, blocks)
+    return LowerBound(min(low, value), status, reason, certificate, blocks)
 
 
 def _crude(task: Task) -> float:
@@ -551,7 +561,9 @@ def _crude(task: Task) -> float:
     return float(work + extra) or 1.0
 
 
-def pairs_apart(problem: SplitProblem, known: Known, run: Run = PLAIN) -> list[tuple[int, int]]:
+def pairs_apart(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> list[tuple[int, int]]:
     """Pairs of units, one of each item, that cost a stage the known value or more; ascending.
 
     No better split puts them into one stage: it holds all between them (`bounds.path_closure`), and
@@ -561,7 +573,7 @@ def pairs_apart(problem: SplitProblem, known: Known, run: Run = PLAIN) -> list[t
     """
     units = problem.units
     whole = one_class(problem, known.validity, most_items=MOST_PAIRED)
-    if isinstance(whole, Claim) or not isfinite(known.value):
+    if isinstance(whole, LowerBound) or not isfinite(known.value):
         return []
     enough = ceil(Fraction(known.value) / Fraction(whole.quantum))
     between = between_of(problem.graph, whole.items, known.validity)
@@ -578,7 +590,7 @@ MOST_PINS = 20_000
 """Up to here minimum cuts are computed; beyond them work alone counts."""
 
 
-def exact_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def exact_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The least objective of all splits, as far as it can be solved; splits that are better."""
     call = Call(problem, known, run)
     if known.validity == "ordered" and call.problem.options.objective == "throughput":
@@ -650,7 +662,7 @@ class _Exact:
         borders = np.flatnonzero(np.diff(of_node[ordered])) + 1
         return [Block(part, self.call.problem.devices[0]) for part in np.split(ordered, borders)]
 
-    def claim(self) -> Claim:
+    def claim(self) -> LowerBound:
         """Solve, and say what was proven."""
         low, done = self.search.least(self.candidates)
         value, blocks = self.best.value, self.best.solution
@@ -660,7 +672,7 @@ class _Exact:
         return claim_of(self.call, "exact", self.search, low, done=done, value=value, blocks=blocks)
 
 
-def _general(call: Call) -> Claim:
+def _general(call: Call) -> LowerBound:
     """The program of 2020, for everything that Figure 3 does not say."""
     known = call.known
     try:
@@ -670,7 +682,7 @@ def _general(call: Call) -> Claim:
     except UsageError as error:
         return refused(str(error))
     except (InfeasibleError, LimitError) as error:
-        return Claim(call.simple, _ended(str(error)), str(error))
+        return LowerBound(call.simple, _ended(str(error)), str(error))
     best = best_split(call.problem, known.validity)
     value = known.value
     blocks = None
@@ -680,7 +692,7 @@ def _general(call: Call) -> Claim:
             value, blocks = found, best.solution
     status = SOLVED if result.status == "optimal" else _ended(result.failure)
     if result.bound <= call.simple:
-        return Claim(min(call.simple, value), status, result.failure, blocks=blocks)
+        return LowerBound(min(call.simple, value), status, result.failure, blocks=blocks)
     certificate = {
         "argument": "exact",
         "solver": result.solver,
@@ -691,7 +703,7 @@ def _general(call: Call) -> Claim:
     }
     if status == FAILED:
         status = LIMIT
-    return Claim(min(result.bound, value), status, result.failure, certificate, blocks)
+    return LowerBound(min(result.bound, value), status, result.failure, certificate, blocks)
 
 
 def _ended(failure: str) -> str:

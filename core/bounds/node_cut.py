@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.claim import (
+from dnnp.core.bounds.lower_bound import (
     LIMIT,
     SOLVED,
-    Claim,
-    Known,
+    BoundTask,
+    LowerBound,
     Whole,
     flows_of,
     mixes_passes,
@@ -49,7 +49,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.plan import without_memory
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import Nets, Network, network_of, push, pushed
 
 MOST_PINS = 20_000
@@ -109,7 +109,9 @@ MIXES = {"sum": ((1, 1, 1),), "overlap": ((1, 1, 2), (2, 1, 3), (1, 2, 3)), "dup
 """Weights (a, b, d) of work and cut that are tried for each way to combine them."""
 
 
-def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def node_cut_claim(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The bound with a certificate; 0 if it is not above the floor.
 
     Any classes and replicas; the validity says what items are kept whole. With a backward pass
@@ -137,9 +139,11 @@ def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
         least = max(known.floor, units * whole.quantum)
         value = node_cut_bound(problem, above=least * (1 + LITTLE))
         if value:
-            return Claim(value, status, certificate={"argument": "node-cut", "checkable": False})
+            return LowerBound(
+                value, status, certificate={"argument": "node-cut", "checkable": False}
+            )
     if search.best is None:
-        return Claim(0.0, status)
+        return LowerBound(0.0, status)
     return whole.claim("node-cut", units, search.best, status)
 
 
@@ -201,7 +205,9 @@ class _CutSearch:
         return flow // (d * self.copies[c]), proof
 
 
-def cpu_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def cpu_cut_claim(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The bound by what CPUs must take, with a certificate; 0 if it is not above the floor."""
     whole = whole_of(problem, known.validity)
     cpus = [c for c, d in enumerate(whole.devices) if d.is_cpu]
@@ -228,7 +234,7 @@ def cpu_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Clai
         tried = (lower + upper) // 2
     status = LIMIT if run.stop() else SOLVED
     if not proofs:
-        return Claim(0.0, status)
+        return LowerBound(0.0, status)
     return whole.claim("cpu-cut", lower, {"items": proofs}, status)
 
 

@@ -37,13 +37,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known, Whole, flows_of, one_class, refused
+from dnnp.core.bounds.lower_bound import (
+    LIMIT,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    Whole,
+    flows_of,
+    one_class,
+    refused,
+)
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import Nets, max_flow, network_of, push, pushed
 
 
@@ -124,7 +133,7 @@ def pair_costs(
     enough: float = np.inf,
     memory: Floats | None = None,
     capacity: float = np.inf,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Floats:
     """f64[n, n]: no stage that holds items u and v has a smaller load; the diagonal: that holds u.
 
@@ -143,7 +152,7 @@ def pair_costs(
     for first in range(0, n, step):
         if run.stop():
             break
-        run.stands(share=first / n)
+        run.report_progress(share=first / n)
         all_pairs(
             network.arcs,
             network.capacity,
@@ -159,7 +168,7 @@ def pair_costs(
     return costs
 
 
-def pairs_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def pairs_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound with a certificate; 0 if it is not above the floor."""
     graph = problem.graph
     if graph.n > MOST_THINGS:
@@ -167,7 +176,7 @@ def pairs_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     whole = one_class(
         problem, known.validity, most_items=MOST_ITEMS, objectives=("throughput", "gpipe")
     )
-    if isinstance(whole, Claim):
+    if isinstance(whole, LowerBound):
         return whole
     between = between_of(graph, whole.items, known.validity)
     nets = whole.nets(0)
@@ -191,7 +200,7 @@ def pairs_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
 
     lower, upper = int(known.floor / whole.quantum) + 1, most
     if not proves(lower):
-        return Claim(0.0, status)
+        return LowerBound(0.0, status)
     while upper - lower > 1:
         middle = (lower + upper) // 2
         if proves(middle):

@@ -35,13 +35,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known, Whole, one_class, refused
+from dnnp.core.bounds.lower_bound import (
+    FAILED,
+    LIMIT,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    Whole,
+    one_class,
+    refused,
+)
 from dnnp.core.bounds.pairs import Between, between_of, cuts_of, pair_costs
 from dnnp.core.cost.items import same_nets
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Ints, csr_rows, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Outcome, Program, Row
 from dnnp.core.solver.slices import Relaxation
@@ -349,7 +358,9 @@ SCALE = 1 << 40
 """Multipliers of rows of loads are counted in parts of 1 / SCALE."""
 
 
-def same_block_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def same_block_claim(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The bound with a certificate.
 
     For accelerators of one class without replicas.
@@ -360,7 +371,7 @@ def same_block_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> C
         The solver is not installed.
     """
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS, comms=tuple(PARTS))
-    if isinstance(whole, Claim):
+    if isinstance(whole, LowerBound):
         return whole
     program = Together(whole.work[0], whole.nets(0), whole.stages, PARTS[problem.options.comm])
     if program.columns > MOST_COLUMNS:
@@ -437,7 +448,7 @@ class _PairSearch:
             if self.relaxation.solved and self._bound() <= low * (1 + PROGRESS):
                 break
 
-    def claim(self) -> Claim:
+    def claim(self) -> LowerBound:
         """Claim what the multipliers of the last solve prove."""
         failure = self.relaxation.failure
         status = FAILED if failure else SOLVED if self.relaxation.solved else LIMIT
@@ -446,7 +457,7 @@ class _PairSearch:
         bound, pairs = proven(self.program, rows, self.closed)
         units = min(bound, self.target)
         if units <= 0:
-            return Claim(0.0, status, failure)
+            return LowerBound(0.0, status, failure)
         cuts = cuts_of(self.whole, self.between, self.costs, self.target, pairs)
         proof = self._proof(rows, cuts)
         return self.whole.claim("same-block", units, proof, status, reason=failure)
@@ -471,7 +482,7 @@ class _PairSearch:
             waiting = 0 if bound > low * (1 + PROGRESS) else waiting + 1
             low = max(low, bound)
             run = self.relaxation.run
-            run.tell(f"{len(self.rows)} rows: bound {run.shown(low * self.whole.quantum)}")
+            run.log(f"{len(self.rows)} rows: bound {run.shown(low * self.whole.quantum)}")
         return low
 
     def _bound(self) -> float:

@@ -12,11 +12,20 @@ from math import frexp
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, SMALLEST, SOLVED, Claim, Known, Whole, one_class, refused
+from dnnp.core.bounds.lower_bound import (
+    LIMIT,
+    SMALLEST,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    Whole,
+    one_class,
+    refused,
+)
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import BITS, Halves, TwoStages
 from dnnp.core.split.ideals.linked import linked_search
 
@@ -24,7 +33,7 @@ MOST_ITEMS = 3_000
 """Items that are searched; what precedes what takes items^2 bytes, twice."""
 
 
-def halves_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def halves_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The least largest load of two stages, or what is proven of it; a better split.
 
     For ordered splits over two devices of one class under `sum`. Memory, which may only forbid
@@ -35,7 +44,7 @@ def halves_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
     if sum(d.count for d in problem.devices) != 2:
         return refused("only for two devices")
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS, bits=BITS)
-    if isinstance(whole, Claim):
+    if isinstance(whole, LowerBound):
         return whole
     items = whole.items
     search = Halves(
@@ -51,7 +60,7 @@ def halves_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
         ),
         run,
     )
-    search.told = lambda units: run.stands(bound=units * whole.quantum)
+    search.told = lambda units: run.report_progress(bound=units * whole.quantum)
     for block in known.blocks if known.blocks is not None and len(known.blocks) < 3 else ():
         inside = np.zeros(items.count, dtype=np.bool_)
         inside[items.label[block.nodes]] = True
@@ -76,7 +85,7 @@ LINKED_BITS = 52
 """Bits of a value in quanta: so many are exact in floating point."""
 
 
-def linked_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def linked_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound for ordered splits, and the split that is charged least.
 
     The certificate holds no more than the value: whoever checks it walks the ideals again.
@@ -95,10 +104,10 @@ def linked_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
     answer = linked_search(problem, known.value, run)
     if not answer.bound:
         why = "stopped" if run.stop() else "too many ideals and kinds of devices"
-        return Claim(0.0, LIMIT, why)
+        return LowerBound(0.0, LIMIT, why)
     # Every part of a load is rounded down to quanta there, so that some are lost.
     quantum = 2.0 ** max(frexp(answer.bound)[1] - LINKED_BITS, SMALLEST)
     lost = 2 * problem.graph.m + problem.graph.n + 4
     units = max(int(answer.bound / quantum) - lost, 0)
     certificate = {"argument": "links", "quantum": quantum, "units": units}
-    return Claim(units * quantum, SOLVED, "", certificate, answer.blocks)
+    return LowerBound(units * quantum, SOLVED, "", certificate, answer.blocks)

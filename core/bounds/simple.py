@@ -24,10 +24,10 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Clustering, Graph, distinct, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 if TYPE_CHECKING:
-    from dnnp.core.bounds.claim import Claim, Known, Whole
+    from dnnp.core.bounds.lower_bound import BoundTask, LowerBound, Whole
 
 
 def simple_bound(problem: SplitProblem) -> float:
@@ -73,9 +73,9 @@ SHARPNESS = 2**40
 """Steps of the weights of several classes."""
 
 
-def simple_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def simple_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound with a certificate; it holds for every validity and every cost model."""
-    from dnnp.core.bounds.claim import refused, whole_of
+    from dnnp.core.bounds.lower_bound import refused, whole_of
 
     del run  # it takes no time
     units = problem.units

@@ -49,14 +49,22 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.bounds.chain import heaviest_path, never_near, surely_paid, zones_of
-from dnnp.core.bounds.claim import BITS, LIMIT, SOLVED, Claim, Known, one_class, refused
+from dnnp.core.bounds.lower_bound import (
+    BITS,
+    LIMIT,
+    SOLVED,
+    BoundTask,
+    LowerBound,
+    one_class,
+    refused,
+)
 from dnnp.core.cost.items import Items, Line
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
 from dnnp.core.model.plan import CostOptions, without_memory
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import lay_out, max_flow
 from dnnp.core.split.ideals.contract import contract_near
 
@@ -116,7 +124,7 @@ class Ladder(NamedTuple):
 
 
 def zone_cut_bound(
-    problem: SplitProblem, *, above: float = 0.0, below: float = np.inf, run: Run = PLAIN
+    problem: SplitProblem, *, above: float = 0.0, below: float = np.inf, run: SearchContext = PLAIN
 ) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use.
 
@@ -145,12 +153,14 @@ def zone_cut_bound(
     return found if found > above else 0.0
 
 
-def zone_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def zone_cut_claim(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The bound with a certificate; 0 if it is not above the floor."""
     if known.validity != "ordered" or problem.graph.backward.any():
         return refused("only for ordered splits without a backward pass")
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
-    if isinstance(whole, Claim):
+    if isinstance(whole, LowerBound):
         return whole
     line = problem.with_options(without_memory(problem.options)).line()
     order = whole.items.order
@@ -158,7 +168,7 @@ def zone_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
     search = _Search(strip, whole.stages)
     search.raise_to(known.floor / whole.quantum, known.value / whole.quantum, 0.0, run)
     if not search.proven:
-        return Claim(0.0, LIMIT if run.stop() else SOLVED)
+        return LowerBound(0.0, LIMIT if run.stop() else SOLVED)
     names = whole.names[order]
     rates, parting = search.needed()
     proof: dict[str, object] = {
@@ -185,7 +195,7 @@ class _Search:
         self.path = path[:: -(-len(path) // MOST_ZONES)]
         self.after, self.until = zones_of(strip.items, self.path)
 
-    def raise_to(self, floor: float, value: float, precision: float, run: Run) -> None:
+    def raise_to(self, floor: float, value: float, precision: float, run: SearchContext) -> None:
         """Try all spans, up to a value; leaves what is proven above the floor, and by which."""
         total = float(self.strip.work.sum())
         known = int(floor)
@@ -193,7 +203,7 @@ class _Search:
         mean = len(self.path) / self.stages
         found: set[int] = set()
         for number, part in enumerate(SPANS):
-            run.stands(share=number / len(SPANS))
+            run.report_progress(share=number / len(SPANS))
             span = max(1, round(part * mean))
             if span in found or run.stop() or known >= most * (1 - precision):
                 continue
@@ -209,7 +219,7 @@ class _Search:
                 known = near
             while upper - known > max(precision * upper, 1) and not run.stop():
                 middle, turn = (known + upper) // 2, turn + 1
-                run.stands(share=(number + turn / (turn + HALFWAY)) / len(SPANS))
+                run.report_progress(share=(number + turn / (turn + HALFWAY)) / len(SPANS))
                 if self._feasible(ladder, span, middle):
                     upper = middle
                 else:

@@ -23,7 +23,7 @@ from dnnp.core.latency.quick import EFFORT, anneal_split, simple_bound, with_roo
 from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.model.text import counted
 
 BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
@@ -76,26 +76,30 @@ class _Known(NamedTuple):
         return self.value <= self.bound * (1 + CLOSED)
 
 
-def auto_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def auto_blocks(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Search over ideals if they are few, anneal, and search again below what that found.
 
     For the errors see `anneal_blocks`.
     """
     run, start = _with_fewer(problem, asked, auto_blocks, run)
-    known = _first(problem, start, run.begin("bounding", 0.0, BOUNDED))
-    first = run.begin("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
+    known = _first(problem, start, run.phase("bounding", 0.0, BOUNDED))
+    first = run.phase("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
     known, more = _searched(problem, known, first)
     if not known.proven:
-        known = _begun(problem, known, run.begin("annealing", FIRST, WARM))
-    if more and not run.near(known.value, known.bound):
-        second = run.begin("ideals", WARM, SEARCHED)
-        if run.left() is not None:
+        known = _begun(problem, known, run.phase("annealing", FIRST, WARM))
+    if more and not run.gap_reached(known.value, known.bound):
+        second = run.phase("ideals", WARM, SEARCHED)
+        if run.time_left() is not None:
             second = replace(second.part(TIMED), effort=ENDLESS)
         known, _ = _searched(problem, known, second)
-    return _refined(problem, known, run.begin("annealing", SEARCHED, 1.0))
+    return _refined(problem, known, run.phase("annealing", SEARCHED, 1.0))
 
 
-def anneal_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def anneal_blocks(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Anneal splits into blocks: a little, as asked, and as long as there is time.
 
     Raises
@@ -106,64 +110,68 @@ def anneal_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencyS
         No split was found.
     """
     run, start = _with_fewer(problem, asked, anneal_blocks, run)
-    known = _first(problem, start, run.begin("bounding", 0.0, BOUNDED))
-    known = _begun(problem, known, run.begin("annealing", BOUNDED, WARM))
-    return _refined(problem, known, run.begin("annealing", WARM, 1.0))
+    known = _first(problem, start, run.phase("bounding", 0.0, BOUNDED))
+    known = _begun(problem, known, run.phase("annealing", BOUNDED, WARM))
+    return _refined(problem, known, run.phase("annealing", WARM, 1.0))
 
 
-def auto_operators(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def auto_operators(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Anneal placements, from the best list schedule; for the errors see `anneal_blocks`."""
-    start = _listed(problem, asked, run.begin("list schedules", 0.0, LISTED))
-    return _placed(problem, _Known(start), run.begin("annealing", LISTED, 1.0))
+    start = _listed(problem, asked, run.phase("list schedules", 0.0, LISTED))
+    return _placed(problem, _Known(start), run.phase("annealing", LISTED, 1.0))
 
 
-def anneal_operators(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def anneal_operators(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Anneal placements; for the errors see `anneal_blocks`."""
     return _placed(problem, _Known(), run)
 
 
-def _placed(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution:
+def _placed(problem: LatencyProblem, known: _Known, run: SearchContext) -> LatencySolution:
     """Anneal operators from a placement, if there is one."""
-    run.tell("annealing")
-    part = run.begin("annealing", 0.0, A_LITTLE).scaled(EFFORT)
+    run.log("annealing")
+    part = run.phase("annealing", 0.0, A_LITTLE).scaled(EFFORT)
     known = _annealed(problem, known, part)
-    known = _bounded(problem, known, run.begin("bounding", A_LITTLE, SHARPENED))
-    limited = run.left() is not None
-    if not (run.near(known.value, known.bound) or run.stop()):
-        step = run.begin("annealing", SHARPENED, COLD)
+    known = _bounded(problem, known, run.phase("bounding", A_LITTLE, SHARPENED))
+    limited = run.time_left() is not None
+    if not (run.gap_reached(known.value, known.bound) or run.stop()):
+        step = run.phase("annealing", SHARPENED, COLD)
         step = replace(step, effort=1.0).part(ANNEALED) if limited else step
         known = _annealed(problem, known, step, endless=limited)
-        known = _bounded(problem, known, run.begin("bounding", COLD, 1.0))
-    if limited and not (run.near(known.value, known.bound) or run.stop()):
-        run.stands("annealing")
+        known = _bounded(problem, known, run.phase("bounding", COLD, 1.0))
+    if limited and not (run.gap_reached(known.value, known.bound) or run.stop()):
+        run.report_progress("annealing")
         last = replace(run, effort=1.0, seed=run.seed + 1)
         known = _annealed(problem, known, last, endless=True)
     return _answer(known)
 
 
-def _listed(problem: LatencyProblem, asked: Request, run: Run) -> Split | None:
+def _listed(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> Split | None:
     """The best of the list schedules that `auto` starts from, if any fits."""
     best: Split | None = None
     least = np.inf
     # What stands in for a method is as good a start as the method.
     quiet = replace(run.alone(), effort=1.0, warn=PLAIN.warn)
-    for number, name in enumerate(STARTS if run.left() is not None else STARTS[:-1]):
+    for number, name in enumerate(STARTS if run.time_left() is not None else STARTS[:-1]):
         if run.stop():
             break
-        run.stands(f"list schedules, {name}", share=number / len(STARTS))
+        run.report_progress(f"list schedules, {name}", share=number / len(STARTS))
         try:
             method, part = LATENCY[name].function("operators"), quiet.part(STARTED)
             found = with_room(problem, method, asked, part).split
             value = problem.value(found)
         except (InfeasibleError, LimitError):
             continue
-        run.keep(found, value, name)
+        run.report_incumbent(found, value, name)
         if value < least:
             best, least = found, value
     return best
 
 
-def _first(problem: LatencyProblem, start: Split | None, run: Run) -> _Known:
+def _first(problem: LatencyProblem, start: Split | None, run: SearchContext) -> _Known:
     """Bound the latency of blocks; `start` is a split that is known."""
     from dnnp.core.latency.blocks.items import block_items, check_feasible
 
@@ -172,27 +180,27 @@ def _first(problem: LatencyProblem, start: Split | None, run: Run) -> _Known:
     return _bounded(problem, _Known(start, value), run)
 
 
-def _bounded(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
+def _bounded(problem: LatencyProblem, known: _Known, run: SearchContext) -> _Known:
     """Bound the latency of all splits, unless it is proven already."""
     if known.proven:
         return known
-    run.tell("bounding")
+    run.log("bounding")
     bound, argument = simple_bound(problem, upper=known.value, run=run)
     if bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
     if bound > known.bound:
         known = known._replace(bound=bound, argument=argument)
-    run.stands(bound=known.bound, by=known.argument)
+    run.report_progress(bound=known.bound, by=known.argument)
     return known
 
 
-def _searched(problem: LatencyProblem, known: _Known, run: Run) -> tuple[_Known, bool]:
+def _searched(problem: LatencyProblem, known: _Known, run: SearchContext) -> tuple[_Known, bool]:
     """Search over ideals for something better; and whether with more effort there is more to it."""
     from dnnp.core.latency.blocks.ideals import ARGUMENT, ideal_latency
 
     proof = ideal_latency(problem, upper=known.value, run=run)
     if proof.reason:
-        run.tell(f"ideals: {proof.reason}")
+        run.log(f"ideals: {proof.reason}")
     if proof.bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
     if proof.split is not None:
@@ -202,35 +210,37 @@ def _searched(problem: LatencyProblem, known: _Known, run: Run) -> tuple[_Known,
     return known, proof.more
 
 
-def _begun(problem: LatencyProblem, known: _Known, run: Run) -> _Known:
+def _begun(problem: LatencyProblem, known: _Known, run: SearchContext) -> _Known:
     """Anneal blocks a little; where that finds nothing, what comes after it may."""
-    run.tell("annealing")
+    run.log("annealing")
     try:
         return _annealed(problem, known, run.scaled(EFFORT))
     except LimitError:
         return known
 
 
-def _refined(problem: LatencyProblem, known: _Known, run: Run) -> LatencySolution:
+def _refined(problem: LatencyProblem, known: _Known, run: SearchContext) -> LatencySolution:
     """Anneal blocks as asked, and then as long as there is time, until the bound is met.
 
     With a time limit first as if there were none: mostly that is enough.
     """
     steps = [(run, False)]
-    if run.left() is not None:
+    if run.time_left() is not None:
         steps.append((replace(run, effort=1.0), True))
     for step, endless in steps:
-        if run.near(known.value, known.bound) or run.stop():
+        if run.gap_reached(known.value, known.bound) or run.stop():
             break
         known = _annealed(problem, known, step, endless=endless)
     return _answer(known)
 
 
-def _annealed(problem: LatencyProblem, known: _Known, run: Run, *, endless: bool = False) -> _Known:
+def _annealed(
+    problem: LatencyProblem, known: _Known, run: SearchContext, *, endless: bool = False
+) -> _Known:
     """Anneal from what is known."""
     found = anneal_split(problem, start=known.split, endless=endless, run=run)
     value = problem.value(found)
-    run.keep(found, value, "anneal")
+    run.report_incumbent(found, value, "anneal")
     return known._replace(split=found, value=value)
 
 
@@ -243,10 +253,10 @@ def _answer(known: _Known) -> LatencySolution:
 
 def _with_fewer(
     problem: LatencyProblem,
-    asked: Request,
-    method: Callable[[LatencyProblem, Request, Run], LatencySolution],
-    run: Run,
-) -> tuple[Run, Split | None]:
+    asked: MethodOptions,
+    method: Callable[[LatencyProblem, MethodOptions, SearchContext], LatencySolution],
+    run: SearchContext,
+) -> tuple[SearchContext, Split | None]:
     """Let a method find a split that invokes accelerators once less, to start from.
 
     There is less to choose, as colours join more; and more invocations never do worse than fewer.
@@ -256,10 +266,12 @@ def _with_fewer(
     if most == 1:
         return run, None
     fewer = replace(problem, options=replace(problem.options, invocations=most - 1))
-    part = run.begin(counted(most - 1, "invocation"), 0.0, FEWER).without_bounds()
+    part = run.phase(counted(most - 1, "invocation"), 0.0, FEWER).without_bounds()
     try:
-        found = method(fewer, asked, part.part(FEWER) if run.left() is not None else part).split
+        found = method(
+            fewer, asked, part.part(FEWER) if run.time_left() is not None else part
+        ).split
     except (InfeasibleError, LimitError):
         return run, None
-    run.keep(found, problem.value(found), asked.method)
-    return run.begin("bounding", FEWER, 1.0), found
+    run.report_incumbent(found, problem.value(found), asked.method)
+    return run.phase("bounding", FEWER, 1.0), found

@@ -22,11 +22,11 @@ from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
 from dnnp.core.latency.quick import first_bound, simple_bound
 from dnnp.core.methods.bounds import LATENCY_BOUNDS
-from dnnp.core.model.deadline import Kept, beside
+from dnnp.core.model.deadline import Incumbent, run_with_fallback
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints, place_of
 from dnnp.core.model.plan import CLOSED, Plan
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.checks import SAME
 
 PROGRAM_S = 60.0
@@ -149,7 +149,12 @@ def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -
 
 
 def latency_bound(
-    problem: LatencyProblem, split: Split, method: str, *, solver: str = "cbc", run: Run = PLAIN
+    problem: LatencyProblem,
+    split: Split,
+    method: str,
+    *,
+    solver: str = "cbc",
+    run: SearchContext = PLAIN,
 ) -> LatencyProof:
     """Bound the latency of every split of this problem.
 
@@ -168,14 +173,14 @@ def latency_bound(
     whole, problem = problem, problem.relaxed
     value = problem.value(split)
     known = LatencyProof("simple", 0.0, [], None, value)
-    kept: Kept[Split] = Kept()
+    kept: Incumbent[Split] = Incumbent()
     run = kept.told_by(run)
-    run.keep(split, value, "")
+    run.report_incumbent(split, value, "")
     if method in ("auto", "simple"):
         known = _simple(problem, known, run)
     if method in ("auto", "ideal") and problem.options.execution == "blocks" and _open(known, run):
         known = _ideal(problem, known, run.without_shares())
-    near = run.near(known.latency, known.value) or run.stop()
+    near = run.gap_reached(known.latency, known.value) or run.stop()
     if method in ("auto", "exact") and not near:
         known = _exact(problem, known.split or split, known, solver, run.without_shares())
     if not known.tried:  # the plan takes no time
@@ -189,30 +194,30 @@ def latency_bound(
     return known._replace(value=min(known.value, known.latency))
 
 
-def _open(known: LatencyProof, run: Run) -> bool:
+def _open(known: LatencyProof, run: SearchContext) -> bool:
     """True if there is more to prove, and time for it."""
     return known.value < known.latency * (1 - CLOSED) and not run.stop()
 
 
-def _simple(problem: LatencyProblem, known: LatencyProof, run: Run) -> LatencyProof:
+def _simple(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> LatencyProof:
     """Bound without an integer program, in little time."""
     started = monotonic()
-    best, name = beside(
+    best, name = run_with_fallback(
         lambda: simple_bound(problem, upper=known.latency, run=replace(run, effort=1.0)),
         run.stop,
         lambda: first_bound(problem),
     )
-    run.stands(bound=best)
+    run.report_progress(bound=best)
     status = "limit" if run.stop() else "solved"
     trial = LatencyTrial(name, status, best, "", monotonic() - started)
     return known._replace(method=name, value=best, tried=[trial])
 
 
-def _ideal(problem: LatencyProblem, known: LatencyProof, run: Run) -> LatencyProof:
+def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> LatencyProof:
     """Bound by the search over ideals."""
     started = monotonic()
-    run.stands("ideals")
-    found = beside(
+    run.report_progress("ideals")
+    found = run_with_fallback(
         lambda: ideal_latency(problem, upper=known.latency, run=run),
         run.stop,
         lambda: IdealProof(more=True),
@@ -226,12 +231,12 @@ def _ideal(problem: LatencyProblem, known: LatencyProof, run: Run) -> LatencyPro
 
 
 def _exact(
-    problem: LatencyProblem, split: Split, known: LatencyProof, solver: str, run: Run
+    problem: LatencyProblem, split: Split, known: LatencyProof, solver: str, run: SearchContext
 ) -> LatencyProof:
     """Bound by the integer program, started from a split."""
     started = monotonic()
-    run.stands("integer program")
-    limited = run if run.left() is not None else run.within(PROGRAM_S)
+    run.report_progress("integer program")
+    limited = run if run.time_left() is not None else run.within(PROGRAM_S)
     try:
         model = formulation_of(problem)
         found = solve_model(model, solver=solver, start=split, bound=known.value, run=limited)

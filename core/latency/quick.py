@@ -18,10 +18,10 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem, shortage
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.model.text import shown_bytes
 
-LatencyMethod = Callable[[LatencyProblem, Request, Run], LatencySolution]
+LatencyMethod = Callable[[LatencyProblem, MethodOptions, SearchContext], LatencySolution]
 """Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
 
 EFFORT = 0.1
@@ -87,13 +87,13 @@ def first_bound(problem: LatencyProblem) -> tuple[float, str]:
     return critical_path(problem), name
 
 
-def quick(run: Run) -> Run:
+def quick(run: SearchContext) -> SearchContext:
     """The same run with little effort."""
     return replace(run.alone(), effort=EFFORT)
 
 
 def simple_bound(
-    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
+    problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
 ) -> tuple[float, str]:
     """A lower bound of the latency without an integer program, and the argument for it.
 
@@ -111,7 +111,11 @@ def simple_bound(
 
 
 def anneal_split(
-    problem: LatencyProblem, *, start: Split | None = None, endless: bool = False, run: Run = PLAIN
+    problem: LatencyProblem,
+    *,
+    start: Split | None = None,
+    endless: bool = False,
+    run: SearchContext = PLAIN,
 ) -> Split:
     """Anneal a split; see `anneal_blocks` and `anneal_operators`, which have the errors, too."""
     if problem.options.execution == "blocks":
@@ -125,7 +129,7 @@ def anneal_split(
     return anneal_operators(problem, start=placed, endless=endless, run=run)
 
 
-def quick_split(problem: LatencyProblem, run: Run = PLAIN) -> Split | None:
+def quick_split(problem: LatencyProblem, run: SearchContext = PLAIN) -> Split | None:
     """Anneal a little; None: no split was found."""
     try:
         return anneal_split(problem, run=quick(run))
@@ -134,7 +138,7 @@ def quick_split(problem: LatencyProblem, run: Run = PLAIN) -> Split | None:
 
 
 def with_room(
-    problem: LatencyProblem, method: LatencyMethod, asked: Request, run: Run
+    problem: LatencyProblem, method: LatencyMethod, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
     """Ask what knows no live tensors for operators, again with less room where they do not fit.
 

@@ -30,11 +30,11 @@ from dnnp.core.latency.quick import (
     with_room,
 )
 from dnnp.core.methods.splits import LATENCY
-from dnnp.core.model.deadline import NOTHING, Kept, beside
+from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED
@@ -62,7 +62,9 @@ def method_of(name: str, execution: str) -> LatencyMethod:
     return LATENCY[name].function(execution)
 
 
-def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> LatencySolution:
+def solve_latency(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN
+) -> LatencySolution:
     """Find a split for the latency of one sample.
 
     Raises
@@ -78,7 +80,7 @@ def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> La
     latency = latency_problem(problem)
     refuse_impossible(problem, latency)
     latency = latency.searched
-    kept: Kept[Split] = Kept()
+    kept: Incumbent[Split] = Incumbent()
     told = kept.told_by(run)
 
     def instead() -> LatencySolution | None:
@@ -94,7 +96,7 @@ def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> La
             return _found(method, latency.relaxed, asked, told)
         return _fitted(method, latency, asked, told)
 
-    found = beside(work, run.stop, instead)
+    found = run_with_fallback(work, run.stop, instead)
     if kept.beats(latency.value(found.split)) and kept.split is not None:
         found = replace(found, split=kept.split, method=kept.method)
     if kept.proven() > found.bound * (1 + CLOSED):
@@ -103,7 +105,7 @@ def solve_latency(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> La
 
 
 def _found(
-    method: LatencyMethod, problem: LatencyProblem, asked: Request, run: Run
+    method: LatencyMethod, problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
     """Run a method; add its name and a bound."""
     found = method(problem, asked, run)
@@ -121,7 +123,7 @@ LINED = 0.1
 
 
 def _fitted(
-    method: LatencyMethod, problem: LatencyProblem, asked: Request, run: Run
+    method: LatencyMethod, problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
     """Run a method where live tensors count; its bound may be that of all splits without them.
 
@@ -139,9 +141,9 @@ def _fitted(
 
     def keep(split: Split, value: float, name: str) -> None:
         if problem.fits(split):
-            run.keep(split, value, name)
+            run.report_incumbent(split, value, name)
 
-    def roomy(_: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+    def roomy(_: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
         return with_room(problem, method, asked, run)
 
     free = asked.method in ("auto", "anneal")  # to answer with any split that fits
@@ -149,10 +151,10 @@ def _fitted(
     first = free and problem.options.execution == "blocks"
     splits = _lined(problem, asked, quick(run).part(LINED)) if first else []
     for split in splits:
-        run.keep(split, problem.value(split), "max-load")
+        run.report_incumbent(split, problem.value(split), "max-load")
     found: LatencySolution | None = None
     try:
-        told = replace(run, keep=keep, warn=cache(run.warn))
+        told = replace(run, report_incumbent=keep, warn=cache(run.warn))
         if knows or problem.options.execution == "blocks":
             found = _found(method, problem if knows else problem.relaxed, asked, told)
         else:
@@ -181,7 +183,7 @@ def _fitted(
     return replace(found, split=split, method=name)
 
 
-def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
+def _lined(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> list[Split]:
     """Pipelines for throughput that fit as answers, if there are any."""
     try:
         asked = replace(asked, method="auto", ties=None, validity=None)
@@ -194,7 +196,7 @@ def _lined(problem: LatencyProblem, asked: Request, run: Run) -> list[Split]:
         return []
 
 
-def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def max_load(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """The split of the least largest load; for the errors see `solve`.
 
     In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
@@ -207,14 +209,18 @@ def max_load(problem: LatencyProblem, asked: Request, run: Run) -> LatencySoluti
     return by_throughput(problem, replace(asked, method="auto"), run)
 
 
-def by_throughput(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def by_throughput(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """The split of a method for throughput; for the errors see `solve`."""
     home, _, method = _throughput(problem, asked, run)
     split = split_of_homes(problem, home)
     return LatencySolution(split, method="" if method in (asked.method, LINKS) else method)
 
 
-def _throughput(problem: LatencyProblem, asked: Request, run: Run) -> tuple[Ints, Ints, str]:
+def _throughput(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> tuple[Ints, Ints, str]:
     """Find blocks by a method for throughput: devices of tasks, units along, what made them."""
     whole = problem.whole
     if whole is None:

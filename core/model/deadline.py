@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
 if TYPE_CHECKING:  # commands start with this module
-    from dnnp.core.model.search_context import Run, Standing
+    from dnnp.core.model.search_context import Progress, SearchContext
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -48,7 +48,9 @@ def is_left_alone() -> bool:
     return get_ident() in _left_alone
 
 
-def beside(work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[], T | None]) -> T:
+def run_with_fallback(
+    work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[], T | None]
+) -> T:
     """Return what `work` returns, or raise what it raises.
 
     Where it goes on for `GRACE_S` after `stop` says so: what `instead` returns; None: there is
@@ -71,7 +73,7 @@ def beside(work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[]
     return running.outcome()
 
 
-class Kept(Generic[S]):
+class Incumbent(Generic[S]):
     """The best split and the best bound of all that ran: the answer, however a search ends.
 
     All that a search tells passes here, and whoever watches sees no more than what is kept.
@@ -79,7 +81,7 @@ class Kept(Generic[S]):
 
     def __init__(self, what: str = "") -> None:
         self.what = what
-        """As in `Standing`: of other values and bounds nothing is kept."""
+        """As in `Progress`: of other values and bounds nothing is kept."""
         self.split: S | None = None
         self.value = inf
         self.method = ""
@@ -87,14 +89,14 @@ class Kept(Generic[S]):
         self.argument = ""
         """What proves the bound, where that was said."""
 
-    def told_by(self, run: Run) -> Run:
+    def told_by(self, run: SearchContext) -> SearchContext:
         """The same run; what it keeps and proves is kept here, and seen by whoever watches."""
 
         def keep(split: S, value: float, method: str) -> None:
             self.keep(split, value, method)
-            run.stands(value=self.value, what=self.what)
+            run.report_progress(value=self.value, what=self.what)
 
-        def watch(standing: Standing) -> None:
+        def watch(standing: Progress) -> None:
             if standing.what == self.what:
                 if standing.bound > self.bound:
                     self.bound, self.argument = standing.bound, standing.by
@@ -103,7 +105,7 @@ class Kept(Generic[S]):
 
         from dataclasses import replace
 
-        return replace(run, keep=keep, watch=watch)
+        return replace(run, report_incumbent=keep, watch=watch)
 
     def keep(self, split: S, value: float, method: str) -> None:
         """Take over a split, if it is better."""

@@ -155,7 +155,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Request:
+class MethodOptions:
     """Options of methods; each heeds what concerns it."""
 
     method: str = "auto"
@@ -190,7 +190,7 @@ SMALL_GAP = 1e-4
 """Relative gap up to which searches go on that mostly close it in a moment."""
 
 
-class Standing(NamedTuple):
+class Progress(NamedTuple):
     """Progress of long work, as far as that is known.
 
     It is `doing` something, the best answer has a `value` and none can be below the `bound` (of
@@ -219,17 +219,17 @@ class Standing(NamedTuple):
             return None
         return max(self.value - self.bound, 0.0) / self.value
 
-    def after(self, before: Standing) -> Standing:
+    def after(self, before: Progress) -> Progress:
         """Progress with what was known before: nothing gets worse.
 
-        >>> Standing("annealing", value=3.0, share=0.2).after(Standing(value=2.0, share=0.5))
-        Standing(doing='annealing', value=2.0, bound=0.0, share=0.5, what='', in_seconds=False)
+        >>> Progress("annealing", value=3.0, share=0.2).after(Progress(value=2.0, share=0.5))
+        Progress(doing='annealing', value=2.0, bound=0.0, share=0.5, what='', in_seconds=False)
         """
         value, bound = self.value, self.bound
         if self.what in ("", before.what):
             value, bound = min(value, before.value), max(bound, before.bound)
         known = [share for share in (self.share, before.share) if share is not None]
-        return Standing(
+        return Progress(
             self.doing or before.doing,
             value,
             bound,
@@ -245,7 +245,7 @@ def _unheard(*_: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Run:
+class SearchContext:
     """Context of a search: what it is told besides the problem, and whom it tells what it finds."""
 
     seed: int = 0
@@ -256,15 +256,15 @@ class Run:
     """Whether somebody wants it to end."""
     end: float = inf
     """When its time is over, on the clock of `time.monotonic`."""
-    tell: Callable[[str], None] = _unheard
+    log: Callable[[str], None] = _unheard
     """Told what was found on the way."""
     warn: Callable[[str], None] = _unheard
     """Told what went wrong, or was cut short, without ending the search."""
-    watch: Callable[[Standing], None] = _unheard
+    watch: Callable[[Progress], None] = _unheard
     """Told where the search stands."""
     span: tuple[float, float] = (0.0, 1.0)
     """Which part of the whole work this step is: the shares at its begin and at its end."""
-    keep: Callable[[Any, float, str], None] = _unheard
+    report_incumbent: Callable[[Any, float, str], None] = _unheard
     """Told a split that fits, its objective, and what made it: it is the answer where the search
     does not come to its end."""
     in_seconds: bool = False
@@ -277,7 +277,7 @@ class Run:
         """The gap at which also searches end that mostly close it in a moment; 0: none."""
         return self.max_gap if self.max_gap > SMALL_GAP else 0.0
 
-    def near(self, value: float, bound: float) -> bool:
+    def gap_reached(self, value: float, bound: float) -> bool:
         """Tell whether the gap is one that need not be closed."""
         return bound >= value * (1 - max(self.max_gap, CLOSED))
 
@@ -289,17 +289,17 @@ class Run:
         """Test whether to end now, with the best answer so far. Asked often."""
         return self.interrupted() or monotonic() >= self.end
 
-    def left(self) -> float | None:
+    def time_left(self) -> float | None:
         """Seconds that are left; None: no limit."""
         return None if self.end == inf else max(self.end - monotonic(), 0.0)
 
-    def within(self, seconds: float | None) -> Run:
+    def within(self, seconds: float | None) -> SearchContext:
         """The same run, over after so many seconds at the latest; None: no limit."""
         if seconds is None:
             return self
         return replace(self, end=min(self.end, monotonic() + seconds))
 
-    def stands(
+    def report_progress(
         self,
         doing: str = "",
         *,
@@ -309,52 +309,52 @@ class Run:
         what: str = "",
         by: str = "",
     ) -> None:
-        """Say where the search stands; see `Standing`, here `share` is that of this step.
+        """Say where the search stands; see `Progress`, here `share` is that of this step.
 
         What was said before need not be said again. Called as often as a step likes: whoever
         watches looks when there is time.
         """
         first, last = self.span
         done = None if share is None else first + share * (last - first)
-        self.watch(Standing(doing, value, bound, done, what, self.in_seconds, by))
+        self.watch(Progress(doing, value, bound, done, what, self.in_seconds, by))
 
-    def begin(self, doing: str, first: float, last: float) -> Run:
+    def phase(self, doing: str, first: float, last: float) -> SearchContext:
         """The same run for a step that begins now, and is the work between two shares of this."""
-        self.stands(doing, share=first)
+        self.report_progress(doing, share=first)
         begin, end = self.span
         width = end - begin
         return replace(self, span=(begin + first * width, begin + last * width))
 
-    def without_shares(self) -> Run:
+    def without_shares(self) -> SearchContext:
         """The same run for a step of which nobody knows how long it takes."""
         return replace(self, watch=lambda standing: self.watch(standing._replace(share=None)))
 
-    def without_bounds(self) -> Run:
+    def without_bounds(self) -> SearchContext:
         """The same run for a step whose bounds do not hold for all answers."""
         return replace(self, watch=lambda standing: self.watch(standing._replace(bound=0.0)))
 
-    def part(self, share: float, otherwise: float = inf) -> Run:
+    def part(self, share: float, otherwise: float = inf) -> SearchContext:
         """The same run for a step that may use this share of the time that is left.
 
         `otherwise`: the seconds that are left where there is no limit.
         """
-        left = self.left()
+        left = self.time_left()
         return self.within(share * (otherwise if left is None else left))
 
-    def scaled(self, share: float) -> Run:
+    def scaled(self, share: float) -> SearchContext:
         """The same run with this share of its effort."""
         return replace(self, effort=share * self.effort)
 
-    def unvalued(self) -> Run:
+    def unvalued(self) -> SearchContext:
         """The same run for a step of another objective, whose values are none of this."""
-        shown = replace(self, keep=_unheard)
+        shown = replace(self, report_incumbent=_unheard)
         return replace(shown, watch=lambda s: self.watch(s._replace(value=inf, bound=0.0)))
 
-    def alone(self) -> Run:
+    def alone(self) -> SearchContext:
         """The same run for a step inside another that is a problem of its own: what it finds is no
         answer, and where it stands concerns nobody."""
-        return replace(self, watch=_unheard, keep=_unheard)
+        return replace(self, watch=_unheard, report_incumbent=_unheard)
 
 
-PLAIN = Run()
+PLAIN = SearchContext()
 """Nobody ends it, and nobody listens."""

@@ -17,7 +17,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, csr, totals
 from dnnp.core.model.parallel import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.parallel.problem import (
     METHOD,
@@ -45,7 +45,9 @@ class _Found(NamedTuple):
     bound: float
 
 
-def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest: str) -> Plan:
+def solve_hybrid(
+    problem: SplitProblem, options: HybridOptions, run: SearchContext, digest: str
+) -> Plan:
     """Find the best parallel plan of a graph.
 
     A graph with a backward pass has items for each direction of that; and with shared stages there

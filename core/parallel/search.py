@@ -20,7 +20,7 @@ from dnnp.core.model.graph import Bools, Ints
 from dnnp.core.model.parallel import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.parallel.cover import (
     Covering,
     all_ends,
@@ -103,7 +103,7 @@ def simple_bound(problem: HybridProblem) -> float:
 
 
 def plan_hybrid(
-    problem: HybridProblem, orders: Sequence[Ints], run: Run = PLAIN_RUN
+    problem: HybridProblem, orders: Sequence[Ints], run: SearchContext = PLAIN_RUN
 ) -> HybridSolution:
     """Find stages, how many devices each takes, and what runs its forward pass again.
 
@@ -111,25 +111,25 @@ def plan_hybrid(
     Raises what `solve_hybrid` does.
     """
     bound = simple_bound(problem)
-    run.stands("orders", bound=bound)
+    run.report_progress("orders", bound=bound)
     found: HybridSolution | None = None
     for i, order in enumerate(orders):
         if run.stop() and found is not None:
             break
-        run.stands("orders", share=0.3 * i / len(orders))
+        run.report_progress("orders", share=0.3 * i / len(orders))
         space = space_of(problem, ends_of_orders([order]), complete=False)
         found = _better(found, _descend(space, bound, found, run))
         if found is not None:
-            run.keep(found.blocks, found.value, METHOD)
-            run.stands(value=found.value)
+            run.report_incumbent(found.blocks, found.value, METHOD)
+            run.report_progress(value=found.value)
             if found.value <= bound * (1 + ROUNDING):
                 return replace(found, bound=found.value)
     if run.stop() and found is not None:
         return replace(found, bound=bound)
-    run.stands("ideals", share=0.3)
+    run.report_progress("ideals", share=0.3)
     every = all_ends(problem, min(MOST_SETS, MOST_NUMBERS // problem.devices))
     if every is None:
-        run.tell("too many sets in which stages may end: cut along orders")
+        run.log("too many sets in which stages may end: cut along orders")
         if len(orders) > 1 and sum(len(o) + 1 for o in orders) <= MOST_SETS // 10:
             space = space_of(problem, ends_of_orders(orders), complete=False)
             found = _better(found, _descend(space, bound, found, run))
@@ -174,7 +174,7 @@ def space_of(problem: HybridProblem, member: Bools, *, complete: bool) -> Space:
 
 
 def _descend(
-    space: Space, low: float, start: HybridSolution | None, run: Run
+    space: Space, low: float, start: HybridSolution | None, run: SearchContext
 ) -> HybridSolution | None:
     """Try limits from below, then between what was refused and what was found.
 
@@ -192,7 +192,7 @@ def _descend(
             limit = min(low * (1 + step), last) if low > 0 else last
             step *= GROWTH
         elif best.value * (1 - goal) <= refused or (
-            pairs >= SETTLED and run.near(best.value, refused)
+            pairs >= SETTLED and run.gap_reached(best.value, refused)
         ):
             break
         elif best.value <= refused * (1 + CLOSE):
@@ -208,13 +208,13 @@ def _descend(
             value = max(cost.load_s for cost in costs_of(space.problem, blocks))
             if best is None or value < best.value:
                 best = HybridSolution(blocks, value, 0.0)
-                run.keep(blocks, value, METHOD)
-                run.stands(value=value)
+                run.report_incumbent(blocks, value, METHOD)
+                run.report_progress(value=value)
                 continue
             break  # rounding: it is no better than what was known
         refused = max(refused, limit)
         if known:
-            run.stands(bound=refused)
+            run.report_progress(bound=refused)
         if best is None and limit >= last:
             if space.complete and not known:
                 raise LimitError(

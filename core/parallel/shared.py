@@ -33,7 +33,7 @@ from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.parallel import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.parallel.cover import (
     AGAIN,
     PLAIN,
@@ -353,7 +353,7 @@ class _State:
 
 
 def plan_shared(
-    problem: HybridProblem, orders: Sequence[Ints], run: Run = PLAIN_RUN
+    problem: HybridProblem, orders: Sequence[Ints], run: SearchContext = PLAIN_RUN
 ) -> HybridSolution:
     """Find stages, those that are shared, and how many devices each of the others takes.
 
@@ -367,7 +367,7 @@ def plan_shared(
     if every is not None:
         _search(space_of(problem, every, complete=True), low, state, SEARCHES, run)
     else:
-        run.tell("too many sets in which stages may end: cut along orders")
+        run.log("too many sets in which stages may end: cut along orders")
         for order in orders:
             space = space_of(problem, ends_of_orders([order]), complete=False)
             state = _State(state.best)
@@ -388,7 +388,7 @@ def plan_shared(
 
 
 def _without_shared(
-    problem: HybridProblem, orders: Sequence[Ints], run: Run
+    problem: HybridProblem, orders: Sequence[Ints], run: SearchContext
 ) -> HybridSolution | None:
     """The best plan that has no shared stages; None: there is none, or none was found."""
     if problem.shared_only is not None and problem.shared_only.any():
@@ -402,25 +402,25 @@ def _without_shared(
         return None
 
 
-def _search(space: Space, low: float, state: _State, most: int, run: Run) -> None:
+def _search(space: Space, low: float, state: _State, most: int, run: SearchContext) -> None:
     """Look at boxes until none is left, or as many as `most` times the effort."""
     state.add(low, -1.0, space.top, 0.0, space.arrays.rules.room)
     for number in range(max(int(most * run.effort), 1)):
         if not state.boxes or run.stop():
             break
-        if number >= SETTLED and run.near(state.top, state.boxes[0].bound):
+        if number >= SETTLED and run.gap_reached(state.top, state.boxes[0].bound):
             break
         box = heapq.heappop(state.boxes)
         if box.bound >= state.top:
             state.boxes.clear()
             break
         if space.complete:
-            run.stands(bound=box.bound)
+            run.report_progress(bound=box.bound)
         _look_into(space, box, low, state, run)
     state.boxes = [box for box in state.boxes if box.bound < state.top]
 
 
-def _look_into(space: Space, box: _Box, floor: float, state: _State, run: Run) -> None:
+def _look_into(space: Space, box: _Box, floor: float, state: _State, run: SearchContext) -> None:
     """Find the least shared time in a box, and what that leaves of it."""
     budget = min(state.top - max(box.low, 0.0), space.top)
     if budget < 0:
@@ -443,8 +443,8 @@ def _look_into(space: Space, box: _Box, floor: float, state: _State, run: Run) -
         fits = memory_of(blocks, costs) <= space.problem.memory * ROOM
         if fits and (state.best is None or value < state.best.value):
             state.best = HybridSolution(blocks, value, 0.0)
-            run.keep(blocks, value, METHOD)
-            run.stands(value=value)
+            run.report_incumbent(blocks, value, METHOD)
+            run.report_progress(value=value)
     costs = costs_of(space.problem, first)
     shared = (
         float(labels.load[ends[0]]) - space.arrays.rules.slack * space.problem.options.shared_stages

@@ -18,11 +18,11 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.methods.schedules import RECIPES, SEARCHES
-from dnnp.core.model.deadline import NOTHING, Kept, beside
+from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import Placement, Point, Repetend, Schedule
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.schedule.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.schedule.complete import Completed, complete, unrolled
@@ -43,7 +43,7 @@ from dnnp.core.schedule.recipes import classic, classic_rate, sequential
 from dnnp.core.schedule.repetend import find_repetend
 
 
-def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
+def solve(placement: Placement, wanted: Wanted, run: SearchContext = PLAIN) -> Schedule:
     """Find a schedule; one micro-batch after the other where it is stopped before there is any.
 
     Raises
@@ -55,7 +55,7 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
     """
     # What it imports does not count as its time.
     search = SEARCHES[wanted.method].function() if wanted.method in SEARCHES else _by_recipe
-    kept: Kept[Floats] = Kept("makespan")
+    kept: Incumbent[Floats] = Incumbent("makespan")
     told = kept.told_by(run)
 
     def instead() -> Schedule | None:
@@ -72,11 +72,14 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
         bound = min(bound, span_of(problem, known))
         return _made(placement, problem.unroll, Answer(known, method, bound, "interrupted"))
 
-    return beside(lambda: _found(placement, wanted, search, told), run.stop, instead)
+    return run_with_fallback(lambda: _found(placement, wanted, search, told), run.stop, instead)
 
 
 def _found(
-    placement: Placement, wanted: Wanted, search: Callable[[Batch, Wanted, Run], Answer], run: Run
+    placement: Placement,
+    wanted: Wanted,
+    search: Callable[[Batch, Wanted, SearchContext], Answer],
+    run: SearchContext,
 ) -> Schedule:
     """Run a search; the schedule that it finds, and what is proven about it."""
     count = wanted.micro_batches
@@ -109,7 +112,7 @@ def _made(placement: Placement, count: int, answer: Answer) -> Schedule:
     )
 
 
-def _by_recipe(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+def _by_recipe(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
     """Run a recipe, which is refused where it exceeds a limit."""
     name = wanted.method
     start = classic(batch.placement, name, batch.problem.unroll).start
@@ -136,7 +139,7 @@ MOST_FOR_RECIPES = 50_000
 """Blocks of a schedule that recipes are compared with."""
 
 
-def auto(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+def auto(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
     """A schedule around the best repetend, or from a recipe; no longer than any that fits.
 
     Raises
@@ -146,21 +149,21 @@ def auto(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     LimitError
         None was found with the effort.
     """
-    part = run.begin("looking for a repetend", 0.0, FOUND)
+    part = run.phase("looking for a repetend", 0.0, FOUND)
     repetend = best_repetend(batch.placement, wanted.unroll, part)
-    completed, tight = _completed(batch, repetend, run.begin("warm-up and cool-down", FOUND, 1.0))
+    completed, tight = _completed(batch, repetend, run.phase("warm-up and cool-down", FOUND, 1.0))
     bound = batch.bound if tight else max(batch.bound, completed.bound)
     start = completed.start.ravel()
     return Answer(start, completed.method, bound, completed.status, repetend, repetend.rate_s)
 
 
-def _recipes(placement: Placement, count: int, run: Run) -> Iterator[tuple[str, Floats]]:
+def _recipes(placement: Placement, count: int, run: SearchContext) -> Iterator[tuple[str, Floats]]:
     """Names of recipes that fit the placement, and their schedules, f64[b]."""
     blocks = count * len(placement.blocks)
     if blocks > MOST_FOR_RECIPES:
         run.warn(f"{blocks} blocks are above {MOST_FOR_RECIPES}: recipes were not tried")
         return
-    run.stands("recipes")
+    run.report_progress("recipes")
     for name in RECIPES:
         try:
             start = classic(placement, name, count).start
@@ -169,7 +172,7 @@ def _recipes(placement: Placement, count: int, run: Run) -> Iterator[tuple[str, 
         yield name, start
 
 
-def _completed(batch: Batch, repetend: Repetend, run: Run) -> tuple[Completed, bool]:
+def _completed(batch: Batch, repetend: Repetend, run: SearchContext) -> tuple[Completed, bool]:
     """All micro-batches, and whether their limits are tighter than those of the placement.
 
     Each device may hold what its limit allows. One without a limit holds no more than any does in
@@ -193,13 +196,13 @@ def _completed(batch: Batch, repetend: Repetend, run: Run) -> tuple[Completed, b
         except (InfeasibleError, LimitError):
             if limits is placement:
                 raise
-            run.tell("warm-up and cool-down may hold more than the repetend")
+            run.log("warm-up and cool-down may hold more than the repetend")
             continue
         return completed, limits is not placement
     raise LimitError("no schedule was found")
 
 
-def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repetend:
+def best_repetend(placement: Placement, unroll: int | None, run: SearchContext) -> Repetend:
     """The repetend of the unrolling asked for; or of several ones, that of the best rate.
 
     A search for more micro-batches begins where one for fewer ended, repeated.
@@ -209,7 +212,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
     asked = math.lcm(unroll or 1, turns)
     tried = {turns, asked} if unroll else {t * turns for t in range(1, MOST_UNROLLED + 1)}
     found: list[Repetend] = []
-    run.stands(bound=goal, what="period")
+    run.report_progress(bound=goal, what="period")
     share = 0.0
     for u in sorted(tried):
         parts = [repetend for repetend in found if u % repetend.unroll == 0]
@@ -219,7 +222,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
             known = unrolled(again, u).ravel(), u // again.unroll * again.period_s
         effort = 1.0 if u == asked else UNROLLED_EFFORT
         width = effort / (1 + UNROLLED_EFFORT * (len(tried) - 1))
-        step = run.begin("looking for a repetend", share, share + width).scaled(effort)
+        step = run.phase("looking for a repetend", share, share + width).scaled(effort)
         share += width
         try:
             one = find_repetend(problem_of(placement, u), known, step)
@@ -230,12 +233,12 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
                 run.warn(f"no repetend of {u} micro-batches was found with this effort")
             continue
         found.append(one)
-        run.stands(value=one.rate_s, what="period")
-        run.tell(
+        run.report_progress(value=one.rate_s, what="period")
+        run.log(
             f"{u} micro-batches in a period of {run.shown(one.period_s)} ({one.method}): "
             f"{run.shown(one.rate_s)} each, bound {run.shown(goal)}"
         )
-        enough = one.rate_s <= goal * (1 + TOLERANCE) or run.near(one.rate_s, goal)
+        enough = one.rate_s <= goal * (1 + TOLERANCE) or run.gap_reached(one.rate_s, goal)
         if not unroll and (enough or run.stop()):
             break
     least = min(repetend.rate_s for repetend in found)
@@ -245,7 +248,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
     return best
 
 
-def name_fallback(found: Repetend, run: Run) -> None:
+def name_fallback(found: Repetend, run: SearchContext) -> None:
     """Say that a repetend was not searched for, as there are too many blocks."""
     how = {"list": "list scheduling", "sequential": "running one block after the other"}
     if found.method in how:
@@ -259,20 +262,26 @@ MOST_POINTS = 1000
 """Points of a trade-off."""
 
 
-def trade_off(placement: Placement, unroll: int | None = None, run: Run = PLAIN) -> list[Point]:
+def trade_off(
+    placement: Placement, unroll: int | None = None, run: SearchContext = PLAIN
+) -> list[Point]:
     """The least period for every limit of memory that makes a difference, ascending by memory.
 
     The limits of the placement hold besides. A search that is interrupted, or finds nothing with
     its effort, ends the list. `unroll`: micro-batches in a period; None: 1.
     """
     points: list[Point] = []
-    whole = beside(lambda: _add_points(placement, unroll, run, points), run.stop, lambda: False)
+    whole = run_with_fallback(
+        lambda: _add_points(placement, unroll, run, points), run.stop, lambda: False
+    )
     if not whole:
         run.warn(f"the trade-off ends after {len(points)} points; there may be more below")
     return points[::-1]
 
 
-def _add_points(placement: Placement, unroll: int | None, run: Run, points: list[Point]) -> bool:
+def _add_points(
+    placement: Placement, unroll: int | None, run: SearchContext, points: list[Point]
+) -> bool:
     """Append the points of the trade-off, descending by memory, as they are found.
 
     Returns whether these are all.
@@ -282,7 +291,9 @@ def _add_points(placement: Placement, unroll: int | None, run: Run, points: list
     scale = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
     while len(points) < MOST_POINTS and not run.stop():
         try:
-            run.stands("trade-off" if not points else f"trade-off, {counted(len(points), 'point')}")
+            run.report_progress(
+                "trade-off" if not points else f"trade-off, {counted(len(points), 'point')}"
+            )
             found = find_repetend(problem, run=run.alone())
         except InfeasibleError:
             if not points:
@@ -297,7 +308,7 @@ def _add_points(placement: Placement, unroll: int | None, run: Run, points: list
         memory = found.held(placement.units)
         point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s, found.method)
         held = shown_bytes(memory) if run.in_seconds else f"{memory:.6g}"
-        run.tell(f"memory {held}: period {run.shown(point.period_s)}")
+        run.log(f"memory {held}: period {run.shown(point.period_s)}")
         if points and point.period_s <= points[-1].period_s * (1 + TOLERANCE):
             points.pop()
         points.append(point)

@@ -19,7 +19,7 @@ import numpy as np
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats
 from dnnp.core.model.schedule import Placement, Repetend
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.justify import justified, reversed_problem, shifted
 from dnnp.core.schedule.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.schedule.optimal import beam, optimal, work_of
@@ -76,7 +76,7 @@ def complete(
     repetend: Repetend,
     micro_batches: int,
     bound: float = 0.0,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
     starts: Iterable[tuple[str, Floats]] = (),
 ) -> Completed:
     """Schedule N micro-batches; never longer than the repetend, unrolled and left-shifted.
@@ -111,7 +111,7 @@ def complete(
     problem = problem_of(placement, micro_batches)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
     bound = max(bound, least_end(placement, micro_batches))
-    run.stands("filling idle time")
+    run.report_progress("filling idle time")
     best = _valid(problem, unrolled(repetend, micro_batches))
     status, method = "feasible", "auto"
     if best is not None:
@@ -120,21 +120,21 @@ def complete(
         best, method = _started(problem, best, starts, bound + slack, run)
     few = problem.b <= MOST_AT_ONCE * run.effort
     if best is None or (few and _open(span_of(problem, best), bound, slack, run)):
-        part = run.begin("all blocks at once", 0.0, AT_ONCE).scaled(WORK / WORK_OF_OPTIMAL)
+        part = run.phase("all blocks at once", 0.0, AT_ONCE).scaled(WORK / WORK_OF_OPTIMAL)
         finite = optimal(problem, best, part)
         best, bound, status = finite.start, max(bound, finite.bound), finite.status
         method = finite.named(method)
     if _open(span_of(problem, best), bound, slack, run) and not run.stop():
-        run.keep(best, span_of(problem, best), method)
-        run.stands(value=span_of(problem, best), bound=bound, what="makespan")
-        part = run.begin("warm-up and cool-down", AT_ONCE, ENDED)
+        run.report_incumbent(best, span_of(problem, best), method)
+        run.report_progress(value=span_of(problem, best), bound=bound, what="makespan")
+        part = run.phase("warm-up and cool-down", AT_ONCE, ENDED)
         value = span_of(problem, best)
         other = around(placement, repetend, micro_batches, bound + slack, part, value)
         if other is not None and span_of(problem, other) < value:
             best, method = other, "auto"
         if not few and problem.b <= MOST_PROVEN * run.effort:
             # Whatever idles too much at once is dropped at once, however many blocks there are.
-            part = run.begin("all blocks at once", ENDED, 1.0)
+            part = run.phase("all blocks at once", ENDED, 1.0)
             finite = optimal(problem, best, part.scaled(PROOF_WORK / WORK_OF_OPTIMAL))
             best, bound = finite.start, max(bound, finite.bound)
             method = finite.named(method)
@@ -145,9 +145,9 @@ def complete(
     return Completed(best.reshape(micro_batches, count), bound, status, method)
 
 
-def _open(value: float, bound: float, slack: float, run: Run) -> bool:
+def _open(value: float, bound: float, slack: float, run: SearchContext) -> bool:
     """True if the gap is to be closed."""
-    return value > bound + slack and not run.near(value, bound)
+    return value > bound + slack and not run.gap_reached(value, bound)
 
 
 def _started(
@@ -155,7 +155,7 @@ def _started(
     best: Floats | None,
     starts: Iterable[tuple[str, Floats]],
     enough: float,
-    run: Run,
+    run: SearchContext,
 ) -> tuple[Floats | None, str]:
     """The shortest of a schedule that is known, f64[b], and others, justified; and its maker."""
     value, method = np.inf if best is None else span_of(problem, best), "auto"
@@ -176,7 +176,7 @@ def around(
     repetend: Repetend,
     micro_batches: int,
     enough: float,
-    run: Run,
+    run: SearchContext,
     known: float = np.inf,
 ) -> Floats | None:
     """The repetend with the best warm-up and cool-down found; f64[b], None if none is valid.
@@ -220,7 +220,7 @@ def _with_ends(
     repetend: Repetend,
     micro_batches: int,
     enough: float,
-    run: Run,
+    run: SearchContext,
     known: float,
 ) -> Floats:
     """The repetend, unrolled, with a warm-up and a cool-down of its own, f64[N, k].
@@ -237,11 +237,11 @@ def _with_ends(
         if run.stop() or length <= enough or (number == NARROW and length > known * HOPELESS):
             break
         work = END_WORK * run.effort
-        part = run.begin("warm-up and cool-down", number / len(TRIES), (number + 1) / len(TRIES))
+        part = run.phase("warm-up and cool-down", number / len(TRIES), (number + 1) / len(TRIES))
         first = warm_up(
-            placement, repetend, micro_batches, spare, width, work, part.begin("", 0.0, 0.5)
+            placement, repetend, micro_batches, spare, width, work, part.phase("", 0.0, 0.5)
         )
-        part = part.begin("", 0.5, 1.0)
+        part = part.phase("", 0.5, 1.0)
         last = cool_down(placement, repetend, micro_batches, spare, width, work, part)
         pairs = (warm, first or warm), (cool, last or cool)
         tried = [min(pair, key=lambda end: end.shift) for pair in pairs]
@@ -291,7 +291,7 @@ def warm_up(
     spare: int,
     width: int,
     most: float,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> End | None:
     """Schedule the blocks anew that start before all kinds have, and `spare` periods later.
 
@@ -313,7 +313,7 @@ def cool_down(
     spare: int,
     width: int,
     most: float,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> End | None:
     """The same at the end of the schedule of so many micro-batches, all backwards."""
     u, period = repetend.unroll, repetend.period_s
@@ -336,7 +336,7 @@ def _end(
     cut: float,
     width: int,
     most: float,
-    run: Run,
+    run: SearchContext,
 ) -> End | None:
     """Schedule the blocks that start before `cut` anew; the others keep their places."""
     flat = start.ravel()

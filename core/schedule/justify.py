@@ -16,7 +16,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, place_of
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, faults, span_of
 from dnnp.core.schedule.shop import releases_early
 from dnnp.core.schedule.starts import left_shift, merged
@@ -136,7 +136,7 @@ def filled(problem: ScheduleProblem, start: Floats) -> Floats:
 
 
 def justified(
-    problem: ScheduleProblem, start: Floats, enough: float = 0.0, run: Run = PLAIN
+    problem: ScheduleProblem, start: Floats, enough: float = 0.0, run: SearchContext = PLAIN
 ) -> Floats:
     """A schedule that is no longer than `start`, f64[b], which keeps the limits.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.beam_kernel import (
     Children,
     Level,
@@ -47,7 +47,7 @@ MOST_BYTES = 400e6
 """Memory that the partial schedules of a beam may take."""
 
 CHUNK = 2e6
-"""Numbers that may be looked at between two looks at `Run.stop`, if every kind can be next."""
+"""Numbers that may be looked at between two looks at `SearchContext.stop`."""
 
 
 class Beamed(NamedTuple):
@@ -109,7 +109,7 @@ def beam(
     upper: float = np.inf,
     careful: bool = False,
     most: float = np.inf,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Beamed:
     """Search with at most `width` partial schedules a level; see the module.
 
@@ -134,7 +134,7 @@ def beam(
         return run.stop() or work > most
 
     for number in range(b):
-        run.stands(share=number / b)
+        run.report_progress(share=number / b)
         children = _expanded(shop, level, upper, careful, blocked, asked)
         following = None
         if children is not None:
@@ -302,7 +302,9 @@ class Finite(NamedTuple):
         return known if self.method == "known" else self.method
 
 
-def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PLAIN) -> Finite:
+def optimal(
+    problem: ScheduleProblem, upper: Floats | None = None, run: SearchContext = PLAIN
+) -> Finite:
     """Find start times with the least last end, by wider and wider beams.
 
     Parameters
@@ -325,21 +327,21 @@ def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PL
     shop = shop_of(problem)
     bound = root_bound(shop)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
-    run.stands(value=value, bound=bound, what="makespan")
+    run.report_progress(value=value, bound=bound, what="makespan")
     left, width, careful, lost = WORK * run.effort, WIDTH, False, True
     most, widest = widest_of(shop), 0
     while bound < value - slack and work_of(shop, 1) <= MOST_FULL * left and not run.stop():
         done, work = 1 - left / (WORK * run.effort), min(work_of(shop, width), left)
-        part = run.begin("", done, min(done + work / (WORK * run.effort), 1.0))
+        part = run.phase("", done, min(done + work / (WORK * run.effort), 1.0))
         found = beam(shop, width, upper=value - slack, careful=careful, most=left, run=part)
         left -= found.work
         if found.start is not None:
             best, value, lost, method = found.start, found.value, False, "optimal"
-            run.keep(best, value, method)
+            run.report_incumbent(best, value, method)
         # Nothing ends before the bound of the beam, unless it is what is known already.
         bound = max(bound, min(found.bound, value))
         if np.isfinite(bound):
-            run.stands(value=value, bound=bound, what="makespan")
+            run.report_progress(value=value, bound=bound, what="makespan")
         if np.isinf(bound):
             raise InfeasibleError(_stuck(problem, found))
         if found.interrupted or found.bound >= value:
@@ -357,7 +359,7 @@ def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PL
     return Finite(best, bound, "interrupted" if run.stop() else "feasible", method, widest)
 
 
-def shortest_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+def shortest_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
     """Method `optimal` for all micro-batches; errors as `optimal`."""
     found = optimal(batch.problem, run=run)
     if found.widest:

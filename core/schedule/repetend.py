@@ -23,7 +23,7 @@ from dnnp.core.cost.load_formula import ROUNDING, common_divisor
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.schedule import Repetend
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.bound import Residence, ends, memory_bound, rate_bound
 from dnnp.core.schedule.orders.board import OrderField, field_of
 from dnnp.core.schedule.orders.list_schedules import list_schedules, too_many_to_list
@@ -254,7 +254,7 @@ SHARES = (0.5, 0.6)
 def find_repetend(
     problem: ScheduleProblem,
     known: tuple[Floats, float] | None = None,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Repetend:
     """The repetend of the shortest period, then the least memory, then the shortest span.
 
@@ -287,7 +287,7 @@ def find_repetend(
     for length, times in list_schedules(problem, least, run):
         if length < period:
             period, start = length, times
-    run.stands("shortest period", value=period / problem.unroll, what="period")
+    run.report_progress("shortest period", value=period / problem.unroll, what="period")
     if problem.b > MOST_BLOCKS:
         return _unproven(problem, residence, start, period, load, meter)
     field = field_of(problem)
@@ -296,7 +296,7 @@ def find_repetend(
         raise LimitError("no repetend within the memory limits was found in the time given")
     if not load:
         first = first._replace(bound=0.0, complete=False)
-    run.stands("least memory and span", value=first.value / problem.unroll, what="period")
+    run.report_progress("least memory and span", value=first.value / problem.unroll, what="period")
     quick = meter.limited(meter.left * QUICK)
     second = _second(field, residence, first, quick)
     third = _third(field, first, second, quick)

@@ -34,7 +34,7 @@ from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, connected, csr, place_of
 from dnnp.core.model.schedule import Placement, Repetend
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.schedule.bound import makespan_bound, rate_bound
 from dnnp.core.schedule.complete import around
@@ -107,7 +107,7 @@ class TesselResult:
         return int(self.index.max()) + 1
 
 
-def tessel_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+def tessel_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
     """Method `tessel` for all micro-batches; errors as `tessel` and `answered`."""
     found = tessel(batch.placement, lazy=wanted.lazy, most=wanted.most_in_flight, run=run)
     if not found.complete and not run.stop():
@@ -115,12 +115,12 @@ def tessel_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     return answered(found, batch, run)
 
 
-def tessel_fast_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+def tessel_fast_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
     """Method `tessel-fast` for all micro-batches; errors as `tessel_fast` and `answered`."""
     return answered(tessel_fast(batch.placement, run), batch, run)
 
 
-def answered(found: TesselResult, batch: Batch, run: Run) -> Answer:
+def answered(found: TesselResult, batch: Batch, run: SearchContext) -> Answer:
     """A schedule around the repetend; of few micro-batches, or where it holds too much, any.
 
     Raises
@@ -130,7 +130,7 @@ def answered(found: TesselResult, batch: Batch, run: Run) -> Answer:
     """
     problem, repetend = batch.problem, found.repetend
     count, method = problem.unroll, repetend.method
-    run.stands("warm-up and cool-down", value=repetend.period_s, what="period")
+    run.report_progress("warm-up and cool-down", value=repetend.period_s, what="period")
     enough = batch.bound * (1 + TOLERANCE)
     part = run.alone().scaled(END_EFFORT)
     start = around(batch.placement, repetend, count, enough, part)
@@ -143,7 +143,7 @@ def answered(found: TesselResult, batch: Batch, run: Run) -> Answer:
 
 
 def tessel(
-    placement: Placement, *, lazy: bool = True, most: int | None = None, run: Run = PLAIN
+    placement: Placement, *, lazy: bool = True, most: int | None = None, run: SearchContext = PLAIN
 ) -> TesselResult:
     """Search for a repetend by Algorithm 1.
 
@@ -182,7 +182,7 @@ class _TesselSearch:
     """The state of Algorithm 1."""
 
     def __init__(
-        self, placement: Placement, problem: ScheduleProblem, lazy: bool, run: Run
+        self, placement: Placement, problem: ScheduleProblem, lazy: bool, run: SearchContext
     ) -> None:
         self.placement, self.problem, self.lazy, self.run = placement, problem, lazy, run
         self.whole = float(problem.time.sum() + problem.delay.sum())
@@ -236,9 +236,9 @@ class _TesselSearch:
         """Continue until there is something to say."""
         state = self.sets.state
         value = np.inf if self.best is None else self.best.repetend.period_s
-        self.run.stands("index sets", value=value, bound=self.low, what="period")
+        self.run.report_progress("index sets", value=value, bound=self.low, what="period")
         while self.left > 0 and not self.run.stop():
-            self.run.stands(share=1 - self.left / self.most)
+            self.run.report_progress(share=1 - self.left / self.most)
             if self.limits is None:  # whatever the set, no order has the period aimed at
                 return SOLVED if state[ALONE] else ENDED
             state[LEFT] = given = min(SLICE, self.left)
@@ -313,7 +313,7 @@ def _made(
     return TesselResult(repetend, index)
 
 
-def _completes(placement: Placement, found: TesselResult, lazy: bool, run: Run) -> bool:
+def _completes(placement: Placement, found: TesselResult, lazy: bool, run: SearchContext) -> bool:
     """True if warm-up and cool-down are found that keep the limits of memory.
 
     `lazy`: any will do, and the order of the repetend almost always has some.
@@ -529,7 +529,7 @@ def scan(sets, board, limits, orders, top):  # type: ignore[no-untyped-def]
 # The reduced search
 
 
-def tessel_fast(placement: Placement, run: Run = PLAIN) -> TesselResult:
+def tessel_fast(placement: Placement, run: SearchContext = PLAIN) -> TesselResult:
     """Make a repetend without a search.
 
     Raises

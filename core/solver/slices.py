@@ -21,7 +21,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import SolverProcess, solver_process
 from dnnp.core.solver.program import TOLERANCES, Outcome, Program, Row, SparseProgram
 
@@ -66,7 +66,7 @@ SHARE = 0.8
 class Slices:
     """Slices of one solver, `cbc` or `highs`, in one process."""
 
-    def __init__(self, solver: str, process: SolverProcess, run: Run) -> None:
+    def __init__(self, solver: str, process: SolverProcess, run: SearchContext) -> None:
         self.solver, self.process, self.run = solver, process, run
         self.slice_s = 0.0
         """The last one."""
@@ -118,7 +118,7 @@ class Slices:
         """Seconds that the solver is given next, and after which it is killed."""
         first = BLIND_SLICE_S if blind else FIRST_SLICE_S
         seconds = self.slice_s = max(self.slice_s * GROWTH, first)
-        left = self.run.left()
+        left = self.run.time_left()
         if left is None:
             return seconds, None
         if seconds > left / 2:
@@ -133,7 +133,10 @@ def refuse_unknown(solver: str) -> None:
 
 
 def attempted(
-    work: Callable[[SolverProcess], T], failed: Callable[[T], object], run: Run, kind: str = "mip"
+    work: Callable[[SolverProcess], T],
+    failed: Callable[[T], object],
+    run: SearchContext,
+    kind: str = "mip",
 ) -> T:
     """Work with a solver process; a second time if it `failed`."""
     for _ in range(ATTEMPTS):
@@ -295,7 +298,7 @@ def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
     """
     took = 0.0
     while search.best.value > search.low:
-        left = slices.run.left()
+        left = slices.run.time_left()
         if left is not None and left < HASTE * took:
             return False
         begin = monotonic()
@@ -321,8 +324,8 @@ def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
         closed = search.take(written, outcome)
         best, run = search.best, slices.run
         if best.solution is not None:
-            run.keep(best.solution, best.value, "ip")
-        run.stands(value=best.value, bound=search.low, by=slices.solver)
+            run.report_incumbent(best.solution, best.value, "ip")
+        run.report_progress(value=best.value, bound=search.low, by=slices.solver)
         if closed is not None:
             return closed
         if outcome.status == "failed":
@@ -338,7 +341,7 @@ def ask(
     seconds: float | None = None,
     patience: float,
     tolerance: float = TOLERANCES[0],
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Outcome:
     """Solve a program with CBC.
 
@@ -359,7 +362,7 @@ def ask_sparse(
     *,
     seconds: float | None = None,
     patience: float,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Outcome:
     """Solve a sparse program with scipy's HiGHS; see `ask`.
 
@@ -387,7 +390,7 @@ class Relaxation:
         When to give up.
     """
 
-    def __init__(self, process: SolverProcess, solver: str, run: Run) -> None:
+    def __init__(self, process: SolverProcess, solver: str, run: SearchContext) -> None:
         self.process, self.solver, self.run = process, solver, run
         self.outcome = Outcome("limit")
         """Result of the last solve."""

@@ -32,10 +32,10 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem, over_capacity
 from dnnp.core.methods.splits import SPLITS
-from dnnp.core.model.deadline import NOTHING, Kept, beside
+from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.checks import check_options, method_asked, unplaceable_part
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
 
@@ -93,7 +93,7 @@ SLICING_S = 10.0
 """Time limit of the slicing that stands in for a method which found nothing in its time."""
 
 
-def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def auto(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Find an ordered split by one search after the other, until value and bound meet.
 
     Raises
@@ -111,7 +111,7 @@ def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     if asked.near:
         from dnnp.core.split.exact import search_ideals
 
-        part = run.begin("ideals", 0.0, SLICED).scaled(NEAR_EFFORT)
+        part = run.phase("ideals", 0.0, SLICED).scaled(NEAR_EFFORT)
         value, low = problem.value(asked.known.blocks), max(floor, asked.known.bound)
         found = search_ideals(problem, asked, value, low, part, asked.near)
         if found.bound >= found.value * (1 - ROUNDING):
@@ -120,7 +120,9 @@ def auto(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     return replace(_ordered(problem, asked, floor, run), method="")
 
 
-def start(problem: SplitProblem, asked: Request, run: Run) -> tuple[list[Block] | None, str]:
+def start(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext
+) -> tuple[list[Block] | None, str]:
     """Find an ordered split to start from with little effort, and what made it."""
     if problem.clustered:
         return None, ""
@@ -153,16 +155,20 @@ class _Best:
     def closed(self) -> bool:
         return self.bound >= self.value * (1 - CLOSED)
 
-    def take(self, blocks: list[Block] | None, value: float, method: str, run: Run) -> None:
+    def take(
+        self, blocks: list[Block] | None, value: float, method: str, run: SearchContext
+    ) -> None:
         """Keep a split if it is better."""
         if blocks is not None and value < self.value:
             self.blocks, self.value, self.method = blocks, value, method
-            run.keep(blocks, value, method)
+            run.report_incumbent(blocks, value, method)
 
 
-def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> Solution:
+def _ordered(
+    problem: SplitProblem, asked: MethodOptions, floor: float, run: SearchContext
+) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
-    blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
+    blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
     best = _Best(problem, blocks or [], value, floor)
     small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
     closing = problem.units.g <= CLOSING_UNITS and not run.wide_gap
@@ -170,23 +176,23 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
         if run.stop():
             return Solution(blocks, floor, "slice")
         if not small and value > floor * (1 + ROUNDING):
-            best.bound = quick_bound(problem, floor, value, run.begin("bounding", SLICED, BOUNDED))
-            run.stands(bound=best.bound)
+            best.bound = quick_bound(problem, floor, value, run.phase("bounding", SLICED, BOUNDED))
+            run.report_progress(bound=best.bound)
         if value <= best.bound * (1 + max(ROUNDING, run.wide_gap)):
             return Solution(blocks, best.bound, "slice")
     from dnnp.core.split.exact import nothing_found, search_ideals
 
     shares = OFTEN if often else ONCE
     for (effort, widths), (begin, middle, end) in zip(STEPS, shares, strict=True):
-        part = run.begin("ideals", begin, middle).scaled(effort)
+        part = run.phase("ideals", begin, middle).scaled(effort)
         found = search_ideals(problem, asked, best.value, best.bound, part)
         best.take(found.blocks, found.value, "exact", run)
         best.bound = max(best.bound, found.bound)
         if small and not best.proven:
             best.bound, small = quick_bound(problem, best.bound, best.value), False
-        settled = run.near(best.value, best.bound) and not closing
+        settled = run.gap_reached(best.value, best.bound) and not closing
         if best.blocks and not (best.proven or settled):
-            _improve(best, widths, run.begin("chains as one", middle, end))
+            _improve(best, widths, run.phase("chains as one", middle, end))
         if best.closed or settled or run.stop():
             break
         if best.blocks and effort < 1:
@@ -195,7 +201,7 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
             break
     if not best.blocks:
         raise nothing_found(run)
-    if run.left() is not None and not run.near(best.value, best.bound):
+    if run.time_left() is not None and not run.gap_reached(best.value, best.bound):
         from dnnp.core.split.improve import improved
 
         goal = best.bound * (1 + max(ROUNDING, run.max_gap))
@@ -203,7 +209,9 @@ def _ordered(problem: SplitProblem, asked: Request, floor: float, run: Run) -> S
     return Solution(best.blocks, best.bound, best.method)
 
 
-def quick_bound(problem: SplitProblem, floor: float, value: float, run: Run = PLAIN) -> float:
+def quick_bound(
+    problem: SplitProblem, floor: float, value: float, run: SearchContext = PLAIN
+) -> float:
     """The best of the bounds that cost little; `floor` is one that is known, `value` a split's."""
     from dnnp.core.bounds.chain import chain_bound
     from dnnp.core.bounds.node_cut import node_cut_bound
@@ -216,7 +224,7 @@ def quick_bound(problem: SplitProblem, floor: float, value: float, run: Run = PL
     return max(floor, zone_cut_bound(problem, above=floor, below=value, run=run))
 
 
-def _improve(best: _Best, widths: Sequence[int], run: Run) -> None:
+def _improve(best: _Best, widths: Sequence[int], run: SearchContext) -> None:
     """Search with chains as one, anneal, and search windows of these widths around the best."""
     from dnnp.core.split.ideals.search import coarse_search
     from dnnp.core.split.improve import LARGE, refined, windows
@@ -226,36 +234,36 @@ def _improve(best: _Best, widths: Sequence[int], run: Run) -> None:
         part = run.scaled(COARSE_EFFORT)
         found = coarse_search(problem, incumbent=best.value, share=CHAIN_SHARE, run=part)
         if found.blocks is not None:
-            run.tell(f"chains as one: {run.shown(found.value)}")
+            run.log(f"chains as one: {run.shown(found.value)}")
         best.take(found.blocks, found.value, "heuristic", run)
     goal = best.bound * (1 + (CLOSE_ENOUGH if large else ROUNDING))
     if best.value > goal and problem.options.max_replicas == 1 and not run.stop():
         share = REFINE_EFFORT * min(1.0, (REFINE_UNITS / problem.units.g) ** 2)
-        part = run.begin("annealing", CHAINED, 1.0 if large else REFINED).scaled(share)
+        part = run.phase("annealing", CHAINED, 1.0 if large else REFINED).scaled(share)
         best.take(*refined(problem, best.blocks, best.value, part), "heuristic", run)
-    last = run.begin("windows", REFINED, 1.0)
+    last = run.phase("windows", REFINED, 1.0)
     best.take(*windows(problem, best.blocks, best.value, widths, last), "heuristic", run)
 
 
-def _two_stages(best: _Best, run: Run) -> None:
+def _two_stages(best: _Best, run: SearchContext) -> None:
     """Search two stages by minimum cuts, where that is the problem."""
-    run.stands("two stages")
-    from dnnp.core.bounds.claim import Known
+    run.report_progress("two stages")
+    from dnnp.core.bounds.lower_bound import BoundTask
     from dnnp.core.bounds.searches import halves_claim
 
     problem = best.problem
-    claim = halves_claim(problem, Known("ordered", best.blocks, best.value, best.bound), run)
+    claim = halves_claim(problem, BoundTask("ordered", best.blocks, best.value, best.bound), run)
     best.bound = max(best.bound, min(claim.value, best.value))
     try:
         value = best.value if claim.blocks is None else problem.value(claim.blocks)
     except InfeasibleError:  # memory, of which it knows nothing
         return
     if claim.value:
-        run.tell(f"two stages: {run.shown(value)}, bound {run.shown(best.bound)}")
+        run.log(f"two stages: {run.shown(value)}, bound {run.shown(best.bound)}")
     best.take(claim.blocks, value, "exact", run)
 
 
-def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
+def solve_linked(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> Solution:
     """Split a graph over devices that links join.
 
     What is proven with the best link of each class is a bound: no load is smaller over the links. A
@@ -263,11 +271,13 @@ def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
     searches that heed every link. For the errors see `solve`.
     """
     heeds = asked.method == "auto"
-    part = run.begin("planning by classes", 0.0, PLANNED) if heeds else run
+    part = run.phase("planning by classes", 0.0, PLANNED) if heeds else run
     # What is found on the way has not been priced with links.
     shown = part.watch
-    part = replace(part, watch=lambda s: shown(s._replace(value=inf)), keep=lambda *_: None)
-    if heeds and run.left() is not None:
+    part = replace(
+        part, watch=lambda s: shown(s._replace(value=inf)), report_incumbent=lambda *_: None
+    )
+    if heeds and run.time_left() is not None:
         part = part.part(PLANNED)
     found = solve(problem.unlinked, asked, part)
     blocks = problem.own(found.blocks)
@@ -275,13 +285,13 @@ def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
         known = f"method {found.method} knows the best link of each class only"
         run.warn(f"{known}: planned by that, then priced with the links")
         return replace(found, blocks=blocks, planned_by="classes")
-    run.keep(blocks, problem.value(blocks), found.method)
+    run.report_incumbent(blocks, problem.value(blocks), found.method)
     planned = problem.value(blocks)
-    run.tell(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
-    if run.near(planned, found.bound):
+    run.log(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
+    if run.gap_reached(planned, found.bound):
         return replace(found, blocks=blocks)
     better, bound = _over_links(
-        problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0)
+        problem, blocks, found.bound, asked, run.phase("links", PLANNED, 1.0)
     )
     if problem.value(better) < planned * (1 - ROUNDING):
         return Solution(better, bound, LINKS)
@@ -289,7 +299,11 @@ def solve_linked(problem: SplitProblem, asked: Request, run: Run) -> Solution:
 
 
 def _over_links(
-    problem: SplitProblem, blocks: list[Block], bound: float, asked: Request, run: Run
+    problem: SplitProblem,
+    blocks: list[Block],
+    bound: float,
+    asked: MethodOptions,
+    run: SearchContext,
 ) -> tuple[list[Block], float]:
     """A split that heeds links, no worse than the one given, and the larger bound."""
     from dnnp.core.split.annealing.linked import heed_links
@@ -297,13 +311,13 @@ def _over_links(
 
     starts, value = [blocks], problem.value(blocks)
     if (asked.validity or "ordered") == "ordered" and problem.options.objective == "throughput":
-        part = run.begin("ideals over links", 0.0, 0.5)
+        part = run.phase("ideals over links", 0.0, 0.5)
         for straight in (True, False):
             answer = linked_search(problem, value, part, straight=straight)
             bound = max(bound, answer.bound)
             if answer.blocks is not None:
                 starts.append(answer.blocks)
-        run.tell(f"ideals over links: bound {run.shown(bound)}")
+        run.log(f"ideals over links: bound {run.shown(bound)}")
     for begun in reversed(starts):
         try:
             before = problem.value(begun)
@@ -311,17 +325,17 @@ def _over_links(
             continue
         better = begun
         if before > bound * (1 + ROUNDING):
-            better = heed_links(problem, begun, run.begin("heeding links", 0.5, 1.0))
+            better = heed_links(problem, begun, run.phase("heeding links", 0.5, 1.0))
         if problem.value(better) < value * (1 - ROUNDING):
             blocks, value = better, problem.value(better)
-            run.keep(blocks, value, LINKS)
-        run.tell(f"heeding links: {run.shown(before)} -> {run.shown(value)}")
+            run.report_incumbent(blocks, value, LINKS)
+        run.log(f"heeding links: {run.shown(before)} -> {run.shown(value)}")
         if value <= bound * (1 + ROUNDING):
             break
     return blocks, bound
 
 
-def solve(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def solve(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Split a graph by the method that is asked for.
 
     Raises
@@ -349,13 +363,13 @@ def solve(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
         return Solution([], 0.0, asked.method)
     known = asked.known
     floor = max(simple_bound(problem), known.bound)
-    kept: Kept[list[Block]] = Kept()
+    kept: Incumbent[list[Block]] = Incumbent()
     run = kept.told_by(run)
     if known.blocks:
-        run.keep(known.blocks, problem.value(known.blocks), known.method)
+        run.report_incumbent(known.blocks, problem.value(known.blocks), known.method)
         if kept.value <= floor * (1 + ROUNDING):
             return replace(known, bound=floor)
-    run.stands(bound=floor)
+    run.report_progress(bound=floor)
 
     def instead() -> Solution | None:
         if kept.split is not None:
@@ -363,7 +377,9 @@ def solve(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
         return _stand_in(problem, asked, run)
 
     try:
-        found = beside(lambda: _by_method(problem, asked, method, run), run.stop, instead)
+        found = run_with_fallback(
+            lambda: _by_method(problem, asked, method, run), run.stop, instead
+        )
     except LimitError:
         other = instead() if run.stop() else None
         if other is None:
@@ -383,7 +399,7 @@ def _value(problem: SplitProblem, blocks: list[Block]) -> float:
         return inf
 
 
-def _stand_in(problem: SplitProblem, asked: Request, run: Run) -> Solution | None:
+def _stand_in(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> Solution | None:
     """Stand in for a method that was stopped before it found anything: by `slice` for one that
     was asked for by name; None: nothing that is found at once fits."""
     from dnnp.core.split.first import FIRST_FIT, first_split
@@ -396,7 +412,9 @@ def _stand_in(problem: SplitProblem, asked: Request, run: Run) -> Solution | Non
         return first()
     patient = replace(PLAIN.within(SLICING_S), in_seconds=run.in_seconds)
     try:
-        found = beside(lambda: slice_order(problem, Request(), patient), patient.stop, first)
+        found = run_with_fallback(
+            lambda: slice_order(problem, MethodOptions(), patient), patient.stop, first
+        )
     except InfeasibleError:
         return first()
     if found is not None:
@@ -404,7 +422,9 @@ def _stand_in(problem: SplitProblem, asked: Request, run: Run) -> Solution | Non
     return found
 
 
-def _by_method(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
+def _by_method(
+    problem: SplitProblem, asked: MethodOptions, method: str, run: SearchContext
+) -> Solution:
     """Run a method; where nothing fits, try other orders of the nodes within the stages."""
     try:
         found: Solution = SPLITS[method].function()(problem, asked, run)
@@ -422,7 +442,7 @@ def _by_method(problem: SplitProblem, asked: Request, method: str, run: Run) -> 
 
 
 def with_small_peak(
-    problem: SplitProblem, asked: Request, blocks: list[Block], run: Run
+    problem: SplitProblem, asked: MethodOptions, blocks: list[Block], run: SearchContext
 ) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
     from dnnp.core.split.peak import with_least_peak
@@ -435,11 +455,13 @@ def with_small_peak(
             wanted = True
     if not wanted:
         return with_least_peak(problem.graph, blocks, run=run.scaled(0.0))
-    run.stands("ordering nodes")
+    run.report_progress("ordering nodes")
     return with_least_peak(problem.graph, blocks, run=run)
 
 
-def _in_another_order(problem: SplitProblem, asked: Request, run: Run) -> list[Block] | None:
+def _in_another_order(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext
+) -> list[Block] | None:
     """A split that fits once its stages run in an order of small peak, if one is found.
 
     Every method judges peak memory in the order that it has at hand, so this looks for splits
@@ -461,5 +483,5 @@ def _in_another_order(problem: SplitProblem, asked: Request, run: Run) -> list[B
         problem.value(blocks)
     except (InfeasibleError, LimitError):
         return None
-    run.tell("it fits in another order of the nodes within the stages")
+    run.log("it fits in another order of the nodes within the stages")
     return blocks

@@ -14,7 +14,7 @@ from math import inf
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.search_context import Request, Solution
+from dnnp.core.model.search_context import MethodOptions, Solution
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Curve:
     bound: float = 0.0
     """For all numbers that are still to come."""
 
-    def asked(self, problem: SplitProblem, asked: Request) -> Request:
+    def asked(self, problem: SplitProblem, asked: MethodOptions) -> MethodOptions:
         """What is asked, with what is known of it.
 
         The optimum times the number of devices, which is the work where transfers cost nothing, is

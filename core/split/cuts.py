@@ -40,7 +40,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, place_of
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
 class Residual(NamedTuple):
@@ -331,7 +331,7 @@ class _Side(NamedTuple):
 class Halves:
     """The tree, best bound first."""
 
-    def __init__(self, of: TwoStages, run: Run = PLAIN) -> None:
+    def __init__(self, of: TwoStages, run: SearchContext = PLAIN) -> None:
         self.of, self.run = of, run
         self.n = len(of.order)
         self.work, self.cost = of.work, of.cost

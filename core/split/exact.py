@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bounds.claim import LIMIT, REFUSED, SOLVED, Claim, Known, whole_of
+from dnnp.core.bounds.lower_bound import LIMIT, REFUSED, SOLVED, BoundTask, LowerBound, whole_of
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.slices import SLICED, best_slicing, incumbent, slice_order
 
@@ -28,7 +28,7 @@ SUMS = 4 * ROUNDING
 """Relative tolerance between a bound and loads that are added up in another order."""
 
 
-def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def exact(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Slice for an incumbent, then search all order ideals; for clusters, contiguous clusters.
 
     Raises what `auto` does.
@@ -37,11 +37,11 @@ def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
         from dnnp.core.split.hierarchy import hierarchy_split
 
         return hierarchy_split(problem, run)
-    blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
+    blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
     floor = simple_bound(problem)
     if blocks is not None and (run.stop() or value <= floor * (1 + ROUNDING)):
         return Solution(blocks, floor, "slice")
-    found = search_ideals(problem, asked, value, floor, run.begin("ideals", SLICED, 1.0))
+    found = search_ideals(problem, asked, value, floor, run.phase("ideals", SLICED, 1.0))
     blocks = found.blocks or blocks
     if blocks is None:
         raise nothing_found(run)
@@ -49,7 +49,12 @@ def exact(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
 
 
 def search_ideals(
-    problem: SplitProblem, asked: Request, value: float, floor: float, run: Run, near: float = 0.0
+    problem: SplitProblem,
+    asked: MethodOptions,
+    value: float,
+    floor: float,
+    run: SearchContext,
+    near: float = 0.0,
 ) -> IdealResult:
     """Search the order ideals for a split below `value`; `floor` is a bound that is known.
 
@@ -62,9 +67,9 @@ def search_ideals(
     """
     found = ideal_search(problem, incumbent=value, floor=floor, near=near, run=run)
     if found.blocks is not None:
-        run.keep(found.blocks, found.value, "exact")
+        run.report_incumbent(found.blocks, found.value, "exact")
     bound = max(found.bound, floor)
-    run.stands(value=found.value, bound=min(bound, found.value))
+    run.report_progress(value=found.value, bound=min(bound, found.value))
     _tell(found, bound, run)
     if found.value == found.bound == np.inf:
         raise _reason(problem, asked, run)
@@ -75,13 +80,13 @@ def _size(found: IdealResult) -> str:
     return f"{found.ideals} ideals" if found.ideals else "too many ideals"
 
 
-def _tell(found: IdealResult, bound: float, run: Run) -> None:
-    run.tell(
+def _tell(found: IdealResult, bound: float, run: SearchContext) -> None:
+    run.log(
         f"{_size(found)}, {found.walked} blocks: {run.shown(found.value)}, bound {run.shown(bound)}"
     )
 
 
-def _reason(problem: SplitProblem, asked: Request, run: Run) -> InfeasibleError:
+def _reason(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> InfeasibleError:
     """Why no split fits, as slicing says it; the exact search has proven it."""
     try:
         slice_order(problem, asked, run)
@@ -91,7 +96,7 @@ def _reason(problem: SplitProblem, asked: Request, run: Run) -> InfeasibleError:
     return InfeasibleError(f"infeasible: no ordered split fits {offered(problem.devices)}")
 
 
-def nothing_found(run: Run) -> LimitError:
+def nothing_found(run: SearchContext) -> LimitError:
     """No split is known, and it is not known whether there is one."""
     if run.stop():
         return LimitError("no split that fits was found before the search was stopped")
@@ -101,18 +106,18 @@ def nothing_found(run: Run) -> LimitError:
     )
 
 
-def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+def ideal_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound for ordered splits; a better split, if it finds one."""
     if known.validity != "ordered":
-        return Claim(0.0, REFUSED, "holds for ordered splits only")
+        return LowerBound(0.0, REFUSED, "holds for ordered splits only")
     if problem.clustered:
         from dnnp.core.split.hierarchy import hierarchy_split
 
         split = hierarchy_split(problem, run)
         certificate = {"argument": "ideal", "clusters": True, "checkable": False}
-        return Claim(split.bound, SOLVED, "", certificate, split.blocks)
+        return LowerBound(split.bound, SOLVED, "", certificate, split.blocks)
     better, value = _sliced(problem, known, run)
-    run.stands(value=value)
+    run.report_progress(value=value)
     found = ideal_search(problem, incumbent=value, floor=known.floor, run=run)
     better = better if found.blocks is None else found.blocks
     _tell(found, found.bound, run)
@@ -126,7 +131,9 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     return replace(claim, status=LIMIT, reason=why, blocks=better)
 
 
-def _certified(problem: SplitProblem, bound: float, found: IdealResult, run: Run) -> Claim:
+def _certified(
+    problem: SplitProblem, bound: float, found: IdealResult, run: SearchContext
+) -> LowerBound:
     """The claim of a bound in whole quanta where that says the same: `dnnp-check` walks ideals too.
 
     In whole numbers a stage is less than its roundings, and the rounding of sums, below its load.
@@ -151,10 +158,12 @@ def _certified(problem: SplitProblem, bound: float, found: IdealResult, run: Run
         if units > 0:
             steps = STEPS * found.walked + 2 * found.ideals * whole.items.count
             return replace(whole.claim("ideal", units, {}), long=steps > MOST_STEPS)
-    return Claim(bound, certificate={"argument": "ideal", **told, "checkable": False})
+    return LowerBound(bound, certificate={"argument": "ideal", **told, "checkable": False})
 
 
-def _sliced(problem: SplitProblem, known: Known, run: Run) -> tuple[list[Block] | None, float]:
+def _sliced(
+    problem: SplitProblem, known: BoundTask, run: SearchContext
+) -> tuple[list[Block] | None, float]:
     """The best slicing, if it is better than the split known, and the better value of both."""
     if known.value <= known.floor * (1 + ROUNDING):
         return None, known.value

@@ -10,7 +10,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.auto import quick_bound, start
 from dnnp.core.split.exact import nothing_found
@@ -25,7 +25,7 @@ STARTED = 0.2
 """Share of the whole work that `anneal` takes for the search for a split to start from."""
 
 
-def heuristic(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def heuristic(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """All heuristics, and a bound that costs little.
 
     Raises
@@ -34,25 +34,25 @@ def heuristic(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Soluti
         No split that fits was found.
     """
     try:
-        blocks = slice_order(problem, asked, run.begin("slicing", 0.0, SLICED)).blocks
+        blocks = slice_order(problem, asked, run.phase("slicing", 0.0, SLICED)).blocks
     except InfeasibleError:
         begun = start(problem, asked, run.without_shares())[0]
         if begun is None:
             raise
         blocks = begun
     value = problem.value(blocks)
-    run.keep(blocks, value, "slice")
-    run.tell(f"start: {run.shown(value)}")
+    run.report_incumbent(blocks, value, "slice")
+    run.log(f"start: {run.shown(value)}")
     if run.stop():
         return Solution(blocks, method="slice")
-    run.stands("bounding")
+    run.report_progress("bounding")
     floor = quick_bound(problem, simple_bound(problem), value)
-    run.stands(bound=floor)
-    part = run.begin("evolving orders", SLICED, 1.0)
+    run.report_progress(bound=floor)
+    part = run.phase("evolving orders", SLICED, 1.0)
     return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
 
 
-def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def annealed(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """The better of the best ordered split and what annealing makes of it; for `auto` a program
     goes on from there.
 
@@ -64,13 +64,13 @@ def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solutio
         Too many devices for so many tensors, and no ordered split was found.
     """
     ordered = asked.validity == "ordered"
-    begun = run.begin("looking for a start", 0.0, STARTED)
+    begun = run.phase("looking for a start", 0.0, STARTED)
     if ordered:
         first, made = incumbent(problem, asked, begun)[0], "slice"
     else:
         first, made = start(problem, asked, begun)
     try:
-        part = run.begin("annealing", STARTED, 1.0)
+        part = run.phase("annealing", STARTED, 1.0)
         convex = asked.validity == "convex"
         blocks = anneal(problem, ordered=ordered, convex=convex, start=first, run=part)
     except (InfeasibleError, LimitError) as error:
@@ -86,34 +86,36 @@ def annealed(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solutio
         else:
             made = "anneal"
     bound, few = _cut_bound(problem, asked, blocks, run), problem.units.g <= FEW_UNITS
-    goes_on = few or convex or run.left() is not None
-    if asked.method != "auto" or not goes_on or run.near(problem.value(blocks), bound):
+    goes_on = few or convex or run.time_left() is not None
+    if asked.method != "auto" or not goes_on or run.gap_reached(problem.value(blocks), bound):
         return Solution(blocks, bound, made)
     found = _by_program(problem, asked, (blocks, made), run.without_shares())
     return Solution(found.blocks, max(found.bound, bound), found.method)
 
 
-def _cut_bound(problem: SplitProblem, asked: Request, blocks: list[Block], run: Run) -> float:
+def _cut_bound(
+    problem: SplitProblem, asked: MethodOptions, blocks: list[Block], run: SearchContext
+) -> float:
     """The largest of bounds by minimum cuts; they hold for splits without order too."""
-    from dnnp.core.bounds.claim import Known
     from dnnp.core.bounds.cover_cut import cover_cut_claim
+    from dnnp.core.bounds.lower_bound import BoundTask
     from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
 
     unlinked = problem.unlinked
     value, floor = unlinked.value(unlinked.own(blocks)), simple_bound(unlinked)
     if asked.validity is None or value <= floor * (1 + ROUNDING) or run.stop():
         return floor
-    run.stands("bounding", bound=floor)
+    run.report_progress("bounding", bound=floor)
     ordered = asked.validity == "ordered"
     for argument in (node_cut_claim, cpu_cut_claim, cover_cut_claim)[: 2 if ordered else 3]:
-        if run.near(value, floor):
+        if run.gap_reached(value, floor):
             break
-        known = Known(asked.validity, unlinked.own(blocks), value, floor, asked.solver)
+        known = BoundTask(asked.validity, unlinked.own(blocks), value, floor, asked.solver)
         floor = max(floor, min(argument(unlinked, known, run).value, value))
     return floor
 
 
-def ip(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def ip(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """The best split by an integer program, and its bound.
 
     Raises
@@ -130,13 +132,16 @@ def ip(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
 
 
 def _by_program(
-    problem: SplitProblem, asked: Request, begun_by: tuple[list[Block] | None, str], run: Run
+    problem: SplitProblem,
+    asked: MethodOptions,
+    begun_by: tuple[list[Block] | None, str],
+    run: SearchContext,
 ) -> Solution:
     """The same from a split, or None, and what made it."""
     from dnnp.core.split.ip.solve import solve_ip
 
     begun, made = begun_by
-    run.stands("integer program")
+    run.report_progress("integer program")
     result = solve_ip(
         problem, asked.validity or "ordered", solver=asked.solver, incumbent=begun, run=run
     )

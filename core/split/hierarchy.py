@@ -26,7 +26,7 @@ from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.search_context import PLAIN, Run, Solution
+from dnnp.core.model.search_context import PLAIN, SearchContext, Solution
 from dnnp.core.split.clusters.hierarchy import (
     ClusterCase,
     ClusterSplit,
@@ -56,7 +56,7 @@ BOUND_EFFORT = 0.1
 """Effort of the ideal search that finds the bound of larger lattices."""
 
 
-def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
+def hierarchy_split(problem: SplitProblem, run: SearchContext = PLAIN) -> Solution:
     """Split for one class of accelerators in clusters, and CPUs if there are any.
 
     Parameters
@@ -86,23 +86,25 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
         # Several topological orders, each once.
         orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
         lines = [case.problem.line(items, order) for order in orders.values()]
-        part = run.begin("slicing", turn / turns, (turn + 1) / turns)
+        part = run.phase("slicing", turn / turns, (turn + 1) / turns)
         for number, line in enumerate(lines):
             if best is not None and run.stop():
                 break
             share = SLICED * number / len(lines)
-            part.stands("slicing", value=np.inf if best is None else best.value, share=share)
+            part.report_progress(
+                "slicing", value=np.inf if best is None else best.value, share=share
+            )
             try:
                 best = better(best, _sliced(case, line, best))
                 if best is not None:
-                    run.keep(best.blocks, best.value, "slice")
+                    run.report_incumbent(best.blocks, best.value, "slice")
             except InfeasibleError as error:
                 failure = failure or error
         lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)
         low = together = 0.0
         for number, level in enumerate(levels):
             begin, end = (SLICED + (1 - SLICED) * i / len(levels) for i in (number, number + 1))
-            at = replace(case, level=level, run=part.begin("clusters", begin, end))
+            at = replace(case, level=level, run=part.phase("clusters", begin, end))
             if lattice is None or lattice.size > items.count + 1:
                 best = _over_orders(at, lines, best)
             outcome = _over_ideals(at, lines[0], lattice, best)
@@ -118,7 +120,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> Solution:
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
     floor = simple_bound(problem)
     bound = max(floor, bound * (1 - ROUNDING))
-    run.stands("bounding", value=best.value, bound=min(bound, best.value))
+    run.report_progress("bounding", value=best.value, bound=min(bound, best.value))
     if bound == floor < best.value * (1 - ROUNDING) and not run.stop():
         bound = _flat_bound(case, best.value, floor)
     if left_out and bound < best.value * (1 - ROUNDING):

@@ -29,7 +29,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Clustering, Ints, clustering_of_labels, row_of, totals
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Evolution, Run
+from dnnp.core.model.search_context import PLAIN, Evolution, SearchContext
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.cuts import BITS, Halves, TwoStages
 from dnnp.core.split.ideals.search import window_search
@@ -76,7 +76,7 @@ LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
 """Effort of a level and of the graph itself, of the effort asked for."""
 
 
-def resplit(problem: SplitProblem, blocks: list[Block], run: Run = PLAIN) -> list[Block]:
+def resplit(problem: SplitProblem, blocks: list[Block], run: SearchContext = PLAIN) -> list[Block]:
     """Split pairs of stages anew; the largest load does not grow, memory aside.
 
     Only what stands on accelerators of one class, without replicas and a backward pass, and where
@@ -94,7 +94,7 @@ def resplit(problem: SplitProblem, blocks: list[Block], run: Run = PLAIN) -> lis
         return blocks
     pairs = _Pairs(line, blocks, at)
     while pairs.improve(run):
-        run.stands()
+        run.report_progress()
     rank = problem.graph.rank
     found = []
     for b, one in enumerate(blocks):
@@ -119,7 +119,7 @@ class _Pairs:
         self.tried: set[bytes] = set()
         """Pairs that are as good as can be, by their items."""
 
-    def improve(self, run: Run) -> bool:
+    def improve(self, run: SearchContext) -> bool:
         """Split one pair anew, the first that gets better; whether there was one."""
         order = sorted(
             range(len(self.row) - 1), key=lambda b: -max(self.loads[b], self.loads[b + 1])
@@ -139,7 +139,7 @@ class _Pairs:
             self.tried.add(key)
         return False
 
-    def _split(self, b: int, inside: Bools, run: Run) -> Bools | None:
+    def _split(self, b: int, inside: Bools, run: SearchContext) -> Bools | None:
         """Items of a pair that its first stage should hold, bool[n]; None: it is best as it is."""
         line, row = self.line, self.row[b]
         items = np.flatnonzero(inside)
@@ -194,49 +194,54 @@ class _Pairs:
 
 
 def refined(
-    problem: SplitProblem, blocks: list[Block], value: float, run: Run, *, by_levels: bool = True
+    problem: SplitProblem,
+    blocks: list[Block],
+    value: float,
+    run: SearchContext,
+    *,
+    by_levels: bool = True,
 ) -> tuple[list[Block], float]:
     """Anneal an ordered split, slice what comes out anew; never worse.
 
     `by_levels`: large graphs are annealed by levels.
     """
-    part = run.begin("annealing", 0.0, ANNEALED)
+    part = run.phase("annealing", 0.0, ANNEALED)
     blocks, value = _annealed(problem, blocks, value, part, by_levels=by_levels)
-    return _resliced(problem, blocks, value, run.begin("slicing", ANNEALED, 1.0))
+    return _resliced(problem, blocks, value, run.phase("slicing", ANNEALED, 1.0))
 
 
 def improved(
-    problem: SplitProblem, blocks: list[Block], value: float, floor: float, run: Run
+    problem: SplitProblem, blocks: list[Block], value: float, floor: float, run: SearchContext
 ) -> tuple[list[Block], float]:
     """Improve an ordered split by all there is, until it meets `floor` or the time is over.
 
     Without a time limit every part has its turn once.
     """
-    found = _evolved(problem, run.begin("evolving orders", 0.0, EVOLVED))
+    found = _evolved(problem, run.phase("evolving orders", 0.0, EVOLVED))
     if found is not None and found[1] < value:
         blocks, value = found
-        run.tell(f"evolved order: {run.shown(value)}")
+        run.log(f"evolved order: {run.shown(value)}")
     if len(blocks) == 2:  # then it ends at the optimum
         blocks, value = paired(problem, blocks, value, run)
     rounds = 0
     while value > floor and not run.stop():
-        run.stands(value=value)
-        again = replace(run.begin("annealing", EVOLVED, REFINED), seed=run.seed + rounds)
+        run.report_progress(value=value)
+        again = replace(run.phase("annealing", EVOLVED, REFINED), seed=run.seed + rounds)
         blocks, value = refined(problem, blocks, value, again, by_levels=rounds == 0)
-        last = run.begin("windows", REFINED, 1.0)
+        last = run.phase("windows", REFINED, 1.0)
         blocks, value = paired(problem, blocks, value, last)
         blocks, value = windows(problem, blocks, value, WIDTHS, last)
         rounds += 1
-        if run.left() is None:
+        if run.time_left() is None:
             break
     return blocks, value
 
 
 def paired(
-    problem: SplitProblem, blocks: list[Block], value: float, run: Run
+    problem: SplitProblem, blocks: list[Block], value: float, run: SearchContext
 ) -> tuple[list[Block], float]:
     """Split pairs of neighbouring stages anew."""
-    run.stands("pairs of stages", value=value)
+    run.report_progress("pairs of stages", value=value)
     try:
         found = resplit(problem, blocks, run)
         better = problem.value(found)
@@ -244,29 +249,33 @@ def paired(
         return blocks, value
     if better >= value:
         return blocks, value
-    run.tell(f"pairs of stages: {run.shown(better)}")
+    run.log(f"pairs of stages: {run.shown(better)}")
     return found, better
 
 
 def windows(
-    problem: SplitProblem, blocks: list[Block], value: float, widths: Sequence[int], run: Run
+    problem: SplitProblem,
+    blocks: list[Block],
+    value: float,
+    widths: Sequence[int],
+    run: SearchContext,
 ) -> tuple[list[Block], float]:
     """Search ever wider windows around the best split."""
     if problem.units.g > LARGE:
         return blocks, value
     for number, width in enumerate(widths):
         while not run.stop():
-            run.stands(f"windows of {width}", value=value, share=number / len(widths))
+            run.report_progress(f"windows of {width}", value=value, share=number / len(widths))
             part = run.scaled(WINDOW_EFFORT)
             near = window_search(problem, blocks, incumbent=value, width=width, run=part)
             if near.blocks is None:
                 break
             blocks, value = near.blocks, near.value
-            run.tell(f"windows of {width}: {run.shown(value)}")
+            run.log(f"windows of {width}: {run.shown(value)}")
     return blocks, value
 
 
-def _evolved(problem: SplitProblem, run: Run) -> tuple[list[Block], float] | None:
+def _evolved(problem: SplitProblem, run: SearchContext) -> tuple[list[Block], float] | None:
     """The best slicing of an evolved order, if there is one."""
     how = Evolution()
     generations = int(run.effort * EVOLVED_ITEMS / (how.population * max(problem.units.g, 1)))
@@ -283,7 +292,7 @@ def _evolved(problem: SplitProblem, run: Run) -> tuple[list[Block], float] | Non
 
 
 def _annealed(
-    problem: SplitProblem, blocks: list[Block], value: float, run: Run, *, by_levels: bool
+    problem: SplitProblem, blocks: list[Block], value: float, run: SearchContext, *, by_levels: bool
 ) -> tuple[list[Block], float]:
     """Anneal, by levels where the graph is large."""
     try:
@@ -295,13 +304,13 @@ def _annealed(
     except (InfeasibleError, LimitError):
         return blocks, value
     if better < value:
-        run.tell(f"annealing: {run.shown(better)}")
+        run.log(f"annealing: {run.shown(better)}")
         return found, better
     return blocks, value
 
 
 def _resliced(
-    problem: SplitProblem, blocks: list[Block], value: float, run: Run
+    problem: SplitProblem, blocks: list[Block], value: float, run: SearchContext
 ) -> tuple[list[Block], float]:
     """Slice the order of the split itself."""
     items = problem.items
@@ -312,11 +321,13 @@ def _resliced(
     found = _sliced(problem, np.lexsort((rank, at)), run)
     if found is None or found[1] >= value:
         return blocks, value
-    run.tell(f"sliced anew: {run.shown(found[1])}")
+    run.log(f"sliced anew: {run.shown(found[1])}")
     return found
 
 
-def _sliced(problem: SplitProblem, order: np.ndarray, run: Run) -> tuple[list[Block], float] | None:
+def _sliced(
+    problem: SplitProblem, order: np.ndarray, run: SearchContext
+) -> tuple[list[Block], float] | None:
     try:
         blocks = best_slicing(problem, order, run)
     except InfeasibleError:
@@ -324,14 +335,16 @@ def _sliced(problem: SplitProblem, order: np.ndarray, run: Run) -> tuple[list[Bl
     return blocks, problem.value(blocks)
 
 
-def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN) -> list[Block]:
+def multilevel(
+    problem: SplitProblem, blocks: Sequence[Block], run: SearchContext = PLAIN
+) -> list[Block]:
     """Split by levels; never worse than the ordered split `blocks`.
 
     A graph with a backward pass has one level.
     """
     value = problem.value
     best = list(blocks)
-    run.stands("joining units")
+    run.report_progress("joining units")
     levels = _levels(problem, run)
     # A round takes as long as there are units.
     work = np.array([level.units.g * LEVEL_EFFORT for level in reversed(levels)])
@@ -346,7 +359,7 @@ def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN)
             if last and (current is None or value(current) > value(best)):
                 current = best
             start = current or best_slicing(level, run=run.without_shares())
-            part = run.begin("annealing levels", *shares[number : number + 2])
+            part = run.phase("annealing levels", *shares[number : number + 2])
             one = replace(part, seed=run.seed + number)
             one = one.scaled(LAST_EFFORT if last else LEVEL_EFFORT)
             found = anneal(level, ordered=True, start=start, warm=number > 0, run=one)
@@ -358,7 +371,7 @@ def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN)
     return best
 
 
-def _levels(problem: SplitProblem, run: Run) -> list[SplitProblem]:
+def _levels(problem: SplitProblem, run: SearchContext) -> list[SplitProblem]:
     """The problem, and the same with ever fewer units."""
     levels, level, late = [problem], problem, True
     while not problem.graph.backward.any() and level.units.g > COARSEST and not run.stop():

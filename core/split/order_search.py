@@ -14,7 +14,7 @@ from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.search_context import PLAIN, Evolution, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, Evolution, MethodOptions, SearchContext, Solution
 from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.decoder import (
     LENGTH,
@@ -42,7 +42,9 @@ MOST_BATCH = 1_024
 """Orders between two such questions, at most."""
 
 
-def brkga(fitness: Fitness, n: int, how: Evolution, run: Run = PLAIN) -> tuple[Floats, float]:
+def brkga(
+    fitness: Fitness, n: int, how: Evolution, run: SearchContext = PLAIN
+) -> tuple[Floats, float]:
     """Evolve `n` keys in [0, 1): the best chromosome f64[n] and its value.
 
     The first generation is random; each further one keeps the elite, draws mutants, and mates
@@ -138,7 +140,7 @@ def _may_bind(problem: SplitProblem, line: Line) -> bool:
     return bool(held.sum() > limit)
 
 
-def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | None:
+def random_order(space: OrderSpace, samples: int, run: SearchContext = PLAIN) -> Ints | None:
     """The best of `samples` orders by random priorities (random-T); None if none can be sliced.
 
     Raises
@@ -155,17 +157,17 @@ def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | No
         if run.stop():
             run.warn(f"random: stopped after {first} of {samples} orders")
             break
-        run.stands("random orders", value=value, share=first / samples)
+        run.report_progress("random orders", value=value, share=first / samples)
         keys = rng.random((min(size, samples - first), space.n))
         values = space.values(keys, SLICING, value, reject=True)
         if values.min() < value:
             best, value = keys[int(values.argmin())], float(values.min())
-            run.keep(best_slicing(space.problem, space.order(best)), value, "random")
+            run.report_incumbent(best_slicing(space.problem, space.order(best)), value, "random")
     return None if best is None else space.order(best)
 
 
 def evolved_order(
-    space: OrderSpace, how: Evolution, goal: int = SLICING, run: Run = PLAIN
+    space: OrderSpace, how: Evolution, goal: int = SLICING, run: SearchContext = PLAIN
 ) -> Ints | None:
     """The order that evolution finds; None if it was stopped before it had any.
 
@@ -182,12 +184,14 @@ def evolved_order(
         for first in range(0, len(keys), size):
             if run.stop():
                 break
-            run.stands("evolving orders", value=least, share=seen / total, what=what)
+            run.report_progress("evolving orders", value=least, share=seen / total, what=what)
             values[first : first + size] = space.values(keys[first : first + size], goal)
             if values.min() < least:
                 best, least = keys[int(values.argmin())], float(values.min())
                 if goal == SLICING:
-                    run.keep(best_slicing(space.problem, space.order(best)), least, "brkga")
+                    run.report_incumbent(
+                        best_slicing(space.problem, space.order(best)), least, "brkga"
+                    )
             seen += len(values[first : first + size])
         return values
 
@@ -202,7 +206,9 @@ def _batch(space: OrderSpace) -> int:
     return min(max(items // max(space.n, 1), 1), MOST_BATCH)
 
 
-def search_orders(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def search_orders(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN
+) -> Solution:
     """The best slicing of many orders: drawn at random, or evolved for what the method minimises.
 
     Raises

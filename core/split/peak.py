@@ -30,7 +30,7 @@ from dnnp.core.model.graph import (
     place_of,
 )
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 ROUNDS = 100
 """Orders that are varied for each node at most, from either end."""
@@ -225,7 +225,7 @@ def largest_step(steps: Steps, start: float) -> float:
 class Segment:
     """Nodes whose order is open."""
 
-    def __init__(self, steps: Steps, start: float, floor: float, run: Run) -> None:
+    def __init__(self, steps: Steps, start: float, floor: float, run: SearchContext) -> None:
         self.steps, self.start, self.run = steps, start, run
         self.bound = max(floor, peak_bound(steps, start))
         self.order = np.arange(len(steps.made), dtype=np.int64)
@@ -497,7 +497,7 @@ class PeakOrder(NamedTuple):
     """No order of these nodes has a smaller peak."""
 
 
-def peak_order(graph: Graph, nodes: Ints, run: Run = PLAIN) -> PeakOrder:
+def peak_order(graph: Graph, nodes: Ints, run: SearchContext = PLAIN) -> PeakOrder:
     """Find an order of `nodes` with the least peak, or as small a one as the effort allows.
 
     Effort 0 finds nothing but a bound.
@@ -514,7 +514,7 @@ def peak_order(graph: Graph, nodes: Ints, run: Run = PLAIN) -> PeakOrder:
 
 
 def with_least_peak(
-    graph: Graph, blocks: Sequence[Block], *, keep: bool = False, run: Run = PLAIN
+    graph: Graph, blocks: Sequence[Block], *, keep: bool = False, run: SearchContext = PLAIN
 ) -> list[Block]:
     """Put the nodes of every block in an order of small peak, never a larger one than theirs.
 
@@ -532,7 +532,7 @@ def with_least_peak(
 class _PeakSearch:
     """Segments between nodes that stand at one place in all orders, the worst one first."""
 
-    def __init__(self, steps: Steps, start: float, run: Run) -> None:
+    def __init__(self, steps: Steps, start: float, run: SearchContext) -> None:
         n = len(steps.made)
         self.steps, self.start, self.run = steps, start, run
         self.order = np.arange(n, dtype=np.int64)

@@ -9,14 +9,16 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.slicing.orders import ORDERS, order_named
 
 SLICED = 0.05
 """Share of the whole work that slicing is taken for, where another search follows."""
 
 
-def slice_order(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def slice_order(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN
+) -> Solution:
     """The best slicing of some orders, or of the one that is given.
 
     Raises
@@ -38,7 +40,7 @@ def slice_order(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solu
     return Solution(best_slicing(problem, order, run), method="slice")
 
 
-def dpl(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
+def dpl(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """The linearisation heuristic of the 2020 paper: slice a depth-first order (section 5.1.2).
 
     Raises
@@ -49,22 +51,24 @@ def dpl(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Solution:
     return Solution(best_slicing(problem, "dfs", run))
 
 
-def incumbent(problem: SplitProblem, asked: Request, run: Run) -> tuple[list[Block] | None, float]:
+def incumbent(
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext
+) -> tuple[list[Block] | None, float]:
     """The best slicing and its value, if there is one; and why not, otherwise."""
     try:
         blocks = slice_order(problem, asked, run).blocks
     except InfeasibleError as error:
         # Slicing knows no replicas and keeps an order; an item that fits nowhere is the end.
-        run.tell(str(error))
+        run.log(str(error))
         return None, np.inf
     value = problem.value(blocks)
-    run.keep(blocks, value, "slice")
-    run.tell(f"slicing: {run.shown(value)}")
+    run.report_incumbent(blocks, value, "slice")
+    run.log(f"slicing: {run.shown(value)}")
     return blocks, value
 
 
 def best_slicing(
-    problem: SplitProblem, order: str | Ints = "best", run: Run = PLAIN
+    problem: SplitProblem, order: str | Ints = "best", run: SearchContext = PLAIN
 ) -> list[Block]:
     """Slice a topological order, at the least largest load, without replicas.
 

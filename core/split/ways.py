@@ -20,7 +20,7 @@ from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, device_numbers
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
-from dnnp.core.model.search_context import PLAIN, Request, Run, Solution
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.auto import LINKS, solve, with_small_peak
 from dnnp.core.split.checks import resolved, validity_asked
 
@@ -54,7 +54,7 @@ def all_replicas(devices: Iterable[DeviceClass]) -> int:
 
 
 def whole_blocks(
-    problem: SplitProblem, asked: Request, run: Run = PLAIN
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN
 ) -> tuple[list[Block], list[str]]:
     """The whole model on one device, for each class that can hold and run it; why others cannot.
 
@@ -121,7 +121,7 @@ def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | 
     if min(least, default=np.inf) >= below:
         return None
     found = None
-    for block in whole_blocks(problem, Request(), PLAIN.scaled(0.0))[0]:
+    for block in whole_blocks(problem, MethodOptions(), PLAIN.scaled(0.0))[0]:
         if block.device.count > 1:
             block = with_best_replicas(problem, block)
             value = problem.value([block])
@@ -131,7 +131,7 @@ def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | 
 
 
 def compare_ways(
-    problem: SplitProblem, asked: Request, run: Run = PLAIN
+    problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN
 ) -> tuple[Solution, tuple[Way, ...]]:
     """The fastest of all ways, at ties the simplest, with a bound that holds for all of them.
 
@@ -157,7 +157,7 @@ def compare_ways(
 class _Search:
     """The best split of each way so far."""
 
-    def __init__(self, problem: SplitProblem, asked: Request, run: Run) -> None:
+    def __init__(self, problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> None:
         self.problem, self.asked, self.run = problem, asked, run
         self.found: dict[str, _Found] = {}
         self.reasons: dict[str, str] = {}
@@ -205,7 +205,7 @@ class _Search:
                 better = heed_links(problem, self.found[PIPELINE].solution.blocks, self.run)
                 self.take(Solution(better, method=LINKS))
 
-    def search(self, problem: SplitProblem, way: str, run: Run) -> None:
+    def search(self, problem: SplitProblem, way: str, run: SearchContext) -> None:
         """Find the best split of a problem, which may turn out to be one of a simpler way."""
         try:
             solution = solve(problem, self.asked, run)

@@ -18,7 +18,7 @@ import onnx
 import orjson
 
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.formats.export.manifest import FORMAT, MODEL, Record, weights_entry
 from dnnp.formats.export.stage_weights import (
     MODEL_FILE,
@@ -280,7 +280,7 @@ def write_export(
     target: Path,
     *,
     extras: Extras | None = None,
-    watch: Callable[[Standing], None] = lambda standing: None,
+    watch: Callable[[Progress], None] = lambda standing: None,
 ) -> Weights:
     """Write models to the folder `target`, whole or not at all.
 
@@ -326,7 +326,7 @@ def write_export(
     def copying(size_bytes: int) -> None:
         nonlocal done
         done += size_bytes
-        watch(Standing("copying weights", share=min(done / max(total, 1), 1.0)))
+        watch(Progress("copying weights", share=min(done / max(total, 1), 1.0)))
 
     try:
         with replaced_folder(target) as inside:

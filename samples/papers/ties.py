@@ -26,7 +26,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, csr, distinct
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 CHUNK = 64
 """Ideals between two questions whether to stop."""
@@ -36,7 +36,7 @@ MAX_IDEALS = 200_000
 
 
 def published_split(
-    problem: SplitProblem, within: float, run: Run = PLAIN
+    problem: SplitProblem, within: float, run: SearchContext = PLAIN
 ) -> tuple[Line, Ints, Ints]:
     """The split of least largest load that the paper's program returns.
 
@@ -120,7 +120,7 @@ class _Prices:
         return alone + float(self.moved[(inside > 0) & (inside < self.pins)].sum())
 
 
-def _filled(price: _Prices, ideals: Ideals, within: float, run: Run) -> Floats:
+def _filled(price: _Prices, ideals: Ideals, within: float, run: SearchContext) -> Floats:
     """f64[ideals, CPUs + 1, accelerators + 1], least largest load with so many; inf: above."""
     line = price.line
     touch_ptr, touch = csr(line.pins, price.net, line.n)

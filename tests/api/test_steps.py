@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 import dnnp
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, schedule
 from dnnp.options.graph import CoarsenOptions, ProfileOptions
 from dnnp.options.run import ExportOptions, RunOptions
@@ -23,7 +23,7 @@ from dnnp.samples import build
 from support.run import dnnp as command
 
 
-class Listening(Caller):
+class Listening(Callbacks):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

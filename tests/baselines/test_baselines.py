@@ -12,7 +12,7 @@ from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.formats.workloads.msr import read_split
 from support.cases import random_case
 from support.problems import DEGENERATE, chain, priced, problem_of, workload
@@ -21,8 +21,8 @@ CORE = ("greedy", "local-search", "pipedream", "uniform", "params", "single")
 """Baselines that need nothing else installed."""
 
 
-def split(problem: SplitProblem, name: str, run: Run = PLAIN) -> list[Block]:
-    return SPLITS[name].function()(problem, Request(method=name), run).blocks
+def split(problem: SplitProblem, name: str, run: SearchContext = PLAIN) -> list[Block]:
+    return SPLITS[name].function()(problem, MethodOptions(method=name), run).blocks
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -32,7 +32,7 @@ def test_splits_are_valid(name: str) -> None:
         case = random_case(seed)
         problem = case.problem
         try:
-            blocks = split(problem, name, Run(seed=seed))
+            blocks = split(problem, name, SearchContext(seed=seed))
         except InfeasibleError:
             continue
         plan = priced(problem, blocks, name)

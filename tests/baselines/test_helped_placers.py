@@ -11,7 +11,7 @@ from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.search_context import Evolution, Request, Run
+from dnnp.core.model.search_context import Evolution, MethodOptions, SearchContext
 from dnnp.core.solver.program import Outcome, SparseProgram
 from dnnp.core.split import heuristic
 from dnnp.core.split.auto import solve
@@ -37,8 +37,8 @@ def six(capacity: float) -> LatencyProblem:
 def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, empty for that of the method, and the warnings."""
     said: list[str] = []
-    run = Run(effort=0.1, warn=said.append)
-    found = method_of(method, "operators")(problem, Request(method), run)
+    run = SearchContext(effort=0.1, warn=said.append)
+    found = method_of(method, "operators")(problem, MethodOptions(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 
@@ -95,12 +95,12 @@ def test_a_whole_program_without_a_proof_says_so(monkeypatch: pytest.MonkeyPatch
 def test_orders_that_were_not_tried_are_said(method: str) -> None:
     said: list[str] = []
     evolution = Evolution(population=10, generations=3)
-    asked = Request(method=method, evolution=evolution)
+    asked = MethodOptions(method=method, evolution=evolution)
     problem = split_of(chain(4.0, 3.0, 5.0, 2.0), DeviceClass("dev", count=2))
-    found = solve(problem, asked, Run(warn=said.append))
+    found = solve(problem, asked, SearchContext(warn=said.append))
     assert (found.method, said) == (method, [])
     calls = iter([False])
-    run = Run(warn=said.append, interrupted=lambda: next(calls, True))
+    run = SearchContext(warn=said.append, interrupted=lambda: next(calls, True))
     search_orders(problem, asked, run)
     total = 10 + 2 * (10 - evolution.kept)
     assert said == [f"evolution: stopped after 10 of {total} orders"]
@@ -109,8 +109,8 @@ def test_orders_that_were_not_tried_are_said(method: str) -> None:
 def test_orders_of_which_none_was_tried_are_a_slicing() -> None:
     said: list[str] = []
     problem = split_of(chain(4.0, 3.0, 5.0, 2.0), DeviceClass("dev", count=2))
-    run = Run(warn=said.append, interrupted=lambda: True)
-    asked = Request(method="random", samples=5)
+    run = SearchContext(warn=said.append, interrupted=lambda: True)
+    asked = MethodOptions(method="random", samples=5)
     with pytest.raises(LimitError, match="nothing was found"):
         search_orders(problem, asked, run)
     assert said == ["random: stopped after 0 of 5 orders"]
@@ -127,7 +127,7 @@ def test_annealing_that_is_too_large_is_the_split_it_would_start_from(
     said: list[str] = []
     problem = split_of(chain(4.0, 3.0, 5.0), DeviceClass("dev", count=2))
     found = heuristic.annealed(
-        problem, Request(method="anneal", validity="ordered"), Run(warn=said.append)
+        problem, MethodOptions(method="anneal", validity="ordered"), SearchContext(warn=said.append)
     )
     assert found.method == "slice"
     assert said == ["too many devices; this is the best ordered split"]

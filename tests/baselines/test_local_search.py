@@ -16,7 +16,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.formats.graph import graph_of
 from support.cases import random_case
 from support.graphs import random_stream
@@ -81,7 +81,9 @@ def test_no_single_reassignment_improves_a_local_optimum() -> None:
     for problem in local_cases():
         devices = problem.devices
         try:
-            blocks = local_search(problem, Request(), Run(seed=3), restarts=1).blocks
+            blocks = local_search(
+                problem, MethodOptions(), SearchContext(seed=3), restarts=1
+            ).blocks
         except InfeasibleError:
             continue
         slot_of = spots(blocks, problem)
@@ -124,7 +126,7 @@ def test_local_search_keeps_to_accelerators_and_to_memory() -> None:
     graph = chain(1.0, 1.0, transfer=50.0, memory_bytes=10)
     devices = (DeviceClass("dev", count=2, memory_bytes=10), DeviceClass("cpu", "cpu", 1))
     problem = problem_of(graph, *devices, memory_model="sum")
-    plan = priced(problem, local_search(problem, Request()).blocks)
+    plan = priced(problem, local_search(problem, MethodOptions()).blocks)
     assert [s.device for s in plan.stages] == ["dev/0", "dev/1"]
 
 
@@ -136,15 +138,17 @@ def test_local_search_stops_between_restarts() -> None:
         return True
 
     problem = problem_of(chain(1.0, 2.0, 3.0), DeviceClass("dev", count=2))
-    assert local_search(problem, Request(), Run(interrupted=stop), restarts=1000).blocks
+    assert local_search(
+        problem, MethodOptions(), SearchContext(interrupted=stop), restarts=1000
+    ).blocks
     assert len(asked) < 5
 
 
 def test_restarts_that_run_out_of_trials_are_said() -> None:
     problem = random_case(11, colors=False).problem
     said: list[str] = []
-    local_search(problem, Request(), Run(warn=pytest.fail))
-    local_search(problem, Request(), Run(effort=1e-9, warn=said.append))
+    local_search(problem, MethodOptions(), SearchContext(warn=pytest.fail))
+    local_search(problem, MethodOptions(), SearchContext(effort=1e-9, warn=said.append))
     assert said == [
         "local-search: 10 of 10 restarts ran out of trials, perhaps before a local optimum; a "
         "larger --effort may help"
@@ -154,7 +158,9 @@ def test_restarts_that_run_out_of_trials_are_said() -> None:
 def test_same_seed_same_split() -> None:
     case = random_case(11, colors=False)
     problem = case.problem
-    first, again = (local_search(problem, Request(), Run(seed=5)).blocks for _ in range(2))
+    first, again = (
+        local_search(problem, MethodOptions(), SearchContext(seed=5)).blocks for _ in range(2)
+    )
     assert [b.nodes.tolist() for b in first] == [b.nodes.tolist() for b in again]
 
 
@@ -172,6 +178,9 @@ def test_local_search_brackets_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    found = [local_search(problem, Request(), Run(seed=seed)).blocks for seed in range(20)]
+    found = [
+        local_search(problem, MethodOptions(), SearchContext(seed=seed)).blocks
+        for seed in range(20)
+    ]
     values = [priced(problem, blocks).value for blocks in found]
     assert 0.9 * min(values) <= value <= 1.1 * max(values)

@@ -16,7 +16,7 @@ import pytest
 from dnnp.core.baselines.partitioners import PROGRAMS, TOTAL, metis, part_graph, scotch
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.scotch import read_mapping, write_graph
 from support.cases import random_case
@@ -143,7 +143,7 @@ PROBLEM = problem_of(chain(*[1.0] * 6), DeviceClass("dev", count=3))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_scotch_runs_in_a_private_folder(fake, name: str) -> None:
     log = fake(name=name)
-    plan = priced(PROBLEM, scotch(PROBLEM, Request()).blocks)
+    plan = priced(PROBLEM, scotch(PROBLEM, MethodOptions()).blocks)
     assert [stage.nodes for stage in plan.stages] == [(0, 1), (2, 3), (4, 5)]
     folder, mode, parts = log.read_text().split()
     assert (mode, parts) == ("0o700", "3")
@@ -152,7 +152,7 @@ def test_scotch_runs_in_a_private_folder(fake, name: str) -> None:
 
 def test_cyclic_quotients_are_reported(fake) -> None:
     fake(EVEN.replace("vertex * int(parts) // vertices", "vertex % 2"))
-    plan = priced(PROBLEM, scotch(PROBLEM, Request()).blocks)
+    plan = priced(PROBLEM, scotch(PROBLEM, MethodOptions()).blocks)
     assert [stage.nodes for stage in plan.stages] == [(0, 2, 4), (1, 3, 5)]
     assert plan.validity == "free"
 
@@ -161,14 +161,14 @@ def test_scotch_is_not_asked_about_one_part(fake) -> None:
     log = fake("sys.exit(3)")
     for graph, count in ((chain(1.0, 1.0), 1), (chain(1.0), 3)):
         problem = problem_of(graph, DeviceClass("dev", count=count))
-        assert len(scotch(problem, Request()).blocks) == 1
+        assert len(scotch(problem, MethodOptions()).blocks) == 1
     assert not log.exists()
 
 
 def test_scotch_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"scotch_gpart or gpart; .* package scotch") as info:
-        scotch(PROBLEM, Request())
+        scotch(PROBLEM, MethodOptions())
     assert info.value.exit_status == 7
     assert "\n" not in str(info.value)
 
@@ -187,7 +187,7 @@ def test_scotch_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_programs_that_fail(fake, action: str, message: str) -> None:
     fake(action)
     with pytest.raises(UnavailableError, match=message) as info:
-        scotch(PROBLEM, Request())
+        scotch(PROBLEM, MethodOptions())
     assert "\n" not in str(info.value)
 
 
@@ -196,7 +196,7 @@ def test_programs_that_cannot_be_run(fake) -> None:
     program = Path(os.environ["PATH"]) / "gpart"
     program.write_bytes(b"\x7fELF not really")
     with pytest.raises(UnavailableError, match=r"gpart cannot be run: .+"):
-        scotch(PROBLEM, Request())
+        scotch(PROBLEM, MethodOptions())
 
 
 def test_scotch_ends_at_a_limit_or_an_interrupt(
@@ -207,11 +207,11 @@ def test_scotch_ends_at_a_limit_or_an_interrupt(
     own.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     with pytest.raises(LimitError, match=r"not done after 0\.5 s") as info:
-        scotch(PROBLEM, Request(), time_limit_s=0.5)
+        scotch(PROBLEM, MethodOptions(), time_limit_s=0.5)
     assert info.value.exit_status == 5
     assert list(own.iterdir()) == []
     with pytest.raises(LimitError, match="interrupted before"):
-        scotch(PROBLEM, Request(), Run(interrupted=lambda: True))
+        scotch(PROBLEM, MethodOptions(), SearchContext(interrupted=lambda: True))
 
 
 needs_scotch = pytest.mark.skipif(
@@ -221,10 +221,10 @@ needs_scotch = pytest.mark.skipif(
 
 @needs_scotch
 def test_real_scotch() -> None:
-    plan = priced(PROBLEM, scotch(PROBLEM, Request()).blocks)
+    plan = priced(PROBLEM, scotch(PROBLEM, MethodOptions()).blocks)
     assert sorted(len(stage.nodes) for stage in plan.stages) == [2, 2, 2]
     for what, problem in DEGENERATE.items():
-        assert priced(problem, scotch(problem, Request()).blocks).stages, what
+        assert priced(problem, scotch(problem, MethodOptions()).blocks).stages, what
 
 
 @needs_scotch
@@ -241,7 +241,9 @@ def test_real_scotch_gives_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    assert priced(problem, scotch(problem, Request()).blocks).value == pytest.approx(value, rel=0.1)
+    assert priced(problem, scotch(problem, MethodOptions()).blocks).value == pytest.approx(
+        value, rel=0.1
+    )
 
 
 # METIS
@@ -250,11 +252,11 @@ def test_real_scotch_gives_the_published_values(
 def test_metis_splits() -> None:
     pytest.importorskip("pymetis")
     problem = problem_of(chain(*[1.0] * 12), DeviceClass("dev", count=3))
-    plan = priced(problem, metis(problem, Request(), Run(seed=1)).blocks)
+    plan = priced(problem, metis(problem, MethodOptions(), SearchContext(seed=1)).blocks)
     assert sorted(len(stage.nodes) for stage in plan.stages) == [4, 4, 4]
     assert plan.validity == "ordered"
     for what, degenerate in DEGENERATE.items():
-        assert priced(degenerate, metis(degenerate, Request()).blocks).stages, what
+        assert priced(degenerate, metis(degenerate, MethodOptions()).blocks).stages, what
 
 
 def test_metis_leaves_cpus_what_accelerators_cannot_run() -> None:
@@ -265,16 +267,16 @@ def test_metis_leaves_cpus_what_accelerators_cannot_run() -> None:
     del stream.get("node")[4]["time_s"]["dev"]
     devices = (DeviceClass("dev", count=2), DeviceClass("cpu", "cpu", 1))
     problem = problem_of(graph_of(stream), *devices)
-    plan = priced(problem, metis(problem, Request()).blocks)
+    plan = priced(problem, metis(problem, MethodOptions()).blocks)
     assert [stage.nodes for stage in plan.stages if stage.device == "cpu/0"] == [(4,)]
     with pytest.raises(InfeasibleError, match=r"node 4 .* no CPU for it"):
-        metis(problem_of(graph_of(stream), devices[0]), Request())
+        metis(problem_of(graph_of(stream), devices[0]), MethodOptions())
 
 
 def test_metis_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
     with pytest.raises(UnavailableError, match=r"dnnp\[metis\]"):
-        metis(problem_of(chain(1.0), DeviceClass("dev")), Request())
+        metis(problem_of(chain(1.0), DeviceClass("dev")), MethodOptions())
 
 
 BROKEN = """
@@ -308,7 +310,7 @@ def test_metis_fails_in_a_process_of_its_own(
     problem = problem_of(chain(*[1.0] * 6), DeviceClass("dev", count=2))
     for _ in range(2):
         with pytest.raises(UnavailableError, match=r"^pymetis fails: RuntimeError: METIS error$"):
-            metis(problem, Request())
+            metis(problem, MethodOptions())
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert "pymetis" not in sys.modules
 
@@ -317,6 +319,6 @@ def test_metis_ends_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     broken_pymetis(tmp_path / "hangs", monkeypatch)
     problem = problem_of(chain(*[1.0] * 6), DeviceClass("dev", count=2))
     with pytest.raises(LimitError, match=r"METIS was not done after 0\.5 s"):
-        metis(problem, Request(), time_limit_s=0.5)
+        metis(problem, MethodOptions(), time_limit_s=0.5)
     with pytest.raises(LimitError, match="interrupted before METIS was done"):
-        metis(problem, Request(), Run(interrupted=lambda: True))
+        metis(problem, MethodOptions(), SearchContext(interrupted=lambda: True))

@@ -24,7 +24,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.slicing.orders import kahn_order
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
@@ -163,7 +163,7 @@ def test_pipedream_is_optimal_on_chains(clusters: bool) -> None:
         problem = random_chain(seed, clusters)
         expected = best_chain_cut(problem)
         try:
-            plan = priced(problem, pipedream(problem, Request()).blocks)
+            plan = priced(problem, pipedream(problem, MethodOptions()).blocks)
         except InfeasibleError:
             assert expected == UNBOUNDED
             continue
@@ -199,10 +199,14 @@ def test_long_chains_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(4)
     graph = chain(*(float(rng.randint(1, 9)) for _ in range(40)), transfer=0.25)
     problem = problem_of(graph, DeviceClass("dev", count=4), max_replicas=2)
-    exact = priced(problem, pipedream(problem, Request(), Run(warn=pytest.fail)).blocks)
+    exact = priced(
+        problem, pipedream(problem, MethodOptions(), SearchContext(warn=pytest.fail)).blocks
+    )
     monkeypatch.setattr("dnnp.core.baselines.pipedream.MAX_STEPS", 1000)
     said: list[str] = []
-    short = priced(problem, pipedream(problem, Request(), Run(warn=said.append)).blocks)
+    short = priced(
+        problem, pipedream(problem, MethodOptions(), SearchContext(warn=said.append)).blocks
+    )
     assert said == ["pipedream: a chain of 40 was shortened to 14 by joining neighbours"]
     assert exact.value <= short.value <= 1.3 * exact.value
 
@@ -292,6 +296,6 @@ def test_pipedream_gives_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    plan = priced(problem, pipedream(problem, Request()).blocks)
+    plan = priced(problem, pipedream(problem, MethodOptions()).blocks)
     assert round(plan.value, 2) == value
     assert plan.validity == "ordered"

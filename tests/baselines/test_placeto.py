@@ -25,7 +25,7 @@ from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.search_context import PLAIN, Policy, Request, Run, Training
+from dnnp.core.model.search_context import PLAIN, MethodOptions, Policy, SearchContext, Training
 from support.latency_cases import random_problem
 from support.placeto import chances, worth
 from support.placing import layered, problem_of
@@ -143,7 +143,9 @@ def test_many_operators_are_merged(most: int, monkeypatch: pytest.MonkeyPatch) -
     work = np.bincount(where.groups.label, problem.tasks.time.mean(axis=0))
     assert work.max() <= problem.tasks.time.mean(axis=0).max() + work.sum() / most * 1.0001
     warned: list[str] = []
-    found = placeto(problem, Request("placeto"), Run(effort=0.001, warn=warned.append))
+    found = placeto(
+        problem, MethodOptions("placeto"), SearchContext(effort=0.001, warn=warned.append)
+    )
     assert found.learned is not None
     assert (found.learned.groups, found.learned.colors) == (where.q, 200)
     assert warned == [f"placeto: 200 operators were merged to {where.q} groups"]
@@ -164,7 +166,7 @@ def test_merged_groups_have_a_device() -> None:
     )
     where = ground(problem)
     assert where.groups.able.any(axis=1).all()
-    solution = placeto(problem, Request("placeto"), Run(effort=0.01))
+    solution = placeto(problem, MethodOptions("placeto"), SearchContext(effort=0.01))
     assert np.isfinite(problem.value(solution.split))
 
 
@@ -210,7 +212,9 @@ def test_training_beats_chance_and_transfers() -> None:
 
 
 def solve(problem: LatencyProblem, asked: Training = Training(), **run: object) -> LatencySolution:  # noqa: B008
-    found = placeto(problem, replace(Request("placeto"), training=asked), replace(PLAIN, **run))
+    found = placeto(
+        problem, replace(MethodOptions("placeto"), training=asked), replace(PLAIN, **run)
+    )
     assert np.isfinite(problem.value(found.split))
     return found
 

@@ -15,7 +15,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass, machine_of
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of
 from dnnp.formats.workloads.msr import read_workload
@@ -48,7 +48,7 @@ def blocks_problem(
 
 def greedy(problem: LatencyProblem) -> Split:
     """What the method makes of a problem."""
-    return greedy_blocks(problem, Request(), PLAIN).split
+    return greedy_blocks(problem, MethodOptions(), PLAIN).split
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -162,10 +162,12 @@ def test_backward_tasks_follow_their_colours() -> None:
 def test_greedy_of_blocks_that_skips_says_so() -> None:
     said: list[str] = []
     path = [(0, 1), (1, 2)]
-    greedy_blocks(blocks_problem(3, path, [1.0, 1.0, 1.0]), Request(), Run(warn=said.append))
+    greedy_blocks(
+        blocks_problem(3, path, [1.0, 1.0, 1.0]), MethodOptions(), SearchContext(warn=said.append)
+    )
     assert said == []
     problem = blocks_problem(4, [], [1.5, 1.5, 0.5, 0.5], cpu=False)
-    split = greedy_blocks(problem, Request(), Run(warn=said.append)).split
+    split = greedy_blocks(problem, MethodOptions(), SearchContext(warn=said.append)).split
     assert np.isfinite(problem.value(split))
     assert said == ["greedy: devices also skip what does not fit: else nothing fits"]
 
@@ -175,7 +177,7 @@ def test_greedy_of_blocks_that_fills_large_devices_first_says_so() -> None:
     sizes = (DeviceClass("small", memory_bytes=1.0), DeviceClass("large", memory_bytes=2.0))
     problem = blocks_problem(2, [(0, 1)], [2.0, 1.0], cpu=False)
     problem = replace(problem, machine=machine_of(sizes))
-    split = greedy_blocks(problem, Request(), Run(warn=said.append)).split
+    split = greedy_blocks(problem, MethodOptions(), SearchContext(warn=said.append)).split
     assert np.isfinite(problem.value(split))
     assert said == ["greedy: the largest devices are filled first: else nothing fits"]
 
@@ -183,7 +185,7 @@ def test_greedy_of_blocks_that_fills_large_devices_first_says_so() -> None:
 def test_greedy_in_an_order_that_is_asked_for_skips_nothing() -> None:
     problem = blocks_problem(4, [], [1.5, 1.5, 0.5, 0.5], cpu=False)
     with pytest.raises(LimitError, match="the accelerators are full"):
-        greedy_blocks(problem, Request(sequence=np.arange(4)), PLAIN)
+        greedy_blocks(problem, MethodOptions(sequence=np.arange(4)), PLAIN)
 
 
 @pytest.mark.skipif(not WORKLOADS.is_dir(), reason="the workloads are not here")

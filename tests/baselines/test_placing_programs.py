@@ -14,7 +14,7 @@ from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
 from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.solver.program import Outcome, Program, Sparse
 from dnnp.core.solver.slices import ask, ask_sparse
 from support.latency_cases import random_problem
@@ -145,8 +145,8 @@ def no_answer(*program: object, **how: object) -> Outcome:
 def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, and the warnings."""
     said: list[str] = []
-    run = Run(warn=said.append)
-    found = method_of(method, "operators")(problem, Request(method), run)
+    run = SearchContext(warn=said.append)
+    found = method_of(method, "operators")(problem, MethodOptions(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 
@@ -187,14 +187,14 @@ def test_a_program_leaves_time_for_what_comes_after(monkeypatch: pytest.MonkeyPa
     """Of the time that is left it has four fifths, and without a limit all that it takes."""
     left: list[float | None] = []
 
-    def hurry(work: object, failed: object, run: Run, kind: str) -> Outcome:
-        left.append(run.left())
+    def hurry(work: object, failed: object, run: SearchContext, kind: str) -> Outcome:
+        left.append(run.time_left())
         return Outcome("limit")
 
     monkeypatch.setattr("dnnp.core.solver.slices.attempted", hurry)
     made = Sparse()
     made.put(made.rows(1, 0.0, 1.0), made.columns(1), 1.0)
-    for run in (Run().within(1000.0), Run()):
+    for run in (SearchContext().within(1000.0), SearchContext()):
         ask_sparse(made.program(), patience=9.0, run=run)
     assert left[0] == pytest.approx(800.0, rel=0.05)
     assert left[1] is None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import MAX_IDEALS, ideal_search
 from dnnp.formats.stream import Stream
@@ -67,7 +67,7 @@ def warm(action: Callable[[], object]) -> float:
 
 def plan_of(problem: SplitProblem) -> Plan:
     """The plan of the default method."""
-    found = solve(problem, Request())
+    found = solve(problem, MethodOptions())
     return make_plan(
         problem,
         found.blocks,

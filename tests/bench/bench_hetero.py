@@ -12,7 +12,7 @@ from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.operators.best_bound import operators_bound
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.synthetic.layered import layered_graph
 from support.bench import table
 from support.placing import place
@@ -44,8 +44,10 @@ def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:
     """Latency over that of each baseline, latency over bound, seconds of annealing and bound."""
     problem = problem_of(n, ratio, seed, congestion)
     begun = time.perf_counter()
-    run = Run(seed).within(SECONDS[n])
-    listed = [place(name, problem, Run(seed).within(BASELINE_SECONDS)) for name in BASELINES]
+    run = SearchContext(seed).within(SECONDS[n])
+    listed = [
+        place(name, problem, SearchContext(seed).within(BASELINE_SECONDS)) for name in BASELINES
+    ]
     others = [problem.value(placement) for placement in listed]
     start = listed[others.index(min(others))]
     placement = anneal_operators(problem, start=start, endless=True, run=run)

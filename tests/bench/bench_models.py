@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.auto import solve
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import device_of
@@ -54,8 +54,8 @@ def rows(model: Path, *, coarsen: bool) -> list[tuple[object, ...]]:
         said: list[str] = []
         start = time.monotonic()
         end = start + LIMIT_S
-        run = Run(interrupted=lambda end=end: time.monotonic() >= end, tell=said.append)
-        solution = solve(problem, Request(), run)
+        run = SearchContext(interrupted=lambda end=end: time.monotonic() >= end, log=said.append)
+        solution = solve(problem, MethodOptions(), run)
         seconds = time.monotonic() - start
         plan = make_plan(
             SplitProblem(graph, units, (device,), CostOptions()),

@@ -21,7 +21,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Evolution, Request, Run
+from dnnp.core.model.search_context import Evolution, MethodOptions, SearchContext
 from dnnp.core.split.auto import solve
 from dnnp.core.split.order_search import OrderSpace
 from dnnp.core.split.peak import peak_order
@@ -47,11 +47,11 @@ GAINS = {2: 1.0, 4: 3.0, 8: 5.0, 16: 3.5}
 LIMIT_S = 5.0
 OURS, RIVAL = "heuristic", "brkga-10000"
 TEN_THOUSAND = Evolution(population=100, generations=100)
-ORDERED: dict[str, Request] = {
-    **{name: Request(method="slice", order=name) for name in ORDERS},
-    "random-10000": Request(method="random", samples=10_000),
+ORDERED: dict[str, MethodOptions] = {
+    **{name: MethodOptions(method="slice", order=name) for name in ORDERS},
+    "random-10000": MethodOptions(method="random", samples=10_000),
     **{
-        name: Request(method=name.removesuffix("-10000"), evolution=TEN_THOUSAND)
+        name: MethodOptions(method=name.removesuffix("-10000"), evolution=TEN_THOUSAND)
         for name in (RIVAL, "mla", "mla-weighted")
     },
 }
@@ -112,8 +112,8 @@ def race(seed: int, k: int) -> Race:
     problem = regal_problem(None, None, seed, k)
     values = {name: problem.value(solve(problem, how).blocks) for name, how in ORDERED.items()}
     start = time.monotonic()
-    run = Run().within(LIMIT_S)
-    values[OURS] = problem.value(solve(problem, Request(method=OURS), run).blocks)
+    run = SearchContext().within(LIMIT_S)
+    values[OURS] = problem.value(solve(problem, MethodOptions(method=OURS), run).blocks)
     return Race(f"{seed:02d}", k, values, time.monotonic() - start)
 
 
@@ -166,7 +166,7 @@ def peaks() -> list[tuple[object, ...]]:
         graphs[name] = regal_problem(None, None, seed, 1).graph
     rows = []
     for name, graph in graphs.items():
-        own = peak_order(graph, graph.order, Run(effort=0.0)).peak_bytes
+        own = peak_order(graph, graph.order, SearchContext(effort=0.0)).peak_bytes
         start = time.perf_counter()
         found = peak_order(graph, graph.order)
         seconds = time.perf_counter() - start
@@ -199,7 +199,7 @@ def main() -> None:
             speeds(),
         )
     )
-    solve(regal_problem(None, 20, 0, 2), Request(method=OURS))  # compiles
+    solve(regal_problem(None, 20, 0, 2), MethodOptions(method=OURS))  # compiles
     races = [race(seed, k) for seed in range(GRAPHS) for k in GAINS]
     rows, lost = qualities(races)
     names = ", ".join(dict.fromkeys(r.name for r in races))

@@ -22,12 +22,12 @@ from dnnp.core.bounds.auto import (
     Step,
     bound,
 )
-from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.lower_bound import FAILED, LIMIT, REFUSED, SOLVED, BoundTask, LowerBound
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from support.brute import brute_force
 from support.cases import random_case
 
@@ -39,29 +39,29 @@ CHEAP = [name for name, argument in BOUNDS.items() if argument.where and not arg
 class Argument(NamedTuple):
     """One that is made up, in the place of one of the table."""
 
-    prove: Callable[[SplitProblem, Known, Run], Claim]
+    prove: Callable[[SplitProblem, BoundTask, SearchContext], LowerBound]
     share: float = 0.0
 
-    def function(self) -> Callable[[SplitProblem, Known, Run], Claim]:
+    def function(self) -> Callable[[SplitProblem, BoundTask, SearchContext], LowerBound]:
         """As that of a `Method`."""
         return self.prove
 
 
-def solved(seed: int, validity: str = "ordered") -> tuple[SplitProblem, Known] | None:
+def solved(seed: int, validity: str = "ordered") -> tuple[SplitProblem, BoundTask] | None:
     """A random problem with an optimal split, or None if none fits."""
     case = random_case(seed, 7)
     value, blocks = brute_force(case.problem, validity)
     if math.isinf(value):
         return None
     problem = case.problem
-    return problem, Known(validity, blocks, problem.value(blocks))
+    return problem, BoundTask(validity, blocks, problem.value(blocks))
 
 
-def single(problem: SplitProblem) -> Known | None:
+def single(problem: SplitProblem) -> BoundTask | None:
     """The split with everything on the first device, if it fits."""
     try:
         blocks = [Block(problem.graph.order, problem.devices[0])]
-        return Known("ordered", blocks, problem.value(blocks))
+        return BoundTask("ordered", blocks, problem.value(blocks))
     except InfeasibleError:
         return None
 
@@ -118,7 +118,7 @@ def test_auto_finds_the_optimum_from_any_split():
     assert improved > 5
 
 
-def easy() -> tuple[SplitProblem, Known]:
+def easy() -> tuple[SplitProblem, BoundTask]:
     """A problem whose optimum is above its simple bound."""
     for seed in SEEDS:
         case = solved(seed)
@@ -136,12 +136,14 @@ def plan_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(bounds, "CHECKABLE", ())
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tuple[Proof, Run]:
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, **claims: LowerBound | Exception
+) -> tuple[Proof, SearchContext]:
     """`auto` with these arguments after the simple one, and what it warned of."""
     warned: list[str] = []
 
-    def argument(answer: Claim | Exception):
-        def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
+    def argument(answer: LowerBound | Exception):
+        def prove(problem: SplitProblem, known: BoundTask, run: SearchContext) -> LowerBound:
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -152,21 +154,21 @@ def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tu
     monkeypatch.setattr(bounds, "BOUNDS", {"simple": BOUNDS["simple"], **table})
     plan_for(monkeypatch, *claims)
     problem, known = easy()
-    run = Run(warn=warned.append)
+    run = SearchContext(warn=warned.append)
     return bound(problem, known, run=run), run
 
 
 def test_it_stops_at_gap_zero(monkeypatch):
     value = easy()[1].value
-    closed = Claim(value, certificate={"argument": "closed"})
-    proof, _ = run_with(monkeypatch, closed=closed, later=Claim(value))
+    closed = LowerBound(value, certificate={"argument": "closed"})
+    proof, _ = run_with(monkeypatch, closed=closed, later=LowerBound(value))
     assert [trial.method for trial in proof.tried] == ["simple", "closed"]
     assert proof.method == "closed"
 
 
 def test_claims_above_the_value_are_refuted(monkeypatch):
     value = easy()[1].value
-    proof, _ = run_with(monkeypatch, wrong=Claim(2 * value), nan=Claim(float("nan")))
+    proof, _ = run_with(monkeypatch, wrong=LowerBound(2 * value), nan=LowerBound(float("nan")))
     assert proof.method == "simple"
     assert [trial.status for trial in proof.tried] == [SOLVED, FAILED, FAILED]
     assert "but there is a split of" in proof.tried[1].reason
@@ -178,11 +180,11 @@ def test_failures_fall_back_to_the_next(monkeypatch):
     value = easy()[1].value
     proof, run = run_with(
         monkeypatch,
-        crash=Claim(0.0, FAILED, "signal 11"),
-        part=Claim(0.95 * value, FAILED, "signal 6"),
+        crash=LowerBound(0.0, FAILED, "signal 11"),
+        part=LowerBound(0.95 * value, FAILED, "signal 6"),
         gone=UnavailableError("CBC cannot be loaded"),
         unknown=UsageError("not for this"),
-        last=Claim(0.99 * value, LIMIT),
+        last=LowerBound(0.99 * value, LIMIT),
     )
     assert [t.status for t in proof.tried[1:]] == [FAILED, FAILED, FAILED, REFUSED, LIMIT]
     assert (proof.tried[1].value, proof.tried[2].value) == (None, 0.95 * value)
@@ -193,7 +195,7 @@ def test_failures_fall_back_to_the_next(monkeypatch):
 
 
 def test_nothing_below_the_simple_bound_is_reported(monkeypatch):
-    proof, _ = run_with(monkeypatch, weak=Claim(1e-6), none=Claim(0.0))
+    proof, _ = run_with(monkeypatch, weak=LowerBound(1e-6), none=LowerBound(0.0))
     simple = proof.tried[0].value
     assert [trial.value for trial in proof.tried] == [simple] * 3
 
@@ -205,8 +207,8 @@ def test_an_improved_split_refutes_earlier_claims(monkeypatch):
         for problem, best in (case for case in cases if case is not None)
         if (poor := single(problem)) is not None and poor.value > 1.1 * best.value > 0
     )
-    wrong = Argument(lambda problem, known, run: Claim(known.value * 0.99))
-    right = Argument(lambda *_: Claim(0.0, blocks=list(best.blocks)))
+    wrong = Argument(lambda problem, known, run: LowerBound(known.value * 0.99))
+    right = Argument(lambda *_: LowerBound(0.0, blocks=list(best.blocks)))
     monkeypatch.setattr(bounds, "BOUNDS", {"simple": BOUNDS["simple"], "a": wrong, "b": right})
     plan_for(monkeypatch, "a", "b")
     proof = bound(problem, poor)
@@ -217,9 +219,9 @@ def test_an_improved_split_refutes_earlier_claims(monkeypatch):
 def test_solvers_share_their_time(monkeypatch):
     left = []
 
-    def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
-        left.append(run.left())
-        return Claim(0.0)
+    def prove(problem: SplitProblem, known: BoundTask, run: SearchContext) -> LowerBound:
+        left.append(run.time_left())
+        return LowerBound(0.0)
 
     monkeypatch.setattr(
         bounds,
@@ -243,7 +245,7 @@ def test_solvers_share_their_time(monkeypatch):
 
 
 def test_a_missing_solver_is_an_error_where_it_is_asked_for(monkeypatch):
-    def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
+    def prove(problem: SplitProblem, known: BoundTask, run: SearchContext) -> LowerBound:
         raise UnavailableError("not installed")
 
     table = {"simple": BOUNDS["simple"], "exact": Argument(prove, 1.0)}
@@ -284,13 +286,13 @@ def test_many_units_are_covered_from_the_bound_of_a_program(monkeypatch):
     )
     half, floors = known.value / 2, []
 
-    def cover(problem: SplitProblem, known: Known, run: Run) -> Claim:
+    def cover(problem: SplitProblem, known: BoundTask, run: SearchContext) -> LowerBound:
         floors.append(known.floor)
-        return Claim(0.0, LIMIT)
+        return LowerBound(0.0, LIMIT)
 
-    nothing = Argument(lambda problem, known, run: Claim(0.0))
+    nothing = Argument(lambda problem, known, run: LowerBound(0.0))
     table = dict.fromkeys(BOUNDS, nothing)
-    table["same-block"] = Argument(lambda problem, known, run: Claim(half, LIMIT), 0.5)
+    table["same-block"] = Argument(lambda problem, known, run: LowerBound(half, LIMIT), 0.5)
     monkeypatch.setattr(bounds, "BOUNDS", table | {"cover": Argument(cover, 0.5)})
     monkeypatch.setattr(bounds, "CHECKABLE", ())
     for many in (len(problem.graph.node_ids), 0):
@@ -302,11 +304,11 @@ def test_many_units_are_covered_from_the_bound_of_a_program(monkeypatch):
 def test_programs_end_where_their_tolerance_is(monkeypatch):
     tried = []
 
-    def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
+    def prove(problem: SplitProblem, known: BoundTask, run: SearchContext) -> LowerBound:
         tried.append(known.value)
-        return Claim(0.0)
+        return LowerBound(0.0)
 
-    near = Argument(lambda problem, known, run: Claim(known.value * (1 - 1e-6), LIMIT))
+    near = Argument(lambda problem, known, run: LowerBound(known.value * (1 - 1e-6), LIMIT))
     table = {"simple": BOUNDS["simple"], "near": near, "exact": Argument(prove, 1.0)}
     monkeypatch.setattr(bounds, "BOUNDS", table)
     plan_for(monkeypatch, "near", "exact")

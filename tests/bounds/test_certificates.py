@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.bounds.chain import chain_claim
-from dnnp.core.bounds.claim import Known, Whole, whole_of
+from dnnp.core.bounds.lower_bound import BoundTask, Whole, whole_of
 from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
 from dnnp.core.bounds.pairs import pairs_claim
 from dnnp.core.bounds.searches import halves_claim
@@ -25,7 +25,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.exact import ideal_claim
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
@@ -38,13 +38,13 @@ PRODUCERS = {
     "cpu-cut": cpu_cut_claim,
 }  # fmt: skip
 SUM = CostOptions(memory_model="sum")
-ORDERED = Known("ordered")
+ORDERED = BoundTask("ordered")
 
 
 def made_of(case: Case, validity: str, name: str) -> Made | None:
     """What an argument makes of a case, as it would stand in a stream."""
     problem = case.problem
-    claim = PRODUCERS[name](problem, Known(validity))
+    claim = PRODUCERS[name](problem, BoundTask(validity))
     if claim.certificate is None or claim.certificate.get("checkable") is False:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
@@ -421,9 +421,9 @@ def test_what_does_not_hold_is_refused_by_its_argument():
         assert claim.reason
     for validity in ("convex", "free"):
         problem = SplitProblem(graph, units, (device,), SUM)
-        assert chain_claim(problem, Known(validity)).status == "refused"
+        assert chain_claim(problem, BoundTask(validity)).status == "refused"
     for claimed in (node_cut_claim, chain_claim, pairs_claim):
-        assert claimed(problem, Known("ordered", floor=100.0)).value == 0.0
+        assert claimed(problem, BoundTask("ordered", floor=100.0)).value == 0.0
 
 
 @pytest.mark.parametrize("name", ["chain", "node-cut", "pairs"])
@@ -432,7 +432,9 @@ def test_what_is_stopped_still_holds(name, patience):
     case = accelerators_case(13, 7)
     problem = case.problem
     asked = count()
-    claim = PRODUCERS[name](problem, ORDERED, Run(interrupted=lambda: next(asked) >= patience))
+    claim = PRODUCERS[name](
+        problem, ORDERED, SearchContext(interrupted=lambda: next(asked) >= patience)
+    )
     record = {"value": claim.value, "validity": "ordered", "certificate": claim.certificate}
     assert claim.status == "limit" or patience > 0
     assert claim.value <= brute_force(problem)[0]
@@ -455,5 +457,5 @@ def test_sums_of_everything_are_exact_in_floating_point():
         total = float(whole.work.sum() + whole.cost.sum())
         assert 2**40 < total < 2**49, scale
         assert np.all(whole.work == np.floor(whole.work))
-        claim = node_cut_claim(problem_of(graph, 2), Known("free"))
+        claim = node_cut_claim(problem_of(graph, 2), BoundTask("free"))
         assert claim.value == pytest.approx(1.1 * scale)

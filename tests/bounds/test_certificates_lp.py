@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.cover import cover_claim
 from dnnp.core.bounds.cover_cut import cover_cut_claim
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.bounds.pairs import between_of, pair_costs
 from dnnp.core.bounds.same_block import PARTS, Named, Together, proven, same_block_claim
 from dnnp.core.certificates import cover, exact
@@ -22,7 +22,7 @@ from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED,
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
@@ -38,7 +38,7 @@ VALIDITIES = ("ordered", "convex", "free")
 
 def made_of(case: Case, validity: str, name: str, value: float) -> Made | None:
     """What an argument makes of a case, as it would stand in a stream."""
-    claim = PRODUCERS[name](case.problem, Known(validity, value=value))
+    claim = PRODUCERS[name](case.problem, BoundTask(validity, value=value))
     if claim.certificate is None:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
@@ -395,7 +395,7 @@ def test_prices_of_any_size_are_compared_exactly():
 def test_what_is_stopped_still_holds(name):
     case = accelerators_case(13, 7)
     optimum = brute_force(case.problem)[0]
-    claim = PRODUCERS[name](case.problem, Known("ordered", value=optimum), PLAIN.within(0.0))
+    claim = PRODUCERS[name](case.problem, BoundTask("ordered", value=optimum), PLAIN.within(0.0))
     assert claim.value <= optimum
     assert math.isfinite(claim.value)
     if claim.certificate is not None:
@@ -408,7 +408,9 @@ def test_cover_cut_proves_no_more_than_what_is_asked_for():
     for case in cases(0, 16):
         optimum = brute_force(case.problem, validity="free")[0]
         exact, near = (
-            cover_cut_claim(case.problem, Known("free", value=optimum), Run(max_gap=gap))
+            cover_cut_claim(
+                case.problem, BoundTask("free", value=optimum), SearchContext(max_gap=gap)
+            )
             for gap in (0.0, 0.05)
         )
         if exact.certificate and near.certificate and exact.value >= optimum * 0.9999:

@@ -8,7 +8,7 @@ import pytest
 from tools.agree_bounds import random_kind, verdict
 
 from dnnp.core.bounds.auto import bound
-from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
@@ -40,7 +40,7 @@ def test_peaks_that_change_nothing_leave_a_certificate() -> None:
             blocks = best_slicing(problem)
         except InfeasibleError:
             continue
-        known = Known("ordered", blocks, problem.value(blocks))
+        known = BoundTask("ordered", blocks, problem.value(blocks))
         claim = BOUNDS["ideal"].function()(problem, known, PLAIN)
         verdicts[verdict(problem, "ordered", claim)] += 1
     assert not verdicts[REFUTED]
@@ -60,7 +60,7 @@ def test_where_ideals_are_too_many_to_verify_others_are_tried(
             if sum(d.count for d in problem.devices) != 2 or problem.graph.backward.any():
                 continue
             blocks = best_slicing(problem)
-            proof = bound(problem, Known("ordered", blocks, problem.value(blocks)))
+            proof = bound(problem, BoundTask("ordered", blocks, problem.value(blocks)))
             assert proof.claim.checkable or proof.method == "ideal"
             methods[f"{proof.method} {most}"] += 1
     assert methods[f"ideal {ideal.MOST_STEPS}"] == 0

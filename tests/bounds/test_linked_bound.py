@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dnnp.core.bounds.auto import bound
-from dnnp.core.bounds.claim import REFUSED, Known
+from dnnp.core.bounds.lower_bound import REFUSED, BoundTask
 from dnnp.core.bounds.searches import linked_bound
 from dnnp.core.certificates.certificate import (
     NOT_CHECKABLE,
@@ -22,7 +22,7 @@ from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case
 
@@ -40,13 +40,13 @@ def test_no_bound_is_above_the_optimum():
         problem = linked_case(seed)
         least = least_over_links(problem)
         try:
-            plan = make_plan(problem, solve(problem, Request("slice")).blocks)
+            plan = make_plan(problem, solve(problem, MethodOptions("slice")).blocks)
         except InfeasibleError:
             continue
-        blocks = problem.own(solve(problem, Request("slice")).blocks)
+        blocks = problem.own(solve(problem, MethodOptions("slice")).blocks)
         for method in ["auto", *CHEAP] if seed < 8 else CHEAP:
             try:
-                proof = bound(problem, Known("ordered", blocks, plan.value), method)
+                proof = bound(problem, BoundTask("ordered", blocks, plan.value), method)
             except UsageError:
                 continue
             assert proof.claim.value <= least * (1 + 1e-9), (seed, method)
@@ -67,10 +67,10 @@ def test_no_bound_is_above_the_optimum():
 def test_the_argument_that_knows_links():
     problem = linked_case(2, training=False, objective="throughput")
     least = least_over_links(problem)
-    claim = linked_bound(problem, Known("ordered"))
+    claim = linked_bound(problem, BoundTask("ordered"))
     assert 0 < claim.value <= least * (1 + 1e-9)
-    assert linked_bound(problem.unlinked, Known("ordered")).status == REFUSED
-    assert linked_bound(problem, Known("free")).status == REFUSED
+    assert linked_bound(problem.unlinked, BoundTask("ordered")).status == REFUSED
+    assert linked_bound(problem, BoundTask("free")).status == REFUSED
     assert math.isfinite(claim.value)
 
 
@@ -79,11 +79,11 @@ def linked_claims(seeds: range) -> Iterator[tuple[SplitProblem, Plan, dict]]:
     for seed in seeds:
         problem = linked_case(seed, 6, training=False, objective="throughput")
         try:
-            blocks = solve(problem, Request("slice")).blocks
+            blocks = solve(problem, MethodOptions("slice")).blocks
         except InfeasibleError:
             continue
         plan = make_plan(problem, blocks)
-        claim = linked_bound(problem, Known("ordered", blocks, plan.value))
+        claim = linked_bound(problem, BoundTask("ordered", blocks, plan.value))
         if claim.certificate is not None:
             record = {"value": claim.value, "validity": "ordered"}
             yield problem, plan, record | {"certificate": claim.certificate}

@@ -17,7 +17,7 @@ from itertools import product
 import pytest
 
 from dnnp.core.bounds.auto import bound
-from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.certificates.certificate import ARGUMENTS, LINKED, VERIFIED, check_certificate
 from dnnp.core.check.devices import fastest_links
 from dnnp.core.cost.problem import SplitProblem
@@ -61,7 +61,7 @@ def record(value: float, validity: str, certificate: object) -> Json:
     }  # fmt: skip
 
 
-def claimed(problem: SplitProblem, known: Known) -> Iterator[tuple[str, float, object]]:
+def claimed(problem: SplitProblem, known: BoundTask) -> Iterator[tuple[str, float, object]]:
     """What each argument claims of a problem, as dnnp-bound asks it."""
     for name in ARGUMENTS:
         try:
@@ -92,7 +92,7 @@ def test_what_verifies_is_below_all_splits(first: int) -> None:
         finite = sorted({value for value in least.values() if math.isfinite(value)})
         made = [record(v, validity, c) for v, c in stated(finite, "ideal")]
         for way, problem in ways.items():
-            for name, value, certificate in claimed(problem, Known(validity, value=least[way])):
+            for name, value, certificate in claimed(problem, BoundTask(validity, value=least[way])):
                 assert value <= least[way] * CLOSE, (seed, way, name)
                 if certificate is not None:
                     made.append(record(value, validity, certificate))
@@ -119,7 +119,7 @@ def test_what_verifies_with_links_is_below_all_splits() -> None:
                 problem.options, problem.devices, "", problem.links,
             )  # fmt: skip
             if math.isfinite(least[way]):
-                claim = bound(problem, Known(validity, None, least[way])).claim
+                claim = bound(problem, BoundTask(validity, None, least[way])).claim
                 assert claim.value <= least[way] * CLOSE, (seed, way)
             for one in made:
                 report = check_certificate(

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dnnp.core.bounds import ip
-from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Known
 from dnnp.core.bounds.ip import (
     Call,
     bottleneck_bound,
@@ -21,6 +20,7 @@ from dnnp.core.bounds.ip import (
     no_io_bound,
     windows,
 )
+from dnnp.core.bounds.lower_bound import FAILED, LIMIT, REFUSED, SOLVED, BoundTask
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.items import items_of, quotient_order
 from dnnp.core.cost.problem import SplitProblem, make_plan
@@ -28,7 +28,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver import child
 from dnnp.core.solver.program import Outcome
 from dnnp.core.split.ip.formulas import Formulas, Kind, parts_of, start_of, superblocks
@@ -60,17 +60,17 @@ needs_highs = pytest.mark.skipif(
 )
 
 
-def known_for(case: Case, validity: str, solver: str = "cbc") -> tuple[Known, float] | None:
+def known_for(case: Case, validity: str, solver: str = "cbc") -> tuple[BoundTask, float] | None:
     """What is known, and the optimum; the split known is the optimal one, a bad one, or none."""
     problem = case.problem
     optimum, blocks = brute_force(problem, validity)
     if math.isinf(optimum):
         return None
     if case.seed % 3 == 0:
-        return Known(validity, blocks, optimum, solver=solver), optimum
+        return BoundTask(validity, blocks, optimum, solver=solver), optimum
     if case.seed % 3 == 1:
-        return Known(validity, value=1.5 * optimum, solver=solver), optimum
-    return Known(validity, solver=solver), optimum
+        return BoundTask(validity, value=1.5 * optimum, solver=solver), optimum
+    return BoundTask(validity, solver=solver), optimum
 
 
 def agree(case: Case, validity: str, solver: str = "cbc") -> int:
@@ -126,9 +126,9 @@ def device_of(count: int, **other: float) -> DeviceClass:
 
 def asked_of(
     graph, devices, options=SUM, validity="ordered", **other
-) -> tuple[SplitProblem, Known]:
+) -> tuple[SplitProblem, BoundTask]:
     problem = SplitProblem(graph, singletons(graph), devices, options)
-    return problem, Known(validity, **other)
+    return problem, BoundTask(validity, **other)
 
 
 def test_by_hand():
@@ -212,7 +212,7 @@ class Fake:
 def test_the_bound_is_kept_when_the_time_is_over(monkeypatch):
     asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     fake = Fake(monkeypatch, Outcome("limit", 0.7))
-    run = Run(interrupted=lambda: fake.calls > 0)
+    run = SearchContext(interrupted=lambda: fake.calls > 0)
     claim = bottleneck_bound(*asked, run)
     assert (claim.status, claim.value) == (LIMIT, pytest.approx(0.7 * LOADS, rel=CLOSE))
     assert claim.certificate is not None
@@ -294,7 +294,7 @@ def test_stages_of_the_best_split_are_solutions():
     for seed in range(40):
         case = accelerators_case(seed, 6, ("sum", "overlap", "duplex"))
         optimum, blocks = brute_force(case.problem)
-        call = Call(case.problem, Known("ordered", blocks, optimum), PLAIN)
+        call = Call(case.problem, BoundTask("ordered", blocks, optimum), PLAIN)
         order = call.pipeline()
         plan = make_plan(case.problem, blocks)
         for task in call.tasks("ordered"):
@@ -327,7 +327,7 @@ def test_items_of_the_best_split_are_in_their_windows():
         line = case.problem.line(items)
         stages = min(case.devices[0].count, line.n)
         first, last = windows(line, optimum, stages, cuts=True)
-        call = Call(case.problem, Known("ordered", blocks), PLAIN)
+        call = Call(case.problem, BoundTask("ordered", blocks), PLAIN)
         order = quotient_order(case.graph, call.block_of_node(), len(blocks))
         place = np.argsort(order) + 1
         at = place[call.placed(call.tasks("ordered")[0])]

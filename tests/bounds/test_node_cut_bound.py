@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_bound
 from dnnp.core.cost.items import item_choices
 from dnnp.core.cost.problem import SplitProblem
@@ -87,6 +87,6 @@ def test_what_only_cpus_take_is_too_much_for_them():
     for validity in ("ordered", "free"):
         optimum = brute_force(problem, validity=validity)[0]
         assert optimum == pytest.approx(12)
-        claim = cpu_cut_claim(problem, Known(validity, value=optimum))
+        claim = cpu_cut_claim(problem, BoundTask(validity, value=optimum))
         assert claim.value == pytest.approx(12)
         assert [row["item"] for row in claim.certificate["items"]] == [1]

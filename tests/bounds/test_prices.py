@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.claim import Whole, whole_of
 from dnnp.core.bounds.cover import Aim, Field, FoundSets, best_sets, field_of
+from dnnp.core.bounds.lower_bound import Whole, whole_of
 from dnnp.core.bounds.pairs import Between, between_of, pair_costs
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.model.graph import Bools, Floats

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.bounds.chain import chain_bound, heaviest_path, zones_of
-from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.bounds.zone_cut import (
     Strip,
     most_of_zones,
@@ -19,7 +19,7 @@ from dnnp.core.bounds.zone_cut import (
     zone_cut_claim,
 )
 from dnnp.core.model.graph import Bools, Floats
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.slices import best_slicing
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
@@ -36,7 +36,7 @@ def test_what_is_cut_amid_a_fork_is_paid():
     assert problem.value(best_slicing(problem)) == pytest.approx(12)
     assert chain_bound(problem) == pytest.approx(10)
     assert zone_cut_bound(problem) == pytest.approx(12, rel=1e-4)
-    assert zone_cut_claim(problem, Known("ordered")).value == pytest.approx(12, rel=1e-9)
+    assert zone_cut_claim(problem, BoundTask("ordered")).value == pytest.approx(12, rel=1e-9)
 
 
 def test_layers_that_are_alike():
@@ -50,7 +50,7 @@ def test_layers_that_are_alike():
 
 def test_it_says_how_far_it_is():
     problem, shares = fan(layers=6, k=8), []
-    run = Run(watch=lambda standing: shares.append(standing.share))
+    run = SearchContext(watch=lambda standing: shares.append(standing.share))
     assert zone_cut_bound(problem, run=run) == zone_cut_bound(problem)
     assert len(set(shares)) > 10
     assert shares == sorted(shares)
@@ -63,7 +63,7 @@ def test_never_above_the_optimum(first):
     for seed in range(first, first + 40):
         problem = accelerators_case(seed, 8).problem
         optimum, _ = brute_force(problem)
-        found = max(zone_cut_bound(problem), zone_cut_claim(problem, Known("ordered")).value)
+        found = max(zone_cut_bound(problem), zone_cut_claim(problem, BoundTask("ordered")).value)
         assert found <= optimum * (1 + 1e-9), seed
         better += found > chain_bound(problem) * (1 + 1e-6)
     assert better > 0
@@ -75,7 +75,7 @@ def test_where_it_does_not_hold_it_proves_nothing():
         optimum, _ = brute_force(case.problem)
         assert zone_cut_bound(case.problem) <= optimum * (1 + 1e-9), seed
         for validity in ("convex", "free"):
-            assert zone_cut_claim(case.problem, Known(validity)).status == "refused"
+            assert zone_cut_claim(case.problem, BoundTask(validity)).status == "refused"
 
 
 def all_ideals(strip: Strip) -> Iterator[Bools]:

@@ -12,7 +12,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.bounds.zone_cut import zone_cut_claim
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.certificates.exact import Budget
@@ -26,7 +26,7 @@ from support.cases import Case
 from support.certificates import Json, Made, instance, spoiled
 from support.problems import SUM, fan
 
-ORDERED = Known("ordered")
+ORDERED = BoundTask("ordered")
 
 
 def made_of(case: Case) -> Made | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import dnnp
-from dnnp.callbacks import Bar, Caller
+from dnnp.callbacks import Bar, Callbacks
 from dnnp.cmds.shell import guardian
-from dnnp.cmds.shell.console import CLEAR, LINE_S, PATIENCE_S, REDRAWN_S, Progress
-from dnnp.core.model.search_context import Standing
+from dnnp.cmds.shell.console import CLEAR, LINE_S, PATIENCE_S, REDRAWN_S, ProgressBar
+from dnnp.core.model.search_context import Progress
 from support.run import INTERRUPTED
 from support.run import dnnp as command
 from support.split_models import branches
@@ -26,16 +26,16 @@ def able_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def bar_on(console: io.StringIO, clock: Hands, limit_s: float | None = None) -> Progress:
+def bar_on(console: io.StringIO, clock: Hands, limit_s: float | None = None) -> ProgressBar:
     lock = allocate_lock()
-    return Progress("dnnp-x", "searching", console, lock, limit_s=limit_s, clock=clock)
+    return ProgressBar("dnnp-x", "searching", console, lock, limit_s=limit_s, clock=clock)
 
 
 def test_nothing_is_drawn_at_first() -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = PATIENCE_S / 2
-        bar.update(Standing("slicing", share=0.3))
+        bar.update(Progress("slicing", share=0.3))
     assert console.getvalue() == ""
 
 
@@ -46,7 +46,7 @@ def test_what_stands_in_the_line(in_seconds: bool, found: str) -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 12.4
-        bar.update(Standing("annealing", 2.0, 1.5, 0.255, "period", in_seconds))
+        bar.update(Progress("annealing", 2.0, 1.5, 0.255, "period", in_seconds))
     line = f"dnnp-x: annealing 25 %, 12 s, {found}, gap 25 %"
     assert console.getvalue() == f"{CLEAR}{line}{CLEAR}"  # no room for a bar in 80 columns
 
@@ -56,7 +56,7 @@ def test_a_bar_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 5.0
-        bar.update(Standing(doing="slicing", share=0.5))
+        bar.update(Progress(doing="slicing", share=0.5))
     assert "dnnp-x: [##########          ] slicing 50 %, 5 s" in console.getvalue()
 
 
@@ -64,7 +64,7 @@ def test_without_a_share_there_is_no_percentage() -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 5.0
-        bar.update(Standing("integer program", value=3.0))
+        bar.update(Progress("integer program", value=3.0))
     assert f"{CLEAR}dnnp-x: integer program, 5 s, value 3{CLEAR}" in console.getvalue()
 
 
@@ -72,7 +72,7 @@ def test_a_limit_is_what_the_share_is_of() -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock, limit_s=20.0) as bar:
         clock.now = 5.0
-        bar.update(Standing("annealing", share=0.9))
+        bar.update(Progress("annealing", share=0.9))
     assert "annealing 25 %, 5 of at most 20 s" in console.getvalue()
 
 
@@ -81,7 +81,7 @@ def test_it_is_drawn_ten_times_a_second_at_most() -> None:
     with bar_on(console, clock) as bar:
         for number in range(1000):
             clock.now = PATIENCE_S + number * REDRAWN_S / 100
-            bar.update(Standing("annealing", share=number / 1000))
+            bar.update(Progress("annealing", share=number / 1000))
     assert 9 <= len(frames(console.getvalue(), "dnnp-x")) <= 11
 
 
@@ -89,7 +89,7 @@ def test_a_line_is_as_long_as_the_terminal_at_most() -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 5.0
-        bar.update(Standing("x" * 200, share=0.5))
+        bar.update(Progress("x" * 200, share=0.5))
     assert len(console.getvalue().split(CLEAR)[1]) == 79
 
 
@@ -97,7 +97,7 @@ def test_control_characters_are_escaped() -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 5.0
-        bar.update(Standing("a\x1b[31m"))
+        bar.update(Progress("a\x1b[31m"))
     assert r"a\x1b[31m, 5 s" in console.getvalue()
 
 
@@ -106,7 +106,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     with bar_on(console, clock) as bar:
         for number in range(1, 101):
             clock.now = float(number)
-            bar.update(Standing("annealing", value=2.0, share=number / 100))
+            bar.update(Progress("annealing", value=2.0, share=number / 100))
     assert console.getvalue().splitlines() == [
         f"dnnp-x: annealing {s:.0f} %, {s:.0f} s, value 2" for s in (LINE_S, 2 * LINE_S, 3 * LINE_S)
     ]
@@ -118,7 +118,7 @@ def test_lines_come_soon_and_then_less_and_less_often(monkeypatch: pytest.Monkey
     with bar_on(console, clock) as bar:
         for number in range(1, 101):
             clock.now = float(number)
-            bar.update(Standing("annealing"))
+            bar.update(Progress("annealing"))
     said = [line.split(", ")[1] for line in console.getvalue().splitlines()]
     assert said == ["2 s", "4 s", "8 s", "16 s", "32 s", "62 s", "92 s"]
 
@@ -126,8 +126,8 @@ def test_lines_come_soon_and_then_less_and_less_often(monkeypatch: pytest.Monkey
 def test_what_was_silent_before_counts() -> None:
     console, clock = io.StringIO(), Hands()
     clock.now = 40.0
-    bar = Progress("dnnp-x", "writing", console, allocate_lock(), since=5.0, clock=clock)
-    bar.update(Standing("writing"))
+    bar = ProgressBar("dnnp-x", "writing", console, allocate_lock(), since=5.0, clock=clock)
+    bar.update(Progress("writing"))
     bar.close()
     assert console.getvalue() == "dnnp-x: writing, 0 s\n"
 
@@ -137,10 +137,10 @@ def test_nothing_is_drawn_once_it_is_over() -> None:
     console, clock = Terminal(), Hands()
     bar = bar_on(console, clock)
     clock.now = 5.0
-    bar.update(Standing("annealing"))
+    bar.update(Progress("annealing"))
     bar.close()
     clock.now = 9.0
-    bar.update(Standing("annealing"))
+    bar.update(Progress("annealing"))
     bar.close()
     assert console.getvalue().endswith(f"5 s{CLEAR}")
 
@@ -267,11 +267,11 @@ def test_a_sweep_names_its_number_of_devices(graph: bytes, tmp_path: Path) -> No
     assert {frame[:6] for frame in named} == {"k = 2:", "k = 3:"}
 
 
-class Looking(Caller):
+class Looking(Callbacks):
     """Keeps what bars are told."""
 
     def __init__(self) -> None:
-        self.told: list[Standing] = []
+        self.told: list[Progress] = []
 
     def progress(self, doing: str, limit_s: float | None = None) -> Bar:
         bar = Bar()

@@ -126,7 +126,7 @@ guard("dnnp-check", lambda listen: os._exit({status}))
 def test_a_thread_that_dies_before_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "start_new_thread", lambda function, arguments: 0)
     with pytest.raises(MemoryError):
-        beside.beside(int, lambda: False, lambda: None)
+        beside.run_with_fallback(int, lambda: False, lambda: None)
 
 
 def test_a_thread_that_cannot_say_that_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,4 +137,4 @@ def test_a_thread_that_cannot_say_that_it_is_over(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "unraisablehook", cli._tell)
     for work in (int, lambda: int("x")):
         with pytest.raises(MemoryError):
-            beside.beside(work, lambda: False, lambda: None)
+            beside.run_with_fallback(work, lambda: False, lambda: None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dnnp.core.check.claims import check_claims
 from dnnp.core.check.plan import check_plan
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.auto import solve
 from support.cases import random_case
 from support.graphs import random_stream, to_bytes
@@ -28,12 +28,12 @@ def test_the_value_is_that_without_capacities(seed: int) -> None:
     unlimited = problem.with_devices(*(replace(d, memory_bytes=UNBOUNDED) for d in case.devices))
     unlimited = unlimited.with_options(replace(case.options, memory_mode="hard"))
     try:
-        best = solve(unlimited, Request())
+        best = solve(unlimited, MethodOptions())
     except InfeasibleError:  # unsupported nodes
         with pytest.raises(InfeasibleError):
-            solve(problem.searched, Request())
+            solve(problem.searched, MethodOptions())
         return
-    plan = problem.plan(problem.own(solve(problem.searched, Request()).blocks))
+    plan = problem.plan(problem.own(solve(problem.searched, MethodOptions()).blocks))
     assert plan.value == pytest.approx(unlimited.value(best.blocks))
     room = {d.name: UNBOUNDED if d.is_cpu else d.memory_bytes for d in case.devices}
     over = max(stage.memory_bytes - room[stage.device_class] for stage in plan.stages)

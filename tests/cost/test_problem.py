@@ -11,7 +11,7 @@ from dnnp.core.cost import problem as module
 from dnnp.core.cost.items import free_items_of, item_choices
 from dnnp.core.cost.problem import LINES, SplitProblem, make_line
 from dnnp.core.model.plan import without_memory
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.slicing.orders import ORDERS
 from support.cases import random_case
 
@@ -111,7 +111,7 @@ def test_solvers_leave_a_line_as_it_is() -> None:
     lines = [problem.line(problem.items, make(problem.items)) for make in ORDERS.values()]
     before = [{f.name: np.copy(getattr(line, f.name)) for f in fields(line)} for line in lines]
     for method in ("auto", "anneal", "greedy", "pipedream", "local-search", "heuristic", "ip"):
-        solve(problem, Request(method=method), Run(effort=0.01))
+        solve(problem, MethodOptions(method=method), SearchContext(effort=0.01))
         for line, kept in zip(lines, before, strict=True):
             for name, array in kept.items():
                 assert np.array_equal(getattr(line, name), array), (method, name)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.kernels import cache as kernel_cache
 from dnnp.core.kernels import folders as kernel_folders
 from dnnp.core.kernels.kernel import kernel
@@ -100,7 +100,7 @@ def test_the_first_folder_that_takes_a_kernel_has_it(
     assert not [*folders[1].rglob("*.nbc")]
 
 
-class Listener(Caller):
+class Listener(Callbacks):
     """Remembers what it is told."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from dnnp.core.latency.auto import auto_blocks
 from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 
@@ -38,16 +38,16 @@ def test_small_splits_are_optimal(seed: int) -> None:
     least, _ = brute_blocks(problem)
     if not np.isfinite(least):
         with pytest.raises((InfeasibleError, LimitError)):
-            anneal_blocks(problem, run=Run(effort=0.2))
+            anneal_blocks(problem, run=SearchContext(effort=0.2))
         return
-    split = anneal_blocks(problem, run=Run(effort=0.5))
+    split = anneal_blocks(problem, run=SearchContext(effort=0.5))
     assert judge(problem, split) == pytest.approx(least, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_same_seed_same_split(seed: int) -> None:
     problem = _case(seed)
-    first, again = (anneal_blocks(problem, run=Run(seed=5, effort=0.3)) for _ in range(2))
+    first, again = (anneal_blocks(problem, run=SearchContext(seed=5, effort=0.3)) for _ in range(2))
     assert first.device.tobytes() == again.device.tobytes()
     assert first.block.tobytes() == again.block.tobytes()
 
@@ -56,7 +56,7 @@ def test_a_start_is_never_lost() -> None:
     rng = random.Random(3)
     problem = random_problem(rng, 9, execution="blocks", devices=2)
     best = anneal_blocks(problem)
-    kept = anneal_blocks(problem, start=best, run=Run(interrupted=lambda: True))
+    kept = anneal_blocks(problem, start=best, run=SearchContext(interrupted=lambda: True))
     assert judge(problem, kept) <= judge(problem, best)
 
 
@@ -69,7 +69,7 @@ def test_stop_ends_an_endless_search() -> None:
         looks[0] += 1
         return looks[0] > 500
 
-    split = anneal_blocks(problem, endless=True, run=Run(interrupted=stop))
+    split = anneal_blocks(problem, endless=True, run=SearchContext(interrupted=stop))
     assert np.isfinite(judge(problem, split))
     assert looks[0] < 520
 
@@ -88,7 +88,7 @@ def test_larger_problems_get_valid_splits(seed: int, training: bool) -> None:
         q=rng.randint(1, 3),
     )
     try:
-        split = anneal_blocks(problem, run=Run(effort=0.1))
+        split = anneal_blocks(problem, run=SearchContext(effort=0.1))
     except InfeasibleError:
         assert np.isinf(problem.tasks.time).any()
         return
@@ -126,6 +126,8 @@ def test_more_invocations_are_never_worse(seed: int) -> None:
     for invocations in (1, 2, 3):
         rng = random.Random(seed)
         problem = random_problem(rng, 25, execution="blocks", devices=3, q=invocations)
-        values.append(problem.value(auto_blocks(problem, Request(), Run(effort=0.003)).split))
+        values.append(
+            problem.value(auto_blocks(problem, MethodOptions(), SearchContext(effort=0.003)).split)
+        )
     assert values == sorted(values, reverse=True)
     assert values[-1] < values[0]

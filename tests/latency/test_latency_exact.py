@@ -28,7 +28,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.solver import child, slices
 from dnnp.core.solver.scheduling_model import TickProgram
 from dnnp.core.solver.slices import Best
@@ -254,10 +254,10 @@ def test_an_interrupt_keeps_what_is_known(solver, module, execution):
     pytest.importorskip(module)
     problem = hard_problem(execution)
     start = start_of(problem)
-    result = solve(problem, solver, start, run=Run(interrupted=lambda: True))
+    result = solve(problem, solver, start, run=SearchContext(interrupted=lambda: True))
     assert (result.status, result.split) == ("feasible", start)
     assert 0 < result.bound <= result.value
-    result = solve(problem, solver, run=Run(interrupted=lambda: True))
+    result = solve(problem, solver, run=SearchContext(interrupted=lambda: True))
     assert (result.status, result.split, result.value) == ("limit", None, np.inf)
     assert 0 < result.bound < np.inf
 
@@ -290,7 +290,9 @@ def test_cpsat_keeps_what_it_told_before_an_interrupt():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Best, "offer", offer)
-        result = solve_intervals(formulation_of(problem), run=Run(interrupted=lambda: bool(told)))
+        result = solve_intervals(
+            formulation_of(problem), run=SearchContext(interrupted=lambda: bool(told))
+        )
     assert result.status == "feasible"
     assert result.value == min(told)
     assert result.bound <= result.value
@@ -319,9 +321,9 @@ def test_a_solver_that_dies(monkeypatch, solver, module, name):
         child._idle.append(started[0])
         if known is None:
             with pytest.raises(LimitError, match="signal 9"):
-                solve(problem, solver, run=Run(interrupted=kill))
+                solve(problem, solver, run=SearchContext(interrupted=kill))
         else:
-            result = solve(problem, solver, known, run=Run(interrupted=kill))
+            result = solve(problem, solver, known, run=SearchContext(interrupted=kill))
             assert result.status == "feasible"
             assert result.failure == f"the solver {name} failed: signal 9"
     # The next one has a new process.

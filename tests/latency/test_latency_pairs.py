@@ -16,7 +16,7 @@ from dnnp.core.latency.ip.loop import (
     meetings,
 )
 from dnnp.core.latency.ip.placement_model import PlacementProgram
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.solver import slices
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.scheduling_model import Model, Turn
@@ -58,20 +58,20 @@ def test_a_program_that_is_refused_is_said_to_be(monkeypatch: pytest.MonkeyPatch
     """The placement is that of the annealing before, with its bound, and the record says so."""
     monkeypatch.setattr(slices, "MAX_ENTRIES", 10)
     said: list[str] = []
-    found = ip(crowd(), Request("ip"), Run(warn=said.append))
+    found = ip(crowd(), MethodOptions("ip"), SearchContext(warn=said.append))
     assert found.method == "anneal"
     assert 0 < found.bound <= crowd().value(found.split)
     assert len(said) == 1
     assert "the solver ended early: an integer program with about" in said[0]
     monkeypatch.setattr(slices, "MAX_ENTRIES", 10**6)
-    assert ip(crowd(), Request("ip"), Run(warn=said.append)).method == ""
+    assert ip(crowd(), MethodOptions("ip"), SearchContext(warn=said.append)).method == ""
     assert len(said) == 1
 
 
 def test_the_start_is_kept_where_the_program_comes_too_late() -> None:
     kept: list[tuple[float, str]] = []
-    run = Run(keep=lambda split, value, method: kept.append((value, method)))
-    found = ip(crowd(), Request("ip"), run)
+    run = SearchContext(report_incumbent=lambda split, value, method: kept.append((value, method)))
+    found = ip(crowd(), MethodOptions("ip"), run)
     assert kept[0][1] == "anneal"
     assert crowd().value(found.split) <= min(value for value, _ in kept)
 

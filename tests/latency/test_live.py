@@ -23,7 +23,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.first import first_latency
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
@@ -170,7 +170,9 @@ def listed(problem: LatencyProblem, name: str, share: float) -> float:
     machine = replace(problem.machine, capacity=problem.machine.capacity * share)
     try:
         method = LATENCY[name].function("operators")
-        found = method(replace(problem.relaxed, machine=machine), Request(method=name), Run())
+        found = method(
+            replace(problem.relaxed, machine=machine), MethodOptions(method=name), SearchContext()
+        )
         return problem.value(found.split)
     except (InfeasibleError, LimitError):
         return np.inf
@@ -183,7 +185,7 @@ def test_auto_is_not_behind_list_schedules_that_leave_room_for_live_tensors(seed
     shares = np.arange(0.6, 1.01, 0.05)
     least = min(listed(problem, m, s) for m in ("heft-congested", "m-etf") for s in shares)
     assert least < np.inf
-    found = solve_latency(whole, Request(), Run(effort=0.001))
+    found = solve_latency(whole, MethodOptions(), SearchContext(effort=0.001))
     assert problem.value(found.split) <= least * (1 + 1e-9)
 
 
@@ -191,7 +193,9 @@ def test_auto_is_not_behind_list_schedules_that_leave_room_for_live_tensors(seed
 @pytest.mark.parametrize("name", ["heft-congested", "m-etf", "m-sct", "getf"])
 def test_list_schedules_leave_room_for_live_tensors(name: str, seed: int) -> None:
     whole, said = short_of_memory(seed), list[str]()
-    found = solve_latency(whole, Request(method=name), Run(effort=0.001, warn=said.append))
+    found = solve_latency(
+        whole, MethodOptions(method=name), SearchContext(effort=0.001, warn=said.append)
+    )
     problem = latency_problem(whole)
     assert problem.fits(found.split)
     assert found.bound <= problem.value(found.split)

@@ -28,7 +28,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.synthetic.layered import layered_graph
 from support.latency_brute import brute_operators
 from support.latency_cases import random_problem
@@ -142,9 +142,9 @@ def test_optimal_on_small_problems(seed: int) -> None:
     value, placement = brute_operators(problem)
     if placement is None:
         with pytest.raises(InfeasibleError):
-            anneal_operators(problem, run=Run(seed=seed, effort=0.01))
+            anneal_operators(problem, run=SearchContext(seed=seed, effort=0.01))
         return
-    found = problem.value(anneal_operators(problem, run=Run(seed=seed, effort=0.01)))
+    found = problem.value(anneal_operators(problem, run=SearchContext(seed=seed, effort=0.01)))
     assert found == pytest.approx(value, rel=CLOSE)
     assert critical_path(problem) <= value * (1 + CLOSE)
     for upper in (np.inf, value, 1.1 * value):
@@ -157,7 +157,7 @@ def test_optimal_on_small_problems(seed: int) -> None:
 def test_bound_is_below_what_is_found(seed: int) -> None:
     for ratio in (0.1, 1.0, 5.0):
         problem = layered(40, ratio, seed, congestion=CONGESTIONS[seed % 3])
-        value = problem.value(anneal_operators(problem, run=Run(effort=0.02)))
+        value = problem.value(anneal_operators(problem, run=SearchContext(effort=0.02)))
         loose, sharp = (operators_bound(problem, upper=x)[0] for x in (np.inf, value))
         assert 0 < loose <= value * (1 + CLOSE)
         assert loose * (1 - CLOSE) <= sharp <= value
@@ -181,17 +181,17 @@ def test_bound_counts_memory() -> None:
 
 def test_same_seed_same_placement() -> None:
     problem = layered(60)
-    one, two = (anneal_operators(problem, run=Run(seed=5, effort=0.02)) for _ in range(2))
+    one, two = (anneal_operators(problem, run=SearchContext(seed=5, effort=0.02)) for _ in range(2))
     assert (one.device == two.device).all()
     assert (one.events == two.events).all()
 
 
 def test_a_start_is_never_lost() -> None:
     problem = layered(60)
-    start = anneal_operators(problem, run=Run(seed=1, effort=0.05))
+    start = anneal_operators(problem, run=SearchContext(seed=1, effort=0.05))
     for stopped in (False, True):
         found = anneal_operators(
-            problem, start=start, run=Run(effort=0.001, interrupted=lambda s=stopped: s)
+            problem, start=start, run=SearchContext(effort=0.001, interrupted=lambda s=stopped: s)
         )
         assert problem.value(found) <= problem.value(start)
 
@@ -205,15 +205,17 @@ def test_stop_ends_the_search() -> None:
         calls += 1
         return calls > 20
 
-    placement = anneal_operators(problem, endless=True, run=Run(effort=1e9, interrupted=stop))
+    placement = anneal_operators(
+        problem, endless=True, run=SearchContext(effort=1e9, interrupted=stop)
+    )
     assert np.isfinite(problem.value(placement))
-    bound, _ = operators_bound(problem, run=Run(interrupted=lambda: True))
+    bound, _ = operators_bound(problem, run=SearchContext(interrupted=lambda: True))
     assert bound > 0
 
 
 def test_not_worse_than_one_device() -> None:
     problem = layered(80, 50.0)
-    value = problem.value(anneal_operators(problem, run=Run(effort=0.001)))
+    value = problem.value(anneal_operators(problem, run=SearchContext(effort=0.001)))
     assert value <= problem.tasks.time.sum(axis=1).min() * (1 + CLOSE)
 
 
@@ -225,7 +227,7 @@ def test_tight_memory() -> None:
     devices = tuple(replace(d, memory_bytes=12.0) for d in made.devices[:3])
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
     problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
-    placement = anneal_operators(problem, run=Run(effort=0.02))
+    placement = anneal_operators(problem, run=SearchContext(effort=0.02))
     used = np.bincount(placement.device, weights=problem.tasks.memory)
     assert used.tolist() == [12.0] * 3
     assert np.isfinite(problem.value(placement))

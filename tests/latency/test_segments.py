@@ -17,7 +17,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.latency_brute import brute_operators
@@ -86,7 +86,7 @@ def test_layers_add_up_and_those_alike_are_bounded_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(segments, "_gaps", counted)
     bound, name = operators_bound(problem)
-    value = problem.value(anneal_operators(problem, run=Run(effort=0.01)))
+    value = problem.value(anneal_operators(problem, run=SearchContext(effort=0.01)))
     assert name == "segments"
     assert calls == [82]
     assert 0.85 * value <= bound <= value
@@ -98,7 +98,7 @@ def test_an_edge_past_all_layers_leaves_pieces() -> None:
     """No task is passed by every way, but the longest way is."""
     problem = deep(60, 12, skip=True)
     bound, name = operators_bound(problem)
-    value = problem.value(anneal_operators(problem, run=Run(effort=0.01)))
+    value = problem.value(anneal_operators(problem, run=SearchContext(effort=0.01)))
     assert name == "segments"
     assert 0.7 * value <= bound <= value
 
@@ -120,7 +120,7 @@ def test_a_stop_leaves_a_bound() -> None:
         asked += 1
         return asked > 6
 
-    early = operators_bound(problem, run=Run(interrupted=stop))[0]
+    early = operators_bound(problem, run=SearchContext(interrupted=stop))[0]
     full = operators_bound(problem)[0]
     assert 0 < early <= full
 

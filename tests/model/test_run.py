@@ -6,19 +6,19 @@ from dataclasses import replace
 from math import inf
 from time import monotonic
 
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
 def test_a_plain_run_never_ends() -> None:
     assert not PLAIN.stop()
-    assert PLAIN.left() is None
-    assert PLAIN.part(0.5).left() is None
+    assert PLAIN.time_left() is None
+    assert PLAIN.part(0.5).time_left() is None
     assert PLAIN.within(None) is PLAIN
 
 
 def test_it_ends_when_somebody_says_so() -> None:
     said: list[bool] = []
-    run = Run(interrupted=lambda: bool(said))
+    run = SearchContext(interrupted=lambda: bool(said))
     part = run.part(0.5, 1000.0)
     assert not run.stop()
     assert not part.stop()
@@ -28,9 +28,9 @@ def test_it_ends_when_somebody_says_so() -> None:
 
 
 def test_it_ends_when_its_time_is_over() -> None:
-    late = Run(end=monotonic() - 1.0)
+    late = SearchContext(end=monotonic() - 1.0)
     assert late.stop()
-    assert late.left() == 0.0
+    assert late.time_left() == 0.0
     assert late.part(0.5).stop()
     assert late.within(1000.0).stop()
 
@@ -41,19 +41,21 @@ def test_a_part_has_its_share_of_what_is_left() -> None:
     assert 0.0 < half.end - monotonic() <= 500.0
     assert half.end > run.end - 501.0
     assert PLAIN.part(0.25, 1000.0).end <= monotonic() + 250.0
-    assert PLAIN.within(inf).left() is None
+    assert PLAIN.within(inf).time_left() is None
 
 
 def test_effort_is_scaled_and_the_rest_stays() -> None:
-    run = Run(seed=3, effort=0.5)
+    run = SearchContext(seed=3, effort=0.5)
     assert run.scaled(0.5) == replace(run, effort=0.25)
 
 
 def test_a_step_alone_is_not_heard() -> None:
     heard: list[object] = []
-    run = Run(watch=heard.append, keep=lambda *kept: heard.append(kept), tell=heard.append)
-    run.alone().stands(share=0.5)
-    run.alone().keep("split", 1.0, "method")
+    run = SearchContext(
+        watch=heard.append, report_incumbent=lambda *kept: heard.append(kept), log=heard.append
+    )
+    run.alone().report_progress(share=0.5)
+    run.alone().report_incumbent("split", 1.0, "method")
     assert not heard
-    run.alone().tell("found")
+    run.alone().log("found")
     assert heard == ["found"]

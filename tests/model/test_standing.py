@@ -6,22 +6,22 @@ from math import inf
 
 import pytest
 
-from dnnp.core.model.search_context import Run, Standing
+from dnnp.core.model.search_context import Progress, SearchContext
 
 
 def test_nothing_gets_worse() -> None:
-    known = Standing("slicing", 5.0, 2.0, 0.4)
-    for said in (Standing(), Standing(value=6.0), Standing(bound=1.0), Standing(share=0.1)):
+    known = Progress("slicing", 5.0, 2.0, 0.4)
+    for said in (Progress(), Progress(value=6.0), Progress(bound=1.0), Progress(share=0.1)):
         assert said.after(known) == known
     better = ("annealing", 4.0, 3.0, 0.5, "", False, "")
-    assert Standing("annealing", 4.0, 3.0, 0.5).after(known) == better
+    assert Progress("annealing", 4.0, 3.0, 0.5).after(known) == better
 
 
 def test_another_quantity_begins_anew() -> None:
-    known = Standing("shortest period", 5.0, 4.0, 0.4, "period")
-    ends = Standing("ends", 90.0, what="makespan").after(known)
+    known = Progress("shortest period", 5.0, 4.0, 0.4, "period")
+    ends = Progress("ends", 90.0, what="makespan").after(known)
     assert ends == ("ends", 90.0, 0.0, 0.4, "makespan", False, "")
-    assert Standing(value=80.0).after(ends).what == "makespan"
+    assert Progress(value=80.0).after(ends).what == "makespan"
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,15 @@ def test_another_quantity_begins_anew() -> None:
     [(inf, 1.0, None), (2.0, 0.0, None), (0.0, 0.0, None), (2.0, 1.5, 0.25), (2.0, 2.1, 0.0)],
 )
 def test_gap(value: float, bound: float, gap: float | None) -> None:
-    assert Standing(value=value, bound=bound).gap == gap
+    assert Progress(value=value, bound=bound).gap == gap
 
 
 def test_a_step_is_a_part_of_the_whole() -> None:
-    heard: list[Standing] = []
-    run = Run(watch=heard.append)
-    half = run.begin("slicing", 0.5, 1.0)
-    half.stands(share=0.5)
-    half.begin("", 0.5, 1.0).stands(share=1.0)
+    heard: list[Progress] = []
+    run = SearchContext(watch=heard.append)
+    half = run.phase("slicing", 0.5, 1.0)
+    half.report_progress(share=0.5)
+    half.phase("", 0.5, 1.0).report_progress(share=1.0)
     assert [(s.doing, s.share) for s in heard] == [
         ("slicing", 0.5),
         ("", 0.75),
@@ -47,8 +47,8 @@ def test_a_step_is_a_part_of_the_whole() -> None:
 
 
 def test_what_does_not_hold_for_the_whole_is_left_out() -> None:
-    heard: list[Standing] = []
-    run = Run(watch=heard.append)
+    heard: list[Progress] = []
+    run = SearchContext(watch=heard.append)
     for other in (run.without_shares(), run.without_bounds()):
-        other.stands("slicing", value=3.0, bound=2.0, share=0.5)
-    assert heard == [Standing("slicing", 3.0, 2.0), Standing("slicing", 3.0, 0.0, 0.5)]
+        other.report_progress("slicing", value=3.0, bound=2.0, share=0.5)
+    assert heard == [Progress("slicing", 3.0, 2.0), Progress("slicing", 3.0, 0.0, 0.5)]

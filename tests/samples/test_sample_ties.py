@@ -18,7 +18,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.auto import solve
 from dnnp.formats.workloads.msr import read_workload
 from dnnp.samples.papers import ties
@@ -120,7 +120,7 @@ def test_the_split_is_that_of_the_text(seed: int) -> None:
     problem = drawn(seed)
     assume(problem.graph.n > 0)
     try:
-        value = problem.value(solve(problem, Request(method="exact")).blocks)
+        value = problem.value(solve(problem, MethodOptions(method="exact")).blocks)
     except InfeasibleError:
         assume(False)
     blocks = published_split(problem, value)

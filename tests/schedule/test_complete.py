@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Placement, Repetend, Unit
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.complete import (
     complete,
     cool_down,
@@ -132,7 +132,7 @@ def test_random_placements(seed: int) -> None:
         placement = with_limits(placement, repetend.memory_bytes)
     for many in (1, 2, 7, 40):
         problem = problem_of(placement, many)
-        found = complete(placement, repetend, many, run=Run(effort=0.05))
+        found = complete(placement, repetend, many, run=SearchContext(effort=0.05))
         assert not faults(problem, found.start.ravel())
         length = span_of(problem, found.start.ravel())
         assert found.bound <= length * (1 + 1e-9)
@@ -187,10 +187,10 @@ def test_ends_alone() -> None:
 def test_stop_and_determinism() -> None:
     placement, repetend = training("X")
     problem = problem_of(placement, 30)
-    first = complete(placement, repetend, 30, run=Run(effort=0.1))
-    second = complete(placement, repetend, 30, run=Run(effort=0.1))
+    first = complete(placement, repetend, 30, run=SearchContext(effort=0.1))
+    second = complete(placement, repetend, 30, run=SearchContext(effort=0.1))
     assert (first.start == second.start).all()
-    found = complete(placement, repetend, 30, run=Run(interrupted=lambda: True))
+    found = complete(placement, repetend, 30, run=SearchContext(interrupted=lambda: True))
     assert found.status == "interrupted"
     assert not faults(problem, found.start.ravel())
 

@@ -8,7 +8,7 @@ import pytest
 from dnnp.core.methods.schedules import RECIPES
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.schedule import Placement
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.auto import solve
 from dnnp.core.schedule.justify import filled, justified, reversed_problem
 from dnnp.core.schedule.optimal import in_turn
@@ -109,7 +109,7 @@ def test_never_behind_a_recipe(name: str, devices: int, whole: bool) -> None:
                 if not faults(problem, made):
                     spans[recipe] = span_of(problem, made)
             try:
-                found = solve(form, Wanted(count), Run(effort=0.02)).start_s.ravel()
+                found = solve(form, Wanted(count), SearchContext(effort=0.02)).start_s.ravel()
             except InfeasibleError:
                 assert not spans
                 continue

@@ -11,7 +11,7 @@ import pytest
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.optimal import beam, in_turn, optimal
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of, span_of
 from dnnp.core.schedule.shapes import SHAPES, shape
@@ -143,7 +143,7 @@ def test_narrow_beams_bound_what_they_drop(seed: int) -> None:
 def test_shapes_without_limits_are_proven(name: str, devices: int) -> None:
     for many in (1, 3, 5):
         problem = problem_of(shape(name, devices), many)
-        found = optimal(problem, run=Run(effort=0.05))
+        found = optimal(problem, run=SearchContext(effort=0.05))
         assert not faults(problem, found.start)
         assert found.status == "optimal"
         assert found.bound == span_of(problem, found.start)
@@ -162,7 +162,7 @@ def test_shapes_without_limits_are_proven(name: str, devices: int) -> None:
 )
 def test_shapes_within_limits(name: str, memory: float, many: int, least: float) -> None:
     problem = problem_of(shape(name, 4, memory_bytes=memory), many)
-    found = optimal(problem, run=Run(effort=0.2))
+    found = optimal(problem, run=SearchContext(effort=0.2))
     assert not faults(problem, found.start)
     assert (found.status, found.bound) == ("optimal", least)
     assert span_of(problem, found.start) == least
@@ -175,7 +175,7 @@ def hard() -> ScheduleProblem:
 
 def test_effort_and_stop_end_the_search() -> None:
     problem = hard()
-    quick = optimal(problem, run=Run(effort=0.01))
+    quick = optimal(problem, run=SearchContext(effort=0.01))
     assert quick.status == "feasible"
     assert quick.bound < span_of(problem, quick.start)
     assert not faults(problem, quick.start)
@@ -185,31 +185,34 @@ def test_effort_and_stop_end_the_search() -> None:
         asked.append(True)
         return len(asked) > 20
 
-    found = optimal(problem, run=Run(interrupted=stop))
+    found = optimal(problem, run=SearchContext(interrupted=stop))
     assert found.status == "interrupted"
     assert len(asked) < 30
     assert not faults(problem, found.start)
     assert found.bound <= span_of(problem, found.start)
-    none = optimal(problem, run=Run(interrupted=lambda: True))
+    none = optimal(problem, run=SearchContext(interrupted=lambda: True))
     assert none.status == "interrupted"
     assert not faults(problem, none.start)
 
 
 def test_the_same_again() -> None:
     problem = hard()
-    first, second = optimal(problem, run=Run(effort=0.01)), optimal(problem, run=Run(effort=0.01))
+    first, second = (
+        optimal(problem, run=SearchContext(effort=0.01)),
+        optimal(problem, run=SearchContext(effort=0.01)),
+    )
     assert (first.start == second.start).all()
     assert first.bound == second.bound
 
 
 def test_a_known_schedule_is_never_left_behind() -> None:
     problem = hard()
-    known = optimal(problem, run=Run(effort=0.02)).start
-    found = optimal(problem, run=Run(effort=0.0), upper=known + 3.0)
+    known = optimal(problem, run=SearchContext(effort=0.02)).start
+    found = optimal(problem, run=SearchContext(effort=0.0), upper=known + 3.0)
     assert span_of(problem, found.start) <= span_of(problem, known)
     assert found.start.min() == 0
     invalid = np.zeros(problem.b)
-    assert not faults(problem, optimal(problem, run=Run(effort=0.0), upper=invalid).start)
+    assert not faults(problem, optimal(problem, run=SearchContext(effort=0.0), upper=invalid).start)
 
 
 def test_blocks_that_wait_for_each_others_memory() -> None:
@@ -224,12 +227,12 @@ def test_blocks_that_wait_for_each_others_memory() -> None:
     with pytest.raises(InfeasibleError, match="memory of a is too small"):
         optimal(problem)
     with pytest.raises(LimitError):
-        optimal(problem, run=Run(effort=0.0))
+        optimal(problem, run=SearchContext(effort=0.0))
 
 
 def test_many_blocks_are_left_to_a_list_schedule() -> None:
     problem = problem_of(shape("V", 32), 200)
-    found = optimal(problem, run=Run(effort=0.01))
+    found = optimal(problem, run=SearchContext(effort=0.01))
     assert found.status == "feasible"
     assert not faults(problem, found.start)
     assert span_of(problem, in_turn(problem)) == span_of(problem, found.start)

@@ -12,7 +12,7 @@ from dnnp.core.kernels.kernel import kernel
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import PlacedBlock, Placement, Repetend, Unit, Wait
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule import repetend
 from dnnp.core.schedule.orders import search as orders_intervals
 from dnnp.core.schedule.orders.board import field_of
@@ -265,13 +265,13 @@ def test_real_times_scale(seed: int, unroll: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_random_placements_are_solved(seed: int) -> None:
     problem = problem_of(random_placement(seed, whole=seed % 2 == 0), 1)
-    found = find_repetend(problem, run=Run(effort=0.05))
+    found = find_repetend(problem, run=SearchContext(effort=0.05))
     check(problem, found)
-    again = find_repetend(problem, run=Run(effort=0.05))
+    again = find_repetend(problem, run=SearchContext(effort=0.05))
     np.testing.assert_array_equal(found.start_s, again.start_s)
     limits = limited(problem, float(np.ceil(0.8 * found.memory_bytes.max())))
     try:
-        tight = find_repetend(limits, run=Run(effort=0.05))
+        tight = find_repetend(limits, run=SearchContext(effort=0.05))
     except (InfeasibleError, LimitError):
         return
     check(limits, tight)
@@ -400,10 +400,10 @@ def test_blocks_without_time() -> None:
 
 def test_a_stop_ends_with_what_is_known() -> None:
     problem = problem_of(shape("NN", 6), 1)
-    found = find_repetend(problem, run=Run(interrupted=lambda: True))
+    found = find_repetend(problem, run=SearchContext(interrupted=lambda: True))
     check(problem, found)
     assert found.status == "interrupted"
-    found = find_repetend(problem, run=Run(effort=1e-6))
+    found = find_repetend(problem, run=SearchContext(effort=1e-6))
     check(problem, found)
     assert found.status == "feasible"
 
@@ -411,7 +411,7 @@ def test_a_stop_ends_with_what_is_known() -> None:
 @pytest.mark.parametrize(("name", "devices"), [("V", 256), ("M", 210), ("X", 102)])
 def test_many_blocks_get_a_good_schedule(name: str, devices: int) -> None:
     problem = problem_of(shape(name, devices), 1)
-    found = find_repetend(problem, run=Run(effort=0.01))
+    found = find_repetend(problem, run=SearchContext(effort=0.01))
     check(problem, found)
     assert found.period_s <= 1.5 * problem.load().max()
     if name == "V":
@@ -424,7 +424,7 @@ def test_list_schedules_keep_limits(seed: int) -> None:
     problem = problem_of(random_placement(seed, whole=seed % 2 == 0), 1)
     if seed % 3 == 0:
         problem = limited(
-            problem, 0.7 * find_repetend(problem, run=Run(effort=0.01)).memory_bytes.max()
+            problem, 0.7 * find_repetend(problem, run=SearchContext(effort=0.01)).memory_bytes.max()
         )
     last = math.inf
     for period, start in list_schedules(problem, float(problem.load().max())):

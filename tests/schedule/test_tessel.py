@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
     faults,
@@ -107,13 +107,13 @@ def test_best_of_all_index_sets_and_orders(seed: int, pairs: int) -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_random_placements(seed: int) -> None:
     placement = random_placement(seed, whole=seed % 2 == 0)
-    found = tessel(placement, run=Run(effort=0.02))
+    found = tessel(placement, run=SearchContext(effort=0.02))
     check(placement, found)
     held = float(found.repetend.memory_bytes.max())
     for limit in (0.7 * held, 0.4 * held):
         small = with_memory(placement, limit)
         try:
-            again = tessel(small, run=Run(effort=0.02))
+            again = tessel(small, run=SearchContext(effort=0.02))
         except (InfeasibleError, LimitError):
             continue
         check(small, again)
@@ -237,9 +237,9 @@ def test_blocks_of_no_time() -> None:
 def test_stops() -> None:
     placement = shape("X", 8, memory_bytes=6)
     with pytest.raises(LimitError):
-        tessel(placement, run=Run(interrupted=lambda: True))
+        tessel(placement, run=SearchContext(interrupted=lambda: True))
     with pytest.raises(LimitError):
-        tessel(placement, run=Run(effort=0))
+        tessel(placement, run=SearchContext(effort=0))
     asked = 0
 
     def after_some() -> bool:
@@ -247,11 +247,14 @@ def test_stops() -> None:
         asked += 1
         return asked > 20
 
-    found = tessel(placement, run=Run(interrupted=after_some))
+    found = tessel(placement, run=SearchContext(interrupted=after_some))
     check(placement, found)
     assert not found.complete
     assert found.repetend.status == "interrupted"
-    short, again = tessel(placement, run=Run(effort=0.01)), tessel(placement, run=Run(effort=0.01))
+    short, again = (
+        tessel(placement, run=SearchContext(effort=0.01)),
+        tessel(placement, run=SearchContext(effort=0.01)),
+    )
     assert not short.complete
     assert short.repetend.status == "feasible"
     assert short.tried == again.tried

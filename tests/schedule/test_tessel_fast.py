@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule import tessel as fast
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of, span_of
 from dnnp.core.schedule.shapes import ALL, SHAPES, shape
@@ -151,6 +151,6 @@ def test_from_the_outside() -> None:
 
 
 def test_stopped_at_once() -> None:
-    found = tessel_fast(shape("NN", 4), Run(interrupted=lambda: True))
+    found = tessel_fast(shape("NN", 4), SearchContext(interrupted=lambda: True))
     assert found.repetend.status == "interrupted"
     check(shape("NN", 4), found)

@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Schedule
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule import auto, complete, repetend, tessel
 from dnnp.core.schedule.complete import Completed
 from dnnp.core.schedule.optimal import in_turn, optimal
@@ -25,7 +25,7 @@ V = shape("V", 4)
 def solved(wanted: Wanted, placement=V, effort: float = 1.0) -> tuple[Schedule, list[str]]:
     """A schedule, and what was said meanwhile."""
     said: list[str] = []
-    found = auto.solve(placement, wanted, Run(effort=effort, warn=said.append))
+    found = auto.solve(placement, wanted, SearchContext(effort=effort, warn=said.append))
     return found, said
 
 
@@ -123,7 +123,7 @@ def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_trade_off_that_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    run = Run(warn=said.append)
+    run = SearchContext(warn=said.append)
     whole = auto.trade_off(V, 1, run)
     assert (len(whole) > 2, said) == (True, [])
     assert all(point.method == "orders" for point in whole)
@@ -143,7 +143,7 @@ def test_a_point_without_effort_does_not_cost_the_others(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(auto, "find_repetend", tired)
     said: list[str] = []
-    points = auto.trade_off(V, 1, Run(warn=said.append))
+    points = auto.trade_off(V, 1, SearchContext(warn=said.append))
     assert 1 <= len(points) <= 2
     assert "the trade-off ends after" in said[0]
 

@@ -17,7 +17,7 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.annealing.anneal import _placed, anneal
 from dnnp.core.split.auto import solve
 from dnnp.core.split.slices import best_slicing
@@ -46,9 +46,9 @@ def test_equals_brute_force():
         expected, _ = brute_force(case.problem, "free")
         if not np.isfinite(expected):
             with pytest.raises(InfeasibleError):
-                anneal(case.problem, run=Run(effort=0.05))
+                anneal(case.problem, run=SearchContext(effort=0.05))
             continue
-        blocks = anneal(case.problem, run=Run(effort=0.05))
+        blocks = anneal(case.problem, run=SearchContext(effort=0.05))
         plan = priced(case, blocks)
         assert check_plan(case.graph, None, plan).violations == (), seed
         assert plan.value >= expected * (1 - 1e-9) - 1e-12, seed
@@ -67,7 +67,7 @@ def test_convex_splits_equal_brute_force():
         with suppress(InfeasibleError):
             start = best_slicing(case.problem)
         try:
-            blocks = anneal(case.problem, convex=True, start=start, run=Run(effort=0.05))
+            blocks = anneal(case.problem, convex=True, start=start, run=SearchContext(effort=0.05))
         except InfeasibleError:
             assert start is None
             continue
@@ -84,7 +84,7 @@ def test_convex_splits_below_ordered_ones():
     device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=8.0)
     options = CostOptions(comm="sum", memory_model="sum")
     problem = SplitProblem(graph, units_of(stream, graph), (device,), options)
-    found = {v: solve(problem, Request(validity=v)) for v in ("ordered", "convex", "free")}
+    found = {v: solve(problem, MethodOptions(validity=v)) for v in ("ordered", "convex", "free")}
     values = {v: problem.value(split.blocks) for v, split in found.items()}
     assert values["free"] <= values["convex"] < values["ordered"]
     assert problem.plan(found["convex"].blocks).validity == "convex"
@@ -101,7 +101,7 @@ def test_never_behind_its_start():
         blocks = anneal(
             case.problem,
             start=start,
-            run=Run(effort=0.01, interrupted=lambda: True),
+            run=SearchContext(effort=0.01, interrupted=lambda: True),
         )
         assert priced(case, blocks).value <= priced(case, start).value * (1 + 1e-12)
 
@@ -109,7 +109,7 @@ def test_never_behind_its_start():
 def two_splits():
     """The splits of a graph by two seeds."""
     problem = random_case(3, 9, limited=False, max_replicas=1).problem
-    found = [anneal(problem, run=Run(seed=seed, effort=0.01)) for seed in (0, 1)]
+    found = [anneal(problem, run=SearchContext(seed=seed, effort=0.01)) for seed in (0, 1)]
     return [[(b.nodes.tolist(), b.device.name) for b in blocks] for blocks in found]
 
 
@@ -138,7 +138,8 @@ def test_numbers_of_any_size(scale):
     units = units_of(random_stream(5, 10), graph)
     device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=2.0)
     plain = anneal(
-        SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), run=Run(effort=0.1)
+        SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")),
+        run=SearchContext(effort=0.1),
     )
     times = {"dev": graph.times["dev"] * scale}
     scaled = replace(
@@ -151,7 +152,7 @@ def test_numbers_of_any_size(scale):
         SplitProblem(
             scaled, replace(units, times=times), (device,), CostOptions(memory_model="sum")
         ),
-        run=Run(effort=0.1),
+        run=SearchContext(effort=0.1),
     )
 
     def value(graph, units, blocks):
@@ -174,9 +175,19 @@ def test_degenerate_problems():
     units = units_of(stream, graph)
     options = CostOptions(memory_model="sum")
     many = DeviceClass("dev", count=9)
-    assert len(anneal(SplitProblem(graph, units, (many,), options), run=Run(effort=0.01))) == 1
+    assert (
+        len(anneal(SplitProblem(graph, units, (many,), options), run=SearchContext(effort=0.01)))
+        == 1
+    )
     only_cpus = DeviceClass("dev", kind="cpu", count=2)
-    assert len(anneal(SplitProblem(graph, units, (only_cpus,), options), run=Run(effort=0.01))) == 1
+    assert (
+        len(
+            anneal(
+                SplitProblem(graph, units, (only_cpus,), options), run=SearchContext(effort=0.01)
+            )
+        )
+        == 1
+    )
     with pytest.raises(UsageError, match="clusters"):
         anneal(SplitProblem(graph, units, (replace(many, cluster_size=3),), options))
 

@@ -47,7 +47,7 @@ def test_weights_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
         devices = DeviceClass("dev", count=count, memory_bytes=100)
         problem = problem_of(graph_of(wide()), devices, memory_model="peak", memory_mode="hard")
         with pytest.raises(InfeasibleError) as caught:
-            searches.solve(problem, searches.Request())
+            searches.solve(problem, searches.MethodOptions())
         assert str(caught.value) == (
             f"infeasible: the weights, each counted once, need 430 B; all devices together have "
             f"{count}00 B ({count} x dev of 100 B); at least 5 devices of 100 B hold them"

@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.bounds.apart import apart_bound
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.auto import solve
 from dnnp.formats.bounds import raise_bound
 from support.cases import random_case
@@ -89,7 +89,7 @@ def test_items_apart_prove_no_more_than_is_true() -> None:
         clusters = replace(clusters, inner_bandwidth_bytes_per_s=fast)
         problem = case.problem.with_devices(clusters, *others)
         try:
-            found = solve(problem, Request())
+            found = solve(problem, MethodOptions())
         except InfeasibleError:
             continue
         value = problem.value(found.blocks)

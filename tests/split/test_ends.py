@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.chain import chain_bound
-from dnnp.core.bounds.claim import Known
+from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.methods.splits import SPLITS
@@ -20,7 +20,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Floats, singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.auto import solve
 from dnnp.core.split.clusters.hierarchy import least
 from dnnp.formats.graph import graph_of
@@ -99,15 +99,15 @@ def test_methods_and_arguments(scale: float) -> None:
             if method in LONG:
                 continue
             try:
-                solve(problem, Request(method=method), Run(effort=0.1))
+                solve(problem, MethodOptions(method=method), SearchContext(effort=0.1))
             except (InfeasibleError, LimitError, UnavailableError, UsageError):
                 continue
-        blocks = solve(problem, Request(method="slice")).blocks
-        known = Known("ordered", blocks, problem.value(blocks))
+        blocks = solve(problem, MethodOptions(method="slice")).blocks
+        known = BoundTask("ordered", blocks, problem.value(blocks))
         for name in ("simple", "chain", "zone-cut", "node-cut", "ideal", "halves", "pairs"):
             assert name in BOUNDS
             try:
-                bound(problem, known, name, Run(effort=0.1))
+                bound(problem, known, name, SearchContext(effort=0.1))
             except UsageError:
                 continue
 
@@ -123,6 +123,6 @@ def test_a_cover_of_few_quanta() -> None:
     """The largest load of a cover may be the target itself."""
     problem = scaled(1, 1e-308, training=False, clusters=False)
     problem = problem.with_devices(replace(problem.devices[0], count=3))
-    blocks = solve(problem, Request(method="slice")).blocks
-    known = Known("ordered", blocks, problem.value(blocks))
-    bound(problem, known, "cover", Run(effort=0.1))
+    blocks = solve(problem, MethodOptions(method="slice")).blocks
+    known = BoundTask("ordered", blocks, problem.value(blocks))
+    bound(problem, known, "cover", SearchContext(effort=0.1))

@@ -13,18 +13,18 @@ import pytest
 
 from dnnp.cmds.shell.context import Context
 from dnnp.core.bounds.auto import bound
-from dnnp.core.bounds.claim import LIMIT, Known
+from dnnp.core.bounds.lower_bound import LIMIT, BoundTask
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods.splits import LATENCY, SPLITS
-from dnnp.core.model.deadline import NOTHING, beside
+from dnnp.core.model.deadline import NOTHING, run_with_fallback
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Wanted, faults
 from dnnp.core.schedule.problem import problem_of as blocks_of
@@ -55,7 +55,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     over.set()
 
 
-STOPPED = Run(interrupted=lambda: True)
+STOPPED = SearchContext(interrupted=lambda: True)
 
 
 def small() -> SplitProblem:
@@ -68,7 +68,7 @@ def test_every_method(
 ) -> None:
     monkeypatch.setattr("dnnp.core.split.auto._by_method", endless)
     problem, said = small(), list[str]()
-    found = solve(problem, Request(method=method), replace(STOPPED, warn=said.append))
+    found = solve(problem, MethodOptions(method=method), replace(STOPPED, warn=said.append))
     assert 0 < found.bound <= problem.value(found.blocks)
     if method in ("auto", "slice"):
         assert (found.method, said) == (FIRST_FIT, [])
@@ -87,7 +87,7 @@ def test_every_method_of_latency(
     for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)
-        found = solve_latency(problem, Request(method=method), STOPPED)
+        found = solve_latency(problem, MethodOptions(method=method), STOPPED)
         assert found.method == FIRST_FIT
         assert found.bound > 0
         assert found.bound_method.startswith("critical path")
@@ -107,14 +107,16 @@ def test_what_was_found_comes_before_the_first_answer(
     endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = small()
-    better = solve(problem, Request(method="slice")).blocks
+    better = solve(problem, MethodOptions(method="slice")).blocks
 
-    def search(problem: SplitProblem, asked: Request, method: str, run: Run) -> None:
-        run.keep(better, problem.value(better), "slice")
+    def search(
+        problem: SplitProblem, asked: MethodOptions, method: str, run: SearchContext
+    ) -> None:
+        run.report_incumbent(better, problem.value(better), "slice")
         endless()
 
     monkeypatch.setattr("dnnp.core.split.auto._by_method", search)
-    found = solve(problem, Request(), STOPPED)
+    found = solve(problem, MethodOptions(), STOPPED)
     assert (found.method, problem.value(found.blocks)) == ("slice", problem.value(better))
 
 
@@ -124,8 +126,8 @@ def test_arguments_of_bounds(endless: Callable[..., None], monkeypatch: pytest.M
     problem = small()
     blocks = first_split(problem)
     assert blocks is not None
-    known = Known("ordered", blocks, problem.value(blocks))
-    proof = bound(problem, known, "chain", Run(interrupted=lambda: next(asked, True)))
+    known = BoundTask("ordered", blocks, problem.value(blocks))
+    proof = bound(problem, known, "chain", SearchContext(interrupted=lambda: next(asked, True)))
     assert proof.method == "simple"
     assert [(t.method, t.status) for t in proof.tried] == [("simple", "solved"), ("chain", LIMIT)]
 
@@ -137,7 +139,7 @@ def test_schedules(
     monkeypatch.setattr("dnnp.core.schedule.auto._found", endless)
     for mode in ("none", "blocking", "non-blocking"):
         placement = with_transfers(shape(name, 4), mode, time_s=0.5)
-        found = schedule(placement, Wanted(3), Run(interrupted=lambda: True))
+        found = schedule(placement, Wanted(3), SearchContext(interrupted=lambda: True))
         assert (found.method, found.status) == ("sequential", "interrupted")
         assert faults(blocks_of(found.placement, 3), found.start_s.ravel()) == []
         assert found.bound_s > 0
@@ -186,14 +188,14 @@ def test_the_first_split_keeps_capacities() -> None:
 
 
 def test_beside(endless: Callable[..., None]) -> None:
-    assert beside(lambda: 3, lambda: True, lambda: 4) in (3, 4)
-    assert beside(lambda: 3, lambda: False, lambda: 4) == 3
-    assert beside(endless, lambda: True, lambda: 4) == 4
+    assert run_with_fallback(lambda: 3, lambda: True, lambda: 4) in (3, 4)
+    assert run_with_fallback(lambda: 3, lambda: False, lambda: 4) == 3
+    assert run_with_fallback(endless, lambda: True, lambda: 4) == 4
     with pytest.raises(InfeasibleError, match="why"):
-        beside(_refuse, lambda: False, lambda: None)
+        run_with_fallback(_refuse, lambda: False, lambda: None)
     # Without another answer the work is waited for.
     with pytest.raises(InfeasibleError, match="why"):
-        beside(_refuse, lambda: True, lambda: None)
+        run_with_fallback(_refuse, lambda: True, lambda: None)
 
 
 def _refuse() -> None:
@@ -209,7 +211,7 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("dnnp.core.split.auto._by_method", search)
     with pytest.raises(LimitError, match="nothing was found"):
-        solve(small(), Request(), STOPPED)
+        solve(small(), MethodOptions(), STOPPED)
 
 
 def test_a_search_that_is_left_alone_says_nothing_more() -> None:
@@ -224,7 +226,7 @@ def test_a_search_that_is_left_alone_says_nothing_more() -> None:
         said.set()
         return 3
 
-    assert beside(late, lambda: True, lambda: 4) == 4
+    assert run_with_fallback(late, lambda: True, lambda: 4) == 4
     go.set()
     assert said.wait(PATIENCE_S)
     context.warn("the result")

@@ -14,7 +14,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import contract, singletons
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.search_context import Request, Run, Standing
+from dnnp.core.model.search_context import MethodOptions, Progress, SearchContext
 from dnnp.core.split import improve as levels
 from dnnp.core.split.annealing.anneal import anneal
 from dnnp.core.split.auto import solve
@@ -79,7 +79,7 @@ def test_ordered_annealing_equals_brute_force(first):
         case = random_case(seed, 7, max_replicas=1)
         problem = case.problem
         expected, _ = brute_force(case.problem)
-        annealed = {"ordered": True, "start": start_of(problem), "run": Run(effort=0.5)}
+        annealed = {"ordered": True, "start": start_of(problem), "run": SearchContext(effort=0.5)}
         if not np.isfinite(expected):
             with pytest.raises(InfeasibleError):
                 anneal(case.problem, **annealed)
@@ -122,7 +122,7 @@ def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
                 ordered=True,
                 warm=warm,
                 start=start,
-                run=Run(seed=seed, effort=0.05, interrupted=lambda: stopped),  # noqa: B023
+                run=SearchContext(seed=seed, effort=0.05, interrupted=lambda: stopped),  # noqa: B023
             )
             # Nodes of a stage run in the graph's order, which may need more memory than `start`.
             if case.options.memory_model == "sum":
@@ -135,7 +135,10 @@ def test_ordered_annealing_repeats():
     problem = generated("watts-strogatz", 60)
     start = best_slicing(problem)
     splits = [
-        [b.nodes.tolist() for b in anneal(problem, ordered=True, start=start, run=Run(effort=0.02))]
+        [
+            b.nodes.tolist()
+            for b in anneal(problem, ordered=True, start=start, run=SearchContext(effort=0.02))
+        ]
         for _ in range(2)
     ]
     assert splits[0] == splits[1]
@@ -214,7 +217,7 @@ def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
         problem = random_problem(seed, 60, colors=seed % 3 == 0, training=seed % 4 == 3)
         start = best_slicing(problem, "kahn")
         for stopped in (False, True):
-            run = Run(seed=seed, effort=0.01, interrupted=lambda: stopped)  # noqa: B023
+            run = SearchContext(seed=seed, effort=0.01, interrupted=lambda: stopped)  # noqa: B023
             blocks = multilevel(problem, start, run)
             assert priced(problem, blocks).value <= problem.value(start) * (1 + 1e-12)
 
@@ -222,8 +225,8 @@ def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
 def test_levels_of_a_large_graph(short_annealing):
     problem = generated("watts-strogatz", 12_000, k=8)
     start = best_slicing(problem, "dfs")
-    told: list[Standing] = []
-    blocks = multilevel(problem, start, Run(effort=0.002, watch=told.append))
+    told: list[Progress] = []
+    blocks = multilevel(problem, start, SearchContext(effort=0.002, watch=told.append))
     shares = [standing.share for standing in told if standing.share is not None]
     assert len(shares) >= 3
     assert shares == sorted(shares)
@@ -240,8 +243,8 @@ def test_never_worse_than_slices_and_orders(family, short_annealing):
         problem = generated(family, 50, seed)
 
         def value(method: str, order: str = "best") -> float:
-            run = Run(seed=seed, effort=0.1)  # noqa: B023
-            found = solve(problem, Request(method=method, order=order), run)  # noqa: B023
+            run = SearchContext(seed=seed, effort=0.1)  # noqa: B023
+            found = solve(problem, MethodOptions(method=method, order=order), run)  # noqa: B023
             return priced(problem, found.blocks).value  # noqa: B023
 
         found = value("heuristic")
@@ -259,7 +262,7 @@ def test_heuristic_on_any_problem(short_annealing):
         problem = case.problem
         expected, _ = brute_force(case.problem)
         try:
-            found = solve(problem, Request(method="heuristic"), Run(effort=0.1))
+            found = solve(problem, MethodOptions(method="heuristic"), SearchContext(effort=0.1))
         except InfeasibleError:
             # It starts from slices: a heuristic may find nothing.
             continue

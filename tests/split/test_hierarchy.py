@@ -16,7 +16,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions, Plan, with_contiguous
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split import hierarchy
 from dnnp.core.split.hierarchy import hierarchy_split
 from dnnp.core.split.ideals.search import ideal_search
@@ -403,11 +403,11 @@ def test_orders_do_not_beat_ideals(monkeypatch):
 def test_too_many_ideals_are_said(monkeypatch, items, how):
     graph = graph_of(random_stream(3, 30))
     problem = SplitProblem(graph, singletons(graph), (device(8, 4),), CostOptions())
-    hierarchy_split(problem, Run(warn=pytest.fail))
+    hierarchy_split(problem, SearchContext(warn=pytest.fail))
     monkeypatch.setattr(hierarchy, "MAX_IDEALS", 3)
     monkeypatch.setattr(hierarchy, "MAX_ITEMS", items)
     said = []
-    hierarchy_split(problem, Run(warn=said.append))
+    hierarchy_split(problem, SearchContext(warn=said.append))
     assert len(said) == 1
     assert said[0].startswith(f"clusters: there are too many ideals, {how}")
 
@@ -418,7 +418,7 @@ def test_stopping_leaves_a_valid_split():
     devices = (device(8, 4),)
     finished = solved(graph, units, devices, CostOptions())
     found = hierarchy_split(
-        SplitProblem(graph, units, devices, CostOptions()), Run(interrupted=lambda: True)
+        SplitProblem(graph, units, devices, CostOptions()), SearchContext(interrupted=lambda: True)
     )
     blocks, bound = found.blocks, found.bound
     plan = make_plan(
@@ -430,7 +430,9 @@ def test_stopping_leaves_a_valid_split():
     )
     assert check_plan(graph, None, plan).violations == ()
     assert bound <= finished.value <= plan.value
-    found = hierarchy_split(SplitProblem(graph, units, devices, CostOptions()), Run(effort=1e-9))
+    found = hierarchy_split(
+        SplitProblem(graph, units, devices, CostOptions()), SearchContext(effort=1e-9)
+    )
     blocks, bound = found.blocks, found.bound
     assert bound <= finished.value
 

@@ -33,7 +33,7 @@ from dnnp.core.model.graph import (
     singletons,
 )
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver import child, slices
 from dnnp.core.solver.slices import SAFETY, Slices, solve_slices
 from dnnp.core.split.ip.solve import (
@@ -498,7 +498,7 @@ def test_an_interrupt_takes_effect_at_once():
         case.problem.with_options(SUM),
         "convex",
         incumbent=blocks,
-        run=Run(interrupted=stop),
+        run=SearchContext(interrupted=stop),
     )
     assert asked <= 13
     assert result.status == "feasible"
@@ -522,9 +522,9 @@ def test_a_solver_that_dies(monkeypatch):
         arguments = (case.problem.with_options(SUM), "free")
         if incumbent is None:
             with pytest.raises(LimitError, match="signal 9"):
-                solve_ip(*arguments, run=Run(interrupted=kill))
+                solve_ip(*arguments, run=SearchContext(interrupted=kill))
         else:
-            result = solve_ip(*arguments, incumbent=incumbent, run=Run(interrupted=kill))
+            result = solve_ip(*arguments, incumbent=incumbent, run=SearchContext(interrupted=kill))
             assert (result.status, result.failure) == (
                 "feasible",
                 "the solver cbc failed: signal 9",

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from dnnp.core.bounds.auto import bound
-from dnnp.core.bounds.claim import Claim, Known
+from dnnp.core.bounds.lower_bound import BoundTask, LowerBound
 from dnnp.core.cost.latency import LatencySolution, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.proof import LatencyProof, latency_bound
@@ -19,7 +19,7 @@ from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.search_context import Request, Run, Solution, Standing
+from dnnp.core.model.search_context import MethodOptions, Progress, SearchContext, Solution
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Answer, Wanted, span_of
 from dnnp.core.schedule.recipes import classic
@@ -39,12 +39,12 @@ SLOW = ("placeto",)
 Ended = Callable[[], None]
 
 
-def told_bounds(told: list[Standing]) -> float:
+def told_bounds(told: list[Progress]) -> float:
     """The largest bound of the objective that was told."""
     return max((s.bound for s in told if not s.what), default=0.0)
 
 
-def told_value(told: list[Standing]) -> float:
+def told_value(told: list[Progress]) -> float:
     """The least value of the objective that was told."""
     return min((s.value for s in told if not s.what), default=inf)
 
@@ -55,10 +55,10 @@ def test_no_split_beats_a_bound_that_is_told(method: str) -> None:
         case = accelerators_case(seed, 6) if seed % 3 == 0 else random_case(seed, 6)
         problem = SplitProblem(case.graph, case.units, case.devices, case.options)
         for validity in SPLITS[method].kinds[:2]:
-            told = list[Standing]()
-            run = Run(effort=0.03, watch=told.append)
+            told = list[Progress]()
+            run = SearchContext(effort=0.03, watch=told.append)
             try:
-                found = solve(problem, Request(method=method, validity=validity), run)
+                found = solve(problem, MethodOptions(method=method, validity=validity), run)
             except (InfeasibleError, LimitError, UsageError, UnavailableError):
                 continue
             least, _ = brute_force(problem, validity)
@@ -77,10 +77,10 @@ def test_no_split_beats_a_bound_that_an_argument_tells(method: str) -> None:
         blocks = first_split(problem)
         if blocks is None:
             continue
-        told = list[Standing]()
-        known = Known("ordered", blocks, problem.value(blocks))
+        told = list[Progress]()
+        known = BoundTask("ordered", blocks, problem.value(blocks))
         try:
-            proof = bound(problem, known, method, Run(effort=0.1, watch=told.append))
+            proof = bound(problem, known, method, SearchContext(effort=0.1, watch=told.append))
         except UsageError:
             continue
         assert max(told_bounds(told), proof.claim.value) <= least * (1 + 1e-9), seed
@@ -95,10 +95,10 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
             latency = random_problem(random.Random(seed), 6, execution=execution)
             if latency.whole is None:
                 continue
-            told = list[Standing]()
-            run = Run(effort=0.05, watch=told.append)
+            told = list[Progress]()
+            run = SearchContext(effort=0.05, watch=told.append)
             try:
-                found = solve_latency(latency.whole, Request(method=method), run)
+                found = solve_latency(latency.whole, MethodOptions(method=method), run)
             except (InfeasibleError, LimitError, UsageError, UnavailableError):
                 continue
             brute = brute_blocks if execution == "blocks" else brute_operators
@@ -123,9 +123,9 @@ def ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     over.set()
 
 
-def stopped_after_a_while() -> Run:
+def stopped_after_a_while() -> SearchContext:
     asked = iter([False] * 3)
-    return Run(interrupted=lambda: next(asked, True))
+    return SearchContext(interrupted=lambda: next(asked, True))
 
 
 def test_a_split(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +133,16 @@ def test_a_split(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     poor, good = first_split(problem.with_devices(DeviceClass("dev"))), best_slicing(problem)
     assert poor is not None
 
-    def search(problem: SplitProblem, asked: Request, method: str, run: Run) -> Solution:
-        run.keep(good, problem.value(good), "slice")
-        run.stands(bound=4.5)
+    def search(
+        problem: SplitProblem, asked: MethodOptions, method: str, run: SearchContext
+    ) -> Solution:
+        run.report_incumbent(good, problem.value(good), "slice")
+        run.report_progress(bound=4.5)
         ended()
         return Solution(poor, 4.1)
 
     monkeypatch.setattr("dnnp.core.split.auto._by_method", search)
-    found = solve(problem, Request(method="brkga"), stopped_after_a_while())
+    found = solve(problem, MethodOptions(method="brkga"), stopped_after_a_while())
     assert (problem.value(found.blocks), found.bound, found.method) == (7.0, 4.5, "slice")
 
 
@@ -151,14 +153,16 @@ def test_a_sample(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     assert split is not None
     value = latency.value(split)
 
-    def search(method: object, problem: object, asked: Request, run: Run) -> LatencySolution:
-        run.keep(split, value, "ideal")
-        run.stands(bound=0.9 * value, by="ideals of blocks")
+    def search(
+        method: object, problem: object, asked: MethodOptions, run: SearchContext
+    ) -> LatencySolution:
+        run.report_incumbent(split, value, "ideal")
+        run.report_progress(bound=0.9 * value, by="ideals of blocks")
         ended()
         return LatencySolution(split, 0.1 * value, "critical path", "anneal")
 
     monkeypatch.setattr("dnnp.core.latency.solve._found", search)
-    found = solve_latency(latency.whole, Request(), stopped_after_a_while())
+    found = solve_latency(latency.whole, MethodOptions(), stopped_after_a_while())
     assert (found.bound, found.bound_method) == (0.9 * value, "ideals of blocks")
 
 
@@ -167,14 +171,14 @@ def test_an_argument(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     poor, good = first_split(problem.with_devices(DeviceClass("dev"))), best_slicing(problem)
     assert poor is not None
 
-    def argument(problem: SplitProblem, known: Known, run: Run) -> Claim:
-        run.keep(good, problem.value(good), "exact")
-        run.stands(bound=4.5)
+    def argument(problem: SplitProblem, known: BoundTask, run: SearchContext) -> LowerBound:
+        run.report_incumbent(good, problem.value(good), "exact")
+        run.report_progress(bound=4.5)
         ended()
-        return Claim(4.2)
+        return LowerBound(4.2)
 
     monkeypatch.setattr("dnnp.core.bounds.chain.chain_claim", argument)
-    known = Known("ordered", poor, problem.value(poor))
+    known = BoundTask("ordered", poor, problem.value(poor))
     proof = bound(problem, known, "chain", stopped_after_a_while())
     assert (proof.value, proof.claim.value, proof.method) == (7.0, 4.5, "chain")
     assert proof.claim.certificate == {"argument": "chain", "checkable": False}
@@ -187,12 +191,14 @@ def test_an_argument_for_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     value = latency.value(split)
     asked = iter([False] * 3)
 
-    def ideal(problem: object, known: LatencyProof, run: Run) -> LatencyProof:
-        run.stands(bound=0.95 * known.latency, by="ideals of blocks")
+    def ideal(problem: object, known: LatencyProof, run: SearchContext) -> LatencyProof:
+        run.report_progress(bound=0.95 * known.latency, by="ideals of blocks")
         return known
 
     monkeypatch.setattr("dnnp.core.latency.proof._ideal", ideal)
-    proof = latency_bound(latency, split, "ideal", run=Run(interrupted=lambda: next(asked, True)))
+    proof = latency_bound(
+        latency, split, "ideal", run=SearchContext(interrupted=lambda: next(asked, True))
+    )
     assert (proof.value, proof.method) == (0.95 * value, "ideals of blocks")
 
 
@@ -200,9 +206,9 @@ def test_a_schedule(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     placement = shape("V", 4)
     good = classic(placement, "1f1b", 6).start
 
-    def search(batch: object, wanted: Wanted, run: Run) -> Answer:
-        run.keep(good, span_of(batch.problem, good), "optimal")  # type: ignore[attr-defined]
-        run.stands(bound=span_of(batch.problem, good), what="makespan")  # type: ignore[attr-defined]
+    def search(batch: object, wanted: Wanted, run: SearchContext) -> Answer:
+        run.report_incumbent(good, span_of(batch.problem, good), "optimal")  # type: ignore[attr-defined]
+        run.report_progress(bound=span_of(batch.problem, good), what="makespan")  # type: ignore[attr-defined]
         ended()
         return Answer(good, "optimal", 0.0)
 

@@ -17,7 +17,7 @@ from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.auto import solve
 from dnnp.core.split.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of
@@ -177,7 +177,7 @@ def test_clusters_of_two_classes_against_brute_force() -> None:
         least = least_over_links(problem)
         if least == np.inf:
             continue
-        found = solve(problem, Request())
+        found = solve(problem, MethodOptions())
         plan = make_plan(problem, found.blocks, bound=found.bound)
         assert check_plan(graph, problem.units, plan).violations == (), seed
         assert found.bound <= least * (1 + 1e-9), seed

@@ -13,7 +13,7 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import Request, Run, Solution
+from dnnp.core.model.search_context import MethodOptions, SearchContext, Solution
 from dnnp.core.split.annealing.linked import heed_links
 from dnnp.core.split.auto import solve
 from support.linked_cases import least_over_links, linked_case
@@ -21,10 +21,10 @@ from support.linked_cases import least_over_links, linked_case
 METHODS = ("exact", "slice", "dpl", "anneal", "uniform", "greedy", "single")
 
 
-def found(problem: SplitProblem, asked: Request, least: float) -> Solution | None:
+def found(problem: SplitProblem, asked: MethodOptions, least: float) -> Solution | None:
     """What a method finds, judged; None: nothing fits."""
     try:
-        solution = solve(problem, asked, Run(effort=0.1))
+        solution = solve(problem, asked, SearchContext(effort=0.1))
     except InfeasibleError:
         return None
     plan = make_plan(problem, solution.blocks, bound=solution.bound)
@@ -39,7 +39,7 @@ def found(problem: SplitProblem, asked: Request, least: float) -> Solution | Non
 def test_no_bound_is_above_the_best_split(seed):
     problem = linked_case(seed)
     least = least_over_links(problem)
-    solution = found(problem, Request(), least)
+    solution = found(problem, MethodOptions(), least)
     assert (solution is None) == math.isinf(least)
     assert solution is None or solution.planned_by == ""
 
@@ -55,7 +55,7 @@ def test_hosts_that_no_link_names():
         for device in problem.devices:
             bands = {x.bandwidth_bytes_per_s for x in problem.links if _between(x, device, cpus)}
             assert device.is_cpu or bands >= {device.bandwidth_bytes_per_s}
-        solution = found(problem, Request(), least_over_links(problem))
+        solution = found(problem, MethodOptions(), least_over_links(problem))
         used += solution is not None and any(b.device.is_cpu for b in solution.blocks)
     assert used > 3
 
@@ -70,7 +70,7 @@ def _between(link: Link, device: DeviceClass, cpus: set[str]) -> bool:
 def test_other_validities(validity):
     for seed in range(12):
         problem = linked_case(seed, 4)
-        found(problem, Request(validity=validity), least_over_links(problem, validity))
+        found(problem, MethodOptions(validity=validity), least_over_links(problem, validity))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -78,7 +78,7 @@ def test_methods_by_classes_say_so(method):
     for seed in range(8):
         problem = linked_case(seed, 4, training=False, objective="throughput")
         validity = SPLITS[method].kinds[0]
-        solution = found(problem, Request(method), least_over_links(problem, validity))
+        solution = found(problem, MethodOptions(method), least_over_links(problem, validity))
         assert solution is None or solution.planned_by == "classes"
 
 
@@ -89,7 +89,7 @@ def test_near_all_splits():
         problem = linked_case(seed)
         least = least_over_links(problem)
         if math.isfinite(least) and least > 0:
-            ratios.append(problem.value(solve(problem, Request()).blocks) / least)
+            ratios.append(problem.value(solve(problem, MethodOptions()).blocks) / least)
     assert sum(ratios) / len(ratios) < 1.02
     assert sum(ratio < 1 + 1e-9 for ratio in ratios) > 0.9 * len(ratios)
 
@@ -98,17 +98,17 @@ def test_the_search_never_makes_it_worse():
     for seed in range(30):
         problem = linked_case(seed, 6, max_replicas=2)
         try:
-            start = solve(problem, Request("slice")).blocks
+            start = solve(problem, MethodOptions("slice")).blocks
         except InfeasibleError:
             continue
         validity = problem.plan(start).validity
-        better = problem.plan(heed_links(problem, start, Run(effort=0.1)))
+        better = problem.plan(heed_links(problem, start, SearchContext(effort=0.1)))
         assert better.value <= problem.value(start)
         assert better.validity == validity
 
 
 def test_one_seed_one_split():
     problem = linked_case(17, 6, limited=False)
-    one, other = (solve(problem, Request(), Run(seed=3)) for _ in range(2))
+    one, other = (solve(problem, MethodOptions(), SearchContext(seed=3)) for _ in range(2))
     assert [b.nodes.tolist() for b in one.blocks] == [b.nodes.tolist() for b in other.blocks]
     assert (one.bound, one.method) == (other.bound, other.method)

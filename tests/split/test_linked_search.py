@@ -16,7 +16,7 @@ from dnnp.core.model.device import DeviceClass, machine_of
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.ideals import linked
 from dnnp.core.split.ideals.linked import kinds_of, linked_search
 from support.linked_cases import least_over_links, linked_case
@@ -93,7 +93,7 @@ def test_too_many_items_are_not_laid_out(monkeypatch):
 
 def test_stopped():
     problem = linked_case(3, 5, training=False, objective="throughput")
-    assert linked_search(problem, math.inf, Run(interrupted=lambda: True)) == (None, 0.0)
+    assert linked_search(problem, math.inf, SearchContext(interrupted=lambda: True)) == (None, 0.0)
 
 
 def test_training_and_replicas_are_left_alone():

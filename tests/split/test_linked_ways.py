@@ -10,7 +10,7 @@ import pytest
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.ways import all_replicas, compare_ways
 from support import seeds, training
 from support.forgery import accepts, forge, records_in
@@ -41,9 +41,9 @@ def test_all_ways_against_all_splits() -> None:
         least = min(best.values())
         if math.isinf(least):
             with pytest.raises(InfeasibleError):
-                compare_ways(problem, Request())
+                compare_ways(problem, MethodOptions())
             continue
-        solution, ways = compare_ways(problem, Request())
+        solution, ways = compare_ways(problem, MethodOptions())
         value = {w.name: math.inf if w.value is None else w.value for w in ways}
         for name, least_of_way in best.items():
             if name in ("whole", "replicas"):

@@ -15,7 +15,7 @@ from dnnp.core.latency.auto import auto_blocks, auto_operators
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.parallel import search, shared
 from dnnp.core.parallel.search import plan_hybrid
 from dnnp.core.parallel.shared import plan_shared
@@ -135,7 +135,7 @@ def test_a_schedule_within_the_gap_is_not_called_optimal() -> None:
     assert dnnp("check", stdin=near.out).status == 0
 
 
-def clusters(run: Run) -> tuple[float, float]:
+def clusters(run: SearchContext) -> tuple[float, float]:
     graph = graph_of(random_stream(3, 20))
     device = DeviceClass(
         "dev",
@@ -149,14 +149,14 @@ def clusters(run: Run) -> tuple[float, float]:
     return problem.value(found.blocks), found.bound
 
 
-def latency(execution: str, run: Run) -> tuple[float, float]:
+def latency(execution: str, run: SearchContext) -> tuple[float, float]:
     case = latency_case(random.Random(1), 25, execution=execution, devices=3)
     method = auto_blocks if execution == "blocks" else auto_operators
-    found = method(case, Request(), replace(run, effort=0.01))
+    found = method(case, MethodOptions(), replace(run, effort=0.01))
     return case.value(found.split), found.bound
 
 
-def parallel(kind: str, run: Run) -> tuple[float, float]:
+def parallel(kind: str, run: SearchContext) -> tuple[float, float]:
     case = parallel_case(3) if kind == "own" else shared_case(5, 5)
     found = (plan_hybrid if kind == "own" else plan_shared)(case, [np.arange(case.n)], run)
     return found.value, found.bound
@@ -184,8 +184,8 @@ def test_every_search_of_auto_ends_at_a_gap_that_is_small_enough(
         asked[place] += 1
         return False
 
-    value, bound = SEARCHES[name](Run(interrupted=partial(counting, 0)))
-    near, low = SEARCHES[name](Run(interrupted=partial(counting, 1), max_gap=0.9))
+    value, bound = SEARCHES[name](SearchContext(interrupted=partial(counting, 0)))
+    near, low = SEARCHES[name](SearchContext(interrupted=partial(counting, 1), max_gap=0.9))
     assert asked[1] < asked[0] or near > value
     assert bound <= value <= near
     assert near * (1 - 0.9) <= low <= value * (1 + 1e-9)

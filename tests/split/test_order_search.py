@@ -17,7 +17,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Evolution, Run
+from dnnp.core.model.search_context import Evolution, SearchContext
 from dnnp.core.split.order_search import OrderSpace, brkga, evolved_order, random_order
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.slicing.decoder import LENGTH, SLICING
@@ -170,7 +170,7 @@ def sphere(keys):
 def test_more_generations_are_never_worse():
     for seed in range(5):
         values = [
-            brkga(sphere, 8, Evolution(12, generations), Run(seed=seed))[1]
+            brkga(sphere, 8, Evolution(12, generations), SearchContext(seed=seed))[1]
             for generations in (1, 2, 3, 5, 8, 30, 80)
         ]
         assert values == sorted(values, reverse=True)
@@ -179,10 +179,10 @@ def test_more_generations_are_never_worse():
 
 def test_same_seed_same_result():
     how = Evolution(20, 10)
-    keys, value = brkga(sphere, 6, how, Run(seed=3))
-    again, same = brkga(sphere, 6, how, Run(seed=3))
+    keys, value = brkga(sphere, 6, how, SearchContext(seed=3))
+    again, same = brkga(sphere, 6, how, SearchContext(seed=3))
     assert (keys.tolist(), value) == (again.tolist(), same)
-    assert brkga(sphere, 6, how, Run(seed=4))[0].tolist() != keys.tolist()
+    assert brkga(sphere, 6, how, SearchContext(seed=4))[0].tolist() != keys.tolist()
     assert keys.shape == (6,)
     assert value == sphere(keys[None])[0]
     assert ((keys >= 0) & (keys < 1)).all()
@@ -213,7 +213,7 @@ def test_evolution_stops_after_one_generation():
         sizes.append(len(keys))
         return sphere(keys)
 
-    _, value = brkga(fitness, 5, Evolution(10, 50), run=Run(interrupted=lambda: True))
+    _, value = brkga(fitness, 5, Evolution(10, 50), run=SearchContext(interrupted=lambda: True))
     assert sizes == [10]
     assert value == brkga(sphere, 5, Evolution(10, 1))[1]
 
@@ -263,9 +263,12 @@ def test_random_order_is_the_best_of_its_samples():
         space = space_of(case)
         keys = np.random.default_rng(seed).random((50, space.n))
         values = space.values(keys)
-        order = random_order(space, 50, Run(seed=seed))
+        order = random_order(space, 50, SearchContext(seed=seed))
         assert order.tolist() == space.order(keys[int(values.argmin())]).tolist()
-        assert random_order(space, 1, Run(seed=seed)).tolist() == space.order(keys[0]).tolist()
+        assert (
+            random_order(space, 1, SearchContext(seed=seed)).tolist()
+            == space.order(keys[0]).tolist()
+        )
 
 
 def test_random_orders_in_batches(monkeypatch):
@@ -279,9 +282,12 @@ def test_no_samples_or_no_time():
     space = space_of(plain_case(2, 10))
     with pytest.raises(UsageError, match="0 samples"):
         random_order(space, 0)
-    assert random_order(space, 10, run=Run(interrupted=lambda: True)) is None
+    assert random_order(space, 10, run=SearchContext(interrupted=lambda: True)) is None
     for goal in (SLICING, LENGTH):
-        assert evolved_order(space, Evolution(), goal, run=Run(interrupted=lambda: True)) is None
+        assert (
+            evolved_order(space, Evolution(), goal, run=SearchContext(interrupted=lambda: True))
+            is None
+        )
 
 
 def test_no_order_can_be_sliced():
@@ -296,11 +302,11 @@ def test_no_order_can_be_sliced():
 def test_evolved_orders_are_topological_and_no_worse_than_random_ones():
     for seed in range(4):
         space = space_of(plain_case(seed, 30))
-        evolved = evolved_order(space, Evolution(30, 15), run=Run(seed=seed))
+        evolved = evolved_order(space, Evolution(30, 15), run=SearchContext(seed=seed))
         place = np.argsort(evolved)
         assert (place[space.items.tail] < place[space.items.head]).all()
         case = plain_case(seed, 30)
-        random_one = random_order(space, 30, Run(seed=seed))
+        random_one = random_order(space, 30, SearchContext(seed=seed))
         assert sliced(case, evolved) <= sliced(case, random_one)
 
 
@@ -348,7 +354,7 @@ def test_short_edges_are_the_shortest(weighted):
             tuple(order): length(case.graph, order, 2.0, weighted=weighted)
             for order in topological_orders(case.graph)
         }
-        found = evolved_order(space, Evolution(60, 20), LENGTH, Run(seed=seed))
+        found = evolved_order(space, Evolution(60, 20), LENGTH, SearchContext(seed=seed))
         nodes = [int(np.flatnonzero(space.items.label == item)[0]) for item in found]
         assert lengths[tuple(nodes)] == pytest.approx(min(lengths.values())), seed
         keys = np.random.default_rng(seed).random((5, space.n))

@@ -16,7 +16,7 @@ from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.peak import (
     cuts,
     largest_step,
@@ -145,7 +145,7 @@ def test_bounds_and_walks_agree_with_the_checker(seed: int) -> None:
 def test_larger_blocks_get_better_and_stay_above_the_bound(seed: int) -> None:
     graph = regal(seed, 70)
     before = judged(graph, graph.order)
-    quick, longer = (peak_order(graph, graph.order, Run(effort=e)) for e in (0.01, 0.3))
+    quick, longer = (peak_order(graph, graph.order, SearchContext(effort=e)) for e in (0.01, 0.3))
     for found in (quick, longer):
         assert found.peak_bytes == pytest.approx(judged(graph, found.nodes), rel=1e-12)
         assert found.bound_bytes <= found.peak_bytes <= before
@@ -156,7 +156,7 @@ def test_larger_blocks_get_better_and_stay_above_the_bound(seed: int) -> None:
 
 def test_the_same_twice() -> None:
     graph = regal(4, 120)
-    first, second = (peak_order(graph, graph.order, Run(effort=0.1)) for _ in range(2))
+    first, second = (peak_order(graph, graph.order, SearchContext(effort=0.1)) for _ in range(2))
     assert first.nodes.tolist() == second.nodes.tolist()
     assert first.bound_bytes == second.bound_bytes < first.peak_bytes
 
@@ -165,7 +165,7 @@ def test_the_same_twice() -> None:
 def test_giants(seed: int) -> None:
     graph = regal(seed, 20_000)
     before = walk_given(*steps_of(graph, graph.order))[1].max()
-    found = peak_order(graph, graph.order, Run(effort=0.1))
+    found = peak_order(graph, graph.order, SearchContext(effort=0.1))
     steps, start = steps_of(graph, found.nodes)
     assert (steps.maker[steps.reads] < np.repeat(np.arange(graph.n), np.diff(steps.read_ptr))).all()
     assert found.peak_bytes == pytest.approx(walk_given(steps, start)[1].max(), rel=1e-9)
@@ -210,7 +210,7 @@ def test_chains_and_trifles_need_no_search(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_stopped_at_once() -> None:
     graph = regal(2, 60)
-    found = peak_order(graph, graph.order, Run(interrupted=lambda: True))
+    found = peak_order(graph, graph.order, SearchContext(interrupted=lambda: True))
     assert found.nodes.tolist() == graph.order.tolist()
     assert 0 < found.bound_bytes < found.peak_bytes
 

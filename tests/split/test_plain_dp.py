@@ -10,7 +10,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.ideals.search import ideal_search
 from dnnp.formats.graph import graph_of
 from support.brute import brute_force
@@ -107,4 +107,4 @@ def test_equals_the_table_on_a_small_wide_graph() -> None:
 
 def test_the_wide_graph_keeps_its_ideals() -> None:
     # Next to no effort: contraction and enumeration only.
-    assert ideal_search(wide_problem(), run=Run(effort=1e-6)).ideals >= 36_000
+    assert ideal_search(wide_problem(), run=SearchContext(effort=1e-6)).ideals >= 36_000

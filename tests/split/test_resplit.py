@@ -11,7 +11,7 @@ import pytest
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.improve import resplit
 from dnnp.core.split.slices import best_slicing
 from support.cases import Case, accelerators_case, random_case
@@ -98,5 +98,5 @@ def test_a_stop_leaves_a_split():
     start = in_turn(problem, 4)
     for patience in range(5):
         asked = count()
-        run = Run(interrupted=lambda asked=asked, most=patience: next(asked) >= most)
+        run = SearchContext(interrupted=lambda asked=asked, most=patience: next(asked) >= most)
         assert problem.value(resplit(problem, start, run)) <= problem.value(start)

@@ -107,7 +107,7 @@ def test_all_that_fail_say_why() -> None:
 
 def test_failures_and_interrupts_in_turn() -> None:
     """The status is that of the first failure; after Ctrl-C nothing more begins."""
-    from dnnp.callbacks import Caller
+    from dnnp.callbacks import Callbacks
     from dnnp.options.split import SplitOptions
 
     found = api.Graph.from_bytes(split("slice").out).stream()
@@ -116,7 +116,7 @@ def test_failures_and_interrupts_in_turn() -> None:
 
     plan = plan_of(found, graph_of(found))
     assert plan is not None
-    caller = Caller()
+    caller = Callbacks()
     options = SplitOptions(method=("exact", "slice", "greedy", "random"), caller=caller)
 
     def search(one: SplitOptions) -> Plan:

@@ -13,7 +13,7 @@ import dnnp
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import Request, Solution
+from dnnp.core.model.search_context import MethodOptions, Solution
 from dnnp.core.split.auto import solve
 from dnnp.core.split.curve import Curve
 from support.cases import random_case
@@ -80,7 +80,7 @@ def with_count(problem: SplitProblem, k: int) -> SplitProblem:
     return problem.sharing(replace(problem, devices=(replace(first, count=k), *others)))
 
 
-def answer(problem: SplitProblem, asked: Request) -> Solution | None:
+def answer(problem: SplitProblem, asked: MethodOptions) -> Solution | None:
     try:
         return solve(problem, asked)
     except InfeasibleError:
@@ -90,7 +90,7 @@ def answer(problem: SplitProblem, asked: Request) -> Solution | None:
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_shared_changes_no_optimum(seed: int) -> None:
     """With CPUs, replicas, capacities, colours and both passes."""
-    base, curve, asked = random_case(seed).problem, Curve(), Request()
+    base, curve, asked = random_case(seed).problem, Curve(), MethodOptions()
     for k in range(1, 6):
         problem = with_count(base, k)
         alone, found = answer(problem, asked), answer(problem, curve.asked(problem, asked))

@@ -12,7 +12,7 @@ from dnnp.core.check.plan import check_choices, check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import Request
+from dnnp.core.model.search_context import MethodOptions
 from dnnp.core.split.ways import (
     WAYS,
     all_replicas,
@@ -59,9 +59,9 @@ def test_all_ways_equal_brute_force(seed: int) -> None:
     single = brute_force(problem.with_options(replace(problem.options, max_replicas=1)))[0]
     if best == INF:
         with pytest.raises(InfeasibleError):
-            compare_ways(problem, Request())
+            compare_ways(problem, MethodOptions())
         return
-    solution, made = compare_ways(problem, Request())
+    solution, made = compare_ways(problem, MethodOptions())
     ways = {way.name: way for way in made}
     assert tuple(ways) == WAYS
     value = problem.value(solution.blocks)
@@ -83,7 +83,7 @@ def test_all_ways_equal_brute_force(seed: int) -> None:
 def test_the_number_of_replicas_is_the_best(seed: int) -> None:
     """Weight synchronisation makes it a matter of trying."""
     case = random_case(seed, 5, training=True, limited=False)
-    for block in whole_blocks(case.problem, Request())[0]:
+    for block in whole_blocks(case.problem, MethodOptions())[0]:
         device = replace(block.device, count=9)
         problem = case.problem.with_devices(device)
         found = with_best_replicas(problem, block._replace(device=device))
@@ -384,7 +384,7 @@ def test_what_was_predicted_of_a_choice(seed: int) -> None:
     """Whatever a run may state is accepted; a little more or less is not, where it is exact."""
     case = random_case(seed, 6, training=False, limited=bool(seed % 2))
     try:
-        solution = compare_ways(with_all(case), Request())[0]
+        solution = compare_ways(with_all(case), MethodOptions())[0]
     except InfeasibleError:
         return
     plan = make_plan(with_all(case), solution.blocks, bound=0.0)

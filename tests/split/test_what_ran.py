@@ -13,7 +13,7 @@ from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError, InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.search_context import Request, Run, Solution
+from dnnp.core.model.search_context import MethodOptions, SearchContext, Solution
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
 from dnnp.core.split import exact, heuristic, improve, slices
@@ -67,9 +67,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", [m for m in SPLITS if m not in ("scotch", "metis")])
 def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None:
-    run = Run(effort=0.01, interrupted=lambda: stopped)
+    run = SearchContext(effort=0.01, interrupted=lambda: stopped)
     try:
-        found = solve(PROBLEMS[name], Request(method=method, samples=3), run)
+        found = solve(PROBLEMS[name], MethodOptions(method=method, samples=3), run)
     except DnnpError:
         return
     if found.method in ("ip", "exact", "slice", "anneal"):
@@ -83,12 +83,12 @@ def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None
 def test_exact_is_the_exact_search_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the ideals are too many, `auto` goes on; both keep a bound."""
     monkeypatch.setattr("dnnp.core.split.ideals.search.MAX_IDEALS", 2)
-    problem, run = accelerators_case(seed).problem, Run(effort=0.01)
+    problem, run = accelerators_case(seed).problem, SearchContext(effort=0.01)
     seen = Calls()
     seen.watch(monkeypatch, improve, "anneal", "anneal")
-    alone = solve(problem, Request(method="exact"), run)
+    alone = solve(problem, MethodOptions(method="exact"), run)
     assert not seen.names
-    found = solve(problem, Request(), run)
+    found = solve(problem, MethodOptions(), run)
     assert seen.names
     assert (alone.method, found.method) == ("exact", "auto")
     assert alone.bound <= found.bound <= problem.value(found.blocks) < problem.value(alone.blocks)
@@ -102,7 +102,7 @@ def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> No
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = problem_of(chain(3.0), DeviceClass("dev", count=2))
         problem = problem.with_options(options)
-        found = solve_latency(problem, Request(method=method))
+        found = solve_latency(problem, MethodOptions(method=method))
         assert found.method == (method if method in calls.names else "anneal")
 
 
@@ -111,7 +111,7 @@ def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.solver.slices.MAX_ENTRIES", 3)
     said: list[str] = []
     problem = PROBLEMS["a chain"]
-    found = solve(problem, Request(method="ip"), Run(warn=said.append))
+    found = solve(problem, MethodOptions(method="ip"), SearchContext(warn=said.append))
     assert found.method == "exact"
     assert "is too large" in said[0]
 
@@ -130,7 +130,7 @@ def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
     devices = DeviceClass("dev", count=2)
     problem = problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), devices)
     start = [Block(np.arange(4), devices), Block(np.array([4]), devices)]
-    found = solve(problem, Request(method="ip"), Run(warn=said.append))
+    found = solve(problem, MethodOptions(method="ip"), SearchContext(warn=said.append))
     assert found.method == "slice"
     assert said == [
         "the solver cbc failed (the solver cbc failed: signal 11): the best split so far"
@@ -141,7 +141,7 @@ def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
         graph = replace(chain(4.0, 3.0, 5.0, 2.0), node_bytes=np.full(4, 2.0))
         tight = problem_of(graph, DeviceClass("dev", count=2, memory_bytes=4.0))
         placed = solve_latency(
-            tight.with_options(options), Request(method="ip"), Run(warn=said.append)
+            tight.with_options(options), MethodOptions(method="ip"), SearchContext(warn=said.append)
         )
         assert placed.method == "anneal"
         assert said in ([], ["the solver ended early: the solver cbc failed: signal 11"])
@@ -158,7 +158,7 @@ def test_a_split_that_fits_in_another_order_alone_is_by_slice(
     said: list[str] = []
     device = DeviceClass("dev", count=2, memory_bytes=1e9)
     problem = problem_of(chain(4.0, 3.0, 5.0), device, memory_model="peak")
-    found = solve(problem, Request(method=method), Run(warn=said.append))
+    found = solve(problem, MethodOptions(method=method), SearchContext(warn=said.append))
     assert found.method == "slice"
     assert said == [f"{method}: infeasible: in this order; this split is by slice"]
 
@@ -169,7 +169,7 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     options = CostOptions(memory_model="sum", objective="latency")
     problem = problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2))
     problem = problem.with_options(options)
-    found = solve_latency(problem, Request(method="getf"), Run(warn=said.append))
+    found = solve_latency(problem, MethodOptions(method="getf"), SearchContext(warn=said.append))
     assert found.method == "getf-fluid"
     reason = "4 choices are too many for its linear program"
     assert said == [f"getf: {reason}; what ran instead is getf-fluid"]

@@ -10,7 +10,7 @@ import pytest
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.split.auto import solve
 from dnnp.samples.papers.placement_values import TABLE_1
 from support.plain_dp import attached, charts_of_problem, plain_dp
@@ -25,7 +25,7 @@ QUICK = [
 """Workloads on which a tenth of a search without order finds what is published."""
 
 
-def solved(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Plan:
+def solved(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Plan:
     """The plan of a method, after the independent checker has agreed."""
     found = solve(problem, asked, run)
     plan = make_plan(
@@ -41,7 +41,7 @@ def solved(problem: SplitProblem, asked: Request, run: Run = PLAIN) -> Plan:
 
 @pytest.mark.parametrize("name", TABLE_1)
 def test_the_best_contiguous_split_is_found_and_proven(shared_workloads: Path, name: str) -> None:
-    plan = solved(workload(shared_workloads, name), Request())
+    plan = solved(workload(shared_workloads, name), MethodOptions())
     assert round(plan.value, 2) == TABLE_1[name].dp
     assert (plan.status, plan.gap, plan.validity) == ("optimal", 0.0, "ordered")
 
@@ -58,7 +58,7 @@ def test_the_published_program_finds_the_same(shared_workloads: Path, name: str)
 
 @pytest.mark.parametrize("name", TABLE_1)
 def test_linearisation_gives_the_published_values(shared_workloads: Path, name: str) -> None:
-    plan = solved(workload(shared_workloads, name), Request(method="dpl"))
+    plan = solved(workload(shared_workloads, name), MethodOptions(method="dpl"))
     assert round(plan.value, 2) == TABLE_1[name].linearised
 
 
@@ -67,7 +67,9 @@ def test_splits_without_order_are_as_good_as_the_published_ones(
     shared_workloads: Path, name: str
 ) -> None:
     problem = workload(shared_workloads, name)
-    plan = solved(problem, Request(method="anneal", validity="free"), Run(effort=0.1))
+    plan = solved(
+        problem, MethodOptions(method="anneal", validity="free"), SearchContext(effort=0.1)
+    )
     assert plan.value <= 1.002 * TABLE_1[name].free
 
 
@@ -77,7 +79,7 @@ def test_identical_devices_without_cpus_are_certified(shared_workloads: Path, na
     values = []
     for k in (2, 4, 8, 16, 32, 64):
         same = (replace(d, count=k) for d in problem.devices if not d.is_cpu)
-        plan = solved(problem.with_devices(*same), Request())
+        plan = solved(problem.with_devices(*same), MethodOptions())
         assert (plan.status, plan.gap) == ("optimal", 0.0)
         values.append(plan.value)
     assert values == sorted(values, reverse=True)

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from dnnp.core.bounds.claim import Whole, whole_of
+from dnnp.core.bounds.lower_bound import Whole, whole_of
 from dnnp.core.certificates.certificate import REFUTED, check_certificate
 from support.cases import Case
 

@@ -15,7 +15,7 @@ from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.device import Machine
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 
 PLACERS = tuple(
     name
@@ -27,9 +27,13 @@ PLACERS = tuple(
 """Methods of others that place tasks, as far as what they need is installed."""
 
 
-def place(method: str, problem: LatencyProblem, run: Run = PLAIN, **how: Any) -> Placement:
+def place(
+    method: str, problem: LatencyProblem, run: SearchContext = PLAIN, **how: Any
+) -> Placement:
     """What a method makes of a problem; `how`: fields of the run to be changed."""
-    split = method_of(method, "operators")(problem, Request(method), replace(run, **how)).split
+    split = method_of(method, "operators")(
+        problem, MethodOptions(method), replace(run, **how)
+    ).split
     assert isinstance(split, Placement)
     return split
 

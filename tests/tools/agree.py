@@ -43,7 +43,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints, singletons
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.split.auto import solve
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.ip.solve import solve_ip
@@ -93,11 +93,11 @@ class Judge:
         self.expect(plan.validity in validity, f"{name}: the split is {plan.validity}")
         return plan.value
 
-    def run(self, name: str, run: Run = PLAIN, **asked: Any) -> float:
+    def run(self, name: str, run: SearchContext = PLAIN, **asked: Any) -> float:
         """Objective that a method reaches; inf if it finds nothing."""
         validity = ("ordered", "convex", "free") if name == "anneal" else ("ordered",)
         try:
-            found = solve(self.problem, Request(method=name, **asked), run)
+            found = solve(self.problem, MethodOptions(method=name, **asked), run)
         except InfeasibleError:
             return math.inf
         return self.value(name, found.blocks, validity)
@@ -154,7 +154,7 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     judge.expect(reaches, f"dpl: {sliced} below {least}")
     any_split, _ = brute_force(problem, "free")
     judge.expect(any_split <= least * (1 + ROUNDING), f"free optimum {any_split} above {least}")
-    annealed = judge.run("anneal", Run(effort=ANNEAL_EFFORT), validity="free")
+    annealed = judge.run("anneal", SearchContext(effort=ANNEAL_EFFORT), validity="free")
     reaches = annealed >= any_split * (1 - ROUNDING) or not all_orders
     judge.expect(reaches, f"anneal: {annealed} below {any_split}")
     counts["annealed to the optimum"] += same(annealed, any_split)

@@ -29,7 +29,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.bounds.auto import bound
-from dnnp.core.bounds.claim import FAILED, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.lower_bound import FAILED, REFUSED, SOLVED, BoundTask, LowerBound
 from dnnp.core.certificates.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import VALIDITIES as STRENGTHS
@@ -37,7 +37,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Request
+from dnnp.core.model.search_context import PLAIN, MethodOptions
 from dnnp.core.split.auto import solve
 from dnnp.formats.bounds import storable
 from support.brute import brute_force
@@ -75,7 +75,7 @@ def disagreements(
         counts["infeasible"] += 1
         return []
     start = blocks if seed // 8 % 2 else poor(problem) or blocks
-    known = Known(validity, start, problem.value(start), solver=solver)
+    known = BoundTask(validity, start, problem.value(start), solver=solver)
     # Live memory depends on the order of a block's nodes, which brute force does not vary.
     loose = case.options.memory_model == "peak"
     wrong = []
@@ -86,7 +86,7 @@ def disagreements(
         try:
             claim = argument.function()(problem, known, PLAIN.within(LIMIT_S))
         except UsageError:
-            claim = Claim(0.0, REFUSED)
+            claim = LowerBound(0.0, REFUSED)
         claims[name] = claim
         counts[f"{name}: {claim.status}"] += 1
         counts[f"{name} optimal"] += claim.value >= least * (1 - CLOSE)
@@ -119,7 +119,7 @@ def split_by_auto(
 ) -> list[str]:
     """What is wrong with the split that `auto` finds where the least value is `least`."""
     try:
-        found = solve(problem, Request(validity=validity), PLAIN.scaled(SPLIT_EFFORT))
+        found = solve(problem, MethodOptions(validity=validity), PLAIN.scaled(SPLIT_EFFORT))
     except (InfeasibleError, LimitError) as error:
         return [f"split: {error}, but there is one of {least!r}"]
     plan = problem.plan(found.blocks)
@@ -144,7 +144,7 @@ def poor(problem: SplitProblem) -> list[Block] | None:
 
 
 def unverified(
-    problem: SplitProblem, validity: str, name: str, claim: Claim, counts: Counter[str]
+    problem: SplitProblem, validity: str, name: str, claim: LowerBound, counts: Counter[str]
 ) -> list[str]:
     """Whether a certificate that can be checked is refused."""
     if claim.certificate is None or claim.value <= 0:
@@ -162,7 +162,7 @@ def unverified(
     return [f"{name}: {violation}" for violation in report.violations]
 
 
-def verdict(problem: SplitProblem, validity: str, claim: Claim) -> str:
+def verdict(problem: SplitProblem, validity: str, claim: LowerBound) -> str:
     """What the checker says of a claim."""
     record = {"value": claim.value, "validity": validity}
     record["certificate"] = storable(claim.certificate) if claim.certificate else None
@@ -174,7 +174,7 @@ def kind_of_proof(
     problem: SplitProblem, validity: str, blocks: list[Block], counts: Counter[str]
 ) -> list[str]:
     """Count what `auto` proves with; wrong is one that cannot be checked where another can."""
-    known = Known(validity, blocks, problem.value(blocks))
+    known = BoundTask(validity, blocks, problem.value(blocks))
     proof = bound(problem, known)
     said = verdict(problem, validity, proof.claim)
     closed = "optimal" if proof.claim.value >= proof.value * (1 - ROUNDING) else "gap"
@@ -204,7 +204,7 @@ def random_kind(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
     problem = SplitProblem(case.graph, case.units, case.devices, case.options)
     try:
-        blocks = solve(problem, Request(), PLAIN.scaled(0.2)).blocks
+        blocks = solve(problem, MethodOptions(), PLAIN.scaled(0.2)).blocks
     except (InfeasibleError, LimitError):
         return []
     return kind_of_proof(problem, validity, blocks, counts)

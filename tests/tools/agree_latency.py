@@ -26,7 +26,7 @@ if __name__ == "__main__":
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.ip.loop import formulation_of, solve_intervals, solve_model
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from support.latency_brute import brute_blocks, brute_operators
 from support.latency_cases import random_problem
 
@@ -61,7 +61,9 @@ def installed() -> list[str]:
     return [name for name in SOLVERS if name not in needs or find_spec(needs[name])]
 
 
-def solve(problem: LatencyProblem, solver: str, start: Any = None, run: Run = PLAIN) -> Any:
+def solve(
+    problem: LatencyProblem, solver: str, start: Any = None, run: SearchContext = PLAIN
+) -> Any:
     """Solve a problem exactly."""
     formulation = formulation_of(problem)
     if solver == "cpsat":

@@ -32,7 +32,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import clustering_of_labels, singletons
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream
 from support.latency_brute import brute_blocks, brute_operators
@@ -174,7 +174,7 @@ def disagreements(
     counts["binds"] += problem.live.binds
     counts["costs"] += least > loose * (1 + SLACK)
     try:
-        found = solve_latency(whole, Request(method=method), Run(effort=effort))
+        found = solve_latency(whole, MethodOptions(method=method), SearchContext(effort=effort))
     except (InfeasibleError, LimitError) as error:
         kind = type(error).__name__
         counts[kind] += 1

@@ -40,7 +40,7 @@ import numpy as np
 from dnnp.core.check.schedule import check_schedule
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Repetend, Schedule, Unit, Wait
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.complete import complete
 from dnnp.core.schedule.problem import ScheduleProblem, peak_memory, problem_of
 from dnnp.core.schedule.recipes import classic
@@ -184,7 +184,7 @@ def recipes(placement: Placement) -> list[str]:
 def completed(placement: Placement, found: Repetend, counts: Counter[str]) -> list[str]:
     """What is wrong with the schedule of a few micro-batches made from a repetend."""
     try:
-        made = complete(placement, found, MICRO_BATCHES, run=Run(effort=COMPLETE_EFFORT))
+        made = complete(placement, found, MICRO_BATCHES, run=SearchContext(effort=COMPLETE_EFFORT))
     except LimitError:
         counts["not completed"] += 1
         return []
@@ -328,7 +328,7 @@ def main() -> int:
         def search(problem: ScheduleProblem, seconds: list[float] = seconds) -> Repetend:
             started = time.monotonic()
             try:
-                return find_repetend(problem, run=Run(effort=args.effort))
+                return find_repetend(problem, run=SearchContext(effort=args.effort))
             finally:
                 seconds[0] = time.monotonic() - started
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import dnnp
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.training.backward import train
 from dnnp.core.training.gradients import Optimizer
@@ -22,7 +22,7 @@ from support.run import dnnp as command
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
-class Listening(Caller):
+class Listening(Callbacks):
     """Keeps what it is warned of."""
 
     def __init__(self, heard: list[str]) -> None:

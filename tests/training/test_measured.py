@@ -10,14 +10,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dnnp
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.runtime import measure_in_situ
 
 FLOAT = TensorProto.FLOAT
 
 
-class Listening(Caller):
+class Listening(Callbacks):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

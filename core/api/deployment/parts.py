@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.schedule import check_schedule
 from dnnp.core.cost.runnable import runnable_parts
@@ -70,7 +70,7 @@ def schedule_of_stream(
 
 
 def one_by_one(
-    caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan
+    caller: Callbacks, stream: Stream, graph: NodeGraph, plan: Plan
 ) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
     """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
     parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
@@ -92,7 +92,7 @@ class Parts:
     """Program of each device by a schedule, as a manifest has it; None: there is none."""
 
 
-def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Parts:
+def parts_of(caller: Callbacks, stream: Stream, graph: NodeGraph, plan: Plan) -> Parts:
     """The parts of a plan that run in one go: those of its schedule, if the stream has one.
 
     Raises

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.cost.load_formula import collective_time
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph
@@ -49,7 +49,7 @@ class Sharded:
 
 
 def sharded_of(
-    caller: Caller, stream: Stream, graph: Graph, plan: Plan, model: ModelProto
+    caller: Callbacks, stream: Stream, graph: Graph, plan: Plan, model: ModelProto
 ) -> Sharded:
     """Cut the model of a stream as the layouts of its nodes say, and find what runs in one go.
 

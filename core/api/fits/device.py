@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.extras import operator_times
 from dnnp.core.extras.fit import Block, Fit, Machine, fit
 from dnnp.core.extras.operator_grid import Case, grid
 from dnnp.core.extras.operator_times import cache_sizes, channel_block, copy_rate, memory_size
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.processes import available_cores
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.profile.kernels import Kernels, subset
 from dnnp.core.profile.work import work_of
 from dnnp.core.runtime.model.providers import ort_version
@@ -117,7 +117,7 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
     return _record(options, fit(seen.blocks, start_of_machine()), seen)
 
 
-def device_here(threads: int, cache: str | None, caller: Caller, *, keep: bool) -> DeviceSpec:
+def device_here(threads: int, cache: str | None, caller: Callbacks, *, keep: bool) -> DeviceSpec:
     """The device of this machine's processor: as it was measured before, or measured now.
 
     Parameters
@@ -150,7 +150,7 @@ def device_here(threads: int, cache: str | None, caller: Caller, *, keep: bool) 
 
         def tell(done: int, total: int, title: str) -> None:
             share = max(done / total, (time.perf_counter() - begin) / HERE_S)
-            bar.update(Standing(doing, share=min(share, 1.0)))
+            bar.update(Progress(doing, share=min(share, 1.0)))
 
         limit_s = HERE_S - _FIT_S
         options = FitOptions(HERE, threads, _POINT_S, max(beside, 0), limit_s=limit_s)

@@ -9,10 +9,10 @@ from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnp.callbacks import Caller, open_source
+from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.extras.gradients import Forward, Term, gradient_time, loss, pieces, step_times, sums
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.core.profile.work import work_of
 from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
@@ -135,7 +135,7 @@ def _time_gradients(
         times = step_times(
             [step for each in terms.values() for ways in each for way in ways for step in way],
             how,
-            lambda share: bar.update(Standing("measuring gradients", share=share)),
+            lambda share: bar.update(Progress("measuring gradients", share=share)),
         )
     say_disturbed(taken, caller)
     found = {v: gradient_time(each, times) for v, each in terms.items()}
@@ -216,7 +216,9 @@ def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
     return found
 
 
-def _say(stream: Stream, gradients: _Gradients, times: Mapping[int, float], caller: Caller) -> None:
+def _say(
+    stream: Stream, gradients: _Gradients, times: Mapping[int, float], caller: Callbacks
+) -> None:
     """Say which gradients were measured, and which go by formula."""
     late = [record for record in stream.get("node") if record.get("backward")]
     total = fsum(times[record["id"]] for record in late)

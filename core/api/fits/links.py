@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from dnnp.callbacks import CALLER, Caller
+from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.extras.fit import LinkFit, fit_link
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.processes import available_cores
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import instead, shown_bytes, shown_seconds
 from dnnp.core.runtime import measure_links
 from dnnp.core.runtime.measure_links import SIZES, Sweep, Transfer
@@ -83,7 +83,7 @@ def measured_links(
     by: str = "threads",
     gpus: Sequence[str] = (),
     seconds: float = 1.0,
-    caller: Caller = CALLER,
+    caller: Callbacks = CALLBACKS,
 ) -> list[Record]:
     """Measure the links between every two devices of this machine.
 
@@ -118,7 +118,7 @@ def measured_links(
     links = []
     with caller.progress("measuring links") as bar:
         for i, (a, b) in enumerate(pairs):
-            bar.update(Standing(f"measuring links, {a.name} to {b.name}", share=i / len(pairs)))
+            bar.update(Progress(f"measuring links, {a.name} to {b.name}", share=i / len(pairs)))
             links.append(_link(a, b, by, seconds, caller))
     return [*records, *links]
 
@@ -171,7 +171,7 @@ def _spots(records: Sequence[Record], gpus: Sequence[str]) -> list[Spot]:
     return spots
 
 
-def _link(a: Spot, b: Spot, by: str, seconds: float, caller: Caller) -> Record:
+def _link(a: Spot, b: Spot, by: str, seconds: float, caller: Callbacks) -> Record:
     """Measure the link between two devices, both ways where these may differ."""
     (forth, trips), *more = _ways(a, b, by)
     there = _fitted(forth, trips, seconds)

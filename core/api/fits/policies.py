@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.baselines.placeto import count_of
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
@@ -38,7 +38,7 @@ def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -
     return Training(policy, family, options.episodes)
 
 
-def _policy(path: str | os.PathLike[str], caller: Caller) -> Policy:
+def _policy(path: str | os.PathLike[str], caller: Callbacks) -> Policy:
     name = os.fspath(path)
     policy = parse_policy(caller.read_input(name), name)
     wanted, found = count_of(policy.devices, policy.width), len(policy.weights)
@@ -68,7 +68,7 @@ def _names(problem: SplitProblem) -> str:
     return ", ".join(device.name for device in problem.devices)
 
 
-def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: Caller) -> None:
+def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: Callbacks) -> None:
     """Write a policy, as a whole or not at all; say so where there is none.
 
     Raises

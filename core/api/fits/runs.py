@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.extras.calibrate import DEPTHWISE, FOLDED, calibrate, corrected, factor_of
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import LimitError, UsageError
@@ -63,7 +63,7 @@ def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
         raise LimitError(f"{source}: nothing is learned: {reason}")
 
 
-def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
+def save_calibration(path: str, stream: Stream, caller: Callbacks) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
     found = calibration_of(stream)
     run = next(record for record in stream.get("run") if record["mode"] == "pipeline")
@@ -79,7 +79,7 @@ def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
         file.write(calibration_bytes(found))
 
 
-def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
+def read_calibrations(paths: Sequence[str], caller: Callbacks) -> CalibrationFile:
     """Join what files tell: calibrations, or streams with a run.
 
     The factors of a single file are taken as they stand there; those of several files are learned
@@ -125,7 +125,7 @@ def _calibrated(runs: Sequence[RunSeen], source: str) -> Calibration:
         raise UsageError(f"{source}: {error}") from None
 
 
-def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
+def price_by_runs(stream: Stream, paths: Sequence[str], caller: Callbacks) -> None:
     """Multiply the costs of a stream that was just priced by the factors of some files.
 
     Raises
@@ -180,7 +180,7 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
 
 
 def _tell(
-    operators: Iterable[str], found: CalibrationFile, factor: dict[str, float], caller: Caller
+    operators: Iterable[str], found: CalibrationFile, factor: dict[str, float], caller: Callbacks
 ) -> None:
     """Say what the factors are, and for which operators they are guesses."""
     models = {run.model for run in found.runs}

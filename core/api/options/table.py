@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
-from dnnp.callbacks import CALLER, Caller
+from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Table:
 class Options(_Table):
     """Base of the options of a step; each is named as that of the command which does the same."""
 
-    caller: Caller = CALLER
+    caller: Callbacks = CALLBACKS
     """Whom the step tells what it does."""
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnnp.callbacks import Caller
+from dnnp.callbacks import Callbacks
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
@@ -48,11 +48,11 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
     problem = problem.with_options(cost)
     caller.release()
     if cost.memory_model == "peak":
-        from dnnp.core.model.deadline import beside
+        from dnnp.core.model.deadline import run_with_fallback
         from dnnp.core.split.peak import with_least_peak
 
         run, split = run_of(caller), blocks
-        blocks = beside(
+        blocks = run_with_fallback(
             lambda: with_least_peak(problem.graph, split, keep=True, run=run),
             run.stop,
             lambda: split,
@@ -118,7 +118,7 @@ def _latency_split(
     return latency, split
 
 
-def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Caller) -> list[Block]:
+def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Callbacks) -> list[Block]:
     """Read a split; the nodes of each part run in the graph's order.
 
     One of the forward pass alone is carried over to training: each backward node follows its

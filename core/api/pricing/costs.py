@@ -14,7 +14,7 @@ from dnnp.core.model.text import counted, operator_name
 from dnnp.options.choices import DEFAULT_DEVICE
 
 if TYPE_CHECKING:
-    from dnnp.callbacks import Caller
+    from dnnp.callbacks import Callbacks
     from dnnp.core.model.graph import Bools, Clustering, Floats, Graph, Ints
     from dnnp.core.profile.kernels import Kernels
     from dnnp.core.profile.work import Work
@@ -31,7 +31,7 @@ Times = Mapping[str, Sequence[float]]
 """Device class -> seconds, by position of the record."""
 
 
-def ensure_costs(stream: Stream, caller: Caller, *, reprice: bool = False) -> None:
+def ensure_costs(stream: Stream, caller: Callbacks, *, reprice: bool = False) -> None:
     """Price a stream without costs exactly as dnnp-profile does by default, and say so.
 
     With `reprice`, groups whose cost no longer follows from their nodes cost the sum of these.
@@ -53,7 +53,7 @@ def ensure_costs(stream: Stream, caller: Caller, *, reprice: bool = False) -> No
     price_analytic(stream, [load_device(DEFAULT_DEVICE)], caller)
 
 
-def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller) -> None:
+def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Callbacks) -> None:
     """Price every node and group by the roofline of each device; one warning at most."""
     check_units(stream)
     from dnnp.core.profile.work import group_traffic, work_of
@@ -77,7 +77,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
     write_costs(stream, devices, times, group_costs, "analytic", caller)
 
 
-def note_unfitted(devices: Sequence[DeviceSpec], caller: Caller) -> None:
+def note_unfitted(devices: Sequence[DeviceSpec], caller: Callbacks) -> None:
     """Say which devices are priced by their vendors' figures alone."""
     unfitted = [device.name for device in devices if not device.is_fitted]
     if unfitted:
@@ -111,7 +111,7 @@ def write_costs(
     node_costs: Times,
     group_costs: Times | None,
     how: str,
-    caller: Caller,
+    caller: Callbacks,
 ) -> None:
     """Put costs on nodes and groups, with a device record for each class.
 
@@ -193,7 +193,7 @@ def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
         record["time_s"] = {name: values[i] for name, values in costs.items()}
 
 
-def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Caller) -> None:
+def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Callbacks) -> None:
     """Count the nodes of unknown work, by operator, and say what they weigh."""
     nodes = stream.get("node")
     name, seconds = next(iter(times.items()))
@@ -232,7 +232,7 @@ NODES = 10
 """Nodes that are named to who looks closely."""
 
 
-def describe_costs(stream: Stream, caller: Caller) -> None:
+def describe_costs(stream: Stream, caller: Callbacks) -> None:
     """Say what the graph takes on each class, and what takes most on the first one."""
     from dnnp.core.model.text import shown_seconds
 

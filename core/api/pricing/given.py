@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dnnp.callbacks import Caller, open_source
+from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.text import called, counted, instead
 from dnnp.core.runtime.model.fusions import optimised_model, regions_by_name
@@ -34,7 +34,7 @@ def price_given(
     paths: Sequence[str],
     devices: Sequence[str],
     model: str | None,
-    caller: Caller,
+    caller: Callbacks,
 ) -> None:
     """Put the costs of files on nodes; what a later file says counts. Groups cost their sum.
 
@@ -116,7 +116,7 @@ class _Classes:
         return name
 
 
-def _add_memory(stream: Stream, file: CostFile, caller: Caller) -> None:
+def _add_memory(stream: Stream, file: CostFile, caller: Callbacks) -> None:
     """State the memory of all nodes: weights, outputs, and what was measured beyond these."""
     names, nodes = Names(stream), stream.get("node")
     size = {record["id"]: record["size_bytes"] for record in stream.get("tensor")}
@@ -149,7 +149,7 @@ def _add_file(
     classes: _Classes,
     given: dict[str, dict[int, float]],
     model: str | None,
-    caller: Caller,
+    caller: Callbacks,
 ) -> list[dict[str, Any]]:
     """Add the costs of a file to what is given; returns what the header says about it."""
     nodes = stream.get("node")
@@ -210,7 +210,7 @@ def _say(
     entry: dict[str, Any],
     lists: tuple[list[GivenCost], Places, Places],
     found: float,
-    caller: Caller,
+    caller: Callbacks,
 ) -> None:
     """Tell what of a file was used, and of the nodes priced; with --verbose all of the rest."""
     strangers, idle, kept = lists
@@ -257,7 +257,7 @@ def _write(
     given: dict[str, dict[int, float]],
     classes: _Classes,
     entries: list[dict[str, Any]],
-    caller: Caller,
+    caller: Callbacks,
 ) -> None:
     """Put what is given into the stream, and what follows from it."""
     nodes = stream.get("node")
@@ -351,7 +351,7 @@ class Names:
 
 
 def matched(
-    stream: Stream, file: CostFile, model: str | None, caller: Caller
+    stream: Stream, file: CostFile, model: str | None, caller: Callbacks
 ) -> list[tuple[GivenCost, list[int]]]:
     """Each cost of a file with the nodes that it is for.
 
@@ -371,7 +371,7 @@ def matched(
     return [(cost, names.places(cost, regions, named)) for cost in file.costs]
 
 
-def _regions(stream: Stream, file: CostFile, model: str | None, caller: Caller) -> Regions:
+def _regions(stream: Stream, file: CostFile, model: str | None, caller: Callbacks) -> Regions:
     """Find what nodes of the optimised graph stand for, of that which knows most names."""
     position = {record["id"]: i for i, record in enumerate(stream.get("node"))}
     best: Regions = {}

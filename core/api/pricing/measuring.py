@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnp.callbacks import Caller, open_source
+from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.model.errors import FormatError, UnavailableError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.processes import available_cores
-from dnnp.core.model.search_context import Standing
+from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import called, counted, shown_seconds
 from dnnp.core.runtime.measure_in_situ import (
     SURE,
@@ -105,7 +105,7 @@ def measured_costs(stream: Stream, options: ProfileOptions) -> MeasuredCosts:
 
 
 def write_measured(
-    stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Caller
+    stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Callbacks
 ) -> None:
     """Put measured costs into a stream, and what is known of the measurement."""
     name = device.name
@@ -229,7 +229,7 @@ def _time_model(
 
                 def tell(done: int) -> None:
                     doing = f"measuring groups, {done} of {len(groups)}"
-                    bar.update(Standing(doing, share=done / len(groups)))
+                    bar.update(Progress(doing, share=done / len(groups)))
 
                 groups_alone = measure_groups(model, folder, groups, how, types_of(stream), tell)
         except FormatError as error:
@@ -315,7 +315,7 @@ def _time_parts(
     alone_s: Floats,
     how: Measurement,
     beside: int,
-    caller: Caller,
+    caller: Callbacks,
 ) -> tuple[InSitu, InSitu]:
     """Time parts of the model as they will run; then parts of equal times, by what was found.
 
@@ -325,7 +325,7 @@ def _time_parts(
 
         def tell(done: int, spread: float | None) -> None:
             known = "" if spread is None else f", known to {spread:.1%}"
-            bar.update(Standing(f"measuring parts, {counted(done, 'round')}{known}"))
+            bar.update(Progress(f"measuring parts, {counted(done, 'round')}{known}"))
 
         order, types = order_of(model, units), types_of(stream)
         rounds = Rounds(replace(how.config(), pin=True), how.repeats, how.warmup)
@@ -350,7 +350,7 @@ def _rounded(values: Floats) -> tuple[float, ...]:
     return tuple(round(value, 9) for value in values.tolist())
 
 
-def say_disturbed(taken: list[float], caller: Caller) -> bool:
+def say_disturbed(taken: list[float], caller: Callbacks) -> bool:
     """Tell whether other processes took enough time of a measurement to matter, and say so."""
     disturbed = [share for share in taken if share > DISTURBED]
     if disturbed:

@@ -28,7 +28,7 @@ from dnnp.core.latency.lists.schedule import (
     room_of,
 )
 from dnnp.core.model.graph import Floats, Ints, totals
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.solver.program import Sparse, SparseProgram
 from dnnp.core.solver.slices import ask_sparse
 
@@ -39,7 +39,7 @@ PATIENCE_S = 1200.0
 """Patience with the program; 200,000 edges of a random graph take some minutes."""
 
 
-def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints, str]:
+def favourite_children(problem: LatencyProblem, run: SearchContext = PLAIN) -> tuple[Ints, str]:
     """The favourite child of each task, or -1, i64[n]; and why the relaxation does not say so.
 
     Where that is too large, or has no answer in time, they are found greedily, see
@@ -54,7 +54,7 @@ def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints,
     return found, ""
 
 
-def relaxed_children(problem: LatencyProblem, run: Run = PLAIN) -> Ints | None:
+def relaxed_children(problem: LatencyProblem, run: SearchContext = PLAIN) -> Ints | None:
     """The favourite children that the relaxation gives; None: no answer in time."""
     child = np.full(problem.tasks.n, -1, dtype=np.int64)
     tail, head, move = edge_moves(net_of(problem))
@@ -122,7 +122,7 @@ def greedy_children(problem: LatencyProblem) -> Ints:
     return child
 
 
-def m_topo(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def m_topo(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Fill device after device in topological order, each up to a share of the memory.
 
     The share is the mean over the devices plus the largest task, and at most what
@@ -155,7 +155,7 @@ def m_topo(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution
     return repaired_answer(problem, room, home, "m-topo", run, passed=passed)
 
 
-def m_etf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def m_etf(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Earliest start time first, on devices that are not full.
 
     Of equal starts the task with the highest static level (longest path of work) goes first. A
@@ -166,7 +166,7 @@ def m_etf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     return answer(list_schedule(net, room_of(problem), level, run=run), "m-etf", run)
 
 
-def m_sct(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def m_sct(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Small communication times: m-ETF that keeps favourite children near.
 
     A device waits for the favourite child of its last task, if that is ready and starts nowhere

@@ -30,7 +30,7 @@ from dnnp.core.latency.lists.net import TaskNet, mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.schedule import Room, answer, list_schedule, repaired_answer, room_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.solver.program import Outcome, Sparse, SparseProgram
 from dnnp.core.solver.slices import ask_sparse
 
@@ -56,7 +56,7 @@ SOFTNESS = 0.02
 """Relative distance below the largest load or path within which others have weight."""
 
 
-def getf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def getf(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Group assignment by the relaxed program, then earliest start first within the groups.
 
     Tasks leave their group only if all devices there are full. Where the program is too large, or
@@ -76,7 +76,7 @@ def getf(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     return answer(found, "getf", run, instead="getf-fluid", why=why)
 
 
-def getf_milp(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def getf_milp(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Devices by the program with whole tasks, solved for at most 60 seconds times `effort`.
 
     The run is warned where that ended without a proof.
@@ -147,7 +147,7 @@ def assigned(share: Floats, able: Bools, group: Ints, speed: Floats) -> Ints:
     return chosen
 
 
-def _shares(problem: LatencyProblem, room: Room, run: Run) -> tuple[Floats, str]:
+def _shares(problem: LatencyProblem, room: Room, run: SearchContext) -> tuple[Floats, str]:
     """Shares of the relaxed program, f64[D, c]; and why there are none."""
     program, column = program_of(problem, room, integer=False)
     columns = len(np.unique(column)) - bool((column < 0).any())

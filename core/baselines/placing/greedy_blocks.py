@@ -18,13 +18,15 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, place_of, totals
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.split.slicing.decoder import kahn_with_priorities
 from dnnp.core.split.slicing.orders import order_named
 
 
-def greedy_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def greedy_blocks(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Contract colours and cycles, fix a topological order, fill accelerator after accelerator.
 
     An accelerator takes items as long as the next one fits; the CPU pool takes what is left.
@@ -77,7 +79,7 @@ def greedy_blocks(problem: LatencyProblem, asked: Request, run: Run) -> LatencyS
     raise LimitError("the accelerators are full before every task has a place")
 
 
-def _strict_order(items: Items, asked: Request) -> Ints:
+def _strict_order(items: Items, asked: MethodOptions) -> Ints:
     """The order of a name, or the given one: there an item comes where its first task does."""
     if asked.sequence is None:
         return order_named(asked.order)(items)

@@ -20,11 +20,11 @@ from dnnp.core.latency.lists.schedule import (
     schedule_order,
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.search_context import Request, Run
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.model.text import shown_bytes
 
 
-def single(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def single(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """All tasks on the fastest device that runs and holds them.
 
     Raises
@@ -47,7 +47,9 @@ def single(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution
     return LatencySolution(schedule_order(net_of(problem), np.full(tasks.n, device), tasks.order))
 
 
-def single_block(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def single_block(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Everything on one accelerator, or in the pool: whichever is fastest.
 
     Raises
@@ -71,7 +73,9 @@ def single_block(problem: LatencyProblem, asked: Request, run: Run) -> LatencySo
     return LatencySolution(best[1])
 
 
-def greedy_operators(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def greedy_operators(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """Fill accelerator after accelerator in topological order; CPUs take what is left.
 
     The greedy algorithm of the 2020 paper, for single tasks: an accelerator takes tasks, with
@@ -104,7 +108,7 @@ def greedy_operators(problem: LatencyProblem, asked: Request, run: Run) -> Laten
     return repaired_answer(problem, room, home, "greedy", run)
 
 
-def heft(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def heft(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Tasks by falling upward rank, each on the device where it ends first, gaps included.
 
     Devices are chosen, as published, as if transfers did not wait for each other; the schedule
@@ -123,7 +127,9 @@ def heft(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     raise LimitError(FULL)
 
 
-def heft_congested(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def heft_congested(
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext
+) -> LatencySolution:
     """HEFT where devices are chosen under the congestion rule, without insertion.
 
     Transfers occupy their channels while the schedule is built (Sinnen and Sousa 2005).

@@ -24,7 +24,7 @@ from dnnp.core.latency.blocks.search import BlockMemory, anneal_held, anneal_ste
 from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
 from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.graph import Ints, distinct, place_of
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 WAVE = 2
 """Rounds that run at the same time, from what was best before them; for any number of threads."""
@@ -315,7 +315,7 @@ def anneal_blocks(
     *,
     start: Invocations | None = None,
     endless: bool = False,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Invocations:
     """Search for a split into blocks with a small latency.
 
@@ -363,7 +363,7 @@ def _search(
     problem: LatencyProblem,
     start: Invocations | None,
     endless: bool,
-    run: Run,
+    run: SearchContext,
 ) -> Invocations | None:
     """Run the rounds; the best valid split, if any."""
     best: Invocations | None = None
@@ -376,8 +376,8 @@ def _search(
             judged = judge(problem, split)
             if judged < value * (1 - ROUNDING):
                 best, value, labels = split, judged, found or labels_of(items, split)
-                run.keep(split, value, "anneal")
-                run.stands(value=value)
+                run.report_incumbent(split, value, "anneal")
+                run.report_progress(value=value)
 
     offer(start, None)
     greedy = [filled_start(items), *pooled_start(items)]
@@ -395,7 +395,7 @@ def _search(
         for first in range(0, rounds, WAVE):
             if run.stop():
                 break
-            run.stands(share=None if endless else first / rounds)
+            run.report_progress(share=None if endless else first / rounds)
             tasks = []
             for number in range(first, min(first + WAVE, rounds)):
                 how = CYCLE[number % len(CYCLE)]
@@ -419,7 +419,7 @@ def _round(
     how: Round,
     given: Labels,
     moves: int,
-    run: Run,
+    run: SearchContext,
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(items, given.at, given.slot, given.device)

@@ -33,7 +33,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.kernels.kernel import kernel
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 MOST_ITEMS = 4000
 """Items above which hulls are not looked at: they are squared."""
@@ -309,7 +309,7 @@ def _pool_tasks(items, pool, rest, edge_of, s, most, loose):  # type: ignore[no-
             pool[t, b] = items.pool[t] + later
 
 
-def path_of_blocks(problem: LatencyProblem, run: Run = PLAIN) -> float:
+def path_of_blocks(problem: LatencyProblem, run: SearchContext = PLAIN) -> float:
     """Lower bound of the latency of every split into blocks; inf: no split fits.
 
     If `run` stops it the bound is weaker. The path game takes any memory, any number of invocations
@@ -333,7 +333,7 @@ class Played(NamedTuple):
     """It was not stopped before."""
 
 
-def play(items: BlockItems, run: Run = PLAIN) -> Played:
+def play(items: BlockItems, run: SearchContext = PLAIN) -> Played:
     """Play the path game from each item on."""
     count, edges = items.size, len(items.before_idx)
     most = min(len(items.slot_late), count)
@@ -360,7 +360,7 @@ def play(items: BlockItems, run: Run = PLAIN) -> Played:
         value=np.zeros(count),
     )
     for last in range(count, 0, -CHUNK):
-        run.stands(share=1 - last / count)
+        run.report_progress(share=1 - last / count)
         path_game(items, game, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
             return Played(game, most, loose, last <= CHUNK)

@@ -45,7 +45,7 @@ from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.sweeps import late_by_readers, live_tasks, sweep
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.ideals.lattice import Lattice, make_lattice
 
 MOST_IDEALS = 200_000
@@ -255,7 +255,7 @@ class IdealProof(NamedTuple):
 
 
 def ideal_latency(
-    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
+    problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
 ) -> IdealProof:
     """Prove that no split takes less than a known one, or find one that does.
 
@@ -296,7 +296,7 @@ class _Search:
     net: IdealNet
     value: float
     """Least latency known."""
-    run: Run
+    run: SearchContext
     bound: float = 0.0
     best: Invocations | None = None
     reason: str = ""
@@ -368,7 +368,7 @@ class _Search:
             return True
         self.bound = max(self.bound, float(last.min()))
         self.offer(_traced(self, net, tables))
-        self.run.stands(value=self.value, bound=min(self.bound, self.value), by=ARGUMENT)
+        self.run.report_progress(value=self.value, bound=min(self.bound, self.value), by=ARGUMENT)
         return not tables.merged[0] or self.bound >= self.target
 
     def swept_back(self) -> bool:
@@ -385,7 +385,7 @@ class _Search:
         np.maximum(tables.late, late, out=tables.late)
         np.maximum(tables.rest, rest, out=tables.rest)
         self.bound = max(self.bound, min(float(tables.rest[0, 0]), self.target))
-        self.run.stands(bound=min(self.bound, self.value), by=ARGUMENT)
+        self.run.report_progress(bound=min(self.bound, self.value), by=ARGUMENT)
         return self.bound >= self.target
 
     def swept(self, net: IdealNet, tables: Tables, at: int, *, forward: bool) -> bool:
@@ -408,7 +408,7 @@ class _Search:
         value = judge(self.problem, split)
         if value < self.target:
             self.value, self.best = value, split
-            self.run.keep(split, value, "ideal")
+            self.run.report_incumbent(split, value, "ideal")
 
 
 def _least_on(net: IdealNet, tables: Tables, at: int) -> float:

@@ -26,7 +26,7 @@ from dnnp.core.latency.ip.formulation import Formulation, serial
 from dnnp.core.latency.quick import quick, quick_split, simple_bound
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.search_context import PLAIN, Request, Run
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import SLACK, Outcome, Program
 from dnnp.core.solver.scheduling_model import ORIGIN, After, Model, Turn
@@ -112,7 +112,7 @@ def solve_model(
     solver: str = "cbc",
     start: S | None = None,
     bound: float = 0.0,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> ExactResult[S]:
     """Solve a scheduling model by integer programming.
 
@@ -355,7 +355,7 @@ def formulation_of(problem: LatencyProblem) -> Formulation[Any]:
     return PlacementProgram(problem)
 
 
-def ip(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def ip(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Solve the integer program, with CBC or HiGHS.
 
     Raises
@@ -370,25 +370,25 @@ def ip(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
     return _solution(problem, run, "integer program", partial(solve_model, solver=asked.solver))
 
 
-def cpsat(problem: LatencyProblem, asked: Request, run: Run) -> LatencySolution:
+def cpsat(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """Solve the same models as intervals, by CP-SAT; for the errors see `ip`."""
     return _solution(problem, run, "constraint program", solve_intervals)
 
 
 def _solution(
-    problem: LatencyProblem, run: Run, what: str, solve: Callable[..., ExactResult[Any]]
+    problem: LatencyProblem, run: SearchContext, what: str, solve: Callable[..., ExactResult[Any]]
 ) -> LatencySolution:
     """Anneal and bound a little, then solve a model, and answer with the better of two bounds."""
     run = run.without_shares()
-    run.stands("annealing")
+    run.report_progress("annealing")
     start, value = quick_split(problem, run), np.inf
     if start is not None:
         value = problem.value(start)
-        run.keep(start, value, "anneal")
-    run.stands("bounding", value=value)
+        run.report_incumbent(start, value, "anneal")
+    run.report_progress("bounding", value=value)
     bound = simple_bound(problem.relaxed, run=quick(run))
-    run.stands(bound=bound[0], by=bound[1])
-    run.stands(what)
+    run.report_progress(bound=bound[0], by=bound[1])
+    run.report_progress(what)
     found = solve(formulation_of(problem), start=start, bound=bound[0], run=run)
     if found.failure:
         run.warn(f"the solver ended early: {found.failure}")
@@ -407,7 +407,7 @@ def solve_intervals(
     *,
     start: S | None = None,
     bound: float = 0.0,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> ExactResult[S]:
     """Solve a scheduling model by CP-SAT; parameters as of `solve_model`.
 
@@ -430,7 +430,7 @@ def solve_intervals(
     return search.result("cpsat", closed=closed)
 
 
-def _solved(search: ModelSearch[S], process: SolverProcess, run: Run) -> bool:
+def _solved(search: ModelSearch[S], process: SolverProcess, run: SearchContext) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed."""
     from dnnp.core.solver.scheduling_model import TickProgram
 
@@ -447,21 +447,21 @@ def _solved(search: ModelSearch[S], process: SolverProcess, run: Run) -> bool:
         hint = None if known is None else program.start(*model.start(known))
         if run.stop():
             return False
-        left = run.left()
+        left = run.time_left()
 
         def take(outcome: Outcome, model=model, program=program) -> bool:  # type: ignore[no-untyped-def]
             """Take over what the solver says; whether its solution can be used."""
             if np.isfinite(outcome.bound):
                 search.raise_bound(program.seconds(outcome.bound))
-                run.stands(bound=search.low, by="cpsat")
+                run.report_progress(bound=search.low, by="cpsat")
             if outcome.values is None:
                 return True
             values = [round(value) for value in outcome.values]
             solution = search.formulation.solution(model, *program.split(values))
             if solution is None:
                 return False
-            run.keep(solution, search.best.offer(solution), "cpsat")
-            run.stands(value=search.best.value)
+            run.report_incumbent(solution, search.best.offer(solution), "cpsat")
+            run.report_progress(value=search.best.value)
             return True
 
         search.asked = True

@@ -17,7 +17,7 @@ from dnnp.core.latency.lists.build import DONE, Rules, earliest, follow, inserti
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.solver.program import TOLERANCES, Program
 from dnnp.core.solver.slices import ask
@@ -130,7 +130,7 @@ def first_fit(room: Room) -> Ints | None:
     return None
 
 
-def packed(room: Room, run: Run = PLAIN) -> Ints:
+def packed(room: Room, run: SearchContext = PLAIN) -> Ints:
     """Pack all colours: by first fit, or by a program where that fails; i64[c].
 
     Raises
@@ -179,7 +179,7 @@ def fits(room: Room, home: Ints) -> bool:
     return bool((used <= room.limit).all())
 
 
-def attempts(room: Room, run: Run = PLAIN) -> Iterator[Ints]:
+def attempts(room: Room, run: SearchContext = PLAIN) -> Iterator[Ints]:
     """Homes to fix before a method starts; i64[c] each, -1: free.
 
     First nothing, then, as long as the caller asks, the largest colours of a packing, in the end
@@ -196,7 +196,7 @@ def attempts(room: Room, run: Run = PLAIN) -> Iterator[Ints]:
         yield fixed if share < 1 else home
 
 
-def repaired(room: Room, home: Ints, run: Run = PLAIN) -> Ints:
+def repaired(room: Room, home: Ints, run: SearchContext = PLAIN) -> Ints:
     """Homes near those given that respect memory and support; i64[c].
 
     Devices keep what they are given, large colours first, while there is room; the others go to
@@ -331,7 +331,7 @@ def list_schedule(
     preferred: Bools | None = None,
     favourite: Ints | None = None,
     by_end: bool = False,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> tuple[Placement, bool]:
     """Choose devices and build a schedule at the same time; see `earliest`.
 
@@ -347,7 +347,12 @@ def list_schedule(
 
 
 def answer(
-    found: tuple[Placement, bool], method: str, run: Run, *, instead: str = "", why: str = ""
+    found: tuple[Placement, bool],
+    method: str,
+    run: SearchContext,
+    *,
+    instead: str = "",
+    why: str = "",
 ) -> LatencySolution:
     """The answer of a method under the name of what ran, which the run is warned of.
 
@@ -371,7 +376,7 @@ def repaired_answer(
     room: Room,
     home: Ints,
     method: str,
-    run: Run,
+    run: SearchContext,
     *,
     passed: Bools | None = None,
 ) -> LatencySolution:

@@ -24,7 +24,7 @@ from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.replay import new_state, replay
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct, place_of, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 WORK, MOST_WORK = 1.5e7, 4e8
 """Positions that replays visit at effort 1: per square root of the number of tasks; at most."""
@@ -93,7 +93,7 @@ def anneal_operators(
     *,
     start: Placement | None = None,
     endless: bool = False,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Placement:
     """Place tasks by annealing; see the module.
 
@@ -131,8 +131,8 @@ def anneal_operators(
             origin, least = listed, energy
         if fits and energy < value:
             best, value = placement, energy
-            run.keep(best, value, "anneal")
-            run.stands(value=value)
+            run.report_incumbent(best, value, "anneal")
+            run.report_progress(value=value)
     found = None
     if origin is not None and not run.stop():
         found = _search(problem, net, origin, endless, run)
@@ -169,7 +169,7 @@ def placed(net: TaskNet, listed: Listed) -> Placement:
 
 
 def _starts(
-    problem: LatencyProblem, net: TaskNet, start: Placement | None, run: Run
+    problem: LatencyProblem, net: TaskNet, start: Placement | None, run: SearchContext
 ) -> Iterator[tuple[Listed, Placement]]:
     """List schedules and their placements, the cheap ones first; one that does not fit comes
     only if there is no other."""
@@ -302,7 +302,7 @@ def _search(
     net: TaskNet,
     origin: Listed,
     endless: bool,
-    run: Run,
+    run: SearchContext,
 ) -> Listed | None:
     """Run the rounds; the best schedule that fits, if any."""
     n = problem.tasks.n
@@ -333,7 +333,7 @@ def _search(
         together = max(LOOK * MOST_CHUNK // length, 1) if live is None else 1
         for step in range(0, STEPS, together):
             if number % WAVE == 0 and not endless:
-                run.stands(share=(number + WAVE * step / STEPS) / len(ROUNDS))
+                run.report_progress(share=(number + WAVE * step / STEPS) / len(ROUNDS))
             some = cooling[step : step + together]
             for first in range(0, len(chunks), LOOK):
                 if not run.stop():
@@ -367,8 +367,10 @@ def _search(
                 if value < before:
                     kept = placed(net, best)
                     latency, fits = _judged(problem, net, kept)
-                    run.keep(kept, latency if fits else np.inf, "anneal")
-                run.stands(value=value, share=None if endless else (first + WAVE) / len(ROUNDS))
+                    run.report_incumbent(kept, latency if fits else np.inf, "anneal")
+                run.report_progress(
+                    value=value, share=None if endless else (first + WAVE) / len(ROUNDS)
+                )
                 if run.stop():
                     break
             length *= 2

@@ -33,11 +33,11 @@ from dnnp.core.latency.operators.bound import (
 )
 from dnnp.core.latency.operators.segments import segments_bound
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
 def operators_bound(
-    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
+    problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
 ) -> tuple[float, str]:
     """Best lower bound of the latency of a placement, and its name.
 

@@ -22,7 +22,7 @@ from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import inlined, kernel, lean
 from dnnp.core.latency.lists.net import TaskNet, move_time
 from dnnp.core.model.graph import Bools, Floats, distinct, place_of
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 
 ROUNDS = 20
 """Raises of one gap, at most."""
@@ -294,7 +294,7 @@ def windows_bound(
     weights: Floats,
     least: float,
     upper: float,
-    run: Run,
+    run: SearchContext,
 ) -> float:
     """Best bound by windows among several latencies that may or may not be refuted.
 
@@ -303,10 +303,10 @@ def windows_bound(
     high = upper if upper < np.inf else HIGH * least
     value, tried = least, high
     for trial in range(TRIALS):
-        part = run.begin("bounding", trial / TRIALS, (trial + 1) / TRIALS)
+        part = run.phase("bounding", trial / TRIALS, (trial + 1) / TRIALS)
         proven = _windows(net, usable, head.copy(), tail.copy(), weights, tried, part)
         value = max(value, proven)
-        run.stands(bound=min(value, upper) * SAFE, by="windows")
+        run.report_progress(bound=min(value, upper) * SAFE, by="windows")
         if proven < tried:
             high = min(high, tried)
         if run.stop() or value >= high * (1 - CLOSE):
@@ -322,7 +322,7 @@ def _windows(
     tail: Floats,
     weights: Floats,
     upper: float,
-    run: Run,
+    run: SearchContext,
 ) -> float:
     """Bound by windows; as far as it came when it was stopped."""
     n, count = usable.shape
@@ -342,7 +342,7 @@ def _windows(
         for i in range(n - 1, -1, -1):
             spread(net, place, weights, usable, head, tail, upper, gap, reach, i)
             if i % 16 == 0:
-                run.stands(share=(number + 1 - i / n) / PASSES)
+                run.report_progress(share=(number + 1 - i / n) / PASSES)
                 if run.stop():
                     return min(value, upper)
         heads(net, gap, reach, usable, head)

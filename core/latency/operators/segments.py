@@ -19,7 +19,7 @@ from dnnp.core.cost.latency import LatencyProblem, Tasks
 from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.operators.bound import area_bound, spread
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, place_of
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 
 MOST_GAPS = 2**22
 """Pairs of tasks times pairs of devices of a segment that is bounded by windows."""
@@ -38,7 +38,7 @@ MOST_WORK = 1e9
 
 
 def segments_bound(
-    problem: LatencyProblem, usable: Bools, head: Floats, tail: Floats, run: Run
+    problem: LatencyProblem, usable: Bools, head: Floats, tail: Floats, run: SearchContext
 ) -> tuple[float, bool]:
     """Least latency, and whether windows span most tasks; 0 if there are few of these.
 

@@ -14,7 +14,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.graph import Floats, Ints, csr, place_of
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.bound import ends
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.schedule.starts import merged, tightened
@@ -197,7 +197,7 @@ def too_many_to_list(problem: ScheduleProblem) -> bool:
 
 
 def list_schedules(
-    problem: ScheduleProblem, least: float, run: Run = PLAIN
+    problem: ScheduleProblem, least: float, run: SearchContext = PLAIN
 ) -> Iterator[tuple[float, Floats]]:
     """Periods and starts of schedules that keep the limits, each better than those before.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, distinct, offsets
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.bound import window
 from dnnp.core.schedule.orders import kernel
 from dnnp.core.schedule.orders.board import OrderField, start_matrix
@@ -52,7 +52,7 @@ class Meter:
     """The work that is left: entries of the matrix that searches look at."""
 
     left: float
-    run: Run = PLAIN
+    run: SearchContext = PLAIN
     stopped: bool = False
     given: float = 0.0
     """The work that was left at first."""
@@ -63,7 +63,7 @@ class Meter:
     @property
     def over(self) -> bool:
         """True once the search has to end."""
-        self.run.stands(share=1 - max(self.left, 0.0) / self.given)
+        self.run.report_progress(share=1 - max(self.left, 0.0) / self.given)
         self.stopped = self.stopped or self.run.stop()
         return self.stopped or self.left <= 0
 
@@ -74,7 +74,7 @@ class Meter:
     def limited(self, left: float) -> Meter:
         """The same with so much left."""
         done = 1 - max(self.left, 0.0) / self.given
-        run = self.run.begin("", done, min(done + left / self.given, 1.0))
+        run = self.run.phase("", done, min(done + left / self.given, 1.0))
         return Meter(left, run, self.stopped)
 
     def settle(self, part: Meter, given: float) -> None:

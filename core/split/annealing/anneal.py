@@ -22,7 +22,7 @@ from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints, csr
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.annealing.state import (
     AnnealArrays,
     Live,
@@ -116,7 +116,7 @@ def anneal(
     convex: bool = False,
     warm: bool = False,
     start: Sequence[Block] | None = None,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> list[Block]:
     """Split by annealing, as a pipeline or without regard to order.
 
@@ -187,7 +187,7 @@ def anneal(
     def keep(found: Placement) -> None:
         blocks = blocks_of(found)
         try:
-            run.keep(blocks, problem.value(blocks), "anneal")
+            run.report_incumbent(blocks, problem.value(blocks), "anneal")
         except InfeasibleError:  # peaks depend on the order of a stage's nodes
             return
 
@@ -221,7 +221,7 @@ def _search(
     given: Placement | None,
     fresh: Callable[[np.random.Generator], Placement | None],
     keep: Callable[[Placement], None],
-    run: Run,
+    run: SearchContext,
 ) -> Placement | None:
     """Run the rounds; the best placement that fits, if any."""
     wanted = max(schedule.work_per_pin * len(arrays.pins), LEAST_WORK)
@@ -245,7 +245,7 @@ def _search(
         refer(own, state, search)
         for step in range(steps):
             if number % WAVE == 0:
-                run.stands(share=min((number + WAVE * step / steps) / rounds, 1.0))
+                run.report_progress(share=min((number + WAVE * step / steps) / rounds, 1.0))
             temperature = how.hot * (how.cold / how.hot) ** ((step + 0.5) / steps)
             sweep(own, state, held, search, temperature, work // steps)
             if mixed:

@@ -25,7 +25,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats, Ints, csr, place_of, row_of
 from dnnp.core.model.plan import Block, Stage
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 STEPS = 3000
 """Moves that annealing tries, at effort 1, where the graph is small."""
@@ -59,7 +59,9 @@ class _Pipe:
     """Devices that are left."""
 
 
-def heed_links(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN) -> list[Block]:
+def heed_links(
+    problem: SplitProblem, blocks: Sequence[Block], run: SearchContext = PLAIN
+) -> list[Block]:
     """A split that costs no more than `blocks` over the links of the problem, of their validity.
 
     The blocks, of a split that fits, come in the order in which the devices of a class are
@@ -112,7 +114,7 @@ class _Search:
         problem: SplitProblem,
         items: Items,
         start: Sequence[Block],
-        run: Run,
+        run: SearchContext,
         *,
         ordered: bool,
     ) -> None:
@@ -183,7 +185,7 @@ class _Search:
         best = self._value(pipe), pipe
         for step in range(steps):
             if step % 64 == 0:
-                self.run.stands("heeding links", share=step / steps, value=best[0][0])
+                self.run.report_progress("heeding links", share=step / steps, value=best[0][0])
                 if self.run.stop():
                     break
             moved = self._random(pipe)

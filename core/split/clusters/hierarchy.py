@@ -28,7 +28,7 @@ from dnnp.core.cost.problem import SplitProblem, link_levels
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import Run
+from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.clusters import segments
 from dnnp.core.split.clusters.edges import Arcs, make_arcs
 from dnnp.core.split.clusters.ends import least_load
@@ -84,7 +84,7 @@ class ClusterCase:
     """Its devices: the accelerators in clusters, and the CPUs if there are any."""
     max_steps: float
     """Blocks tried in the segments of one lattice."""
-    run: Run
+    run: SearchContext
     level: int = 0
     """Of the clusters that have contiguous segments; within them all links are taken to be alike,
     and so are those beyond."""
@@ -205,11 +205,11 @@ class _Clustered:
         case, pipelines = self.pipelines.case, self.pipelines
         goal = Goal(target, vary, np.array([np.inf, 0.0]))
         limit = case.max_steps - self.steps
-        if self.steps > SETTLED * case.max_steps and case.run.near(self.value, self.low):
+        if self.steps > SETTLED * case.max_steps and case.run.gap_reached(self.value, self.low):
             raise OutError
         feasible = pipelines.probe(goal, lambda spent: spent > limit or case.run.stop())
         self.steps += pipelines.steps
-        case.run.stands(share=min(self.steps / max(case.max_steps, 1), 1.0))
+        case.run.report_progress(share=min(self.steps / max(case.max_steps, 1), 1.0))
         if feasible is None:
             raise OutError
         if not feasible:
@@ -221,8 +221,8 @@ class _Clustered:
             largest = priced(_one_level(case), pipelines.line, parts)[1]
         self.best = better(self.best, found)
         self.value = min(self.value, found.value)
-        case.run.keep(found.blocks, found.value, "exact")
-        case.run.stands(value=found.value)
+        case.run.report_incumbent(found.blocks, found.value, "exact")
+        case.run.report_progress(value=found.value)
         return float(largest[vary]), np.inf
 
 

@@ -32,7 +32,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import Machine
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.ideals.lattice import make_lattice
 
 MOST_IDEALS = 2_000
@@ -76,7 +76,7 @@ def _alike(machine: Machine, a: int, b: int) -> bool:
 
 
 def linked_search(
-    problem: SplitProblem, incumbent: float, run: Run = PLAIN, *, straight: bool = False
+    problem: SplitProblem, incumbent: float, run: SearchContext = PLAIN, *, straight: bool = False
 ) -> LinkedAnswer:
     """The best ordered split below `incumbent` by what its stages are charged, and a bound.
 
@@ -168,7 +168,9 @@ class _Search:
         work = ideals**2 / 2 * (states * ends * count / 8 + len(self.source))
         return ideals * states * ends > MOST_STATES or work > MOST_WORK
 
-    def least(self, inside: Bools, incumbent: float, run: Run) -> tuple[float, list[_Stage]] | None:
+    def least(
+        self, inside: Bools, incumbent: float, run: SearchContext
+    ) -> tuple[float, list[_Stage]] | None:
         """The least largest charge along the ideals, and the stages, first to last.
 
         inf, without stages: none is below the incumbent. None: it was stopped.
@@ -182,7 +184,7 @@ class _Search:
         for i in range(len(inside) - 1):
             if run.stop():
                 return None
-            run.stands("ideals over links", share=i / len(inside))
+            run.report_progress("ideals over links", share=i / len(inside))
             if not np.isfinite(value[i]).any():
                 continue
             ends = np.flatnonzero((inside[i + 1 :] | ~inside[i]).all(axis=1)) + i + 1

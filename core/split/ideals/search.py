@@ -20,7 +20,7 @@ from dnnp.core.cost.load_formula import LARGEST, ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.ideals.contract import chained, contract_items, joined
 from dnnp.core.split.ideals.decide import Goal, decide, new_walk
 from dnnp.core.split.ideals.decide_simple import decide_plain, is_plain, new_plain_walk
@@ -96,7 +96,7 @@ class _OutError(Exception):
 
 def ideal_search(
     problem: SplitProblem, *, incumbent: float = np.inf, floor: float = 0.0, near: float = 0.0,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> IdealResult:  # fmt: skip
     """Find an ordered split below `incumbent`, or prove that there is none.
 
@@ -134,7 +134,7 @@ def window_search(
     *,
     incumbent: float,
     width: int,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> IdealResult:
     """Search the splits near a given one, where all of them are too many.
 
@@ -154,7 +154,7 @@ def window_search(
 
 
 def coarse_search(
-    problem: SplitProblem, *, incumbent: float, share: float, run: Run = PLAIN
+    problem: SplitProblem, *, incumbent: float, share: float, run: SearchContext = PLAIN
 ) -> IdealResult:
     """Search the splits that cut no chain of items, up to `share` of the work a chain.
 
@@ -166,7 +166,9 @@ def coarse_search(
     return _within(problem, coarse, incumbent, run)
 
 
-def _within(problem: SplitProblem, items: Items, incumbent: float, run: Run) -> IdealResult:
+def _within(
+    problem: SplitProblem, items: Items, incumbent: float, run: SearchContext
+) -> IdealResult:
     """Search the splits that some items allow, which are not all."""
     choice = _Choice(problem, items, incumbent, 0.0, replace(run.alone(), max_gap=0.0))
     choice.search()
@@ -177,7 +179,12 @@ class _Choice:
     """The search for one direction of the backward pass."""
 
     def __init__(
-        self, problem: SplitProblem, items: Items, incumbent: float, floor: float, run: Run
+        self,
+        problem: SplitProblem,
+        items: Items,
+        incumbent: float,
+        floor: float,
+        run: SearchContext,
     ) -> None:
         self.problem, self.items, self.run = problem, items, run
         self.value, self.bound, self.floor = incumbent, floor, floor
@@ -304,7 +311,7 @@ class _Choice:
                 near, further = near * (1 + further), 1.3 * further
                 low = max(above, float(np.nextafter(goal, np.inf)))
                 self.low = low
-                self.run.stands(bound=min(low, high) if self.whole else 0.0)
+                self.run.report_progress(bound=min(low, high) if self.whole else 0.0)
                 guess = max(2 * goal, low)
                 if unknown - low <= NEAR * low:
                     unknown = np.inf
@@ -341,7 +348,7 @@ class _Choice:
                     raise _OutError
                 return None, 0.0
             # A pass may be one of many; all together walk no more than is left.
-            self.run.stands(share=1 - self.left / self.most)
+            self.run.report_progress(share=1 - self.left / self.most)
             new = new_walk if self.kernel is decide else new_plain_walk
             walk = new(arrays, lattice.size)
             first, walked = step(arrays, lattice, goal, memo, walk, first, chunk)
@@ -403,8 +410,8 @@ class _Choice:
         value = float(largest[1] + largest[2] if gpipe else largest[0])
         if value < self.value * (1 - ROUNDING):
             self.value, self.blocks = value, blocks
-            self.run.keep(blocks, value, "exact")
-            self.run.stands(value=value)
+            self.run.report_incumbent(blocks, value, "exact")
+            self.run.report_progress(value=value)
         return float(largest[1 + vary] if gpipe else largest[0])
 
     def _certify(self, arrays: PricedGraph) -> None:

@@ -18,7 +18,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, Ints, csr, distinct, row_of
 from dnnp.core.model.plan import Block
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.slices import (
@@ -75,7 +75,7 @@ def solve_ip(
     *,
     solver: str = "cbc",
     incumbent: Sequence[Block] | None = None,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> IpResult:
     """Find the split with the least objective by integer programming.
 
@@ -121,7 +121,7 @@ def solve_ip(
             part = part.without_bounds()
         loop = Loop(problem, best, task_of(problem, validity, items), part)
 
-        def work(process: SolverProcess, loop: Loop = loop, part: Run = part) -> bool:
+        def work(process: SolverProcess, loop: Loop = loop, part: SearchContext = part) -> bool:
             loop.failure = ""
             return solve_slices(loop, Slices(solver, process, part))
 
@@ -171,7 +171,7 @@ class Loop(SliceSearch[list[Block]]):
     presolve = (True, True)
 
     def __init__(
-        self, problem: SplitProblem, best: Best[list[Block]], task: Task, run: Run
+        self, problem: SplitProblem, best: Best[list[Block]], task: Task, run: SearchContext
     ) -> None:
         super().__init__(best, task.quantum)
         self.problem, self.task, self.run = problem, task, run
@@ -202,7 +202,7 @@ class Loop(SliceSearch[list[Block]]):
             return None
         blocks = blocks_of(self.problem.graph, written, written.assignment(outcome.values))
         if self.ordered:
-            order = Run(effort=PEAK_EFFORT, interrupted=self.run.stop)
+            order = SearchContext(effort=PEAK_EFFORT, interrupted=self.run.stop)
             blocks = with_least_peak(self.problem.graph, blocks, run=order)
         value = self.best.offer(blocks)
         if outcome.status != "optimal":

@@ -20,7 +20,7 @@ import numpy as np
 
 from dnnp.core.cost.problem import spread
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.program import SLACK, Program, fails_empty
 from dnnp.core.split.ip.task import (
     Bytes,
@@ -203,7 +203,7 @@ def formulate(
     reference: float,
     upper: float,
     cuts: Sequence[Cut] = (),
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Draft:
     """Build the program whose solutions are splits with an objective of at most `upper`.
 
@@ -491,7 +491,7 @@ def by_work(draft: Draft) -> list[int]:
     return order
 
 
-def keep_contiguous(draft: Draft, cells: Cells, run: Run) -> None:
+def keep_contiguous(draft: Draft, cells: Cells, run: SearchContext) -> None:
     """Constraints (11) to (13) of Lemma 4.1: z is 1 while the block can still be reached.
 
     Wherever an edge leaves the block, z becomes 0 and stays so on every path.

@@ -32,7 +32,7 @@ from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
-from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 MAX_HELD = 50_000_000
 """Intervals whose memory is kept between sweeps; 8 bytes each."""
@@ -444,7 +444,7 @@ def slice_line(
     comm: str,
     overflow: Steps | None = None,
     below: float = np.inf,
-    run: Run = PLAIN,
+    run: SearchContext = PLAIN,
 ) -> Slicing | None:
     """Cut `line` into at most `count` intervals of each class, at the least largest load.
 

@@ -27,7 +27,7 @@ from dnnp.core.split.cuts import Nets
 
 
 @dataclass(frozen=True)
-class Known:
+class BoundTask:
     """Input of an argument besides the problem."""
 
     validity: str
@@ -46,7 +46,7 @@ SOLVED, LIMIT, REFUSED, FAILED = "solved", "limit", "refused", "failed"
 
 
 @dataclass(frozen=True)
-class Claim:
+class LowerBound:
     """A lower bound of the objective of all splits of a validity, and what proves it."""
 
     value: float
@@ -94,9 +94,9 @@ def items_for(problem: SplitProblem, validity: str) -> Items:
     return problem.free_items
 
 
-def refused(reason: str) -> Claim:
+def refused(reason: str) -> LowerBound:
     """The argument does not hold here."""
-    return Claim(0.0, REFUSED, reason)
+    return LowerBound(0.0, REFUSED, reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +133,10 @@ class Whole:
 
     def claim(
         self, argument: str, units: int, proof: Mapping[str, Any], status: str = SOLVED, **more: Any
-    ) -> Claim:
+    ) -> LowerBound:
         """Claim `units` quanta; `more`: other fields of the claim."""
         certificate = {"argument": argument, "quantum": self.quantum, "units": units, **proof}
-        return Claim(units * self.quantum, status, certificate=certificate, **more)
+        return LowerBound(units * self.quantum, status, certificate=certificate, **more)
 
 
 def one_class(
@@ -147,7 +147,7 @@ def one_class(
     comms: Sequence[str] = ("sum",),
     objectives: Sequence[str] = ("throughput",),
     bits: int = BITS,
-) -> Whole | Claim:
+) -> Whole | LowerBound:
     """The rounded problem for an argument about accelerators of one class without replicas.
 
     Where it is about something else, or has more than `most_items`, the claim that says so.
@@ -163,7 +163,7 @@ def one_class(
     if options.comm not in comms:
         return refused("only where transfers add to compute")
     if not problem.graph.n:
-        return Claim(0.0)
+        return LowerBound(0.0)
     if items_for(problem, validity).count > most_items:
         return refused(f"more than {most_items} items")
     whole = whole_of(problem, validity, bits)
