@@ -15,8 +15,9 @@ READY := $(VENV)/.ready
 TYPES := build/types/dnnp
 RESULT := build/demo.dnnp
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
-PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-coarsen \
-  | dnnp-profile | dnnp-partition -k $(or $(K),2) | dnnp-run --verify > $(RESULT)
+MODEL ?= bert-small
+PIPELINE := dnnp-import build/models/$(MODEL).onnx | dnnp-coarsen | dnnp-profile --device cpu-here \
+  | dnnp-partition -k $(or $(K),2) | dnnp-run --verify > $(RESULT)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -42,7 +43,7 @@ $(READY): pyproject.toml | $(TYPES)
 	    $$python -m venv --clear --without-pip $(VENV); \
 	    $$python -m pip --python $(BIN)/python install --quiet pip; }; \
 	fi; \
-	echo "installing dnnp and its dependencies into $(VENV)"; \
+	echo "installing dnnp and what it needs into $(VENV): 1.3 GB, of which the solver CBC is 0.6; a minute"; \
 	$(BIN)/python -m pip install --quiet --editable '.[test]'; \
 	$(BIN)/python -c 'import sys, sysconfig; from pathlib import Path; \
 	  Path(sysconfig.get_path("purelib"), "dnnp-tree.pth").write_text(sys.argv[1] + "\n")' '$(abspath $(dir $(TYPES)))'; \
@@ -113,12 +114,18 @@ build/models/.built: $(READY)
 	@$(BIN)/python -m dnnp.samples.build -o build/models
 	@touch $@
 
-demo: build/models/.built ## set up, build sample models and run one through the pipeline
+demo: $(READY) ## set up, split a model for two cores and run it, verified; MODEL and K name others
+	@echo "building sample models: seconds"
+	@$(MAKE) --no-print-directory build/models/.built
+	@echo "measuring the rates of this machine the first time: 20 seconds"
 	@echo
 	@printf '%s\n' '$$ $(PIPELINE)'
 	@$(PIPELINE)
 	@echo
-	@echo "The stream with the plan and the measurements is in $(RESULT)."
+	@echo "The stream with the plan and the measurements is in $(RESULT). A model of your own:"
+	@echo "  . $(VENV)/bin/activate"
+	@echo "  dnnp-import yours.onnx --dim batch=1 | dnnp-coarsen | dnnp-profile --device cpu-here \\"
+	@echo "    | dnnp-partition -k 2 | dnnp-run --verify > ran.dnnp"
 
 fuzz: $(READY) ## run 100,000 seeded mutations through every reader
 	$(BIN)/python tests/fuzz/fuzz.py --count 100000

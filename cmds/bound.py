@@ -29,8 +29,8 @@ COMMAND = Command(
         "arguments for throughput and gpipe": BOUNDS, "arguments for latency": LATENCY_BOUNDS,
     },
     examples=(
-        "dnnp-bound plan.jsonl -o bounded.jsonl",
-        "dnnp-partition -k 4 priced.jsonl | dnnp-bound --time-limit 60 > bounded.jsonl",
+        "dnnp-bound plan.dnnp -o bounded.dnnp",
+        "dnnp-partition -k 4 priced.dnnp | dnnp-bound --time-limit 60 > bounded.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

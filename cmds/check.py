@@ -76,8 +76,8 @@ COMMAND = Command(
     "dnnp-check", "validate a stream and recompute its plan", run, CheckOptions, _Printed,
     writes_stream=False,
     examples=(
-        "dnnp-check --certificate bounded.jsonl",
-        "dnnp-check --max-gap 0.05 --max-memory 0.9 bounded.jsonl",
+        "dnnp-check --certificate bounded.dnnp",
+        "dnnp-check --max-gap 0.05 --max-memory 0.9 bounded.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

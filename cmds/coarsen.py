@@ -23,8 +23,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 COMMAND = Command(
     "dnnp-coarsen", "group operators into the units that a split moves", run, CoarsenOptions,
     examples=(
-        "dnnp-coarsen model.jsonl -o grouped.jsonl",
-        "dnnp-import m.onnx | dnnp-coarsen --rules ort-cuda --to 100 > grouped.jsonl",
+        "dnnp-coarsen model.dnnp -o grouped.dnnp",
+        "dnnp-import m.onnx | dnnp-coarsen --rules ort-cuda --to 100 > grouped.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

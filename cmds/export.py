@@ -45,8 +45,8 @@ COMMAND = Command(
     "write the stages of a plan as ONNX models, or a plan in another tool's format",
     run, ExportOptions, _Output, writes_stream=False,
     examples=(
-        "dnnp-export --to stages -o stages plan.jsonl",
-        "dnnp-export --to torch-csv -o schedule.csv scheduled.jsonl",
+        "dnnp-export --to stages -o stages plan.dnnp",
+        "dnnp-export --to torch-csv -o schedule.csv scheduled.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

@@ -65,8 +65,8 @@ COMMAND = Command(
     run, ImportOptions, Limits, GenerateOptions, unsaid=("synthetic",),
     model=("MODEL", "file to import; - is standard input, but not for ONNX"),
     examples=(
-        "dnnp-import model.onnx --dim batch=8 -o model.jsonl",
-        "dnnp-import --synthetic --nodes 100 --seed 1 -o random.jsonl",
+        "dnnp-import model.onnx --dim batch=8 -o model.dnnp",
+        "dnnp-import --synthetic --nodes 100 --seed 1 -o random.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

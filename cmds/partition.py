@@ -63,8 +63,8 @@ COMMAND = Command(
     "dnnp-partition", "split a graph into pipeline stages", run, Numbers, SplitOptions, Listed,
     methods={"methods for throughput and gpipe": SPLITS, "methods for latency": LATENCY},
     examples=(
-        "dnnp-partition -k 4 --memory 16G priced.jsonl -o plan.jsonl",
-        "dnnp-partition --devices a100:4,t4:4 --method exact,greedy < priced.jsonl",
+        "dnnp-partition -k 4 --memory 16G priced.dnnp -o plan.dnnp",
+        "dnnp-partition --devices a100:4,t4:4 --method exact,greedy < priced.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

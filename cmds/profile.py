@@ -32,8 +32,8 @@ COMMAND = Command(
     "dnnp-profile", "learn what every operator costs, by formula or by measuring", run,
     ProfileOptions, Limits, Listed,
     examples=(
-        "dnnp-profile --device a100 --device cpu-core grouped.jsonl -o priced.jsonl",
-        "dnnp-profile --mode measure --threads 4 grouped.jsonl -o priced.jsonl",
+        "dnnp-profile --device a100 --device cpu-core grouped.dnnp -o priced.dnnp",
+        "dnnp-profile --mode measure --threads 4 grouped.dnnp -o priced.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

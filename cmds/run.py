@@ -33,8 +33,8 @@ COMMAND = Command(
     "run the split model on ONNX Runtime, measure it, and compare it with the whole model",
     run, RunOptions, Limits,
     examples=(
-        "dnnp-run --verify --compare plan.jsonl -o ran.jsonl",
-        "dnnp-run --provider cuda --rate 100 --duration 30 plan.jsonl -o ran.jsonl",
+        "dnnp-run --verify --compare plan.dnnp -o ran.dnnp",
+        "dnnp-run --provider cuda --rate 100 --duration 30 plan.dnnp -o ran.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

@@ -59,8 +59,8 @@ COMMAND = Command(
     "dnnp-schedule", "find when every stage runs every micro-batch", run, ScheduleOptions,
     _Pictures, stream_unless=("shape", "placement"), methods={"methods": SCHEDULES},
     examples=(
-        "dnnp-schedule -n 64 --chart plan.jsonl -o scheduled.jsonl",
-        "dnnp-schedule --shape V --devices 4 --method zb-h1 --svg v.svg -o v.jsonl",
+        "dnnp-schedule -n 64 --chart plan.dnnp -o scheduled.dnnp",
+        "dnnp-schedule --shape V --devices 4 --method zb-h1 --svg v.svg -o v.dnnp",
     ),
 )  # fmt: skip
 main = COMMAND.main

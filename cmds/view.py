@@ -44,8 +44,8 @@ COMMAND = Command(
     "dnnp-view", "show a plan and what is known of it: text, pictures, pages, tables, graphs",
     run, ViewOptions, unsaid=("as_",), many_streams=True, writes_stream=False,
     examples=(
-        "dnnp-view plan.jsonl",
-        "dnnp-view --plot k plan-2.jsonl plan-4.jsonl -o plans.svg",
+        "dnnp-view plan.dnnp",
+        "dnnp-view --plot k plan-2.dnnp plan-4.dnnp -o plans.svg",
     ),
 )  # fmt: skip
 main = COMMAND.main

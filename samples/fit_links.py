@@ -1,7 +1,7 @@
 """Measure the links between the devices of this machine.
 
-    python -m dnnp.samples.fit_links cpu-core:2 -o machine.jsonl
-    dnnp-partition --objective latency --devices machine.jsonl priced.dnnp
+    python -m dnnp.samples.fit_links cpu-core:2 -o machine.dnnp
+    dnnp-partition --objective latency --devices machine.dnnp priced.dnnp
 
 Tensors of 64 bytes to 16 MiB go from every device to every other one, and latency and bandwidth are
 fitted to what that takes. The file holds device and link records.

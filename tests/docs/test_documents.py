@@ -24,6 +24,7 @@ PAGES = (
 )
 LARGER = {
     "gpt3-13b": "gpt3-330m",
+    "--device cpu-here": "--device cpu-core",
     "--choose -n 20": "--choose -n 6",
     "--duration 2": "--duration 0.5",
     "--time-limit 2": "--time-limit 0.5",
