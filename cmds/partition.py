@@ -29,10 +29,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise UsageError("--sequence - is standard input: slice and greedy cannot both read it")
     if [args.stream, *(args.train_on or ())].count("-") > 1:
         raise UsageError("--train-on - is standard input: it cannot be read twice")
-    if args.order == "published" and "max-load" in args.method.split(","):
-        from dnnp.samples.papers.ties import published_split
-
-        args.ties = published_split
     outputs = dict(zip(args.k, outputs_of(args), strict=True)) if several else {}
     args.k = None if several else args.k
     options = options_of(SplitOptions, args, context)

@@ -278,7 +278,9 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
         context.warn(_refusal(error))
         return InputFileError.exit_status
     except ModuleNotFoundError as error:
-        context.warn(f"the package {error.name} is not installed: pip install {error.name}")
+        missing = error.name or ""
+        wanted = "dnnp" if missing.startswith("dnnp.") else missing
+        context.warn(f"the package {missing} is not installed: pip install {wanted}")
         return UnavailableError.exit_status
     except ImportError as error:
         context.warn(f"a library cannot be loaded: {error}")

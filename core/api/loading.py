@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkabl
 
 import orjson
 
+from dnnp.core.methods import imported
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
@@ -227,7 +228,6 @@ def _edges(nodes: str, options: ImportOptions) -> tuple[str, bytes] | None:
 
 def generate_stream(options: GenerateOptions) -> Stream:
     """The stream of a random graph."""
-    from dnnp.core.synthetic.regal import regal_graph
     from dnnp.formats.workloads.synthetic import synthetic_stream
 
     seed, nodes, name = options.seed or 0, options.nodes, options.name
@@ -240,7 +240,7 @@ def generate_stream(options: GenerateOptions) -> Stream:
         return synthetic_stream(name, made.tail, made.head, made.size, made.times)
     family = None if options.synthetic == ANY_FAMILY else options.synthetic
     reading = options.reading or READINGS[0]
-    graph = regal_graph(family, nodes, seed, reading)
+    graph = imported("dnnp.samples.papers.regal:regal_graph")(family, nodes, seed, reading)
     if name is None:
         name = f"{graph.family}-{graph.n}-seed{seed}"
         name += "" if reading == READINGS[0] else f"-{reading}"

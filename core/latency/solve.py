@@ -29,6 +29,7 @@ from dnnp.core.latency.quick import (
     simple_bound,
     with_room,
 )
+from dnnp.core.methods import imported
 from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
@@ -38,6 +39,9 @@ from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED
+
+PUBLISHED_TIES = "dnnp.samples.papers.ties:published_split"
+"""Function that takes one of the splits of least load as the program of the 2020 paper does."""
 
 
 def check_method(name: str, execution: str) -> None:
@@ -199,14 +203,15 @@ def _lined(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) ->
 def max_load(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
     """The split of the least largest load; for the errors see `solve`.
 
-    In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
+    In the order `published` it is the one of them that `asked.ties` takes, or the program of the
+    2020 paper; there is no other order.
     The run is warned where no split is proven to have the least.
     """
     if asked.order not in ("best", PUBLISHED):
         raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
-    if asked.order == PUBLISHED and asked.ties is None:
-        raise UsageError(f"--order {PUBLISHED} of method max-load needs the ties of a program")
-    return by_throughput(problem, replace(asked, method="auto"), run)
+    published = asked.order == PUBLISHED
+    ties = asked.ties or imported(PUBLISHED_TIES) if published else None
+    return by_throughput(problem, replace(asked, method="auto", ties=ties), run)
 
 
 def by_throughput(

@@ -37,16 +37,18 @@ class Method(NamedTuple):
         return self.where if isinstance(self.where, str) else self.where[kind]
 
     def function(self, kind: str = "") -> Callable[..., Any]:
-        """The function of the method, for one of its kinds; its module is imported now.
+        """Import the function of the method, for one of its kinds; raises as `imported`."""
+        return imported(self.place(kind))
 
-        Raises
-        ------
-        ModuleNotFoundError
-            Something that its module needs is not installed.
-        """
-        module, _, name = self.place(kind).partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
+
+def imported(place: str) -> Callable[..., Any]:
+    """Import a function by its place, `module:function`.
+
+    ModuleNotFoundError: its module, such as one of `samples/papers`, or a library is missing.
+    """
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 def by_name(*methods: Method) -> dict[str, Method]:

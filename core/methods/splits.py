@@ -352,7 +352,7 @@ LATENCY = by_name(
         "placeto",
         "baseline: a learned policy that improves a placement step by step; trained first, unless "
         "`--policy` gives one",
-        "dnnp.core.baselines.placeto:placeto",
+        "dnnp.samples.papers.placeto:placeto",
         OPERATORS,
         ("effort", "seed"),
         "Placeto, Addanki et al. 2019",

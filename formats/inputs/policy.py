@@ -1,7 +1,7 @@
 """Policies: what `dnnp-partition --save-policy` writes and `--policy` reads.
 
 A file is one JSON object: the sizes of the network, how it was trained, and all weights, in the
-order that `sizes_of` in `core/baselines/placeto.py` gives. dnnp-partition(1) describes it.
+order of `sizes_of`. dnnp-partition(1) describes it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,21 @@ _PLAIN = ("devices", "hops", "width", "episodes", "graphs", "digest")
 
 MOST_DEVICES, MOST_HOPS, MOST_WIDTH = 1024, 64, 64
 """What a network may have."""
+
+
+HIDDEN = 32
+"""Width of the hidden layer of the network that chooses a device."""
+
+
+def sizes_of(devices: int, width: int) -> list[tuple[int, int, int]]:
+    """Inputs, hidden and outputs of the twelve networks, in the order of their weights.
+
+    The first; f and g from parents to children, then from children to parents; h' and h of the
+    three pools, h' first; the one that chooses. Each has weights, biases, weights, biases.
+    """
+    both, features = 2 * width, 2 * devices + 4  # as in `Board.states` of `samples/papers/placeto`
+    inner = [(width, width, width)] * 4 + [(both, both, both)] * 6
+    return [(features, width, width), *inner, (4 * both, HIDDEN, devices)]
 
 
 def policy_bytes(policy: Policy) -> bytes:
@@ -66,6 +81,10 @@ def parse_policy(data: bytes, name: str) -> Policy:
     )
     if fields.text("digest") != policy.digest:
         raise fields.fault("digest", "is not that of the sizes and weights: the file was changed")
+    sizes = sizes_of(policy.devices, policy.width)
+    wanted, found = sum(a * b + b + b * c + c for a, b, c in sizes), len(policy.weights)
+    if wanted != found:
+        raise fields.fault("weights", f"{found} weights; its sizes ask for {wanted}")
     return policy
 
 

@@ -9,8 +9,7 @@ are given work before accelerators, none before some, and a later candidate must
 better. Here the table holds what is within a load that some split is known to reach, so that most
 pairs are never looked at; that changes no tie.
 
-`dnnp-partition --method max-load --order published` gives `published_split` to the method; from
-Python it is `dnnp.split(..., method="max-load", order="published", ties=published_split)`.
+Method `max-load` loads `published_split` in the order `published`, from Python without `ties=`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.baselines import placeto as network
-from dnnp.core.baselines.placeto import (
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.cost.load_formula import SAFE_ROOM
+from dnnp.core.latency.lists.build import follow
+from dnnp.core.latency.lists.schedule import room_of
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.search_context import PLAIN, MethodOptions, Policy, SearchContext, Training
+from dnnp.samples.papers import placeto as network
+from dnnp.samples.papers.placeto import (
     PENALTY,
     SURE,
     Ground,
@@ -20,12 +26,6 @@ from dnnp.core.baselines.placeto import (
     placeto,
     train,
 )
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution
-from dnnp.core.cost.load_formula import SAFE_ROOM
-from dnnp.core.latency.lists.build import follow
-from dnnp.core.latency.lists.schedule import room_of
-from dnnp.core.model.errors import UsageError
-from dnnp.core.model.search_context import PLAIN, MethodOptions, Policy, SearchContext, Training
 from support.latency_cases import random_problem
 from support.placeto import chances, worth
 from support.placing import layered, problem_of

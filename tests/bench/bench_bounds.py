@@ -28,11 +28,11 @@ from bench_models import SHARED, stream_of
 from bench_mtpp import mean_ratio
 
 from dnnp.core.bounds.auto import TOLERANCE
-from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.stream import read_bytes
 from dnnp.formats.workloads.synthetic import synthetic_stream
 from dnnp.samples.build import select, write
 from dnnp.samples.papers.placement_values import TABLE_1
+from dnnp.samples.papers.regal import FAMILIES, regal_graph
 from support.bench import table
 from support.graphs import to_bytes
 from support.run import executable

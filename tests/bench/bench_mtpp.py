@@ -27,11 +27,11 @@ from dnnp.core.split.order_search import OrderSpace
 from dnnp.core.split.peak import peak_order
 from dnnp.core.split.slicing.decoder import SLICING
 from dnnp.core.split.slicing.orders import ORDERS
-from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import read_bytes
 from dnnp.formats.workloads.synthetic import synthetic_stream
 from dnnp.samples.build import select, write
+from dnnp.samples.papers.regal import FAMILIES, regal_graph
 from support.bench import medians, table
 
 REPEATS = 3

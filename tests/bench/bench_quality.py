@@ -18,8 +18,8 @@ from bench_mtpp import ORDERED, RIVAL, mean_ratio, regal_problem
 
 import dnnp
 from dnnp.core.split.auto import solve
-from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.workloads.synthetic import synthetic_stream
+from dnnp.samples.papers.regal import FAMILIES, regal_graph
 from support.bench import table
 from support.graphs import to_bytes
 

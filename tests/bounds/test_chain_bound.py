@@ -11,9 +11,9 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.slices import best_slicing
-from dnnp.core.synthetic.regal import regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
+from dnnp.samples.papers.regal import regal_graph
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
 from support.problems import chain

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.synthetic import regal
 from dnnp.core.synthetic.layered import layered_graph
-from dnnp.core.synthetic.regal import (
+from dnnp.options import choices
+from dnnp.samples.papers import regal
+from dnnp.samples.papers.regal import (
     FAMILIES,
     LEAST_NODES,
     MOST_NODES,
@@ -23,7 +24,6 @@ from dnnp.core.synthetic.regal import (
     Synthetic,
     regal_graph,
 )
-from dnnp.options import choices
 from support.project import ROOT
 from support.run import PATIENCE_S, Result, dnnp
 from support.served import served

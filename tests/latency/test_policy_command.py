@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placeto import HOPS, WIDTH, first_weights
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.search_context import Policy
 from dnnp.formats.inputs.policy import parse_policy, policy_bytes
+from dnnp.samples.papers.placeto import HOPS, WIDTH, first_weights
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp
 

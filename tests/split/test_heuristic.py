@@ -21,9 +21,9 @@ from dnnp.core.split.auto import solve
 from dnnp.core.split.improve import coarsened, multilevel
 from dnnp.core.split.slices import best_slicing
 from dnnp.core.split.slicing.orders import ORDERS
-from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.workloads.synthetic import DEVICE_CLASS, synthetic_stream
+from dnnp.samples.papers.regal import FAMILIES, regal_graph
 from support.brute import brute_force
 from support.cases import random_case
 from support.graphs import random_stream

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.baselines.placeto import Groups, sizes_of
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.search_context import Policy
+from dnnp.formats.inputs.policy import sizes_of
+from dnnp.samples.papers.placeto import Groups
 
 
 def _network(policy: Policy, k: int, x: Floats) -> Floats:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks
-from dnnp.core.baselines.placeto import count_of
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.search_context import Learned, Policy, Training
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.search_context import Learned, Training
 from dnnp.formats.files import whole_file
 from dnnp.formats.inputs.policy import parse_policy, policy_bytes
 from dnnp.formats.stream import Stream, read_bytes
@@ -33,18 +32,12 @@ def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -
     UsageError
         A graph to train on cannot be placed on the same devices.
     """
-    policy = None if options.policy is None else _policy(options.policy, options.caller)
+    policy = None
+    if options.policy is not None:
+        name = os.fspath(options.policy)
+        policy = parse_policy(options.caller.read_input(name), name)
     family = tuple(_other(path, options, problem, lay_out) for path in options.train_on or ())
     return Training(policy, family, options.episodes)
-
-
-def _policy(path: str | os.PathLike[str], caller: Callbacks) -> Policy:
-    name = os.fspath(path)
-    policy = parse_policy(caller.read_input(name), name)
-    wanted, found = count_of(policy.devices, policy.width), len(policy.weights)
-    if wanted != found:
-        raise FormatError(f"{found} weights; its sizes ask for {wanted}", name, None, "weights")
-    return policy
 
 
 def _other(

@@ -286,8 +286,8 @@ class SplitOptions(DeviceOptions):
         "cost the sum of their nodes (default: refuse them)")
     ties: Callable[..., Any] | None = option(
         flag="",
-        help="method max-load in the order published: which of the best splits to take; such as "
-        "dnnp.samples.papers.ties.published_split")
+        help="method max-load in the order published: which of the best splits to take; without "
+        "it dnnp.samples.papers.ties.published_split")
     timings: bool = option(False, flag="", help="keep the time that each of several methods took")
     # fmt: on
 

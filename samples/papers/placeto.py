@@ -54,6 +54,7 @@ from dnnp.core.latency.lists.schedule import Room, repaired, room_of, schedule_h
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.search_context import Learned, MethodOptions, Policy, SearchContext
+from dnnp.formats.inputs.policy import sizes_of
 
 MOST_GROUPS = 128
 """Groups above which neighbours are merged: an episode visits all, and each may be related to
@@ -64,9 +65,6 @@ WIDTH = 8
 
 HOPS = 8
 """Rounds of message passing."""
-
-HIDDEN = 32
-"""Width of the hidden layer of the network that chooses a device."""
 
 MOST_MESSAGES = 16_384
 """Messages of a round that are derived at once; what fits a cache."""
@@ -131,22 +129,6 @@ def pytorch() -> Iterator[Any]:
         yield torch
     finally:
         torch.set_num_threads(threads)
-
-
-def sizes_of(devices: int, width: int) -> list[tuple[int, int, int]]:
-    """Inputs, hidden and outputs of the twelve networks, in the order of their weights.
-
-    The first; f and g from parents to children, then from children to parents; h' and h of the
-    three pools, h' first; the one that chooses. Each has weights, biases, weights, biases.
-    """
-    both, features = 2 * width, 2 * devices + 4  # as in `Board.states`
-    inner = [(width, width, width)] * 4 + [(both, both, both)] * 6
-    return [(features, width, width), *inner, (4 * both, HIDDEN, devices)]
-
-
-def count_of(devices: int, width: int) -> int:
-    """Weights of a policy."""
-    return sum(a * b + b + b * c + c for a, b, c in sizes_of(devices, width))
 
 
 def first_weights(devices: int, width: int, rng: np.random.Generator) -> Floats:
