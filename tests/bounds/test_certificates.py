@@ -78,6 +78,7 @@ def test_they_verify_and_their_values_are_bounds(first):
 
 
 def test_memory_and_clusters_count_where_they_may():
+    counted = dict.fromkeys(PRODUCERS, 0)
     for seed in range(30):
         case = accelerators_case(seed, 6)
         (device,) = case.devices
@@ -91,6 +92,8 @@ def test_memory_and_clusters_count_where_they_may():
                 if made is not None and math.isfinite(optimum):
                     assert made.record["value"] <= optimum * (1 + 1e-12), (seed, name)
                     assert made.verdict(made.record) == VERIFIED, (seed, name)
+                    counted[name] += 1
+    assert min(counted.values()) > 4, counted
 
 
 # Corruptions. Each yields records that are no proof any more, for a reason given beside it.

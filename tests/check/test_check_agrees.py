@@ -58,7 +58,9 @@ def test_random_splits(seed: int, tmp_path: Path) -> None:
 
 
 def test_importers_and_solvers_on_workloads(shared_workloads: Path) -> None:
-    for path in sorted((shared_workloads / "throughput").glob("*.json"))[:4]:
+    paths = sorted((shared_workloads / "throughput").glob("*.json"))[:4]
+    assert len(paths) == 4
+    for path in paths:
         planned = dnnp("partition", "-q", stdin=dnnp("import", path).out)
         assert planned.status == 0, planned.err
         assert dnnp("check", stdin=planned.out).status == 0

@@ -85,7 +85,9 @@ def test_tables_of_benchmarks_become_results() -> None:
 
 
 def test_named_results_exist() -> None:
-    for name in re.findall(r"results/([a-z]+)\.json", BENCHMARKS + PAPERS):
+    names = re.findall(r"results/([a-z]+)\.json", BENCHMARKS + PAPERS)
+    assert names
+    for name in names:
         assert ROOT / "tests" / "bench" / "results" / f"{name}.json" in RESULTS, name
 
 

@@ -94,6 +94,7 @@ def test_ordered_annealing_equals_brute_force(first):
 
 def test_items_that_a_device_cannot_run_stay_in_order(short_annealing):
     """What an item pulls along may be unsupported there: then nothing moves."""
+    counted = 0
     for seed in (*range(300, 320), 349):
         case = random_case(seed, 7, max_replicas=1, training=False)
         if len(case.devices) == 1:
@@ -105,10 +106,13 @@ def test_items_that_a_device_cannot_run_stay_in_order(short_annealing):
             continue
         assert problem.value(blocks) > 0
         assert priced(problem, blocks).validity == "ordered", seed
+        counted += 1
+    assert counted > 10
 
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
+    counted = 0
     for seed in range(40):
         case = random_case(seed, 14, max_replicas=1, objective="throughput")
         problem = case.problem
@@ -127,8 +131,10 @@ def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
             # Nodes of a stage run in the graph's order, which may need more memory than `start`.
             if case.options.memory_model == "sum":
                 assert priced(problem, blocks).value <= before * (1 + 1e-12), seed
+                counted += 1
             else:
-                assert problem.value(blocks) >= 0.0
+                priced(problem, blocks)
+    assert counted > 30
 
 
 def test_ordered_annealing_repeats():

@@ -51,6 +51,7 @@ def told_value(told: list[Progress]) -> float:
 
 @pytest.mark.parametrize("method", [m for m in SPLITS if m not in SLOW])
 def test_no_split_beats_a_bound_that_is_told(method: str) -> None:
+    counted = 0
     for seed in range(12):
         case = accelerators_case(seed, 6) if seed % 3 == 0 else random_case(seed, 6)
         problem = SplitProblem(case.graph, case.units, case.devices, case.options)
@@ -59,17 +60,22 @@ def test_no_split_beats_a_bound_that_is_told(method: str) -> None:
             run = SearchContext(effort=0.03, watch=told.append)
             try:
                 found = solve(problem, MethodOptions(method=method, validity=validity), run)
-            except (InfeasibleError, LimitError, UsageError, UnavailableError):
+            except UnavailableError as error:
+                pytest.skip(str(error))
+            except (InfeasibleError, LimitError, UsageError):
                 continue
             least, _ = brute_force(problem, validity)
             assert told_bounds(told) <= least * (1 + 1e-9), (seed, validity)
             value = problem.value(found.blocks)
             assert least * (1 - 1e-9) <= value <= told_value(told) * (1 + 1e-9)
             assert found.bound >= told_bounds(told) * (1 - 1e-9)
+            counted += 1
+    assert counted > 3
 
 
 @pytest.mark.parametrize("method", BOUNDS)
 def test_no_split_beats_a_bound_that_an_argument_tells(method: str) -> None:
+    counted = 0
     for seed in (*range(16), 5337):  # the last one: above what is known, less is proven than told
         case = accelerators_case(seed, 6) if seed % 2 and seed < 16 else random_case(seed, 7)
         problem = SplitProblem(case.graph, case.units, case.devices, case.options)
@@ -86,10 +92,13 @@ def test_no_split_beats_a_bound_that_an_argument_tells(method: str) -> None:
         assert max(told_bounds(told), proof.claim.value) <= least * (1 + 1e-9), seed
         assert proof.claim.value >= told_bounds(told) * (1 - 1e-9), seed
         assert proof.value <= told_value(told) * (1 + 1e-9), seed
+        counted += 1
+    assert counted > 3
 
 
 @pytest.mark.parametrize("method", [m for m in LATENCY if m not in SLOW])
 def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
+    counted = 0
     for seed in range(10):
         for execution in LATENCY[method].kinds:
             latency = random_problem(random.Random(seed), 6, execution=execution)
@@ -99,7 +108,9 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
             run = SearchContext(effort=0.05, watch=told.append)
             try:
                 found = solve_latency(latency.whole, MethodOptions(method=method), run)
-            except (InfeasibleError, LimitError, UsageError, UnavailableError):
+            except UnavailableError as error:
+                pytest.skip(str(error))
+            except (InfeasibleError, LimitError, UsageError):
                 continue
             brute = brute_blocks if execution == "blocks" else brute_operators
             least = brute(latency_problem(latency.whole))[0]
@@ -107,6 +118,8 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
             assert found.bound >= told_bounds(told) * (1 - 1e-9), (seed, execution)
             value = latency.value(found.split)
             assert value <= told_value(told) * (1 + 1e-9)
+            counted += 1
+    assert counted > 0
 
 
 # A method that knows more than what it gives in the end, or that never comes to its end.
