@@ -10,7 +10,7 @@ from typing import Any
 from dnnp.core.model.plan import CLOSED, WITHIN
 from dnnp.formats.fields import MAX_ID
 from dnnp.formats.plan import number_or_none, plan_digest
-from dnnp.formats.plan_fields import PARALLEL
+from dnnp.formats.records import RECORDS
 from dnnp.formats.spread import is_blind, proven_status
 from dnnp.formats.stream import Record
 
@@ -55,7 +55,9 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
             ]
         )
     if "parallel" in plan:
-        content.append([plan["parallel"].get(name, 0) for name in PARALLEL])
+        content.append(
+            [plan["parallel"].get(name, 0) for name in RECORDS["plan"]["parallel"].fields]
+        )
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -1,16 +1,16 @@
-"""Typed fields of JSON records: one description for reader, schema and manual.
+"""Typed fields of JSON records, declared once: for reader, writer, schema, manual and checks.
 
-A `Field` says what a value must be. `fault` asks it about whole columns of records at once,
-which is what makes reading fast; `describe_fault` finds the words for one record that failed;
-`object_schema` says the same as JSON Schema.
+`table` reads a declaration. A `Field` says what a value must be. `fault` asks it about whole
+columns of records at once, which is what makes reading fast; `describe_fault` finds the words for
+one record that failed; `object_schema` says the same as JSON Schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 MAX_ID = 2**53 - 1
 """Ids stay exact in tools that read JSON numbers as doubles."""
@@ -42,6 +42,18 @@ class Field:
     fields: Mapping[str, Field] = field(default_factory=dict)
     open: bool = False
     """Objects: what is not among the fields belongs to it, too."""
+    covered: tuple[str, ...] = ()
+    """Parts of the checks that compare it, or of which nothing follows; see `PARTS`."""
+
+    @property
+    def inner(self) -> Mapping[str, Field]:
+        """Fields of the object that it is, or of each in its list."""
+        return self.fields or (self.items.inner if self.items is not None else {})
+
+    @property
+    def modes(self) -> tuple[bool | str, ...]:
+        """Its values, if there are few."""
+        return (False, True) if self.type == "bool" else self.enum
 
     def admits(self, values: Iterable[Any]) -> bool:
         """Test whether every one of `values` fits; whole columns are cheap to ask about."""
@@ -280,52 +292,167 @@ def _field_schema(spec: Field) -> dict[str, Any]:
     return schema
 
 
-def unique_id(doc: str) -> Field:
-    """The id of a record."""
-    return Field("id", doc, required=True)
+PARTS = ("stages", "parallel", "blocks", "operators")
+"""Parts of the checks: plans with stages on devices of their own, parallel plans, and those
+for the latency of blocks and of operators."""
 
-
-def ids(doc: str, *, optional: bool = False, unique: bool = True) -> Field:
-    """Ids of other records."""
-    return Field("list", doc, not optional, unique=unique, items=Field("id", ""))
-
-
-def number(doc: str, *, optional: bool = False, positive: bool = False) -> Field:
-    """A number."""
-    return Field("number", doc, not optional, positive=positive)
-
-
-def integer(doc: str, *, optional: bool = False, positive: bool = False) -> Field:
-    """A whole number."""
-    return Field("int", doc, not optional, positive=positive)
-
-
-def boolean(doc: str, *, optional: bool = False) -> Field:
-    """Test whether something is so."""
-    return Field("bool", doc, not optional)
-
-
-def string(
-    doc: str, *, optional: bool = False, enum: tuple[str, ...] = (), pattern: str = ""
-) -> Field:
-    """A string, or one of some."""
-    return Field("string", doc, not optional, enum, pattern=pattern)
-
-
-def record(doc: str, fields: Mapping[str, Field], *, optional: bool = False) -> Field:
-    """An object of known fields."""
-    return Field("object", doc, not optional, fields=fields)
-
-
-def records(doc: str, fields: Mapping[str, Field], *, optional: bool = False) -> Field:
-    """A list of such objects."""
-    return Field("list", doc, not optional, items=record("", fields, optional=True))
-
-
-TIMES = Field(
-    "map",
-    "seconds by device class; a class that is absent cannot run it",
-    items=Field("number", ""),
-)
 HEX = "^[0-9a-f]{64}$"
-DIGEST = Field("string", "digest of what it was computed from", required=True, pattern=HEX)
+
+DEEPER = 4
+"""Spaces before the fields of an object, besides those before it; text that goes on has more."""
+
+
+def table(text: str, **known: Mapping[str, Field]) -> dict[str, Field]:
+    """Fields from lines `name: type @parts -- doc`, those of objects below them.
+
+    A name that ends in `?` may be absent. `@` names the parts of the checks that cover the field,
+    or all of them. Types are those of `Field`, `digest` (64 hexadecimal digits), `positive T`,
+    `signed T`, `list of T`, `set of T` (a list with no value twice), `map of T`, `open object`,
+    `= constant`, modes as `a|b|c`, and names in `known` of objects with these fields.
+    A line `+ NAME` stands for the fields that are known by that name.
+
+    >>> table("size?: positive number @all -- what it takes")["size"].expected()
+    'a number of at least 1e-100'
+    """
+    rows: list[tuple[int, str]] = []
+    for line in filter(str.strip, text.splitlines()):
+        indent = len(line) - len(line.lstrip())
+        if rows and indent > rows[-1][0] + DEEPER:
+            rows[-1] = rows[-1][0], f"{rows[-1][1]} {line.strip()}"
+        else:
+            rows.append((indent, line.strip()))
+    top: dict[str, Field] = {}
+    inside = {rows[0][0]: top}
+    for indent, row in rows:
+        if row.startswith("+ "):
+            inside[indent].update(known[row[2:]])
+            continue
+        head, _, doc = row.partition(" -- ")
+        name, _, kind = head.partition(": ")
+        kind, _, parts = kind.partition(" @")
+        inner: dict[str, Field] = {}
+        inside[indent][name.removesuffix("?")] = replace(
+            _field(kind, inner, known),
+            doc=doc,
+            required=not name.endswith("?"),
+            covered=PARTS if parts == "all" else tuple(filter(None, parts.split(","))),
+        )
+        inside[indent + DEEPER] = inner
+    return top
+
+
+def _field(
+    kind: str, inner: Mapping[str, Field], known: Mapping[str, Mapping[str, Field]]
+) -> Field:
+    """A field of a type; `inner` are the fields below it, if it is an object."""
+    first, _, rest = kind.partition(" ")
+    if kind in known:
+        return Field("object", "", fields=known[kind])
+    if kind in ("object", "open object"):
+        return Field("object", "", fields=inner, open=kind == "open object")
+    if first in ("list", "set", "map"):
+        items = _field(rest.removeprefix("of "), inner, known)
+        return Field("map" if first == "map" else "list", "", unique=first == "set", items=items)
+    if first in ("positive", "signed"):
+        return Field(rest, "", positive=first == "positive", signed=first == "signed")
+    if first == "=":
+        number = rest.isdecimal()
+        return Field("int" if number else "string", "", const=int(rest) if number else rest)
+    if kind == "digest":
+        return Field("string", "", pattern=HEX)
+    if kind in _CHECKS:
+        return Field(kind, "")
+    modes = tuple(kind.split("|"))
+    return (
+        Field("place", "", enum=modes[1:]) if modes[0] == "id" else Field("string", "", enum=modes)
+    )
+
+
+ATTRIBUTES = {
+    "class": "device_class", "cluster_size": "size", "from": "source", "parallel": "hybrid",
+    "pass": "block", "policy": "learned", "starts_s": "start_s", "to": "target", "way": "name",
+}  # fmt: skip
+"""Field -> attribute of objects in Python, where that cannot or does not have the same name."""
+
+T = TypeVar("T")
+
+
+class Form(Generic[T]):
+    """Records as objects of a class, and back.
+
+    Parameters
+    ----------
+    kind
+        A dataclass, or a tuple with names; its attributes are among the fields, or computed.
+    fields
+        The fields of its records. Optional ones are not written where they are as by default, or
+        None.
+    always
+        Optional fields that are written though.
+    parts
+        Field -> the form of its objects.
+    """
+
+    def __init__(
+        self,
+        kind: type[T],
+        fields: Mapping[str, Field],
+        always: Sequence[str] = (),
+        **parts: Form[Any],
+    ) -> None:
+        self._kind, self._parts, self._rows = kind, parts, []
+        defaults = getattr(kind, "_field_defaults", vars(kind))
+        for name, spec in fields.items():
+            attribute = name if _has(kind, name) else ATTRIBUTES.get(name, name)
+            if _has(kind, attribute):
+                kept = spec.required or name in always
+                default = _ALWAYS if kept else defaults.get(attribute)
+                self._rows.append((name, attribute, spec, default))
+
+    def read(self, record: Mapping[str, Any], **more: object) -> T:
+        """The object of a record; `more` are attributes that no field has."""
+        known = self._kind.__annotations__
+        values = {
+            attribute: self._value(name, spec, record[name])
+            for name, attribute, spec, _ in self._rows
+            if name in record and attribute in known
+        }
+        return self._kind(**values | more)
+
+    def write(self, value: T, always: Sequence[str] = ()) -> dict[str, Any]:
+        """The record of an object, but for its type and what the class does not have."""
+        found = ((row, getattr(value, row[1])) for row in self._rows)
+        return {
+            name: self._plain(name, part)
+            for (name, _, _, default), part in found
+            if part is not None and (default is _ALWAYS or part != default or name in always)
+        }
+
+    def _value(self, name: str, spec: Field, value: Any) -> Any:
+        """A value of a record as one of Python."""
+        if name in self._parts:
+            read = self._parts[name].read
+            return read(value) if spec.type == "object" else tuple(map(read, value))
+        if spec.type == "list" and spec.items is not None:
+            return tuple(map(float, value)) if spec.items.type == "number" else tuple(value)
+        return float(value) if spec.type == "number" else value
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """A value of Python as one of a record."""
+        part = self._parts.get(name)
+        if hasattr(value, "tolist"):  # an array
+            return value.tolist()
+        if type(value) is not tuple:
+            value = value if part is None else part.write(value)
+            return value.tolist() if hasattr(value, "tolist") else value
+        if part is not None:
+            return list(map(part.write, value))
+        return [list(x) if type(x) is tuple else x for x in value]
+
+
+def _has(kind: type, attribute: str) -> bool:
+    return attribute in kind.__annotations__ or hasattr(kind, attribute)
+
+
+_ALWAYS = object()
+"""Default of fields that are always written."""

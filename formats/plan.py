@@ -5,22 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import asdict
-from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Clustering, Graph, Ints
+from dnnp.core.model.parallel import HybridOptions
 from dnnp.core.model.plan import CostOptions, Plan, PolicyUsed, Stage, Transfer, Tried, Way
-from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.fields import MAX_NUMBER, Form, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of
+from dnnp.formats.records import RECORDS
 from dnnp.formats.stream import Record, Stream
-
-if TYPE_CHECKING:
-    from dnnp.core.model.parallel import HybridOptions
 
 
 def device_of(record: Record) -> DeviceClass:
@@ -110,76 +106,12 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 "plan", 0, "digest", "the plan was made from another graph, costs or groups"
             )
         _check_stages(stream, record, units, ptr, idx)
-    return Plan(
-        stages=tuple(
-            Stage(
-                device=r["device"],
-                device_class=r["class"],
-                nodes=tuple(r["nodes"]),
-                **_stated(r),
-                starts_s=tuple(map(float, r["starts_s"])) if "starts_s" in r else None,
-                receives=tuple(map(_transfer, r["receives"])) if "receives" in r else None,
-                recomputed=tuple(r.get("recomputed", ())),
-            )
-            for r in sorted(stages, key=lambda r: r["id"])
-        ),
-        k=record["k"],
-        method=record["method"],
-        validity=record["validity"],
-        value=float(record["value"]),
-        bound=float(record["bound"]),
-        status=record["status"],
-        options=CostOptions(**_known(CostOptions, record)),
-        devices=_plan_devices(stream, record),
-        digest=record["digest"],
-        links=tuple(
-            Link(x["from"], x["to"], float(x["bandwidth_bytes_per_s"]), float(x["latency_s"]))
-            for x in record.get("links", ())
-        ),
-        bound_method=record.get("bound_method", ""),
-        contiguous_bound=float(record.get("contiguous_bound", 0.0)),
-        ways=tuple(map(_way, record.get("ways", ()))),
-        tried=tuple(Tried(**_known(Tried, row)) for row in record.get("tried", ())),
-        planned_by=record.get("planned_by", ""),
-        learned=PolicyUsed(**_known(PolicyUsed, record["policy"])) if "policy" in record else None,
-        excess_bytes=float(record.get("excess_bytes", 0.0)),
-        max_gap=float(record.get("max_gap", 0.0)),
-        hybrid=_hybrid(record["parallel"]) if "parallel" in record else None,
-    )
-
-
-def _stated(record: Record) -> Record:
-    """What a stage record states as a stage does."""
-    numbers = {name: float(record[name]) for name in _NUMBERS if name in record}
-    return numbers | {name: record[name] for name in _OTHERS if name in record}
-
-
-def _hybrid(record: Record) -> HybridOptions:
-    """Options of a parallel plan; fields that are not known say nothing."""
-    from dnnp.core.model.parallel import HybridOptions
-
-    return HybridOptions(**_known(HybridOptions, record))
-
-
-def _known(kind: type, record: Record) -> Record:
-    """The fields of a record that a class has, too."""
-    return {name: record[name] for name in kind.__annotations__ if name in record}
-
-
-def _way(record: Record) -> Way:
-    return Way(
-        record["way"],
-        number_or_none(record, "value"),
-        record.get("stages", 0),
-        record.get("devices", 0),
-        record.get("class", ""),
-        record.get("reason", ""),
-    )
-
-
-def _transfer(record: Record) -> Transfer:
-    return Transfer(
-        tuple(record["tensors"]), record["from"], float(record["start_s"]), float(record["end_s"])
+    _check_clusters(stream, record)
+    return _PLAN.read(
+        record,
+        stages=tuple(map(_STAGE.read, sorted(stages, key=lambda r: r["id"]))),
+        options=_OPTIONS.read(record),
+        devices=tuple(map(device_of, record["devices"])),
     )
 
 
@@ -188,14 +120,13 @@ def number_or_none(record: Record, name: str) -> float | None:
     return float(record[name]) if name in record else None
 
 
-def _plan_devices(stream: Stream, plan: Record) -> tuple[DeviceClass, ...]:
-    """The devices offered; those in clusters need the bandwidth of both links."""
+def _check_clusters(stream: Stream, plan: Record) -> None:
+    """Refuse devices in clusters without the bandwidth of both links."""
     for i, record in enumerate(plan["devices"]):
         for name in ("bandwidth_bytes_per_s", "inner_bandwidth_bytes_per_s"):
             if record.get("cluster_size", 0) and name not in record:
                 field = f"devices[{i}].{name}"
                 raise stream.fault_at("plan", 0, field, "is missing, but there is a cluster_size")
-    return tuple(device_of(d) for d in plan["devices"])
 
 
 def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, idx: Ints) -> None:
@@ -258,117 +189,48 @@ def _device_number(device: str, name: str) -> int | None:
 
 _PART = ("replica", "shard")
 
-_OPTIONS = ("comm", "memory_model", "memory_mode", "charge_io")
-"""Options of every plan, besides its objective."""
+_FIELDS = RECORDS["plan"]
+
+_TRIED = Form(Tried, _FIELDS["tried"].inner)
+
+_PLAN = Form(
+    Plan,
+    {name: spec for name, spec in _FIELDS.items() if name != "devices"},
+    links=Form(Link, _FIELDS["links"].inner),
+    ways=Form(Way, _FIELDS["ways"].inner),
+    tried=_TRIED,
+    policy=Form(PolicyUsed, _FIELDS["policy"].inner),
+    parallel=Form(HybridOptions, _FIELDS["parallel"].inner),
+)
+
+_OPTIONS = Form(CostOptions, _FIELDS)
+
+_STAGE = Form(Stage, RECORDS["stage"], receives=Form(Transfer, RECORDS["stage"]["receives"].inner))
 
 _LATENCY = ("execution", "invocations", "transfers", "congestion")
 """Options of a plan that only latency has."""
 
-_FOUND = ("k", "method", "objective", "validity", "value", "bound", "gap", "status")
-
-_LOAD = ("load_s", "in_s", "compute_s", "overflow_s", "out_s", "memory_bytes")
-"""Numbers of every stage."""
-
-_KNOWN = (("forward_s", "backward_s"), ("peak_bytes",), ("peak_bound_bytes",), ("begin_s", "end_s"))
-"""Numbers of some stages; those of a pair are both there or neither is."""
-
-_NUMBERS = (*_LOAD, "sync_s", "collective_s", *chain.from_iterable(_KNOWN))
-
-_OTHERS = ("replicas", "shards", "in_flight", "shared")
-
 
 def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
     """The plan record and its stage records."""
-    record: Record = {
-        "type": "plan",
+    found = {
+        **_PLAN.write(plan),
+        **_OPTIONS.write(plan.options, _LATENCY if plan.objective == "latency" else ()),
         "id": 0,
-        **{name: getattr(plan, name) for name in _FOUND},
-        **{name: getattr(plan.options, name) for name in _OPTIONS},
         "devices": [device_record(d) for d in plan.devices],
-        "digest": plan.digest,
     }
-    if plan.options.max_replicas > 1:
-        record["max_replicas"] = plan.options.max_replicas
-    if plan.objective == "latency":
-        record |= {name: getattr(plan.options, name) for name in _LATENCY}
-    if plan.links:
-        record["links"] = [
-            {
-                "from": x.source,
-                "to": x.target,
-                "bandwidth_bytes_per_s": x.bandwidth_bytes_per_s,
-                "latency_s": x.latency_s,
-            }
-            for x in plan.links
+    if plan.contiguous_bound <= plan.bound:
+        found.pop("contiguous_bound", None)
+    if plan.tried:
+        found["tried"] = [
+            _TRIED.write(x, () if x.value is None else ("bound", "gap")) for x in plan.tried
         ]
-    more = {
-        "bound_method": plan.bound_method,
-        "contiguous_bound": plan.contiguous_bound if plan.contiguous_bound > plan.bound else 0.0,
-        "ways": [_way_record(way) for way in plan.ways],
-        "tried": [_tried_record(tried) for tried in plan.tried],
-        "planned_by": plan.planned_by,
-        "policy": plan.learned._asdict() if plan.learned else None,
-        "max_gap": plan.max_gap,
-        "excess_bytes": plan.excess_bytes,
-    }
-    record |= {name: value for name, value in more.items() if value}
-    if plan.hybrid is not None:
-        record["parallel"] = asdict(plan.hybrid)
-        if not plan.hybrid.shared_stages:
-            del record["parallel"]["shared_stages"]
-    stages: list[Record] = [
-        {
-            "type": "stage",
-            "id": i,
-            "device": s.device,
-            "class": s.device_class,
-            "nodes": list(s.nodes),
-            **{name: getattr(s, name) for name in _LOAD},
-        }
-        for i, s in enumerate(plan.stages)
-    ]
-    for entry, stage in zip(stages, plan.stages, strict=True):
-        if stage.replicas > 1:
-            entry |= {"replicas": stage.replicas, "sync_s": stage.sync_s}
-        if stage.shards > 1:
-            entry |= {"shards": stage.shards, "collective_s": stage.collective_s}
-        if stage.recomputed:
-            entry["recomputed"] = list(stage.recomputed)
-        if stage.in_flight is not None:
-            entry["in_flight"] = stage.in_flight
-        if stage.shared:
-            entry["shared"] = True
-        for names in _KNOWN:
-            values = {name: getattr(stage, name) for name in names}
-            entry |= values if None not in values.values() else {}
-        if stage.starts_s is not None:
-            entry["starts_s"] = list(stage.starts_s)
-        if stage.receives is not None:
-            entry["receives"] = [
-                {
-                    "tensors": list(x.tensors),
-                    "from": x.source,
-                    "start_s": x.start_s,
-                    "end_s": x.end_s,
-                }
-                for x in stage.receives
-            ]
+    record = {"type": "plan", **{name: found[name] for name in _FIELDS if name in found}}
+    stages: list[Record] = []
+    for i, stage in enumerate(plan.stages):
+        always = ("sync_s",) * (stage.replicas > 1) + ("collective_s",) * (stage.shards > 1)
+        stages.append({"type": "stage", "id": i, **_STAGE.write(stage, always)})
     return record, stages
-
-
-def _way_record(way: Way) -> Record:
-    """A way, with what it uses or with the reason why there is nothing to show."""
-    if way.value is None:
-        return {"way": way.name, "reason": way.reason}
-    record = {"way": way.name, "stages": way.stages, "devices": way.devices, "value": way.value}
-    return record | ({"class": way.device_class} if way.device_class else {})
-
-
-def _tried_record(tried: Tried) -> Record:
-    """A method that was tried; what says nothing of it is left out."""
-    numbers = ("bound", "gap") if tried.value is not None else ()
-    known = {name: value for name, value in tried._asdict().items() if value not in (None, "")}
-    return {k: v for k, v in known.items() if k not in ("bound", "gap") or k in numbers}
 
 
 def plan_digest(record: Record, stages: list[Record]) -> str:

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnp.core.model.plan import within_words
-from dnnp.core.model.schedule import PlacedBlock, Placement, Point, Repetend, Schedule
+from dnnp.core.model.schedule import (
+    PlacedBlock,
+    Placement,
+    Point,
+    Repetend,
+    Schedule,
+    Unit,
+    Wait,
+)
 from dnnp.core.model.text import shown_bytes, shown_time, table
+from dnnp.formats.fields import Form
 from dnnp.formats.header import bare_header
+from dnnp.formats.records import RECORDS
 from dnnp.formats.stream import Record, Stream
 
 
@@ -58,25 +68,19 @@ def schedule_records(
         "status": schedule.status,
         "bubble": max(1 - total / (makespan * len(devices)), 0.0) if makespan > 0 else 0.0,
         "rate_bound_s": schedule.rate_bound_s,
-        "units": _units(placement, busy, peak_bytes),
-        "passes": [_pass(block) for block in placement.blocks],
+        "units": [
+            {"name": unit.name, "peak_bytes": float(peak), "busy_s": time, **_UNIT.write(unit)}
+            for unit, peak, time in zip(placement.units, peak_bytes, busy, strict=True)
+        ],
+        "passes": list(map(_PASS.write, placement.blocks)),
     }
     if schedule.rate_s is not None:
         record["rate_s"] = schedule.rate_s
     if schedule.repetend is not None:
-        record["repetend"] = _repetend(schedule.repetend, placement)
+        repetend = _REPETEND.write(schedule.repetend)
+        record["repetend"] = {**repetend, "memory_bytes": schedule.repetend.held(placement.units)}
     if points is not None:
-        record["pareto"] = [
-            {
-                "memory_bytes": point.memory_bytes,
-                "unroll": point.unroll,
-                "period_s": point.period_s,
-                "period_bound_s": point.period_bound_s,
-                "method": point.method,
-                "starts_s": point.start_s.tolist(),
-            }
-            for point in points
-        ]
+        record["pareto"] = list(map(_POINT.write, points))
     if digest is not None:
         record["digest"] = digest
     homes = [[list(home) for home in block.homes] for block in placement.blocks]
@@ -110,55 +114,15 @@ def busy_times(placement: Placement, count: int) -> list[float]:
     return busy
 
 
-def _units(
-    placement: Placement, busy: Sequence[float], peak_bytes: Sequence[float]
-) -> list[Record]:
-    records = []
-    for unit, peak, time in zip(placement.units, peak_bytes, busy, strict=True):
-        record: Record = {"name": unit.name, "peak_bytes": float(peak), "busy_s": time}
-        if unit.link:
-            record["link"] = True
-        if unit.memory_bytes < float("inf"):
-            record["memory_bytes"] = unit.memory_bytes
-        if unit.fixed_bytes:
-            record["fixed_bytes"] = unit.fixed_bytes
-        records.append(record)
-    return records
-
-
-def _pass(block: PlacedBlock) -> Record:
-    record: Record = {
-        "name": block.name,
-        "kind": block.kind,
-        "homes": [list(home) for home in block.homes],
-        "time_s": block.time_s,
-        "after": [
-            {"pass": wait.block, **({"delay_s": wait.delay_s} if wait.delay_s else {})}
-            for wait in block.after
-        ],
-    }
-    if block.memory_bytes:
-        record["memory_bytes"] = block.memory_bytes
-    if block.stage >= 0:
-        record["stage"] = block.stage
-    if block.nodes:
-        record["nodes"] = list(block.nodes)
-    return record
-
-
-def _repetend(repetend: Repetend, placement: Placement) -> Record:
-    return {
-        "unroll": repetend.unroll,
-        "period_s": repetend.period_s,
-        "period_bound_s": repetend.period_bound_s,
-        "memory_bytes": repetend.held(placement.units),
-        "memory_bound_bytes": repetend.memory_bound_bytes,
-        "span_s": repetend.span_s,
-        "span_bound_s": repetend.span_bound_s,
-        "status": repetend.status,
-        "method": repetend.method,
-        "starts_s": repetend.start_s.tolist(),
-    }
+_FIELDS = RECORDS["schedule"]
+_UNIT = Form(Unit, _FIELDS["units"].inner)
+_PASS = Form(
+    PlacedBlock,
+    _FIELDS["passes"].inner,
+    after=Form(Wait, _FIELDS["passes"].inner["after"].inner),
+)
+_REPETEND = Form(Repetend, _FIELDS["repetend"].inner, ("method",))
+_POINT = Form(Point, _FIELDS["pareto"].inner, ("method", "starts_s"))
 
 
 def schedule_line(record: Record, asked: str, in_seconds: bool, max_gap: float = 0.0) -> str:

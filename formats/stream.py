@@ -17,7 +17,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import Field, describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import DEPTH, deep_line, said
-from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
+from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSION
 
 Record = dict[str, Any]
 
@@ -26,9 +26,6 @@ LEVELS = (("cost",), ("group",), ("plan", "stage"), ("bound",), ("schedule", "bl
 
 COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")
 """Records whose numbers are sums and quotients of what was read."""
-
-SINGLE = ("plan", "bound", "schedule")
-"""Records of which there is one at most."""
 
 BATCH = 256
 """Records that are encoded at a time."""
@@ -131,9 +128,8 @@ def read_bytes(data: bytes, name: str = "<stream>") -> Stream:
                 found = describe_fault(fields, record)
                 if found is not None:
                     raise FormatError(found[1], name, number, found[0])
-    for kind in UNIQUE_IDS:
-        _check_unique(by_type.get(kind, []), kind, numbers.get(kind, []), name)
-    _check_unique(by_type.get("device", []), "device", numbers.get("device", []), name, "class")
+    for kind, key in UNIQUE.items():
+        _check_unique(by_type.get(kind, []), kind, numbers.get(kind, []), name, key)
     for kind in SINGLE:
         if len(by_type.get(kind, [])) > 1:
             raise FormatError(f"a second {kind}; a stream holds one", name, numbers[kind][1])
@@ -234,7 +230,7 @@ def _check_frame(records: list[Record], numbers: Mapping[str, Sequence[int]], na
 
 
 def _check_unique(
-    records: list[Record], kind: str, numbers: Sequence[int], name: str, key: str = "id"
+    records: list[Record], kind: str, numbers: Sequence[int], name: str, key: str
 ) -> None:
     if len({r[key] for r in records}) == len(records):
         return

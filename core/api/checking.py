@@ -26,6 +26,7 @@ from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.formats.graph import clustering_of, digest_of, graph_of
 from dnnp.formats.plan import plan_digest, plan_of
+from dnnp.formats.records import covered
 from dnnp.formats.spread import NO_COSTS, has_costs, is_blind, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
@@ -237,6 +238,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         stream.records,
         digest,
         plan_digest(plans[0], stream.get("stage")) if plans else None,
+        covered,
     )
     proofs = None
     if graph is not None and plan is not None:

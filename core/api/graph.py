@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from dnnp.formats.files import whole_file
+from dnnp.formats.records import RECORDS
 from dnnp.formats.stream import Stream, read_bytes, write
 
 View = Mapping[str, Any]
@@ -24,9 +25,11 @@ class _Typed(Protocol[T]):
     def __get__(self, view: object, owner: type | None = None) -> T: ...
 
 
-def _field(name: str, kind: Callable[[Any], T], says: str) -> _Typed[T]:
-    """Property that is one field of `record`, as a value of one type."""
-    made: Any = property(lambda view: kind(view.record[name]), doc=says)
+def _field(path: str, kind: Callable[[Any], T], default: object = None) -> _Typed[T]:
+    """Property that is one field of `record`, as a value of one type, by its declaration."""
+    table, _, name = path.partition(".")
+    says = RECORDS[table][name].doc
+    made: Any = property(lambda view: kind(view.record.get(name, default)), doc=f"{says}.")
     return made
 
 
@@ -36,22 +39,11 @@ class Stage:
 
     record: View
 
-    device = _field("device", str, "Class and number of its first device, such as `v100/0`.")
-
-    @property
-    def replicas(self) -> int:
-        """Devices that share its samples."""
-        return int(self.record.get("replicas", 1))
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """Ids of its nodes, in execution order."""
-        return tuple(self.record["nodes"])
-
-    load = _field(
-        "load_s", float, "Time that it takes for a sample, transfers and replicas counted."
-    )
-    memory = _field("memory_bytes", float, "Bytes on each of its devices.")
+    device = _field("stage.device", str)
+    replicas = _field("stage.replicas", int, 1)
+    nodes = _field("stage.nodes", tuple[int, ...])
+    load = _field("stage.load_s", float)
+    memory = _field("stage.memory_bytes", float)
 
 
 @dataclass(frozen=True)
@@ -67,13 +59,13 @@ class Plan:
             f"<plan of {len(self.stages)} stages: {self.objective} {self.value:.6g}, {self.status}>"
         )
 
-    objective = _field("objective", str, "`throughput`, `gpipe` or `latency`.")
-    value = _field("value", float, "The objective, in the unit of the graph's times.")
-    bound = _field("bound", float, "No split of this validity has a smaller objective.")
-    gap = _field("gap", float, "(value - bound) / value.")
-    status = _field("status", str, "`optimal`, `within_gap`, `feasible` or `interrupted`.")
-    method = _field("method", str, "Name of the method that found it.")
-    validity = _field("validity", str, "`ordered`, `convex` or `free`.")
+    objective = _field("plan.objective", str)
+    value = _field("plan.value", float)
+    bound = _field("plan.bound", float)
+    gap = _field("plan.gap", float)
+    status = _field("plan.status", str)
+    method = _field("plan.method", str)
+    validity = _field("plan.validity", str)
 
 
 @dataclass(frozen=True)
@@ -85,10 +77,10 @@ class Bound:
     def __repr__(self) -> str:
         return f"<bound {self.value:.6g} by {self.method}: {self.status}>"
 
-    value = _field("value", float, "None of them has a smaller objective.")
-    gap = _field("gap", float, "(value of the plan - bound) / value of the plan.")
-    method = _field("method", str, "The argument that proves it.")
-    status = _field("status", str, "`optimal`, `proven` or `interrupted`.")
+    value = _field("bound.value", float)
+    gap = _field("bound.gap", float)
+    method = _field("bound.method", str)
+    status = _field("bound.status", str)
 
 
 @dataclass(frozen=True)
@@ -105,11 +97,11 @@ class Schedule:
             f"{self.makespan:.6g}, bubble {self.bubble:.3g}>"
         )
 
-    micro_batches = _field("micro_batches", int, "Number of micro-batches.")
-    makespan = _field("makespan_s", float, "Time from the first start to the last end.")
-    bound = _field("bound_s", float, "No schedule of as many micro-batches is shorter.")
-    bubble = _field("bubble", float, "Share of the makespan that devices are idle.")
-    method = _field("method", str, "Name of the method that made it.")
+    micro_batches = _field("schedule.micro_batches", int)
+    makespan = _field("schedule.makespan_s", float)
+    bound = _field("schedule.bound_s", float)
+    bubble = _field("schedule.bubble", float)
+    method = _field("schedule.method", str)
 
 
 class Graph:

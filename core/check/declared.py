@@ -1,12 +1,13 @@
 """The scope of the checks: fields of results, values of their modes, and what goes together.
 
-Whatever a plan, stage, bound, schedule or block record says beyond this no check looks at, so it is
-*not checkable*, never agreed to. Free are fields that begin with `x_`.
+The declaration of the stream says of each field which part of the checks covers it; here stands
+what a part covers of its modes. All else that a plan, stage, bound, schedule or block record says
+is *not checkable*, never agreed to. Free are fields that begin with `x_`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dnnp.core.check.violation import Violation, printable
@@ -17,102 +18,51 @@ Tree = Mapping[str, Any]
 """Field -> what it holds: a `Tree`, of an object or of each in a list; the values that are
 understood; or None, what checks compare or nothing follows from. `*`: any other name."""
 
+Covered = Callable[[str, str], Tree]
+"""Kind of record and part of the checks -> fields that this part covers."""
+
 FREE = "x_"
 """Begin of names that mean nothing to anybody here."""
 
-
-def _fields(names: str) -> dict[str, Any]:
-    """Fields of any value."""
-    return dict.fromkeys(names.split())
-
-
-BOOL = (False, True)
-VALIDITY = ("ordered", "convex", "free")
-CLUSTERS: dict[str, Any] = {
-    **_fields("cluster_size inner_bandwidth_bytes_per_s"),
-    "larger_clusters": _fields("cluster_size bandwidth_bytes_per_s"),
-}
-
-ORIGIN = {
-    **_fields("method spread"),
-    "policy": _fields("digest trained episodes asked graphs hops groups colors rounds"),
-    "tried": {
-        **_fields("method value bound gap made_by reason time_s"),
-        "validity": VALIDITY,
-        "status": ("optimal", "feasible", "interrupted", "infeasible", "limit", "unavailable"),
-    },
-}
-"""How a plan was found, of which nothing follows but that it is the best of what was tried."""
-
-PLAN: dict[str, Any] = {
-    **ORIGIN,
-    **_fields("type id k value bound gap max_gap excess_bytes digest"),
-    "unknown": _fields("time sizes"),
-    "validity": VALIDITY,
-    "status": ("optimal", "within_gap", "feasible", "interrupted", "infeasible"),
-    "memory_mode": ("hard", "overflow", "ignore"),
-    "devices": {
-        **_fields("class name count fitted memory_bytes overhead_bytes fast_memory_bytes"),
-        **_fields("bandwidth_bytes_per_s"),
-        "kind": ("accelerator", "cpu"),
-        **CLUSTERS,
-    },
-}
-"""Of every plan."""
-
-STAGE = _fields(
-    "type id device class nodes load_s in_s compute_s overflow_s out_s memory_bytes replicas sync_s"
-)
-"""Of every stage."""
-
-COMM = ("sum", "overlap", "duplex")
-LINKS: dict[str, Any] = {
-    "links": _fields("from to bandwidth_bytes_per_s latency_s"),
-    "planned_by": ("classes",),
-}
+Modes = Mapping[str, tuple[Any, ...]]
+"""Field, those of objects after a dot -> values that are covered; none: the field is not."""
 
 
 class Case(NamedTuple):
-    """Fields and values that one part of the checks covers together."""
+    """Values that one part of the checks covers together, where those are fewer than there are."""
 
     what: str
-    plan: Tree
-    stage: Tree
-    facts: Mapping[str, tuple[Any, str, str]] = {}
+    part: str
+    plan: Modes
+    stage: Modes
+    facts: Mapping[str, tuple[Any, str, str]]
     """What else must be so, the field that depends on it, and where it is not covered: `training`,
     whether the graph has a backward pass; `limited`, whether an accelerator has a capacity;
     `classes`, the number of device classes."""
 
 
-WAYS: dict[str, Any] = {
-    "ways": {
-        **_fields("value stages devices class reason"),
-        "way": ("whole", "replicas", "pipeline", "replicated-pipeline"),
-    }
-}
-_OWN = {**PLAN, **LINKS, "comm": COMM, "charge_io": BOOL}
-_OWN |= _fields("max_replicas contiguous_bound")
-_PASSES = {**STAGE, **_fields("forward_s backward_s")}
-_PEAKS = {**STAGE, **_fields("peak_bytes peak_bound_bytes")}
-_SUM = {"objective": ("throughput",), "memory_model": ("sum",)}
-_PEAK = {"objective": ("throughput",), "memory_model": ("peak",)}
-_GPIPE = {"objective": ("gpipe",), "memory_model": ("sum",)}
+_SUM: Modes = {"objective": ("throughput",), "memory_model": ("sum",)}
+_PEAK: Modes = {"objective": ("throughput",), "memory_model": ("peak",)}
+_GPIPE: Modes = {"objective": ("gpipe",), "memory_model": ("sum",)}
+_PASSES: Modes = {"peak_bytes": (), "peak_bound_bytes": ()}
+_PEAKS: Modes = {"forward_s": (), "backward_s": ()}
 _TRAINS = {"training": (True, "objective", " without a backward pass")}
 _FORWARD = {"training": (False, "memory_model", " with a backward pass")}
 _FREELY = {**_TRAINS, "limited": (False, "memory_mode", " with the objective gpipe")}
-_STREAMS: dict[str, Any] = {"memory_mode": ("hard", "overflow"), **WAYS}
+_STREAMS: Modes = {"memory_mode": ("hard", "overflow")}
+_ALONE: Modes = {"ways": ()}
 
 STAGES = [
-    Case("", _OWN | chosen | memory, stage, facts)
+    Case("", "stages", {**chosen, **memory}, stage, facts)
     for chosen, stage, facts, memories in (
-        (_SUM, _PASSES, {}, (_STREAMS, {})),
-        (_PEAK, _PEAKS, _FORWARD, (_STREAMS, {})),
-        (_GPIPE, _PASSES, _FREELY, (_STREAMS, {})),
+        (_SUM, _PASSES, {}, (_STREAMS, _ALONE)),
+        (_PEAK, _PEAKS, _FORWARD, (_STREAMS, _ALONE)),
+        (_GPIPE, _PASSES, _FREELY, (_STREAMS, _ALONE)),
         (
             _GPIPE,
             _PASSES,
             _TRAINS,
-            ({"memory_mode": ("hard",), **WAYS}, {"memory_mode": ("hard", "ignore")}),
+            ({"memory_mode": ("hard",)}, {"memory_mode": ("hard", "ignore"), **_ALONE}),
         ),
     )
     for memory in memories
@@ -122,70 +72,60 @@ STAGES = [
 PARALLEL = [
     Case(
         " of a parallel plan",
+        "parallel",
         {
-            **PLAN,
             "objective": ("throughput",),
             "validity": ("ordered",),
-            "comm": COMM,
             "memory_model": ("sum",),
             "memory_mode": ("hard", "ignore"),
             "charge_io": (False,),
-            "devices": {**PLAN["devices"], "kind": ("accelerator",)},
-            "parallel": {
-                **_fields("tensor_parallel data_parallel micro_batches shared_stages"),
-                "recompute": ("none", "full", "auto"),
-                "weight_sync": ("ring", "server"),
-                "overlap_sync": BOOL,
-            },
+            "devices.kind": ("accelerator",),
         },
-        {**STAGE, **_fields("shards collective_s recomputed in_flight"), "shared": BOOL},
+        {},
         {"classes": (1, "devices", " of several classes")},
     )
 ]
 """`core.check.parallel`."""
 
-_LATENCY = {
-    **PLAN,
-    **_fields("bound_method"),
+_LATENCY: Modes = {
     "objective": ("latency",),
     "comm": ("sum",),
-    "memory_model": ("sum", "weights", "peak"),
     "memory_mode": ("hard", "ignore"),
 }
-_SPAN = {**STAGE, **_fields("begin_s end_s peak_bytes")}
 BLOCKS = [
     Case(
         " of a plan for the latency of blocks",
+        "blocks",
         {
             **_LATENCY,
             "execution": ("blocks",),
-            "invocations": None,
             "transfers": transfers,
             "charge_io": charge_io,
             "congestion": ("device",),
         },
-        _SPAN,
+        {},
+        {},
     )
-    for transfers, charge_io in ((("tensor",), BOOL), (("edge",), (False,)))
+    for transfers, charge_io in ((("tensor",), (False, True)), (("edge",), (False,)))
 ]
 """`core.check.latency`."""
 
 OPERATORS = [
     Case(
         " of a plan for the latency of operators",
-        {
-            **_LATENCY,
-            **LINKS,
-            "execution": ("operators",),
-            "invocations": (1,),
-            "transfers": ("tensor", "edge"),
-            "charge_io": (False,),
-            "congestion": ("device", "channel", "none"),
-        },
-        {**_SPAN, "starts_s": None, "receives": _fields("tensors from start_s end_s")},
+        "operators",
+        {**_LATENCY, "execution": ("operators",), "invocations": (1,), "charge_io": (False,)},
+        {},
+        {},
     )
 ]
 """`core.check.latency`."""
+
+
+def _fields(names: str) -> dict[str, Any]:
+    """Fields of any value."""
+    return dict.fromkeys(names.split())
+
 
 _CUTS = {"cuts": _fields("items flows memory")}
 _CLASSES = {"classes": {"*": _fields("mix flows share tree")}}
@@ -206,59 +146,26 @@ CERTIFICATES: dict[str, Tree] = {
 }
 """Argument -> fields of its certificate: `core.certificates.certificate`."""
 
-BOUND: Tree = {
-    **_fields("type method value gap digest certificate"),
-    "status": ("optimal", "proven", "interrupted"),
-    "validity": VALIDITY,
-    "tried": {
-        **_fields("method value reason time_s"),
-        "status": ("solved", "limit", "refused", "failed"),
-    },
-}
-"""`core.check.stream`."""
 
-_STATUS = ("optimal", "feasible", "interrupted")
-_PASS = {
-    **_fields("name stage nodes homes time_s memory_bytes"),
-    "kind": ("forward", "backward", "weight", "transfer"),
-    "after": _fields("pass delay_s"),
-}
-SCHEDULE: Tree = {
-    **_fields("type method micro_batches makespan_s bound_s bubble rate_s rate_bound_s digest"),
-    "status": _STATUS,
-    "units": {**_fields("name memory_bytes fixed_bytes peak_bytes busy_s"), "link": BOOL},
-    "passes": _PASS,
-    "repetend": {
-        **_fields("unroll period_s period_bound_s memory_bytes memory_bound_bytes span_s"),
-        **_fields("span_bound_s method starts_s"),
-        "status": _STATUS,
-    },
-    "pareto": _fields("memory_bytes unroll period_s period_bound_s method starts_s"),
-}
-"""`core.check.schedule` and, where there is a plan, `core.check.passes`."""
-
-BLOCK = _fields("type pass micro_batch units start_s end_s")
-"""`core.check.schedule`."""
-
-
-def check_declared(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def check_declared(records: Mapping[str, Sequence[Record]], covered: Covered) -> list[Violation]:
     """Return what the records of a stream say that no check covers, each field once."""
     plans, stages = records.get("plan", ()), records.get("stage", ())
     training = any(node.get("backward", False) for node in records.get("node", ()))
     found = _Found()
     for plan in plans:
-        cases = (_beyond(case, plan, stages, training) for case in cases_of(plan))
+        cases = (_beyond(case, plan, stages, training, covered) for case in cases_of(plan))
         found.places |= min(cases, key=lambda one: len(one.places)).places
+    for kind in ("bound", "schedule", "block"):
+        name = "block {}" if kind == "block" else kind
+        rows = enumerate(records.get(kind, ()))
+        found.add(
+            kind, ((name.format(i), record) for i, record in rows), covered(kind, "stages"), {}
+        )
     for bound in records.get("bound", ()):
-        found.add("bound", "bound", beyond(BOUND, bound))
-        found.add("bound", "bound", beyond_certificate(bound.get("certificate")))
-    for schedule in records.get("schedule", ()):
-        found.add("schedule", "schedule", beyond(SCHEDULE, schedule))
-        late = [plan for plan in plans if plan["objective"] == "latency"]
-        found.add("schedule", "schedule", [("digest", None)] * len(late), " of a plan for latency")
-    for number, block in enumerate(records.get("block", ())):
-        if not block.keys() <= BLOCK.keys():
-            found.add("block", f"block {number}", beyond(BLOCK, block))
+        found.note("bound", "bound", beyond_certificate(bound.get("certificate")))
+    late = sum(plan["objective"] == "latency" for plan in plans)
+    for _ in records.get("schedule", ()):
+        found.note("schedule", "schedule", [("digest", None)] * late, " of a plan for latency")
     return found.violations()
 
 
@@ -271,22 +178,21 @@ def cases_of(plan: Record) -> Sequence[Case]:
     return BLOCKS if plan.get("execution") == "blocks" else OPERATORS
 
 
-def beyond(tree: Tree, record: Record, within: str = "") -> Iterator[tuple[str, Any]]:
+def beyond(tree: Tree, record: Record, modes: Modes, within: str = "") -> Iterator[tuple[str, Any]]:
     """Fields of a record that are not in a tree, with None, and those with other values."""
     for name, value in record.items():
         if name.startswith(FREE):
             continue
-        if name in tree or "*" in tree:
-            known = tree.get(name, tree.get("*"))
-            rows = value if isinstance(value, list) else [value]
-            if isinstance(known, Mapping):
-                for row in rows:
-                    if isinstance(row, Mapping):
-                        yield from beyond(known, row, f"{within}{name}.")
-            elif known is not None:
-                yield from ((within + name, row) for row in rows if row not in known)
-        else:
+        known = modes.get(within + name, tree.get(name, tree.get("*", ())))
+        rows = value if isinstance(value, list) else [value]
+        if known == ():
             yield within + name, None
+        elif isinstance(known, Mapping):
+            for row in rows:
+                if isinstance(row, Mapping):
+                    yield from beyond(known, row, modes, f"{within}{name}.")
+        elif known is not None:
+            yield from ((within + name, row) for row in rows if row not in known)
 
 
 def beyond_certificate(
@@ -297,7 +203,7 @@ def beyond_certificate(
         tree = _fields("argument checkable quantum units")
         for argument in arguments:
             tree |= CERTIFICATES[argument]
-        yield from beyond(tree, certificate, "certificate.")
+        yield from beyond(tree, certificate, {}, "certificate.")
 
 
 class _Found:
@@ -307,7 +213,23 @@ class _Found:
         self.places: dict[tuple[str, str, str], tuple[str, int]] = {}
         """(kind of record, field, of what value and plan) -> the first record, and how many."""
 
-    def add(self, kind: str, subject: str, rows: Iterable[tuple[str, Any]], what: str = "") -> None:
+    def add(
+        self,
+        kind: str,
+        records: Iterable[tuple[str, Record]],
+        tree: Tree,
+        modes: Modes,
+        what: str = "",
+    ) -> None:
+        """Note what a tree and modes do not cover of records with their names."""
+        plain = {name for name, known in tree.items() if known is None and name not in modes}
+        for subject, record in records:
+            if not record.keys() <= plain:
+                self.note(kind, subject, beyond(tree, record, modes), what)
+
+    def note(
+        self, kind: str, subject: str, rows: Iterable[tuple[str, Any]], what: str = ""
+    ) -> None:
         """Note fields of a record, with values that are not covered, or None."""
         for field, value in rows:
             key = kind, field, what if value is None else f" with the value {value!r:.60}{what}"
@@ -324,10 +246,12 @@ class _Found:
         return found
 
 
-def _beyond(case: Case, plan: Record, stages: Sequence[Record], training: bool) -> _Found:
+def _beyond(
+    case: Case, plan: Record, stages: Sequence[Record], training: bool, covered: Covered
+) -> _Found:
     """Collect what a case does not cover of a plan and its stages."""
     found = _Found()
-    found.add("plan", "plan", beyond(case.plan, plan), case.what)
+    found.add("plan", [("plan", plan)], covered("plan", case.part), case.plan, case.what)
     facts = {
         "training": training,
         "limited": any("memory_bytes" in d for d in plan["devices"] if d["kind"] != "cpu"),
@@ -336,8 +260,7 @@ def _beyond(case: Case, plan: Record, stages: Sequence[Record], training: bool) 
     for name, (wanted, field, where) in case.facts.items():
         if facts[name] != wanted:
             value = plan[field] if isinstance(plan[field], str) else None
-            found.add("plan", "plan", [(field, value)], where + case.what)
-    for stage in stages:
-        if not stage.keys() <= STAGE.keys():
-            found.add("stage", f"stage {stage['id']}", beyond(case.stage, stage), case.what)
+            found.note("plan", "plan", [(field, value)], where + case.what)
+    named = ((f"stage {stage['id']}", stage) for stage in stages)
+    found.add("stage", named, covered("stage", case.part), case.stage, case.what)
     return found

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dnnp.core.check.declared import check_declared
+from dnnp.core.check.declared import Covered, check_declared
 from dnnp.core.check.graph import STRENGTH, shown
 from dnnp.core.check.origin import check_origin
 from dnnp.core.check.passes import check_passes
@@ -35,14 +35,15 @@ def check_stream(
     records: Mapping[str, Sequence[Record]],
     graph_digest: str | None,
     plan_digest: str | None,
+    covered: Covered,
 ) -> list[Violation]:
     """Return what does not hold between the records of a stream, or is not checkable.
 
     The digests are those of graph, costs and groups, and of the plan, as they stand in the stream;
-    None where they are not there.
+    None where they are not there. `covered`: see `check_declared`.
     """
     found = [
-        *check_declared(records),
+        *check_declared(records, covered),
         *_present(records),
         *_digests(records, graph_digest, plan_digest),
         *_numbers(records),

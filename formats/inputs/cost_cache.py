@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from dnnp.formats.files import replacement
-from dnnp.formats.graph_fields import MEASURED
+from dnnp.formats.records import RECORDS
 
 FORMAT = "dnnp-costs"
 VERSION = 3
@@ -82,7 +82,9 @@ def load(folder: Path, key: str, nodes: int, groups: int) -> MeasuredCosts | Non
     group_spread = _spreads(record.get("group_spread"), groups)
     if node_s is None or (stored is not None and group_s is None) or record.get("key") != key:
         return None
-    if node_spread is None or group_spread is None or not MEASURED.admits([record.get("how")]):
+    if node_spread is None or group_spread is None:
+        return None
+    if not RECORDS["header"]["measured"].admits([record.get("how")]):
         return None
     return MeasuredCosts(node_s, group_s, node_spread, group_spread, record["how"])
 

@@ -12,6 +12,7 @@ from dnnp.core.check.stream import check_stream
 from dnnp.core.check.violation import KINDS, Violation, above, same
 from dnnp.core.model.graph import Clustering, Graph
 from dnnp.formats.graph import clustering_of, graph_of
+from dnnp.formats.records import covered
 from dnnp.formats.stream import read_bytes
 from support import seeds
 
@@ -101,7 +102,7 @@ def test_empty_group() -> None:
 def test_records_without_what_they_need(kind: str) -> None:
     record = {"type": kind, "id": 0, "digest": "0" * 64, "mode": "pipeline", "samples": 1}
     records = {"node": [], kind: [record]}
-    violations = check_stream({"provenance": []}, records, "0" * 64, None)
+    violations = check_stream({"provenance": []}, records, "0" * 64, None, covered)
     assert f"{kind}: there are {kind} records but no" in messages(violations)
 
 

@@ -18,6 +18,7 @@ from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import problem_of
 from dnnp.core.schedule.starts import left_shift
 from dnnp.formats.plan import plan_digest
+from dnnp.formats.records import covered
 from support import seeds
 from support.placements import random_placement
 from support.run import Result, dnnp
@@ -732,7 +733,7 @@ def test_passes_against_the_plan(name: str) -> None:
 
 
 def test_a_stream_holds_one_schedule() -> None:
-    found = check_stream({"provenance": []}, {"schedule": [{}, {}]}, None, None)
+    found = check_stream({"provenance": []}, {"schedule": [{}, {}]}, None, None, covered)
     assert list(map(str, found)) == ["schedule: there are 2 schedule records, a stream holds one"]
 
 

@@ -14,8 +14,8 @@ from dnnp.core.check import declared
 from dnnp.core.check.violation import MEMORY
 from dnnp.core.cost import load_formula as combine
 from dnnp.formats.bounds import bound_digest
-from dnnp.formats.fields import Field
-from dnnp.formats.records import RECORDS
+from dnnp.formats.fields import PARTS, Field, table
+from dnnp.formats.records import RECORDS, covered
 from support import seeds, shapes, training
 from support.forgery import KINDS, records_in
 from support.run import dnnp
@@ -52,39 +52,37 @@ def modes_of(spec: Field) -> tuple[Any, ...]:
     return spec.enum
 
 
-def trees() -> dict[str, list[declared.Tree]]:
-    """What is declared of each kind of record."""
-    parts = (declared.STAGES, declared.PARALLEL, declared.BLOCKS, declared.OPERATORS)
-    cases = [case for part in parts for case in part]
-    return {
-        "plan": [case.plan for case in cases],
-        "stage": [case.stage for case in cases],
-        "bound": [declared.BOUND],
-        "schedule": [declared.SCHEDULE],
-        "block": [declared.BLOCK],
-    }
-
-
-def leaves(tree: declared.Tree, within: str = "") -> Iterator[tuple[str, Any]]:
-    for name, known in tree.items():
-        yield within + name, None if isinstance(known, Mapping) else known
-        if isinstance(known, Mapping):
-            yield from leaves(known, f"{within}{name}.")
+CASES = (*declared.STAGES, *declared.PARALLEL, *declared.BLOCKS, *declared.OPERATORS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_and_mode_of_the_format_is_declared(kind: str) -> None:
+def test_every_field_and_mode_of_the_format_is_covered(kind: str) -> None:
     """A new field, or value of one, is refused until a check covers it; then it is declared."""
-    known: dict[str, set[Any]] = {}
-    for tree in trees()[kind]:
-        for name, values in leaves(tree):
-            known.setdefault(name, set()).update(values or ("any",))
-    written = dict(fields_of(RECORDS[kind]))
-    written.pop("certificate.argument", None)
-    assert set(known) - {"type"} == set(written)
-    for name, spec in written.items():
-        free = known[name] == {"any"} and name in ("devices.fitted",)
-        assert free or set(modes_of(spec)) <= known[name], name
+    fields = dict(fields_of(RECORDS[kind]))
+    for name, spec in fields.items():
+        if name != "certificate.argument":
+            assert spec.covered, name
+            assert set(spec.covered) <= set(PARTS), name
+    if kind not in ("plan", "stage"):
+        return
+    limits = [(case.part, case.plan if kind == "plan" else case.stage) for case in CASES]
+    assert {part for part, _ in limits} == set(PARTS)
+    for part, modes in limits:
+        for name, values in modes.items():
+            assert part in fields[name].covered, (part, name)
+            assert set(values) <= {*modes_of(fields[name]), False} or name == "invocations"
+    for name, spec in fields.items():
+        known = [modes.get(name, modes_of(spec)) for part, modes in limits if part in spec.covered]
+        assert set().union(*known) >= set(modes_of(spec)), name
+
+
+def test_a_field_is_refused_until_it_says_what_covers_it() -> None:
+    fields = table("old: int @blocks -- known")
+    assert fields["old"].covered == ("blocks",)
+    assert table("new: int -- not yet")["new"].covered == ()
+    found = {part: covered("plan", part) for part in PARTS}
+    assert all("ways" in tree for part, tree in found.items() if part == "stages")
+    assert not any("ways" in tree for part, tree in found.items() if part != "stages")
 
 
 def test_every_argument_has_its_certificate_declared() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dnnp.core.model import parallel
-from dnnp.formats.plan_fields import PLAN
+from dnnp.formats.records import RECORDS
 from dnnp.options import choices
 from support.run import dnnp
 
@@ -223,7 +223,7 @@ def test_views_say_how_many_devices_a_stage_has(planned: bytes) -> None:
 
 
 def test_choices_are_the_same_wherever_they_are_stated() -> None:
-    fields = PLAN["parallel"].fields
+    fields = RECORDS["plan"]["parallel"].fields
     assert fields is not None
     assert fields["recompute"].enum == choices.RECOMPUTE == parallel.RECOMPUTE
     assert fields["weight_sync"].enum == choices.WEIGHT_SYNC == tuple(parallel.WEIGHT_SYNC)
