@@ -110,7 +110,7 @@ def _torch_csv(stream: Stream, caller: Callbacks, *, transfers: bool) -> bytes:
 def _torch_file(stream: Stream, options: ExportOptions) -> bytes:
     """The plan for training and its schedule as one file of PyTorch."""
     from dnnp.callbacks import open_source
-    from dnnp.core.training.backward import gradients_of, is_trainable
+    from dnnp.core.training import gradients_of, is_trainable
     from dnnp.deployment.torch_file import Trained, entries, torch_file
     from dnnp.formats.onnx.stages import split_model
     from dnnp.formats.onnx.value_types import types_of

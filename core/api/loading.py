@@ -232,7 +232,7 @@ def generate_stream(options: GenerateOptions) -> Stream:
 
     seed, nodes, name = options.seed or 0, options.nodes, options.name
     if options.synthetic == LAYERED:
-        from dnnp.core.synthetic.layered import layered_graph
+        from dnnp.core.synthetic import layered_graph
 
         ratio = 1.0 if options.ratio is None else options.ratio
         made = layered_graph(LAYERED_NODES if nodes is None else nodes, ratio, seed)
@@ -428,8 +428,7 @@ def add_training(stream: Stream, options: TrainingOptions) -> None:
     UsageError
         There is nothing to train.
     """
-    from dnnp.core.training.backward import train
-    from dnnp.core.training.gradients import Optimizer, in_half_precision
+    from dnnp.core.training import Optimizer, in_half_precision, train
 
     tensors = stream.get("tensor")
     if options.mixed_precision:

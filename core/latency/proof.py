@@ -18,9 +18,9 @@ from dnnp.core.cost.latency import (
     latency_problem,
 )
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.latency.auto import first_bound, simple_bound
 from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
-from dnnp.core.latency.quick import first_bound, simple_bound
 from dnnp.core.methods.bounds import LATENCY_BOUNDS
 from dnnp.core.model.deadline import Incumbent, run_with_fallback
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError

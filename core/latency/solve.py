@@ -16,10 +16,7 @@ from dnnp.core.cost.latency import (
     latency_problem,
 )
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
-from dnnp.core.latency.lists.net import net_of
-from dnnp.core.latency.lists.schedule import REPAIRED, by_first, schedule_order
-from dnnp.core.latency.quick import (
+from dnnp.core.latency.auto import (
     EFFORT,
     LatencyMethod,
     anneal_split,
@@ -29,6 +26,9 @@ from dnnp.core.latency.quick import (
     simple_bound,
     with_room,
 )
+from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
+from dnnp.core.latency.lists.net import net_of
+from dnnp.core.latency.lists.schedule import REPAIRED, by_first, schedule_order
 from dnnp.core.methods import imported
 from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback

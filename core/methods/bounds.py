@@ -206,7 +206,7 @@ LATENCY_BOUNDS = by_name(
     Method(
         "simple",
         "the best argument that needs no integer program",
-        "dnnp.core.latency.quick:simple_bound",
+        "dnnp.core.latency.auto:simple_bound",
         ("blocks", "operators"),
         more="In every execution that is the longest path where each group runs on its fastest "
         "device; with `blocks` also the least time of a path that is cut into blocks, what the "

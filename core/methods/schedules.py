@@ -97,10 +97,11 @@ RECIPES = by_name(
     ),
     Method(
         "zb-h2",
-        "zero bubble: no device waits after its first block, in twice the memory of 1f1b",
+        "zero bubble in twice the memory of 1f1b, from N = 2 D - 1 micro-batches on D devices on",
         "dnnp.core.schedule.zero_bubble:zb_h2",
         source="Qi et al. 2023, section 2",
-        more="Needs backward blocks that are split.",
+        more="Needs backward blocks that are split. Where all blocks take the same time, no device "
+        "waits after its first block from 2 D - 1 micro-batches on; with fewer of them some do.",
     ),
     Method(
         "zb-v",

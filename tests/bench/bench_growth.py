@@ -6,7 +6,7 @@ NODES lists the sizes (10,000 to 100,000 unless told), ONLY the rows to measure 
 read come from rows before), BASE the folder of programs of another version that is measured beside
 this one, command by command (its files are not read), LIMIT_S the processor seconds after which a
 command is given up, KEEP a folder where files stay.
-The graphs are layered (`dnnp.core.synthetic.layered`); costs of its first device, or an ONNX model
+The graphs are layered (`dnnp.core.synthetic`); costs of its first device, or an ONNX model
 of additions of the same shape.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto, helper
 
-from dnnp.core.synthetic.layered import layered_graph
+from dnnp.core.synthetic import layered_graph
 from support.bench import table
 from support.run import executable
 

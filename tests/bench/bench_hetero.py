@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.operators.anneal import anneal_operators
-from dnnp.core.latency.operators.best_bound import operators_bound
+from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import SearchContext
-from dnnp.core.synthetic.layered import layered_graph
+from dnnp.core.synthetic import layered_graph
 from support.bench import table
 from support.placing import place
 
@@ -83,7 +83,7 @@ def main() -> None:
                     ]
                 )
     print(
-        "Random layered graphs (`core.synthetic.layered`) on 4 devices of speed 1, 1, 1/2 and "
+        "Random layered graphs (`core.synthetic`) on 4 devices of speed 1, 1, 1/2 and "
         f"1/4; geometric means over {len(SEEDS)} seeds by congestion rule, ratio of communication "
         "to computation, and nodes: latency of annealing, from the best baseline, over that of "
         "each baseline; latency over bound; how often a baseline is better; seconds of baselines "

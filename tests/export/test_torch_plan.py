@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.core.training.backward import train
-from dnnp.core.training.gradients import Optimizer
+from dnnp.core.training import Optimizer, train
 from dnnp.formats.export.pytorch import torch_plan
 from support import torch_stages
 from support.priced import node

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.synthetic.layered import layered_graph
+from dnnp.core.synthetic import layered_graph
 from dnnp.options import choices
 from dnnp.samples.papers import regal
 from dnnp.samples.papers.regal import (

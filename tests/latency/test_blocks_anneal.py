@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.auto import auto_blocks
+from dnnp.core.latency.auto import auto_blocks, simple_bound
 from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
-from dnnp.core.latency.quick import simple_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.search_context import MethodOptions, SearchContext
 from support.latency_brute import brute_blocks

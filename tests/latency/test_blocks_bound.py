@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.quick import critical_path, simple_bound
+from dnnp.core.latency.auto import critical_path, simple_bound
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 

@@ -13,6 +13,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem, lazy_events, simulate
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.latency.auto import critical_path
 from dnnp.core.latency.lists.net import falling, net_of
 from dnnp.core.latency.lists.schedule import inserted
 from dnnp.core.latency.operators.anneal import (
@@ -21,15 +22,14 @@ from dnnp.core.latency.operators.anneal import (
     best_rank,
     placed,
 )
-from dnnp.core.latency.operators.best_bound import operators_bound
+from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.quick import critical_path
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import SearchContext
-from dnnp.core.synthetic.layered import layered_graph
+from dnnp.core.synthetic import layered_graph
 from support.latency_brute import brute_operators
 from support.latency_cases import random_problem
 from support.problems import chain

@@ -10,9 +10,9 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.operators import best_bound, segments
+from dnnp.core.latency.operators import bound as bounds
 from dnnp.core.latency.operators.anneal import anneal_operators
-from dnnp.core.latency.operators.best_bound import operators_bound
+from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import singletons
@@ -42,12 +42,12 @@ def test_below_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     value, placement = brute_operators(problem)
     if placement is None:
         return
-    monkeypatch.setattr(best_bound, "WINDOW", 0)
-    monkeypatch.setattr(segments, "MANY", 1)
-    monkeypatch.setattr(best_bound, "windows_bound", lambda *_: 0.0)
+    monkeypatch.setattr(bounds, "WINDOW", 0)
+    monkeypatch.setattr(bounds, "MANY", 1)
+    monkeypatch.setattr(bounds, "windows_bound", lambda *_: 0.0)
     for gaps, work in ((2**22, 5e9), (4 * problem.machine.count**2, 5e9), (2**22, 0.0)):
-        monkeypatch.setattr(segments, "MOST_GAPS", gaps)
-        monkeypatch.setattr(segments, "MOST_WORK", work)
+        monkeypatch.setattr(bounds, "MOST_GAPS", gaps)
+        monkeypatch.setattr(bounds, "MOST_WORK", work)
         bound, name = operators_bound(problem)
         assert bound <= value * (1 + CLOSE), (name, gaps, work)
 
@@ -78,19 +78,19 @@ def deep(layers: int, heads: int, *, skip: bool = False, aside: int = 0) -> Late
 
 def test_layers_add_up_and_those_alike_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = deep(10, 40)
-    gaps, calls = segments._gaps, []
+    gaps, calls = bounds._gaps, []
 
     def counted(part: LatencyProblem) -> np.ndarray:
         calls.append(part.tasks.n)
         return gaps(part)
 
-    monkeypatch.setattr(segments, "_gaps", counted)
+    monkeypatch.setattr(bounds, "_gaps", counted)
     bound, name = operators_bound(problem)
     value = problem.value(anneal_operators(problem, run=SearchContext(effort=0.01)))
     assert name == "segments"
     assert calls == [82]
     assert 0.85 * value <= bound <= value
-    monkeypatch.setattr(best_bound, "segments_bound", lambda *_: (0.0, False))
+    monkeypatch.setattr(bounds, "segments_bound", lambda *_: (0.0, False))
     assert operators_bound(problem)[0] < 0.9 * bound
 
 

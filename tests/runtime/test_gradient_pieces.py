@@ -23,7 +23,7 @@ from dnnp.core.extras.gradients import (
     sums,
 )
 from dnnp.core.runtime.measure_operators import Measurement
-from dnnp.core.training.gradients import RULES
+from dnnp.core.training import RULES
 
 
 def run(model, feeds):

@@ -91,6 +91,18 @@ def test_zb_h2_as_published(devices: int) -> None:
     assert classic_rate(placement, "zb-h2") == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("devices", range(1, 9))
+def test_zb_h2_waits_below_2_d_less_1_micro_batches(devices: int) -> None:
+    placement = split("zb-h2", devices)
+    waits = [max(idle(classic(placement, "zb-h2", n))) > 0 for n in range(1, 4 * devices)]
+    assert waits == [n < 2 * devices - 1 for n in range(1, 4 * devices)]
+
+
+def test_zb_h2_waits_where_blocks_differ() -> None:
+    placement = split("zb-h2", 4, backward_s=2.2)
+    assert max(idle(classic(placement, "zb-h2", 20))) > 0
+
+
 @pytest.mark.parametrize("devices", range(2, 11))
 def test_v_half_and_v_min_as_published(devices: int) -> None:
     """Qi et al. 2024: (D + 2) // 2 and (D + 4) // 3 micro-batches, bubbles D / 2 N and 2 D / 3 N.

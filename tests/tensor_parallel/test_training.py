@@ -16,8 +16,7 @@ from dnnp.core.cost.load_formula import (
 )
 from dnnp.core.model.shards import WHOLE
 from dnnp.core.tensor_parallel.rules import ADDED, OWNED, Mixtures, Operator, Rule, more_rules
-from dnnp.core.training.backward import train
-from dnnp.core.training.gradients import Optimizer
+from dnnp.core.training import Optimizer, train
 from dnnp.samples import build
 from dnnp.samples.builder import Builder
 from dnnp.samples.layers import gelu, linear

@@ -14,8 +14,7 @@ from onnx import TensorProto, helper
 import dnnp
 from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.training.backward import train
-from dnnp.core.training.gradients import Optimizer
+from dnnp.core.training import Optimizer, train
 from dnnp.samples import build
 from support.run import dnnp as command
 

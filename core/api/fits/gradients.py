@@ -16,7 +16,7 @@ from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.core.profile.work import work_of
 from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
-from dnnp.core.training.backward import is_trainable
+from dnnp.core.training import is_trainable
 from dnnp.formats.graph import graph_of
 from dnnp.formats.inputs.cost_cache import MeasuredCosts
 from dnnp.formats.inputs.devices import DeviceSpec

@@ -70,7 +70,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
 def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
     """The plan of a split for the objective latency."""
     from dnnp.core.cost.latency_plan import make_latency_plan
-    from dnnp.core.latency.quick import quick, simple_bound
+    from dnnp.core.latency.auto import quick, simple_bound
 
     caller = options.caller
     caller.release()

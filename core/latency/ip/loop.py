@@ -22,8 +22,8 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.latency.auto import quick, quick_split, simple_bound
 from dnnp.core.latency.ip.formulation import Formulation, serial
-from dnnp.core.latency.quick import quick, quick_split, simple_bound
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext

@@ -20,8 +20,7 @@ from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import expect
 from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packed, room_of
-from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.operators.replay import new_state, replay
+from dnnp.core.latency.operators.moves import new_search, new_state, replay, start_state, sweep
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct, place_of, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext

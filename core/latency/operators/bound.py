@@ -1,480 +1,263 @@
-"""Windows and areas: lower bounds of latency where every task is placed by itself.
+"""Lower bounds of latency where every task is placed by itself (`operators`).
 
-Windows: positions are those of a topological order. For a task u, a task v at most W positions
-later that waits for it, and devices a, b of the two, `gap` is a lower bound of the time from the
-end of u on a to the start of v on b. It is the larger of two things. One is the longest way between
-them, every task on the way on the device that suits it best. The other is how long the devices need
-for all tasks S between them: for weights w >= 0, if task j of S takes time t(j, d) on device d, and
-no task of S can start there sooner than h(d) after u, nor end later than r(d) before v,
+All of them ignore that transfers wait for each other, and of colours count only which devices
+support all tasks of one:
 
-    sum over j of min over d of w(d) t(j, d) <= sum over d of w(d) (T - h(d) - r(d))
+    critical path    longest path through the graph, every task on the device that suits it best,
+                     transfers between different devices included
+    area             no device has time for more than the latency, nor memory for more than it
+                     has: a linear program over fractional placements
+    memory path      a path through the graph where devices have a price for memory
+                     (Lagrange multipliers of the capacities)
+    windows          critical path where tasks are as far apart as all between them need, and
+                     tasks crowd into the time left between earliest starts and latest ends
+    segments         the same along the longest path alone, between waists, which all paths pass
 
-where j may use d only if way to, time and way from there fit into T together. A T for which this
-fails is impossible. Devices that no schedule below `upper` can use do not count anywhere.
+`upper` sharpens windows: no placement below it uses certain devices for certain tasks.
+
+Networks of layers have many waists. Between the end of one waist and the start of the next passes
+at least the time that windows need for the tasks between them, for each pair of their devices.
+Along the waists these times add up. Segments that are alike, as layers mostly are, are bounded
+once, and as a whole, where windows over all tasks span few of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.load_formula import ROOM
-from dnnp.core.kernels.kernel import inlined, kernel, lean
-from dnnp.core.latency.lists.net import TaskNet, move_time
-from dnnp.core.model.graph import Bools, Floats, distinct, place_of
-from dnnp.core.model.search_context import SearchContext
-
-ROUNDS = 20
-"""Raises of one gap, at most."""
-
-LITTLE = 1e-9
-"""Relative; what fits but for rounding fits."""
-
-WINDOW = 64
-"""Positions that a window spans, at most."""
-
-MOST_WORK = 1.5e9
-"""Steps that one pass over the windows may take, roughly."""
-
-TRIALS = 6
-"""Latencies to refute, at most."""
-
-HIGH, CLOSE = 1.5, 1e-3
-"""Latency to try first, over the bound so far, where none is known; relative distance that is
-close enough."""
-
-PASSES = 3
-"""Passes over the windows, at most."""
-
-POINTS = 400
-"""Earliest starts to look at for crowds, at most."""
-
-MOST_PROGRAM = 400_000
-"""Tasks that differ times devices of the linear program."""
-
-SAFE = 1 - 1e-11
-"""Factor of every bound that is computed in floating point."""
+from dnnp.core.cost.latency import LatencyProblem, Tasks
+from dnnp.core.latency.lists.net import net_of
+from dnnp.core.latency.operators.windows import (
+    SAFE,
+    WINDOW,
+    area_bound,
+    exclude,
+    heads,
+    memory_path,
+    spread,
+    windows_bound,
+)
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, place_of
+from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
-@lean
-def heads(net, gap, reach, usable, head):  # type: ignore[no-untyped-def]
-    """Raise `head` (f64[n, D], earliest end of each task on each device) along all ways."""
-    n, count = head.shape
-    most = gap.shape[1]
-    for i in range(n):
-        v = net.order[i]
-        for b in range(count):
-            if not usable[v, b]:
-                continue
-            start = 0.0
-            for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
-                f = net.in_idx[k]
-                u = net.maker[f]
-                least = np.inf
-                for a in range(count):
-                    if usable[u, a]:
-                        move = move_time(net, f, a, b) if a != b else 0.0
-                        least = min(least, head[u, a] + move)
-                start = max(start, least)
-            for k in range(1, min(most, i + 1)):
-                if not reach[i - k, k]:
-                    continue
-                u = net.order[i - k]
-                least = np.inf
-                for a in range(count):
-                    if usable[u, a]:
-                        least = min(least, head[u, a] + gap[i - k, k, a, b])
-                start = max(start, least)
-            head[v, b] = max(head[v, b], start + net.time[v, b])
+def operators_bound(
+    problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
+) -> tuple[float, str]:
+    """Best lower bound of the latency of a placement, and its name.
 
+    Windows over all tasks are left out where windows span each of many segments.
 
-@lean
-def tails(net, gap, reach, usable, tail):  # type: ignore[no-untyped-def]
-    """Raise `tail` (f64[n, D], least time from the end of each task to the end of all)."""
-    n, count = tail.shape
-    most = gap.shape[1]
-    for i in range(n - 1, -1, -1):
-        u = net.order[i]
-        for a in range(count):
-            if not usable[u, a]:
-                continue
-            rest = tail[u, a]
-            for k in range(net.out_ptr[u], net.out_ptr[u + 1]):
-                f = net.out_idx[k]
-                for j in range(net.use_ptr[f], net.use_ptr[f + 1]):
-                    v = net.use_idx[j]
-                    least = np.inf
-                    for b in range(count):
-                        if usable[v, b]:
-                            move = move_time(net, f, a, b) if a != b else 0.0
-                            least = min(least, move + net.time[v, b] + tail[v, b])
-                    rest = max(rest, least)
-            for k in range(1, min(most, n - i)):
-                if not reach[i, k]:
-                    continue
-                v = net.order[i + k]
-                least = np.inf
-                for b in range(count):
-                    if usable[v, b]:
-                        least = min(least, gap[i, k, a, b] + net.time[v, b] + tail[v, b])
-                rest = max(rest, least)
-            tail[u, a] = rest
+    Parameters
+    ----------
+    upper
+        Latency of a placement that is known. The bound is at most that.
 
-
-@lean
-def exclude(usable, head, tail, upper):  # type: ignore[no-untyped-def]
-    """Drop devices that no schedule below `upper` uses for a task; least latency left."""
-    n, count = head.shape
-    latest = 0.0
-    for v in range(n):
-        least = np.inf
-        for d in range(count):
-            if usable[v, d]:
-                length = head[v, d] + tail[v, d]
-                if length > upper * (1 + LITTLE):
-                    usable[v, d] = False
-                else:
-                    least = min(least, length)
-        latest = max(latest, least)
-    return latest
-
-
-@inlined
-def _way(net, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-untyped-def]
-    """Longest way from the task at position i on device a to the start of v on b."""
-    count = usable.shape[1]
-    start = 0.0
-    for x in range(net.in_ptr[v], net.in_ptr[v + 1]):
-        f = net.in_idx[x]
-        j = net.maker[f]
-        q = place[j] - i
-        if q == 0:
-            start = max(start, move_time(net, f, a, b) if a != b else 0.0)
-        elif q > 0 and reach[i, q]:
-            least = np.inf
-            for d in range(count):
-                if usable[j, d]:
-                    move = move_time(net, f, d, b) if d != b else 0.0
-                    least = min(least, gap[i, q, a, d] + net.time[j, d] + move)
-            start = max(start, least)
-    return start
-
-
-@inlined
-def raised(net, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
-    """Least time from `start` on that the tasks `inner[:many]` between two tasks leave possible."""
-    count = usable.shape[1]
-    soon, late, least = scratch
-    length = start
-    for _ in range(ROUNDS):
-        if length == np.inf:
-            break
-        room = length * (1 + LITTLE)
-        following, forced = np.inf, 0.0
-        for d in range(count):
-            soon[d] = np.inf
-            late[d] = np.inf
-        for x in range(many):
-            q = inner[x]
-            j = net.order[i + q]
-            nearest = np.inf
-            for d in range(count):
-                least[x, d] = np.inf
-                if not usable[j, d]:
-                    continue
-                to, off = gap[i, q, a, d], gap[i + q, k - q, d, b]
-                whole = to + net.time[j, d] + off
-                nearest = min(nearest, whole)
-                if whole <= room:
-                    least[x, d] = net.time[j, d]
-                    soon[d] = min(soon[d], to)
-                    late[d] = min(late[d], off)
-                else:
-                    following = min(following, whole)
-            forced = max(forced, nearest)
-        if forced > room:
-            length = forced
-            continue
-        needed = 0.0
-        for w in range(len(weights)):
-            total, lost, share = 0.0, 0.0, 0.0
-            for d in range(count):
-                if soon[d] < np.inf and weights[w, d] > 0.0:
-                    share += weights[w, d]
-                    lost += weights[w, d] * (soon[d] + late[d])
-            if share == 0.0:
-                continue
-            for x in range(many):
-                cheapest = np.inf
-                for d in range(count):
-                    if least[x, d] < np.inf:
-                        cheapest = min(cheapest, weights[w, d] * least[x, d])
-                total += cheapest
-            needed = max(needed, (total + lost) / share)
-        if needed <= room:
-            break
-        length = min(needed, following)
-    return length
-
-
-@kernel
-def spread(net, place, weights, usable, head, tail, upper, gap, reach, i):  # type: ignore[no-untyped-def]
-    """Fill `gap[i]` and `reach[i]`; those of later positions are there."""
-    n, count = usable.shape
-    most = gap.shape[1]
-    u = net.order[i]
-    inner = np.empty(most, np.int64)
-    scratch = (np.empty(count), np.empty(count), np.empty((most, count)))
-    for k in range(1, min(most, n - i)):
-        v = net.order[i + k]
-        reach[i, k] = False
-        for x in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
-            q = place[net.pred_idx[x]] - i
-            if q == 0 or (q > 0 and reach[i, q]):
-                reach[i, k] = True
-        if not reach[i, k]:
-            continue
-        many = 0
-        for q in range(1, k):
-            if reach[i, q] and reach[i + q, k - q]:
-                inner[many] = q
-                many += 1
-        for a in range(count):
-            for b in range(count):
-                gap[i, k, a, b] = np.inf
-                if not usable[u, a] or not usable[v, b]:
-                    continue
-                length = _way(net, place, gap, reach, usable, i, k, v, a, b)
-                rest = head[u, a] + net.time[v, b] + tail[v, b]
-                if many > 1 and rest + length <= upper * (1 + LITTLE):
-                    length = raised(
-                        net, gap, weights, usable, i, k, a, b, inner, many, length, scratch
-                    )
-                if rest + length <= upper * (1 + LITTLE):
-                    gap[i, k, a, b] = length
-
-
-@kernel
-def crowded(net, usable, weights, head, tail, upper, at, order):  # type: ignore[no-untyped-def]
-    """Least latency that leaves room for all tasks that cannot start before `at` (f64[k]), nor
-    end later than something before the end; the tasks by falling least tail in `order`."""
-    n, count = usable.shape
-    best = 0.0
-    soon, need, rest = np.empty(n), np.empty(n), np.empty(n)
-    for v in range(n):
-        soon[v] = np.inf
-        for d in range(count):
-            if usable[v, d]:
-                soon[v] = min(soon[v], head[v, d] - net.time[v, d])
-    for w in range(len(weights)):
-        share = 0.0
-        for d in range(count):
-            share += weights[w, d]
-        for v in range(n):
-            need[v] = np.inf
-            rest[v] = np.inf
-            for d in range(count):
-                if usable[v, d]:
-                    need[v] = min(need[v], weights[w, d] * net.time[v, d])
-                    rest[v] = min(rest[v], tail[v, d])
-        for x in at:
-            total = 0.0
-            for v in order:
-                if soon[v] >= x:
-                    total += need[v]
-                    best = max(best, x + total / share + rest[v])
-    return best
-
-
-def windows_bound(
-    net: TaskNet,
-    usable: Bools,
-    head: Floats,
-    tail: Floats,
-    weights: Floats,
-    least: float,
-    upper: float,
-    run: SearchContext,
-) -> float:
-    """Best bound by windows among several latencies that may or may not be refuted.
-
-    For any T, every latency is at least T or what windows prove about those below T.
+    Raises
+    ------
+    InfeasibleError
+        A colour that no device supports or holds.
     """
-    high = upper if upper < np.inf else HIGH * least
-    value, tried = least, high
-    for trial in range(TRIALS):
-        part = run.phase("bounding", trial / TRIALS, (trial + 1) / TRIALS)
-        proven = _windows(net, usable, head.copy(), tail.copy(), weights, tried, part)
-        value = max(value, proven)
-        run.report_progress(bound=min(value, upper) * SAFE, by="windows")
-        if proven < tried:
-            high = min(high, tried)
-        if run.stop() or value >= high * (1 - CLOSE):
-            break
-        tried = (value + high) / 2
-    return min(value, upper)
-
-
-def _windows(
-    net: TaskNet,
-    usable: Bools,
-    head: Floats,
-    tail: Floats,
-    weights: Floats,
-    upper: float,
-    run: SearchContext,
-) -> float:
-    """Bound by windows; as far as it came when it was stopped."""
-    n, count = usable.shape
-    usable = usable.copy()
-    place = place_of(net.order)
-    size = int((MOST_WORK * run.effort / (n * count**3 * len(weights))) ** 0.5)
-    size = max(2, min(WINDOW, size, n))
-    value = 0.0
-    for number in range(PASSES):
-        before = int(usable.sum()), value
-        value = max(value, float(exclude(usable, head, tail, upper)))
-        if not usable.any(axis=1).all():
-            return upper
-        value = max(value, _crowds(net, usable, head, tail, weights, upper))
-        gap = np.full((n, size, count, count), np.inf)
-        reach = np.zeros((n, size), dtype=np.bool_)
-        for i in range(n - 1, -1, -1):
-            spread(net, place, weights, usable, head, tail, upper, gap, reach, i)
-            if i % 16 == 0:
-                run.report_progress(share=(number + 1 - i / n) / PASSES)
-                if run.stop():
-                    return min(value, upper)
-        heads(net, gap, reach, usable, head)
-        tails(net, gap, reach, usable, tail)
-        value = max(value, float(exclude(usable, head, tail, upper)))
-        if not usable.any(axis=1).all():
-            return upper
-        value = max(value, _crowds(net, usable, head, tail, weights, upper))
-        if value >= upper or (int(usable.sum()), value) == before:
-            break
-    return min(value, upper)
-
-
-def _crowds(
-    net: TaskNet, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
-) -> float:
-    """Bound by tasks that have to fit between a time and another one."""
-    soon = np.where(usable, head - net.time, np.inf).min(axis=1)
-    rest = np.where(usable, tail, np.inf).min(axis=1)
-    at = distinct(soon)
-    at = at[distinct(np.linspace(0, len(at) - 1, POINTS).astype(np.int64))]
-    order = np.lexsort((np.arange(len(rest)), -rest))
-    return float(crowded(net, usable, weights, head, tail, upper, at, order))
-
-
-def area_bound(
-    problem: LatencyProblem, net: TaskNet, usable: Bools
-) -> tuple[float, Floats, Floats]:
-    """Area bound; prices of memory f64[D] (time per byte); weights of devices f64[k, D].
-
-    The bound is computed from the prices, so that it holds however exact the program was solved.
-    """
-    count, memory = problem.machine.count, problem.tasks.memory
-    limited = np.isfinite(net.capacity)
-    time = np.where(usable, net.time, np.inf)
-    typical = np.where(usable, net.time, 0.0).sum(axis=0) / np.maximum(usable.sum(axis=0), 1)
-    speed = 1 / np.maximum(typical, 1e-300)
-    rank = np.argsort(-speed, kind="stable")
-    weights = [np.where(np.isin(np.arange(count), rank[: k + 1]), speed, 0.0) for k in range(count)]
-    prices = np.zeros(count)
-    best = 0.0
-    dual = _program(time, memory, np.where(limited, problem.machine.capacity, np.inf))
-    if dual is not None:
-        weights.append(dual[0])
-        total = float(dual[0].sum())
-        if total > 0:
-            prices = dual[1] / total
-    for weight in weights:
-        total = float(weight.sum())
-        if total > 0 and np.isfinite(total):
-            best = max(best, float((weight[None] / total * time_of(time)).min(axis=1).sum()))
-    if (prices > 0).any():
-        weight = weights[-1] / float(weights[-1].sum())
-        cost = np.where(usable, weight * time_of(time) + prices * memory[:, None], np.inf)
-        charge = float((prices[limited] * problem.machine.capacity[limited]).sum())
-        best = max(best, float(cost.min(axis=1).sum()) - charge * ROOM)
-    kept = [w / float(w.sum()) for w in weights if 0 < float(w.sum()) < np.inf]
-    return best, prices, np.unique(np.array(kept), axis=0)
-
-
-def time_of(time: Floats) -> Floats:
-    """Times with a huge number for what is unsupported, so that weight 0 stays 0 there too."""
-    result: Floats = np.where(np.isfinite(time), time, 1e300)
-    return result
-
-
-def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Floats] | None:
-    """Dual prices of time f64[D] and of memory f64[D] of the fractional placement, if there is one.
-
-    Minimise T where so much of task j is on device d as x(j, d): that of a task sums to 1, or to
-    their number for all that are alike, times on each device to T at most, memory to its capacity.
-    """
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array, hstack, vstack
-
-    alike, many = np.unique(np.column_stack([time, memory]), axis=0, return_counts=True)
-    if alike.size > MOST_PROGRAM:
-        return None
-    time, memory = alike[:, :-1], alike[:, -1]
-    n, count = time.shape
-    task, device = np.nonzero(np.isfinite(time))
-    columns = np.arange(len(task))
-    shape = (count, len(task))
-    loads = coo_array((time[task, device], (device, columns)), shape=shape)
-    bytes_ = coo_array((memory[task], (device, columns)), shape=shape).tocsr()
-    limited = np.flatnonzero(np.isfinite(capacity))
-    latest = coo_array((-np.ones(count), (np.arange(count), np.zeros(count, np.int64))))
-    zero = coo_array((max(len(limited), 1), 1))
-    above = hstack([loads, latest])
-    limit = np.zeros(count)
-    if len(limited):
-        above = vstack([above, hstack([bytes_[limited], zero])])
-        limit = np.concatenate([limit, capacity[limited]])
-    once = hstack(
-        [coo_array((np.ones(len(task)), (task, columns)), shape=(n, len(task))), coo_array((n, 1))]
-    )
-    cost = np.zeros(len(task) + 1)
-    cost[-1] = 1.0
-    done = linprog(
-        cost,
-        A_ub=above.tocsr(),
-        b_ub=limit,
-        A_eq=once.tocsr(),
-        b_eq=many,
-        bounds=(0, None),
-        method="highs",
-    )
-    if done.status != 0:
-        return None
-    dual = np.maximum(-done.ineqlin.marginals, 0.0)
-    prices = np.zeros(count)
-    prices[limited] = dual[count:]
-    return dual[:count], prices
-
-
-def memory_path(net: TaskNet, usable: Bools, prices: Floats) -> float:
-    """Longest way where a task also pays for memory, less what the capacities are worth.
-
-    The way to the last task visits some tasks of each device, which fit; so what it pays is at
-    most capacities times prices, for all prices of zero or more.
-    """
+    if problem.tasks.n == 0:
+        return 0.0, "critical path"
+    net = net_of(problem, tails=True)
+    usable = net.allowed[net.together]
+    if not usable.any(axis=1).all():
+        v = int(np.flatnonzero(~usable.any(axis=1))[0])
+        raise InfeasibleError(f"infeasible: no device supports and holds task {v} and its colour")
     n, count = net.time.shape
-    members = np.maximum(np.bincount(net.together, minlength=len(net.bytes)), 1)
-    # A colour counts once: its memory is shared evenly by its tasks, of which a way visits some.
-    memory = (net.bytes / members)[net.together]
     none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
-    capacity = np.where(np.isfinite(net.capacity), net.capacity, 0.0)
-    best = 0.0
-    for scale in np.geomspace(1 / 64, 8, 19).tolist():
-        paid = net._replace(time=net.time + scale * prices * memory[:, None])
-        head = np.zeros((n, count))
-        heads(paid, none, never, usable, head)
-        longest = float(np.where(usable, head, np.inf).min(axis=1).max())
-        best = max(best, longest - scale * float((prices * capacity).sum()))
-    return best
+    head, tail = np.zeros((n, count)), net.tail.copy()
+    heads(net, none, never, usable, head)
+    found = [(float(exclude(usable.copy(), head, tail, np.inf)), "critical path")]
+    area, prices, weights = area_bound(problem, net, usable)
+    found.append((area, "area"))
+    if not run.stop() and (prices > 0).any():
+        found.append((memory_path(net, usable, prices), "memory path"))
+    spanned = False
+    if n > WINDOW and not run.stop():
+        value, spanned = segments_bound(problem, usable, head, tail, run)
+        found.append((value, "segments"))
+    if not (spanned or run.stop()):
+        least = max(found)[0]
+        value = windows_bound(net, usable, head, tail, weights, least, upper, run)
+        found.append((value, "windows"))
+    # What comes later is named only if it proves more than rounding does.
+    value, name = found[0]
+    for other in found[1:]:
+        if other[0] > value * (1 + 1e-9):
+            value, name = other
+    return min(value * SAFE, upper), name
+
+
+MOST_GAPS = 2**22
+"""Pairs of tasks times pairs of devices of a segment that is bounded by windows."""
+
+PIECES = 4
+"""Of that size, at least, between waists that are farther apart."""
+
+MANY = 8
+"""Segments that there are at least; of fewer, windows over all tasks prove as much."""
+
+COVERED = 0.75
+"""Share of the tasks that lie in segments where windows over all are not worth their time."""
+
+MOST_WORK = 1e9
+"""Steps that all of them may take, roughly; after those that are left out paths go on."""
+
+
+def segments_bound(
+    problem: LatencyProblem, usable: Bools, head: Floats, tail: Floats, run: SearchContext
+) -> tuple[float, bool]:
+    """Least latency, and whether windows span most tasks; 0 if there are few of these.
+
+    What it has when it is stopped is a bound, too.
+
+    Parameters
+    ----------
+    usable
+        bool[n, D], devices that a task can be on.
+    head, tail
+        f64[n, D], earliest end of each task on each device, and least time from there to the end.
+    """
+    tasks, count = problem.tasks, problem.machine.count
+    longest = int(MOST_GAPS**0.5) // max(count, 4)
+    number = np.full(tasks.n, -1, dtype=np.int64)
+    found: dict[tuple[bytes, ...], Floats] = {}
+    left = MOST_WORK * run.effort
+    segments = list(_line(problem, np.where(usable, head, np.inf).min(axis=1), longest))
+    if len(segments) < MANY:
+        return 0.0, False
+    whole = sum(len(mine) - 1 for mine in segments) >= COVERED * tasks.n
+    v = int(segments[0][0])
+    ready = np.where(usable[v], head[v], np.inf)
+    for mine in segments:
+        if run.stop():
+            whole = False
+            break
+        part = _part(problem, mine, usable, number)
+        shape = part.tasks
+        parts = (shape.time, shape.memory, shape.together, shape.use_ptr, shape.use_idx)
+        key = tuple(x.tobytes() for x in (*parts, shape.maker, shape.size, shape.fixed))
+        if key not in found:
+            work = _triples(shape) * count**4 if len(mine) <= longest else np.inf
+            small = work <= left
+            left -= work if small else 0.0
+            whole &= small
+            found[key] = _gaps(part) if small else np.zeros((count, count))
+        v = int(mine[-1])
+        ready = (ready[:, None] + found[key]).min(axis=0) + tasks.time[:, v]
+        ready = np.where(usable[v], np.maximum(ready, head[v]), np.inf)
+    return float((ready + tail[v]).min()), whole
+
+
+def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]:
+    """Tasks of each segment from one end to the other, both included, in topological order.
+
+    A task is a waist if no edge passes over its position. Where waists are more than `longest`
+    positions apart, tasks of the longest way, over which few edges pass, are ends in between.
+    """
+    tasks = problem.tasks
+    make, read = tasks.edges
+    succ_ptr, succ = csr(make, read, tasks.n)
+    pred_ptr, pred = csr(read, make, tasks.n)
+
+    def between(first: int, last: int, some: list[int]) -> list[int]:
+        after, before = {first}, {last}
+        for v in some:
+            if v in after:
+                after.update(succ[succ_ptr[v] : succ_ptr[v + 1]].tolist())
+        for v in reversed(some):
+            if v in before:
+                before.update(pred[pred_ptr[v] : pred_ptr[v + 1]].tolist())
+        return [v for v in some if v in after and v in before]
+
+    way = [int(np.argmax(head))]
+    while len(before := pred[pred_ptr[way[-1]] : pred_ptr[way[-1] + 1]]):
+        way.append(int(before[np.argmax(head[before])]))
+    line = between(way[-1], way[0], tasks.order.tolist())
+    place = place_of(line, tasks.n)
+    here = (place[make] >= 0) & (place[read] >= 0)
+    over = np.bincount(place[make[here]] + 1, minlength=len(line) + 1)
+    over = np.cumsum(over - np.bincount(place[read[here]], minlength=len(line) + 1))[:-1]
+    ends, along, step = [0], place[way[::-1]], max(longest // PIECES, 1)
+    for waist in np.flatnonzero(over == 0)[1:].tolist():
+        most = longest
+        while waist - ends[-1] > most:
+            most = 2 * step
+            further = along[along > ends[-1] + step // 2]
+            near = further[further <= ends[-1] + step]
+            ends.append(int(near[np.argmin(over[near])] if len(near) else further[0]))
+        if waist > ends[-1]:
+            ends.append(waist)
+    for i, j in pairwise(ends):
+        mine = between(line[i], line[j], line[i : j + 1])
+        yield np.array(mine, dtype=np.int64)
+
+
+def _triples(tasks: Tasks) -> int:
+    """Tasks between two others, over all pairs of these: what windows over all of them look at."""
+    reach = np.zeros((tasks.n, tasks.n), dtype=np.float32)
+    make, read = tasks.edges
+    for u, v in zip(make[::-1].tolist(), read[::-1].tolist(), strict=True):
+        np.maximum(reach[u], reach[v], out=reach[u])
+        reach[u, v] = 1.0
+    return int((reach @ reach)[reach > 0].sum())
+
+
+def _part(problem: LatencyProblem, mine: Ints, usable: Bools, number: Ints) -> LatencyProblem:
+    """Tasks of a segment, its waists at both ends, with the flows among them.
+
+    `number`: i64[n] of -1, which it is again afterwards.
+    """
+    tasks, n = problem.tasks, len(mine)
+    number[mine] = np.arange(n)
+    made, flow = csr_rows(tasks.out_ptr, tasks.out_idx, mine)
+    read, reader = csr_rows(tasks.use_ptr, tasks.use_idx, flow)
+    maker = np.repeat(np.arange(n), np.diff(made))
+    use, owner = number[reader], np.repeat(np.arange(len(flow)), np.diff(read))
+    number[mine] = -1
+    owner, use = owner[use >= 0], use[use >= 0]
+    kept = distinct(owner)
+    flow, maker, owner = flow[kept], maker[kept], np.searchsorted(kept, owner)
+    use_ptr, use_idx = csr(owner, use, len(flow))
+    in_ptr, in_idx = csr(use, owner, n)
+    out_ptr, out_idx = csr(maker, np.arange(len(flow)), n)
+    part = replace(
+        tasks,
+        time=np.where(usable[mine].T, tasks.time[:, mine], np.inf),
+        memory=tasks.memory[mine],
+        together=np.unique(tasks.together[mine], return_inverse=True)[1].astype(np.int64),
+        backward=tasks.backward[mine],
+        order=np.arange(n),
+        maker=maker,
+        leaves=tasks.leaves[flow],
+        size=tasks.size[flow],
+        fixed=tasks.fixed[flow],
+        use_ptr=use_ptr,
+        use_idx=use_idx,
+        in_ptr=in_ptr,
+        in_idx=in_idx,
+        out_ptr=out_ptr,
+        out_idx=out_idx,
+    )
+    return LatencyProblem(part, problem.machine, problem.options)
+
+
+def _gaps(part: LatencyProblem) -> Floats:
+    """Least time from the end of the first task to the start of the last, by their devices."""
+    net = net_of(part)
+    usable = net.allowed[net.together]
+    n, count = usable.shape
+    weights = area_bound(part, net, usable)[2]
+    gap, reach = np.full((n, n, count, count), np.inf), np.zeros((n, n), dtype=np.bool_)
+    none, place = np.zeros((n, count)), np.arange(n)
+    for i in range(n - 1, -1, -1):
+        spread(net, place, weights, usable, none, none, np.inf, gap, reach, i)
+    gaps: Floats = gap[0, n - 1].copy()
+    return gaps

@@ -1,1 +1,0 @@
-"""From a model to the graph that trains it: backward pass, gradients, memory of the optimiser."""
