@@ -299,7 +299,7 @@ def atomic_output(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Write a file that the user names, as a whole or not at all.
+    """Write a file that the user names, atomically.
 
     Raises
     ------

@@ -147,10 +147,10 @@ def method_list(methods: Mapping[str, Method], kinds: str) -> str:
 
 
 def knob_list() -> str:
-    """One subsection a command that has knobs: their names, values and defaults."""
+    """One subsection a command that has tuning parameters: their names, values and defaults."""
     lines = []
     for command in commands():
-        rows = [row for _, row in rows_of(command.tables) if row.knob]
+        rows = [row for _, row in rows_of(command.tables) if row.tuning]
         lines += [f".SS {roff(command.name)}"] if rows else []
         for row in rows:
             lines.append(f".TP\n\\fB{roff(row.key)}\\fR=\\fI{roff(row.metavar or 'true')}\\fR")
@@ -177,10 +177,13 @@ def described(method: Method, kinds: str) -> str:
     if method.kinds and kinds:
         parts.append(kinds.format(listed(method.kinds)) + ".")
     if method.heeds:
-        knobs = {
-            row.key for command in commands() for _, row in rows_of(command.tables) if row.knob
+        tuning_parameters = {
+            row.key for command in commands() for _, row in rows_of(command.tables) if row.tuning
         }
-        flags = [f"`--set {name}`" if name in knobs else f"`--{name}`" for name in method.heeds]
+        flags = [
+            f"`--set {name}`" if name in tuning_parameters else f"`--{name}`"
+            for name in method.heeds
+        ]
         parts.append(f"Heeds {listed(flags, 'and')}.")
     if method.source:
         parts.append(f"Source: {method.source}.")

@@ -16,18 +16,18 @@ MOST = 1e9
 def add_options(parser: argparse.ArgumentParser, kinds: Iterable[type[Options]]) -> None:
     """Declare the rows of tables, each in its group; what is there already is passed over."""
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    knobs: dict[str, Option] = {}
+    tuning: dict[str, Option] = {}
     for group, row in rows_of(kinds):
         if group not in groups:
             groups[group] = parser.add_argument_group(group)
         action = groups[group].add_argument(*row.flags, dest=row.name, **_about(row))
         action.several = row.several  # type: ignore[attr-defined]
-        if row.knob:
-            knobs[row.key] = row
-    if knobs:
-        parser.add_argument_group("knobs of methods").add_argument(
-            "--set", action=_Set, metavar="KEY=VALUE", const=knobs, default=argparse.SUPPRESS,
-            help=f"{', '.join(knobs)}; see dnnp-methods(7); repeatable",
+        if row.tuning:
+            tuning[row.key] = row
+    if tuning:
+        parser.add_argument_group("tuning parameters of methods").add_argument(
+            "--set", action=_Set, metavar="KEY=VALUE", const=tuning, default=argparse.SUPPRESS,
+            help=f"{', '.join(tuning)}; see dnnp-methods(7); repeatable",
         )  # fmt: skip
 
 
@@ -45,7 +45,9 @@ def rows_of(kinds: Iterable[type[Options]]) -> Iterable[tuple[str, Option]]:
 
 def _about(row: Option) -> dict[str, Any]:
     """Arguments of `add_argument` for a row."""
-    about: dict[str, Any] = {"help": argparse.SUPPRESS if row.knob else row.help.replace("%", "%%")}
+    about: dict[str, Any] = {
+        "help": argparse.SUPPRESS if row.tuning else row.help.replace("%", "%%")
+    }
     if row.show is not None:
         about |= {"action": _Show, "const": row.show, "nargs": 0 if row.kind == "bool" else None}
     elif row.kind == "bool":
@@ -78,7 +80,7 @@ class _Set(argparse.Action):
         row = self.const.get(key)
         if row is None:
             raise argparse.ArgumentError(
-                self, f"no knob is called '{key}'{instead(key, self.const)}"
+                self, f"no tuning parameter is called '{key}'{instead(key, self.const)}"
             )
         try:
             setattr(namespace, row.name, _reader(row)(text))

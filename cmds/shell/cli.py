@@ -62,7 +62,7 @@ class Output(Options):
     # fmt: off
     output: str = option(
         "-", short="-o", metavar="FILE", group="common options", page=True,
-        help="write to FILE (default: standard output); as a whole or not at all")
+        help="write to FILE (default: standard output); written atomically")
     # fmt: on
 
 

@@ -208,7 +208,7 @@ class Graph:
         return cls(read_bytes(data, name))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the stream to a file, as a whole or not at all.
+        """Write the stream to a file, atomically.
 
         Raises
         ------

@@ -143,7 +143,7 @@ BOUNDS = by_name(
     ),
     Method(
         "no-dag",
-        "integer program for one stage with its share of the work, whatever the order",
+        "integer program for one stage with its share of the work, for every order",
         "dnnp.core.bounds.ip:no_dag_bound",
         ANY,
         ("solver",),

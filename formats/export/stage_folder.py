@@ -282,7 +282,7 @@ def write_export(
     extras: Extras | None = None,
     watch: Callable[[Progress], None] = lambda standing: None,
 ) -> Weights:
-    """Write models to the folder `target`, whole or not at all.
+    """Write models to the folder `target`, atomically.
 
     An earlier export in `target` is replaced; a folder with anything else in it is refused, and
     so is one where a file is no longer what its manifest says.

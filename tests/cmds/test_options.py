@@ -67,7 +67,7 @@ def test_every_spelling_is_taken(name: str) -> None:
 @pytest.mark.parametrize("name", TAKEN)
 def test_knobs_are_set_by_name_and_by_their_old_flags(name: str) -> None:
     parser = command(name).parser()
-    for row in (row for table in command(name).tables for row in table.rows.values() if row.knob):
+    for row in (row for table in command(name).tables for row in table.rows.values() if row.tuning):
         text = "true" if row.kind == "bool" else "0.5" if row.kind == "float" else "3"
         old = [row.flag] if row.kind == "bool" else [row.flag, text]
         found = [parser.parse_args(words) for words in (["--set", f"{row.key}={text}"], old)]
@@ -75,8 +75,11 @@ def test_knobs_are_set_by_name_and_by_their_old_flags(name: str) -> None:
 
 
 REFUSED = {
-    "near miss": ("popultion=3", "no knob is called 'popultion'; did you mean 'population'?"),
-    "no key": ("=3", "no knob is called ''"),
+    "near miss": (
+        "popultion=3",
+        "no tuning parameter is called 'popultion'; did you mean 'population'?",
+    ),
+    "no key": ("=3", "no tuning parameter is called ''"),
     "no value": ("population", "population: '' is not a whole number"),
     "out of range": ("population=0", "population: 0 is too small; at least 1"),
     "share": ("elite=2", "elite: '2' is not a number from 0 to 1"),

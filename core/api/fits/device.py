@@ -168,7 +168,7 @@ def device_here(threads: int, cache: str | None, caller: Callbacks, *, keep: boo
 
 
 def write_device(record: Record, path: str) -> None:
-    """Write a device file, as a whole or not at all.
+    """Write a device file atomically.
 
     Raises
     ------

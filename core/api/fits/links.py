@@ -124,7 +124,7 @@ def measured_links(
 
 
 def write_devices(records: Sequence[Record], path: str) -> None:
-    """Write records as a devices file: lines of JSON; a file is replaced as a whole or not at all.
+    """Write records as a devices file: lines of JSON; a file is replaced atomically.
 
     `-` is standard output.
 

@@ -62,7 +62,7 @@ def _names(problem: SplitProblem) -> str:
 
 
 def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: Callbacks) -> None:
-    """Write a policy, as a whole or not at all; say so where there is none.
+    """Write a policy atomically; say so where there is none.
 
     Raises
     ------

@@ -64,7 +64,7 @@ def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
 
 
 def save_calibration(path: str, stream: Stream, caller: Callbacks) -> None:
-    """Write what the run of a stream tells, as a whole or not at all."""
+    """Write the measurements of a run atomically."""
     found = calibration_of(stream)
     run = next(record for record in stream.get("run") if record["mode"] == "pipeline")
     if not any("taken" in stage for stage in run.get("stages", ())):

@@ -41,7 +41,7 @@ class DeviceOptions(Options):
     k: int | None = option(
         least=0, metavar="N", group="devices", page=True,
         help="N identical devices of the priced class")
-    cpus: int | None = option(least=0, metavar="L", help="L CPUs beside them")
+    cpus: int | None = option(least=0, metavar="L", help="CPUs in addition to the accelerators")
     memory: float | str | None = option(
         above=0, unit="size", words=("fast",), metavar="BYTES", page=True,
         help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory")
@@ -141,8 +141,8 @@ class SplitOptions(DeviceOptions):
         "that of the first, and all are in its record")
     eval: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(
         json=True, apart="method", metavar="FILE", page=True,
-        help="find nothing, price the split in FILE; JSON with fpgas and cpus, or a list of "
-        "lists of node ids")
+        help="evaluate the split in FILE instead of searching; JSON with fpgas and cpus, or a "
+        "list of lists of node ids")
     validity: str | None = option(
         choices=("ordered", "convex", "free"), page=True,
         help="ordered, convex or free; ordered: the stages form a pipeline; convex: each stage "
@@ -182,8 +182,8 @@ class SplitOptions(DeviceOptions):
         help="seconds, then the best split found (default: none)")
     max_gap: float = option(
         MAX_GAP, least=0, most=1, metavar="X", page=True,
-        help="a gap that is small enough; auto does not labour to close it, and the plan is "
-        "within it, not optimal (default: 0.0001; for 0.01 %; 0: go on to the end)")
+        help="stop at this relative gap; the plan is then within the gap, not "
+        "optimal (default: 0.0001; for 0.01 %; 0: go on to the end)")
     effort: float | None = option(
         above=0, metavar="X",
         help="scale the work of searches that would not end (default: 1)")
@@ -214,22 +214,22 @@ class SplitOptions(DeviceOptions):
         "each has of its own, as embeddings over large vocabularies need it (default: none)")
     samples: int | None = option(
         least=1, metavar="T", group="search over orders (random, brkga, mla, mla-weighted)",
-        knob=True,
+        tuning=True,
         help="orders that random tries (default: 100)")
     population: int | None = option(
-        least=1, metavar="P", knob=True,
+        least=1, metavar="P", tuning=True,
         help="orders of a generation (default: 100)")
     generations: int | None = option(
-        least=1, metavar="G", knob=True,
+        least=1, metavar="G", tuning=True,
         help="generations (default: 100)")
     elite: float | None = option(
-        least=0, most=1, metavar="X", knob=True,
+        least=0, most=1, metavar="X", tuning=True,
         help="share of a generation that stays (default: 0.2)")
     mutants: float | None = option(
-        least=0, most=1, metavar="X", knob=True,
+        least=0, most=1, metavar="X", tuning=True,
         help="share of a generation that is drawn anew (default: 0.15)")
     bias: float | None = option(
-        least=0, most=1, metavar="X", knob=True,
+        least=0, most=1, metavar="X", tuning=True,
         help="probability that a priority comes from the parent of the elite (default: 0.7)")
     execution: str | None = option(
         needs=("--objective latency",), choices=("blocks", "operators"),
@@ -258,7 +258,7 @@ class SplitOptions(DeviceOptions):
         help="train on the graph of the stream in FILE, not on the one that is placed; "
         "repeatable")
     episodes: int | None = option(
-        needs=("--method placeto",), least=0, metavar="N", knob=True,
+        needs=("--method placeto",), least=0, metavar="N", tuning=True,
         help="episodes of training (default: by effort and size)")
     save_policy: str | os.PathLike[str] | None = option(
         needs=("--method placeto",), metavar="FILE",
@@ -361,8 +361,7 @@ class BoundOptions(DeviceOptions, first=True):
         "together")
     max_gap: float = option(
         MAX_GAP, least=0, most=1, metavar="X", page=True,
-        help="a gap that is small enough; auto does not labour to close it (default: 0.0001; for "
-        "0.01 %; 0: go on to the end)")
+        help="stop at this relative gap (default: 0.0001; 0: search to the end)")
     effort: float = option(
         1.0, above=0, metavar="X", page=True,
         help="scale the work of endless searches (default: 1)")
@@ -464,19 +463,18 @@ class ScheduleOptions(Options):
         False, page=True,
         help="also the least period for every limit of memory; that makes a difference")
     max_micro_batches: int | None = option(
-        needs=("--method tessel",), least=1, metavar="N", knob=True,
+        needs=("--method tessel",), least=1, metavar="N", tuning=True,
         help="tessel: micro-batches that a repetend may hold blocks of (default: as memory "
         "allows)")
     eager: bool = option(
-        False, needs=("--method tessel",), knob=True,
+        False, needs=("--method tessel",), tuning=True,
         help="tessel: complete every better repetend, not only the best")
     time_limit: float | None = option(
         least=0, metavar="S", page=True,
         help="seconds, then the best schedule found")
     max_gap: float = option(
         MAX_GAP, least=0, most=1, metavar="X", page=True,
-        help="a gap that is small enough; auto does not labour to close it (default: 0.0001; for "
-        "0.01 %; 0: go on to the end)")
+        help="stop at this relative gap (default: 0.0001; 0: search to the end)")
     effort: float = option(
         1.0, above=0, metavar="X",
         help="scale the work of searches that would not end (default: 1)")

@@ -70,7 +70,7 @@ class Option(_Row):
     """Heading in help; None: that of the option before."""
     page: bool = False
     """It is on the page of `--help`, with its help up to the first semicolon or parenthesis."""
-    knob: bool = False
+    tuning: bool = False
     """Commands take it as `--set KEY=VALUE`; `--help-all` does not list its flag."""
     help: str = ""
     """Its purpose; starts small, without full stop."""

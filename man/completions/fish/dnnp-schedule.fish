@@ -16,7 +16,7 @@ complete -c dnnp-schedule -l method -x -a 'auto optimal tessel tessel-fast seque
 complete -c dnnp-schedule -l unroll -x -d 'micro-batches in a period'
 complete -c dnnp-schedule -l pareto -d 'also the least period for every limit of memory; that makes a difference'
 complete -c dnnp-schedule -l time-limit -x -d 'seconds, then the best schedule found'
-complete -c dnnp-schedule -l max-gap -x -d 'a gap that is small enough; auto does not labour to close it'
+complete -c dnnp-schedule -l max-gap -x -d 'stop at this relative gap'
 complete -c dnnp-schedule -l effort -x -d 'scale the work of searches that would not end'
 complete -c dnnp-schedule -l chart -d 'draw the schedule as text on standard error'
 complete -c dnnp-schedule -l svg -r -F -d 'draw the schedule as an SVG picture'
