@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from dnnp.cmds.shell.arguments import add_options
+from dnnp.cmds.shell.arguments import SHELLS, Parser, add_options
 from dnnp.cmds.shell.cli import Command, version
-from dnnp.cmds.shell.completion import SHELLS
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.parser import Parser
 from dnnp.core.model.errors import UsageError
 from dnnp.options.table import Options, option
 

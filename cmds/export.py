@@ -7,9 +7,8 @@ import argparse
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
-from dnnp.options.choices import FOLDERS
 from dnnp.options.run import ExportOptions
-from dnnp.options.table import Options, option
+from dnnp.options.table import FOLDERS, Options, option
 
 
 class _Output(Options):

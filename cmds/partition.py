@@ -16,9 +16,6 @@ from dnnp.options.table import Options, option
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, split its graph, write the stream with the plan."""
-    from dnnp.splitting import split_stream
-    from dnnp.sweeping import sweep_stream
-
     several = isinstance(args.k, tuple)
     for name in ("eval", "sequence", "priorities", "policy"):
         if getattr(args, name) == "-" and args.stream == "-":
@@ -35,9 +32,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     stream = context.read(args.stream)
     with context.interruptible():
         if not several:
+            from dnnp.splitting import split_stream
+
             split_stream(stream, options)
             context.write(stream)
             return 0
+        from dnnp.sweeping import sweep_stream
+
         for k, planned in sweep_stream(stream, outputs, options):
             context.output = outputs[k]
             context.write(planned)

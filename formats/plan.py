@@ -75,8 +75,10 @@ def device_record(device: DeviceClass) -> Record:
     return record
 
 
-def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan | None:
-    """Return the plan of a stream, or None if it has none.
+def plan_of(
+    stream: Stream, graph: Graph, units: Clustering | None = None, *, check_digest: bool = True
+) -> Plan | None:
+    """Return the plan of a stream, or None if it has none; `units`: if they are known.
 
     Raises
     ------
@@ -100,7 +102,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             raise stream.fault_at(
                 "plan", 0, None, f"node {int(graph.node_ids[node])} is in {times} stages, not one"
             )
-        units = units_of(stream, graph)
+        units = units or units_of(stream, graph)
         if record["digest"] != digest_of(graph, units):
             raise stream.fault_at(
                 "plan", 0, "digest", "the plan was made from another graph, costs or groups"

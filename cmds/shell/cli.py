@@ -22,10 +22,9 @@ from contextlib import suppress
 from textwrap import wrap
 from typing import TYPE_CHECKING, NoReturn
 
-from dnnp.cmds.shell.arguments import add_options, rows_of
+from dnnp.cmds.shell.arguments import SHELLS, Parser, add_options, rows_of
 from dnnp.cmds.shell.context import Context, reason_of
 from dnnp.cmds.shell.overwrite import check_output, declare, outputs_of
-from dnnp.cmds.shell.parser import Parser
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -84,7 +83,7 @@ class Common(Options):
     version: bool = option(
         False, show=lambda parser, _: version(parser.prog), help="print the version and exit")
     print_completion: str | None = option(
-        choices=("bash", "zsh", "fish", "tcsh"), show=_completion, metavar="SHELL",
+        choices=SHELLS, show=_completion, metavar="SHELL",
         help="print a completion script for bash, zsh, fish or tcsh and exit")
     # fmt: on
 

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-SHELLS = ("bash", "zsh", "fish", "tcsh")
+from dnnp.cmds.shell.arguments import SHELLS
 
 FILES = ("FILE", "FILE|LIST", "PATH", "DIR", "STREAM", "MODEL", "NAME|FILE", "RULES")
 """Names of values that are files."""

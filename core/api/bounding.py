@@ -7,7 +7,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import Callbacks
+from dnnp.callbacks import Callbacks, run_of, with_bar
 from dnnp.core.bounds.lower_bound import BoundTask, LowerBound
 from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.problem import SplitProblem, make_plan
@@ -16,14 +16,12 @@ from dnnp.core.model.plan import WITHIN, Plan, within_words
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.model.text import shown_time
 from dnnp.formats.bounds import bound_record, is_closed, raise_bound
-from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, shown_gap, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.options.split import BoundOptions
-from dnnp.plans.read import read_plan
-from dnnp.search_run import run_of, with_bar
-from dnnp.step import step
+from dnnp.options.table import step
+from dnnp.workload import Workload, priced
 
 if TYPE_CHECKING:
     from dnnp.core.bounds.auto import Proof
@@ -50,10 +48,8 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
     """
     caller, started = options.caller, monotonic()
     with caller.interruptible():
-        _ensure_plan(stream, options)
-        graph = graph_of(stream)
-        units = units_of(stream, graph)
-        plan = read_plan(stream, graph)
+        work = _planned(stream, options)
+        plan = work.plan
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
         if plan.hybrid is not None:
@@ -61,7 +57,7 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
                 f"{stream.name}: the plan is a parallel one, whose bound stands in it: dnnp-bound "
                 "is for stages on a device each"
             )
-        problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
+        problem = work.problem_of_plan(plan)
         run = run_of(
             caller,
             effort=options.effort,
@@ -82,7 +78,7 @@ def _bound_throughput(
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
     from dnnp.core.bounds.auto import bound
-    from dnnp.core.split.checks import given_plan
+    from dnnp.core.cost.problem import given_plan
 
     try:
         blocks, value = given_plan(problem, plan)
@@ -139,20 +135,20 @@ def _bound_latency(
     _put(stream, options, *found, better, validity)
 
 
-def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
-    """Make the plan of a graph that has none, as dnnp-partition does by default."""
+def _planned(stream: Stream, options: BoundOptions) -> Workload:
+    """The workload of a stream; one without a plan is split as dnnp-partition does by default."""
     devices = {name: getattr(options, name) for name in DEVICES}
     given = [name for name, value in devices.items() if value is not None]
     if stream.get("plan"):
         if given:
             flag = "-k" if given[0] == "k" else f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{flag} is for streams without a plan; this one has a plan")
-        return
+        return Workload(stream)
     if not given and not any("count" in r for r in stream.get("device")):
-        graph_of(stream)
+        _ = Workload(stream).graph  # a fault of the graph comes first
         raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
     from dnnp.options.split import SplitOptions
-    from dnnp.plans.problem import problem_of
+    from dnnp.problem import problem_of
     from dnnp.splitting import add_plan
 
     caller, limit = options.caller, options.time_limit
@@ -160,8 +156,10 @@ def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
     split = SplitOptions(caller=caller, seed=options.seed, time_limit=half, **devices)
     with caller.held():
         caller.note("no plan in the stream: split as by dnnp-partition")
-        problem = problem_of(stream, split)
-    add_plan(stream, problem, split)
+        work = priced(stream, caller)
+        problem = problem_of(work, split)
+    add_plan(work, problem, split)
+    return work
 
 
 def _put(

@@ -1,4 +1,4 @@
-"""Callbacks and file access for API steps."""
+"""Callbacks and file access of steps, and search contexts that report to them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.errors import LimitError, UsageError
 
 if TYPE_CHECKING:  # what takes longer to import than `--help` to print
+    from collections.abc import Sequence
     from pathlib import Path
-    from typing import BinaryIO
+    from typing import Any, BinaryIO
 
     from onnx import ModelProto
 
-    from dnnp.core.model.search_context import Progress
+    from dnnp.core.model.search_context import Progress, SearchContext
     from dnnp.formats.stream import Stream
 
 
@@ -65,6 +66,8 @@ class Callbacks:
     """True where the step is to end with what it has. Looked at often."""
     began: float | None = None
     """Time at which the input was there, by `time.monotonic`: limits of time count from it."""
+    notes_compiling: bool = False
+    """True once it is told of kernels that are compiled."""
     about: str = ""
     """Words before what a search is doing, such as `k = 5: `, where there are several."""
 
@@ -100,6 +103,16 @@ class Callbacks:
         from dnnp.formats.files import read_file
 
         return read_file(path)
+
+    def read_json(
+        self, value: str | os.PathLike[str] | Sequence[Any], flag: str
+    ) -> tuple[bytes, str]:
+        """JSON of the file or the list that an option gives; with a name for messages."""
+        if isinstance(value, str | os.PathLike):
+            return self.read_input(os.fspath(value)), os.fspath(value)
+        import orjson
+
+        return orjson.dumps(list(value), option=orjson.OPT_SERIALIZE_NUMPY), flag
 
     def standard_input(self, option: str) -> BinaryIO:
         """Standard input, where an option says to read it.
@@ -163,3 +176,85 @@ def spare_model(caller: Callbacks, model: ModelProto, path: Path) -> None:
     fields = (external_fields(tensor) for tensor in held_tensors(model))
     for location in sorted({place["location"] for place in fields if "location" in place}):
         caller.spare(path.parent / location, "weights of the model")
+
+
+def run_of(
+    caller: Callbacks,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    since: float | None = None,
+    in_seconds: bool = False,
+    max_gap: float = 0.0,
+) -> SearchContext:
+    """Create a search context for a caller, and report compilation of kernels to it.
+
+    `seconds`: after which it is over, counted from when the caller had the input, or else from
+    `since` on the clock of `time.monotonic`, or else from now; None: no limit. `in_seconds`,
+    `max_gap`: see `SearchContext`.
+    """
+    from functools import partial
+    from time import monotonic
+
+    from dnnp.core.model.search_context import SearchContext
+
+    note_compiling(caller)
+    began = since if caller.began is None else caller.began
+    if seconds is not None and began is not None:
+        seconds -= monotonic() - began
+    return SearchContext(
+        seed,
+        effort,
+        interrupted=partial(getattr, caller, "interrupted"),
+        log=caller.detail,
+        warn=caller.warn,
+        in_seconds=in_seconds,
+        max_gap=max_gap,
+    ).within(seconds)
+
+
+@contextmanager
+def with_bar(
+    caller: Callbacks, run: SearchContext, doing: str = "searching"
+) -> Iterator[SearchContext]:
+    """Show the caller meanwhile where the search stands.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It was interrupted before there was anything to show, whichever limit was met.
+    """
+    from dataclasses import replace
+
+    bar = caller.progress(caller.about + doing, run.time_left())
+    caller.release()
+    try:
+        with bar:
+            yield replace(run, watch=Shown(bar, doing, caller.about).take)
+    except LimitError:
+        if caller.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def note_compiling(caller: Callbacks) -> None:
+    """Say once when kernels are compiled from now on."""
+    from dnnp.core.kernels.kernel import when_compiling
+
+    if not caller.notes_compiling:
+        caller.notes_compiling = True
+        when_compiling(lambda: caller.note(_compiling()))
+
+
+def _compiling() -> str:
+    """Message for when kernels are compiled."""
+    from dnnp.core.kernels.folders import folders, writable
+
+    if writable() is not None:
+        return "compiling kernels; this happens once and takes up to a minute"
+    return (
+        f"compiling kernels, every time anew: nothing can be kept in "
+        f"{' or '.join(map(str, folders()))}; set NUMBA_CACHE_DIR to a folder that can be written "
+        "to, or run python -m dnnp.warm once where these can"
+    )

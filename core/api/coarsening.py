@@ -24,7 +24,7 @@ from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Record, Stream, forward_pass, uncollected
 from dnnp.options.graph import CoarsenOptions
-from dnnp.step import step
+from dnnp.options.table import step
 
 
 def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted, shown_bytes
-from dnnp.options.choices import FOLDERS, TORCH
 from dnnp.options.run import ExportOptions
-from dnnp.step import shown_as
+from dnnp.options.table import FOLDERS, TORCH, shown_as
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -84,7 +83,7 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     if options.to != "msr-split":
         raise AssertionError(f"no writer for --to {options.to}")
     from dnnp.formats.workloads.msr import write_split
-    from dnnp.plans.read import refuse_shards
+    from dnnp.workload import refuse_shards
 
     plan = _planned(stream)[1]
     refuse_shards(stream, plan, "which the format of the 2020 paper cannot say")
@@ -156,7 +155,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     from dnnp.formats.onnx.stages import split_model
     from dnnp.formats.onnx.value_types import types_of
     from dnnp.formats.plan import refuse_training
-    from dnnp.plans.read import has_shards
+    from dnnp.workload import has_shards
 
     caller = options.caller
     graph, plan = _planned(stream)
@@ -206,14 +205,12 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
 
 def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:
     """Graph and plan of a stream."""
-    from dnnp.formats.graph import graph_of
-    from dnnp.plans.read import read_plan
+    from dnnp.workload import Workload
 
-    graph = graph_of(stream)
-    plan = read_plan(stream, graph)
-    if plan is None:
+    work = Workload(stream)
+    if work.plan is None:
         raise UsageError(f"{stream.name}: no plan to export; run dnnp-partition first")
-    return graph, plan
+    return work.graph, work.plan
 
 
 def _report(caller: Callbacks, weights: Weights, folder: str) -> None:

@@ -16,7 +16,8 @@ from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
-from dnnp.options.choices import (
+from dnnp.options.graph import GenerateOptions, ImportOptions, TrainingOptions, check_text
+from dnnp.options.table import (
     ANY_FAMILY,
     EXTENSIONS,
     IN_JSON,
@@ -27,9 +28,8 @@ from dnnp.options.choices import (
     OWN_GRAPHS,
     READINGS,
     WITH_ATTRIBUTES,
+    function,
 )
-from dnnp.options.graph import GenerateOptions, ImportOptions, TrainingOptions, check_text
-from dnnp.step import function
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -344,7 +344,7 @@ def read_own(
     edges: tuple[str, bytes] | None = None,
     ours: Mapping[str, str] | None = None,
 ) -> Stream:
-    """The stream of a graph as one of `choices.OWN_GRAPHS`.
+    """The stream of a graph as one of `table.OWN_GRAPHS`.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ def read_own(
     edges
         `csv`: path of the list of edges, and the list.
     ours
-        Attribute of ours -> what the graph calls it; for `choices.WITH_ATTRIBUTES`.
+        Attribute of ours -> what the graph calls it; for `table.WITH_ATTRIBUTES`.
 
     Raises
     ------

@@ -10,16 +10,15 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import shown_seconds
 from dnnp.formats.inputs.devices import DeviceSpec, device_names, load_device
 from dnnp.formats.stream import Record, Stream, read_bytes
-from dnnp.options.choices import MEASURED
 from dnnp.options.graph import ProfileOptions
-from dnnp.pricing.costs import (
+from dnnp.options.table import MEASURED, step
+from dnnp.pricing import (
     analytic_times,
     check_units,
     describe_costs,
     note_unfitted,
     write_costs,
 )
-from dnnp.step import step
 
 
 def profile_stream(stream: Stream, options: ProfileOptions) -> None:
@@ -40,18 +39,18 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     classes_matter = not options.costs or options.tensor_parallel is not None
     devices = devices_of(options) if classes_matter else []
     if options.costs:
-        from dnnp.pricing.given import price_given
+        from dnnp.given_costs import price_given
 
         price_given(stream, options.costs, options.device, options.model, options.caller)
     elif options.mode == "analytic":
-        from dnnp.pricing.costs import price_analytic
+        from dnnp.pricing import price_analytic
 
         price_analytic(stream, devices, options.caller)
     elif options.mode == "scaled":
         start = options.source or MEASURED
         price_scaled(stream, devices, start, options.against, options.caller)
     else:
-        from dnnp.pricing.measuring import price_measured as price
+        from dnnp.measuring import price_measured as price
 
         if any(record.get("backward") for record in stream.get("node")):
             from dnnp.fits.gradients import price_training as price

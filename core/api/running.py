@@ -38,10 +38,9 @@ from dnnp.formats.spread import unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.formats.tensors import write_outputs
 from dnnp.graph import Graph
-from dnnp.options.choices import DEFAULT_DEVICE, HERE
 from dnnp.options.run import SWEEP, RunOptions
-from dnnp.plans.read import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
-from dnnp.step import function
+from dnnp.options.table import DEFAULT_DEVICE, HERE, function
+from dnnp.workload import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
 
 if TYPE_CHECKING:
     from onnx import ModelProto

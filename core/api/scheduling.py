@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dnnp.callbacks import run_of, with_bar
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.schedule import Placement, Point, Schedule, check_placement
 from dnnp.core.schedule.auto import solve, trade_off
@@ -12,8 +13,7 @@ from dnnp.formats.spread import NO_COSTS, has_costs, is_blind, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
 from dnnp.options.split import ScheduleOptions
-from dnnp.search_run import run_of, with_bar
-from dnnp.step import changed, function
+from dnnp.options.table import changed, function
 
 MOST_BLOCKS = 1_000_000
 """Blocks of a schedule."""
@@ -79,28 +79,23 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
         mode = "non-blocking" if options.transfers == "model" else options.transfers
         return limited_placement(options.given, options, mode), None
     from dnnp.core.schedule.from_plan import placement_of_plan
-    from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.plan import plan_digest
-    from dnnp.plans.read import read_plan
+    from dnnp.workload import Workload
 
-    graph = graph_of(stream)
-    plan = read_plan(stream, graph)
+    work = Workload(stream)
+    plan = work.plan
     if plan is None:
         raise UsageError(
             f"{stream.name}: no plan to schedule; run dnnp-partition first, or give --shape or "
             "--placement"
         )
     explicit = options.transfers != "model"
-    units = units_of(stream, graph)
     if plan.hybrid is None:
-        placement = placement_of_plan(graph, units, plan, explicit=explicit)
+        placement = placement_of_plan(work.graph, work.units, plan, explicit=explicit)
     else:
-        from dnnp.core.cost.problem import SplitProblem
         from dnnp.core.parallel.problem import placement_of_hybrid
 
-        placement = placement_of_hybrid(
-            SplitProblem(graph, units, plan.devices, plan.options), plan, explicit=explicit
-        )
+        placement = placement_of_hybrid(work.problem_of_plan(plan), plan, explicit=explicit)
     mode = options.transfers if explicit else "none"
     digest = plan_digest(stream.get("plan")[0], stream.get("stage"))
     return limited_placement(placement, options, mode), digest

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
 
-from dnnp.callbacks import Callbacks
+from dnnp.callbacks import run_of, with_bar
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.methods.splits import LATENCY, SPLITS
-from dnnp.core.model.errors import FormatError
+from dnnp.core.model.errors import (
+    DnnpError,
+    FormatError,
+    InfeasibleError,
+    LimitError,
+    UnavailableError,
+)
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.plan import (
-    OBJECTIVES,
-    WITHIN,
-    Plan,
-    Way,
-    contiguous_words,
-    status_words,
-    with_contiguous,
-    within,
-)
+from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, with_contiguous, within
 from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
-from dnnp.core.model.text import counted, shown_bytes, shown_time
-from dnnp.core.split.checks import resolved
-from dnnp.core.split.curve import Curve
-from dnnp.formats.graph import digest_of
 from dnnp.formats.plan import plan_records
-from dnnp.formats.spread import (
-    NO_COSTS,
-    has_costs,
-    mark_unknown,
-    plan_spread,
-    shown_gap,
-    unknown_words,
-)
-from dnnp.formats.stream import Record, Stream
+from dnnp.formats.spread import mark_unknown, plan_spread
+from dnnp.formats.stream import Stream
 from dnnp.options.split import PARALLEL, SplitOptions, usual_solver
-from dnnp.plans.compare_methods import (
+from dnnp.options.table import step
+from dnnp.problem import problem_of
+from dnnp.reporting import (
+    advise,
+    idle_words,
     name_faster_replicas,
-    tried_in_words,
-    try_methods,
-    ways_in_words,
+    name_idle_options,
+    report,
 )
-from dnnp.plans.idle import idle_words
-from dnnp.plans.problem import problem_of
-from dnnp.pricing.costs import unpriced
-from dnnp.search_run import run_of, with_bar
-from dnnp.step import json_in, step
+from dnnp.workload import Workload, priced
+
+if TYPE_CHECKING:
+    from dnnp.core.split.ways import Curve
 
 
 def split_stream(stream: Stream, options: SplitOptions) -> None:
@@ -69,37 +58,39 @@ def split_stream(stream: Stream, options: SplitOptions) -> None:
         A solver or a program is missing.
     """
     caller = options.caller
-    given = None if options.eval is None else json_in(options.eval, "--eval", caller)
+    given = None if options.eval is None else caller.read_json(options.eval, "--eval")
     with caller.interruptible(), caller.held():
-        problem = problem_of(stream, options)
+        work = priced(stream, caller, reprice=options.reprice)
+        problem = problem_of(work, options)
         name_idle_options(options)
         caller.elapsed("searching")
-        add_plan(stream, problem, options, given)
+        add_plan(work, problem, options, given)
 
 
 split = step("dnnp-partition", SplitOptions)(split_stream)
 
 
 def add_plan(
-    stream: Stream,
+    work: Workload,
     problem: SplitProblem,
     options: SplitOptions,
     given: tuple[bytes, str] | None = None,
     search: Callable[[SplitOptions], Plan] | None = None,
 ) -> None:
-    """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name.
+    """Split a graph, and put the plan into its stream; `given`: a split in a file, and its name.
 
     `search`: finds a plan by one method, for one of several numbers of devices.
     """
+    stream = work.stream
     if options.parallel:
         plan = _parallel(stream, problem, options)
     elif given is None:
         plan = try_methods(options, search or partial(found_by, problem))
     else:
-        from dnnp.plans.given_split import given_plan
+        from dnnp.given_split import given_plan
 
         plan = given_plan(problem, *given, options)
-    plan = within(plan, options.max_gap)
+    plan = replace(within(plan, options.max_gap), digest=work.digest)
     record, stages = plan_records(plan)
     spread = plan_spread(stream, record, stages)
     if spread is not None:
@@ -111,7 +102,7 @@ def add_plan(
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
     among = record.get("contiguous_bound", 0.0)
     plan = replace(plan, status=record["status"], contiguous_bound=among)
-    _report(options.caller, plan, problem, record, one_of_many=search is not None)
+    report(options.caller, plan, problem, record, one_of_many=search is not None)
     if search:
         return
     if stream.header.get("measured", {}).get("disturbed"):
@@ -121,23 +112,6 @@ def add_plan(
             options.caller.note(words)
         name_faster_replicas(problem, plan, options)
     advise(stream, record, options.caller)
-
-
-def advise(stream: Stream, plan: Record, caller: Callbacks) -> None:
-    """Say what would make known what the costs of a plan leave out, where that is a tenth."""
-    unknown = plan.get("unknown", {"time": 0.0, "sizes": 0})
-    if unknown["sizes"]:
-        caller.warn(
-            f"{counted(unknown['sizes'], 'tensor')} of unknown size, counted as 0 bytes: nothing "
-            "is optimal; dnnp-import --shapes run, --dim or --inputs make known what is missing"
-        )
-    if not has_costs(plan):
-        caller.warn(NO_COSTS)
-    elif unknown["time"] >= 0.1 and (names := unpriced(stream)):
-        caller.warn(
-            f"costs are unknown for {unknown['time']:.0%} of the time, as no formula covers "
-            f"{names}: dnnp-profile --mode measure times the model"
-        )
 
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
@@ -155,9 +129,8 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
         in_seconds=stream.in_seconds,
         max_gap=options.max_gap,
     )
-    digest = digest_of(problem.graph, problem.units)
     with with_bar(caller, run) as shown:
-        found = solve_hybrid(problem, asked, shown, digest)
+        found = solve_hybrid(problem, asked, shown)
     cut_short = caller.interrupted and found.status == "feasible"
     return replace(found, status="interrupted") if cut_short else found
 
@@ -206,7 +179,6 @@ def _for_throughput(
         problem.own(found.blocks),
         method=found.method,
         bound=found.bound,
-        digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
         planned_by=found.planned_by,
     )
@@ -235,7 +207,6 @@ def _for_latency(
         method=found.method,
         bound=found.bound,
         bound_method=found.bound_method,
-        digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
         learned=found.learned,
     )
@@ -249,7 +220,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> MethodOptions:
     if method == "placeto":
         from dnnp.fits.policies import training_of
 
-        training = training_of(options, problem, problem_of)
+        training = training_of(options, problem)
     return MethodOptions(
         method=method,
         validity=options.validity,
@@ -274,7 +245,7 @@ def _order_files(
         from dnnp.core.split.slicing.decoder import given_order
         from dnnp.formats.inputs.orders import read_sequence
 
-        data, name = json_in(options.sequence, "--sequence", options.caller)
+        data, name = options.caller.read_json(options.sequence, "--sequence")
         sequence = read_sequence(data, name, units.group_ids)
         try:
             given_order(problem, sequence)
@@ -283,80 +254,100 @@ def _order_files(
     if options.priorities is not None and method == "slice":
         from dnnp.formats.inputs.orders import read_priorities
 
-        data, name = json_in(options.priorities, "--priorities", options.caller)
+        data, name = options.caller.read_json(options.priorities, "--priorities")
         priorities = read_priorities(data, name, units.g)
     return sequence, priorities
 
 
-def _report(
-    caller: Callbacks, plan: Plan, problem: SplitProblem, record: Record, *, one_of_many: bool
-) -> None:
-    """One line about what was found; `record` of the plan, with what is known of its costs."""
-    lead = f"k = {plan.k}: " if one_of_many else ""
-    units, in_seconds = problem.units.g, problem.graph.in_seconds
-    stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
-    if used > len(plan.own):
-        stages += f" on {used} devices"
-    shared = len(plan.stages) - len(plan.own)
-    if shared:
-        stages += f" and {shared} shared by all {plan.k}"
-    if plan.hybrid is None and plan.k > max(used, units) and not one_of_many:
-        there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
-        caller.note(f"k = {plan.k}, but there {there}: {stages}")
-    what = OBJECTIVES[plan.objective]
-    found = f"{stages}, {plan.method}: {what} {shown_time(plan.value, in_seconds)}"
-    if "spread" in record:
-        found += f" +- {record['spread']:.1%}"
-    by = f" ({plan.bound_method})" if plan.bound_method else ""
-    proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {shown_gap(record, plan.gap)}"
-    if plan.status in ("optimal", WITHIN):
-        proven = status_words(plan)
-    interrupted = ", interrupted" if plan.status == "interrupted" else ""
-    rough = unknown_words(record)
-    proven += contiguous_words(plan, in_seconds)
-    caller.note(f"{lead}{found}, {proven}, {plan.validity}{rough}{interrupted}")
-    if plan.status == "infeasible":
-        caller.warn(
-            f"the split is infeasible: a device needs {shown_bytes(plan.excess_bytes)} more than "
-            "it has (--memory-mode ignore)"
-        )
-    if plan.ways:
-        caller.note(ways_in_words(plan, in_seconds))
-    if plan.tried:
-        caller.note(tried_in_words(plan, in_seconds))
+STRENGTH = ("free", "convex", "ordered")
+"""Validities: a bound for one holds for those after it, whose splits are fewer."""
 
 
-OPTIONS = (
-    "order", "solver", "effort", "seed", "samples", "population", "generations", "elite", "mutants",
-    "bias", "max-replicas",
-)  # fmt: skip
-"""Options that not every method heeds."""
+FAILURES = {InfeasibleError: "infeasible", LimitError: "limit", UnavailableError: "unavailable"}
+"""Error of a method that fails beside others that do not -> its status."""
 
 
-def name_idle_options(options: SplitOptions) -> None:
-    """Say which of the options given the method makes no use of."""
-    latency, given = options.objective == "latency", options.eval is not None
-    heeded = {name for method in options.methods for name in _heeded(options, method)}
-    idle = [
-        name
-        for name in OPTIONS
-        if getattr(options, name.replace("-", "_")) is not None and name not in heeded
-    ]
-    if given and options.validity is not None and not latency:
-        idle.append("validity")
-    if latency and options.comm != "sum":
-        idle.append("comm")
-    several = "s" if len(options.methods) > 1 else ""
-    user = "--eval" if given else f"method{several} {', '.join(options.methods)}"
-    for name in idle:
-        options.caller.note(f"--{name} has no effect with {user}")
+def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Plan]) -> Plan:
+    """The best plan of all methods, at ties that of the first; more than one are listed in it.
+
+    Parameters
+    ----------
+    options
+        Each method is searched with as if it were alone: a limit of time is for each.
+    search
+        Finds a plan by the one method of its options.
+
+    Raises
+    ------
+    InfeasibleError, LimitError, UnavailableError
+        Every method failed.
+    """
+    if len(options.methods) == 1:
+        return search(options)
+    caller, began, entries = options.caller, monotonic(), list[Tried]()
+    found: dict[str, Plan] = {}
+    failures: dict[str, DnnpError] = {}
+    for name in options.methods:
+        if caller.interrupted:
+            entries.append(Tried(name, status="interrupted", reason="was not begun"))
+            continue
+        spent = monotonic() - began
+        alone = options.replaced(method=name)
+        if options.time_limit is not None:
+            # It counts from when the input was there.
+            alone = alone.replaced(time_limit=options.time_limit + spent)
+        caller.detail(f"method {name}")
+        try:
+            found[name] = search(alone)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            entry = Tried(name, status="interrupted", reason="had found nothing")
+        except ModuleNotFoundError as error:
+            failures[name] = UnavailableError(f"the package {error.name} is not installed")
+            entry = Tried(name, status="unavailable", reason=str(failures[name]))
+        except tuple(FAILURES) as error:
+            failures[name] = error
+            reason = str(error).removeprefix("infeasible: ")
+            entry = Tried(name, status=FAILURES[type(error)], reason=reason)
+        else:
+            entry = _entry(name, found[name])
+        took = monotonic() - began - spent if options.timings else None
+        entries.append(entry._replace(time_s=took))
+    if not found:
+        said = "; ".join(f"{name}: {error}" for name, error in failures.items())
+        raise type(next(iter(failures.values())))(said)
+    least = min(each.value for each in found.values())
+    best = next(each for each in found.values() if each.value <= least * (1 + CLOSED))
+    plan = _proven(best, list(found.values()))
+    if caller.interrupted and plan.status == "feasible":
+        plan = replace(plan, status="interrupted")
+    return replace(plan, tried=tuple(entries))
 
 
-def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
-    """List the options that a method heeds, or a given split."""
-    latency = options.objective == "latency"
-    if options.eval is not None:
-        return () if latency else ("max-replicas",)
-    if latency:
-        return LATENCY[method].heeds
-    return SPLITS[resolved(method, options.validity or "ordered")].heeds
+def _entry(name: str, plan: Plan) -> Tried:
+    return Tried(
+        name,
+        value=plan.value,
+        bound=plan.bound,
+        gap=plan.gap,
+        validity=plan.validity,
+        status=plan.status,
+        made_by="" if plan.method == name else plan.method,
+    )
+
+
+def _proven(plan: Plan, others: Sequence[Plan]) -> Plan:
+    """The plan with the best bound that any method proved of its validity, or of a weaker one."""
+    mine = STRENGTH.index(plan.validity)
+    proofs = [each for each in others if STRENGTH.index(each.validity) <= mine]
+    best = max(proofs, key=lambda each: each.bound)
+    if best.bound <= plan.bound:
+        return plan
+    closed = plan.value <= best.bound * (1 + CLOSED) and plan.status != "infeasible"
+    return replace(
+        plan,
+        bound=min(best.bound, plan.value),
+        bound_method=best.bound_method,
+        status="optimal" if closed else plan.status,
+    )

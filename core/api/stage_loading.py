@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.options.choices import PROVIDERS
+from dnnp.options.table import PROVIDERS
 
 
 class Stages:

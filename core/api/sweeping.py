@@ -13,13 +13,15 @@ from dnnp.callbacks import CALLBACKS
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED, Plan
-from dnnp.core.split.curve import Curve
+from dnnp.core.split.ways import Curve
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
 from dnnp.options.split import SplitOptions
-from dnnp.plans.problem import problem_of
-from dnnp.splitting import add_plan, advise, found_by, name_idle_options
+from dnnp.problem import problem_of
+from dnnp.reporting import advise, name_idle_options
+from dnnp.splitting import add_plan, found_by
+from dnnp.workload import priced
 
 
 def sweep(graph: Graph, counts: Iterable[int], **asked: Any) -> Iterator[Graph]:
@@ -50,10 +52,10 @@ def sweep_stream(
         if getattr(options, flag) is not None:
             raise UsageError(f"--{flag.replace('_', '-')} is for one number of devices")
     with caller.interruptible(), caller.held():
-        like = None
+        work = priced(stream, caller, reprice=options.reprice)
         for k in sorted(set(counts)):
             one = options.replaced(k=k, caller=CALLBACKS if problems else caller)
-            problems[k] = like = problem_of(stream, one, like)
+            problems[k] = problem_of(work, one)
         name_idle_options(options)
     began = monotonic() if caller.began is None else caller.began
     curve, last, most = Curve(), None, max(problems, default=0)
@@ -74,7 +76,7 @@ def sweep_stream(
         made = replace(stream, header=dict(stream.header), records=dict(stream.records))
         try:
             with caller.interruptible():
-                add_plan(made, problem, one, search=search)
+                add_plan(work.at(made), problem, one, search=search)
                 if not last and k < most and before * (1 - CLOSED) <= curve.value < inf:
                     # One more device was of no use: perhaps no number of them is.
                     caller.about, ahead = f"k = {most}: ", replace(curve)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.options.choices import VIEWS
 from dnnp.options.run import TABULAR, ViewOptions
+from dnnp.options.table import VIEWS
 
 if TYPE_CHECKING:
     from dnnp.core.view.facts import Facts
@@ -145,18 +145,18 @@ def read_facts(stream: Stream) -> Facts:
     """
     from dnnp.checking import check_stream
     from dnnp.core.view.facts import facts_of
-    from dnnp.formats.graph import graph_of, units_of
     from dnnp.options.run import CheckOptions
-    from dnnp.plans.read import read_plan
+    from dnnp.workload import Workload
 
-    graph = graph_of(stream) if stream.get("node") else None
-    plan = None if graph is None else read_plan(stream, graph)
+    work = Workload(stream) if stream.get("node") else None
+    plan = None if work is None else work.plan
     found = check_stream(stream, CheckOptions())
     if not found.holds:
         wrong = [v for v in found.violations if v.kind != "unchecked"]
         raise FormatError(f"{wrong[0]}; dnnp-check says more", stream.name)
-    units = None if graph is None else units_of(stream, graph)
-    return facts_of(stream, graph, units, plan)
+    if work is None:
+        return facts_of(stream, None, None, None)
+    return facts_of(stream, work.graph, work.units, plan)
 
 
 def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:

@@ -33,7 +33,7 @@ def make_latency_plan(
     method: str,
     bound: float,
     bound_method: str,
-    digest: str,
+    digest: str = "",
     interrupted: bool = False,
     learned: Learned | None = None,
 ) -> Plan:

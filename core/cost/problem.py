@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import (
+    VALIDITIES,
     Items,
     Line,
     execution_order,
@@ -44,7 +45,7 @@ from dnnp.core.cost.load import (
 from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.cost.memory import Steps, peak_reach
 from dnnp.core.model.device import DeviceClass, Link, Machine, machine_of, offered
-from dnnp.core.model.errors import FormatError, InfeasibleError
+from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import (
     PARAMETER,
     Clustering,
@@ -609,3 +610,67 @@ def tied_by(graph: Graph, nodes: Ints) -> tuple[str, bool, int]:
     more = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
     what = f"the parameter{'s' * (len(shared) > 1)} {names}{more}"
     return f"{ends} share {what}", True, len(groups)
+
+
+SAME = 1e-9
+"""Relative difference up to which a stated value is the recomputed one."""
+
+
+def check_options(problem: SplitProblem) -> None:
+    """Refuse cost options that no method, and not the cost model itself, defines.
+
+    Raises
+    ------
+    UsageError
+        The options do not go together, or not with this graph.
+    """
+    options = problem.options
+    training = bool(problem.graph.backward.any())
+    if options.objective == "gpipe" and not training:
+        raise UsageError("--objective gpipe needs a graph with a backward pass")
+    limited = any(np.isfinite(d.memory_bytes) and not d.is_cpu for d in problem.devices)
+    if options.objective == "gpipe" and options.memory_mode == "overflow" and limited:
+        raise UsageError(
+            "--objective gpipe is not defined with --memory-mode overflow: overflow belongs to "
+            "neither pass"
+        )
+    if options.memory_model == "weights":
+        raise UsageError("--memory-model weights is for --objective latency")
+    if options.memory_model == "peak" and training:
+        raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
+
+
+def given_plan(problem: SplitProblem, plan: Plan) -> tuple[list[Block], float]:
+    """The blocks of a plan for `problem`, in pipeline order, and its value, recomputed.
+
+    Raises
+    ------
+    FormatError
+        The plan is not what it says: value, validity or objective. `field` names which.
+    InfeasibleError
+        It does not fit its devices.
+    """
+    try:
+        check_options(problem)
+    except UsageError as error:
+        raise FormatError(str(error), field="objective") from None
+    position = {node: v for v, node in enumerate(problem.graph.node_ids.tolist())}
+    devices = {d.name: d for d in plan.devices}
+    blocks = [
+        Block(
+            np.array([position[node] for node in stage.nodes], dtype=np.int64),
+            devices[stage.device_class],
+            stage.replicas,
+            int(stage.device.rpartition("/")[2]),
+            stage.peak_bound_bytes or 0.0,
+        )
+        for stage in plan.stages
+    ]
+    again = problem.plan(blocks)
+    if abs(again.value - plan.value) > SAME * max(again.value, plan.value):
+        reason = f"{plan.value!r} is stated, {again.value!r} is the value of these stages"
+        raise FormatError(reason, field="value")
+    if VALIDITIES.index(again.validity) < VALIDITIES.index(plan.validity):
+        reason = f"{plan.validity} is stated, but the stages are only {again.validity}"
+        raise FormatError(reason, field="validity")
+    return blocks, again.value

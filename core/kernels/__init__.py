@@ -22,7 +22,7 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
   that it calls and their constants; the subfolder stands for Python, numba, llvmlite, numpy, their
   settings and the processor. Nothing has to be deleted after an edit; deleting all is harmless.
 - `pip install` compiles what default methods need (`setup.py`), `make warm` everything:
-  `core/api/warm_cases.py` has small problems that reach every kernel. One that none reaches fails
+  `core/api/warm.py` has small problems that reach every kernel. One that none reaches fails
   `tests/api/test_warm.py`: give it a case, or delete it. `make warm-check` lists what the steps
   compile after that.
 - Only what Python calls is a `kernel`, or `lean` if it makes no arrays: taking large tuples of
@@ -34,7 +34,7 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
 - What costs seconds to compile: numpy's sorts and assignments of slices within kernels, and what is
   compiled again within each kernel above it, which a rare call in a hot kernel is.
 - The first compilation takes seconds, and is said once on standard error (`note_compiling` in
-  `core/api/search_run.py`). Arrays go in as `plain` in `kernel.py` makes them: another layout or
+  `core/api/callbacks.py`). Arrays go in as `plain` in `kernel.py` makes them: another layout or
   type is another signature, compiled again.
 - Where compiled and plain code differ it is mostly a type: a whole number of numba or numpy wraps
   at 64 bits, one of Python does not.

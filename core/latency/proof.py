@@ -17,7 +17,7 @@ from dnnp.core.cost.latency import (
     Split,
     latency_problem,
 )
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SAME, SplitProblem
 from dnnp.core.latency.auto import first_bound, simple_bound
 from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
@@ -27,7 +27,6 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints, place_of
 from dnnp.core.model.plan import CLOSED, Plan
 from dnnp.core.model.search_context import PLAIN, SearchContext
-from dnnp.core.split.checks import SAME
 
 PROGRAM_S = 60.0
 """Seconds that the integer program gets where there is no limit."""

@@ -45,9 +45,7 @@ class _Found(NamedTuple):
     bound: float
 
 
-def solve_hybrid(
-    problem: SplitProblem, options: HybridOptions, run: SearchContext, digest: str
-) -> Plan:
+def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: SearchContext) -> Plan:
     """Find the best parallel plan of a graph.
 
     A graph with a backward pass has items for each direction of that; and with shared stages there
@@ -84,7 +82,7 @@ def solve_hybrid(
     best_found = min(found, key=lambda f: f.value)
     unproven = any(isinstance(error, LimitError) for error in errors)
     bound = 0.0 if unproven else min(f.bound for f in found)
-    return make_hybrid_plan(problem, best_found, bound, digest)
+    return make_hybrid_plan(problem, best_found, bound)
 
 
 def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
@@ -123,7 +121,7 @@ def _orders(items: Items) -> list[Ints]:
     return [order(renumbered) for order in ORDERS.values()]
 
 
-def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest: str) -> Plan:
+def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float) -> Plan:
     """Stages of blocks, with devices numbered from the widest stages on.
 
     So the shards of a replica are in one cluster where its size is a multiple of their number.
@@ -178,7 +176,7 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
         status="infeasible" if excess > 0 else status,
         options=problem.options,
         devices=problem.devices,
-        digest=digest,
+        digest="",
         hybrid=hybrid.options,
         excess_bytes=max(excess, 0.0),
     )

@@ -30,13 +30,12 @@ import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
-from dnnp.core.cost.problem import SplitProblem, over_capacity
+from dnnp.core.cost.problem import SplitProblem, check_options, over_capacity
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
-from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
-from dnnp.core.split.checks import check_options, method_asked, unplaceable_part
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
 
 SMALL_UNITS = 300
@@ -335,6 +334,46 @@ def _over_links(
     return blocks, bound
 
 
+def resolved(method: str, validity: str) -> str:
+    """The method that does the work, where a split of this validity is asked for."""
+    if method != "auto":
+        return method
+    return "auto" if validity == "ordered" else "anneal"
+
+
+def validity_asked(method: str, validity: str | None) -> str:
+    """The validity that is asked for; by default the method's own.
+
+    Raises
+    ------
+    UsageError
+        The method makes no use of this validity.
+    """
+    found = SPLITS[method].kinds
+    if validity is None or validity in found:
+        return validity or found[0]
+    others = ", ".join(name for name, other in SPLITS.items() if validity in other.kinds)
+    raise UsageError(f"method {method} makes {found[0]} splits; {validity} ones come from {others}")
+
+
+def method_asked(method: str, validity: str | None, *, clustered: bool) -> tuple[str, str]:
+    """The method that does the work, and the validity that is asked for.
+
+    Raises
+    ------
+    UsageError
+        The method does not make such splits, or knows no clusters of devices.
+    """
+    validity = validity_asked(method, validity)
+    method = resolved(method, validity)
+    if clustered and method in ("anneal", "heuristic", "ip"):
+        raise UsageError(
+            f"method {method} knows no clusters of devices; splits for them come from auto and "
+            "exact, and are ordered"
+        )
+    return method, validity
+
+
 def solve(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """Split a graph by the method that is asked for.
 
@@ -439,6 +478,21 @@ def _by_method(
     if problem.options.memory_model == "peak":
         return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
     return found
+
+
+def unplaceable_part(problem: SplitProblem, validity: str) -> InfeasibleError | None:
+    """The error for nodes that belong together and fit no device, if there are any."""
+    from dnnp.core.baselines.blocks import unplaceable
+
+    choices = [problem.free_items]
+    if validity == "ordered" and not problem.graph.backward.any():
+        choices.append(problem.items)
+    for items in choices:
+        line = problem.line(items)
+        reason = unplaceable(problem, line)
+        if reason is not None:
+            return reason
+    return None
 
 
 def with_small_peak(

@@ -3,12 +3,19 @@
 The whole model on one device; replicas of it, which share the samples; a pipeline of stages on a
 device each; and a pipeline of which stages are replicated. A problem that allows as many replicas
 as there are devices holds them all, so that a bound of it holds for each.
+
+Let opt(k) be the least objective of the splits of one validity over k like devices, all else being
+equal. A split over k of them is one over k + 1, where one is idle: its blocks, their loads and its
+validity are the same. So opt(k + 1) <= opt(k): a split for k is one for every larger number, with
+the same objective, and a bound for k is one for every smaller number. Devices are like if they are
+of one class, without links or clusters, in which their places differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +28,7 @@ from dnnp.core.model.device import DeviceClass, device_numbers
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
-from dnnp.core.split.auto import LINKS, solve, with_small_peak
-from dnnp.core.split.checks import resolved, validity_asked
+from dnnp.core.split.auto import LINKS, resolved, solve, validity_asked, with_small_peak
 
 SPOKEN = {
     "whole": "whole model", "replicas": "replicas", "pipeline": "pipeline",
@@ -114,12 +120,6 @@ def _best_joined(problem: SplitProblem, block: Block, replicas: int) -> Block:
 
 def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | None:
     """Value and number of plain replicas of the whole model, if that is less than `below`."""
-    offered = [device for device in problem.devices if device.count > 1]
-    times = problem.units.times
-    # No load is below its compute time; mostly that is enough to know.
-    least = (float(times[d.name].sum()) / d.count for d in offered if d.name in times)
-    if min(least, default=np.inf) >= below:
-        return None
     found = None
     for block in whole_blocks(problem, MethodOptions(), PLAIN.scaled(0.0))[0]:
         if block.device.count > 1:
@@ -248,3 +248,42 @@ class _Search:
         devices = sum(block.replicas for block in used)
         held_by = used[0].device.name if len(used) == 1 else ""
         return Way(name, value, len(used), devices, held_by)
+
+
+@dataclass
+class Curve:
+    """Knowledge from searches for fewer devices, and a bound from one for more of them."""
+
+    found: Solution = field(default_factory=lambda: Solution([]))
+    """The answer of the last search."""
+    count: int = 0
+    """Accelerators that it was for."""
+    value: float = inf
+    first: tuple[int, float] = (0, 0.0)
+    """Of the first search the accelerators, and its value times their number."""
+    bound: float = 0.0
+    """For all numbers that are still to come."""
+
+    def asked(self, problem: SplitProblem, asked: MethodOptions) -> MethodOptions:
+        """What is asked, with what is known of it.
+
+        The optimum times the number of devices, which is the work where transfers cost nothing, is
+        expected to rise with each device as it did so far.
+        """
+        found, count, near = self.found, max(_accelerators(problem), 1), 0.0
+        known = Solution(problem.searched.own(found.blocks), self.bound, found.method)
+        if found.bound >= self.value * (1 - ROUNDING) and problem.options.objective != "gpipe":
+            total = self.value * self.count
+            rise = (total - self.first[1]) / max(self.count - self.first[0], 1)
+            near = (total + rise * (count - self.count)) / count
+        return replace(asked, known=known, near=near)
+
+    def take(self, problem: SplitProblem, found: Solution) -> None:
+        """Take over what was found for the devices of `problem`."""
+        self.found, self.count = found, _accelerators(problem)
+        self.value = problem.searched.value(found.blocks)
+        self.first = self.first if self.first[0] else (self.count, self.value * self.count)
+
+
+def _accelerators(problem: SplitProblem) -> int:
+    return sum(d.count for d in problem.devices if not d.is_cpu)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import dnnp
-from dnnp import warm, warm_cases
+from dnnp import warm
 from dnnp.core.model.errors import UnavailableError
+from dnnp.warm import CASES, DEFAULTS, do
 from support.run import INTERRUPTED, PATIENCE_S
 
 WARM = [sys.executable, "-m", "dnnp.warm"]
@@ -123,14 +124,14 @@ def test_a_case_that_fails_is_told_from_one_that_lacks_something(
         raise UnavailableError("no gpart")
 
     monkeypatch.setattr(dnnp, "schedule", lacking)
-    assert warm_cases.do("shape X") == "no gpart"
+    assert do("shape X") == "no gpart"
     monkeypatch.setattr(dnnp, "schedule", lambda graph, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        warm_cases.do("shape X")
+        do("shape X")
 
 
 def test_installing_compiles_what_default_methods_need() -> None:
-    assert set(warm_cases.DEFAULTS) < set(warm_cases.CASES)
-    steps = [step for case in warm_cases.DEFAULTS.values() for step in case]
+    assert set(DEFAULTS) < set(CASES)
+    steps = [step for case in DEFAULTS.values() for step in case]
     named = [options["method"] for _, options in steps if "method" in options]
     assert set(named) <= {"heuristic", "exact", "slice"}

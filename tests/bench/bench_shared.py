@@ -30,7 +30,7 @@ from dnnp.formats.onnx.stages import split_model
 from dnnp.formats.onnx.value_types import types_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
-from dnnp.plans.read import has_shards
+from dnnp.workload import has_shards
 from support import shared_models
 from support.bench import table
 from support.run import dnnp

@@ -14,7 +14,8 @@ import orjson
 import pytest
 from fuzz.onnx_models import models
 
-from dnnp.core import methods
+from dnnp.core.methods import plain
+from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.text import shown_seconds
 from dnnp.formats.bounds import bound_record
 from dnnp.formats.records import json_schema
@@ -382,8 +383,8 @@ def test_no_time_at_all():
 
 def test_help_explains_every_argument():
     text = " ".join(dnnp("bound", "--help-all").out.decode().split()).replace("- ", "-")
-    for argument in methods.BOUNDS.values():
-        assert f"{argument.name} {methods.plain(argument.help)}" in text
+    for argument in BOUNDS.values():
+        assert f"{argument.name} {plain(argument.help)}" in text
 
 
 @pytest.mark.parametrize("method", ["simple", "chain", "node-cut", "pairs", "same-block", "cover"])

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from dnnp import sweep
-from dnnp.core import methods
 from dnnp.core.check import origin
+from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
+from dnnp.core.methods.schedules import RECIPES, SCHEDULES
+from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.formats.stream import read_bytes
 from dnnp.graph import Graph
 from support import seeds, training
@@ -277,8 +279,8 @@ def test_steps_of_the_search_of_a_certificate_are_not_checkable() -> None:
 
 def test_every_method_has_its_name() -> None:
     """Those of the tables, and those that stand in for them."""
-    assert set(methods.SPLITS) | set(methods.LATENCY) <= origin.SPLITS
-    assert set(methods.BOUNDS) - {"auto"} == origin.BOUNDS
-    assert set(methods.SCHEDULES) == origin.SCHEDULES - {"in-turn"}
-    assert set(methods.RECIPES) == origin.RECIPES
-    assert {"simple", "exact"} <= set(methods.LATENCY_BOUNDS) & origin.PATHS
+    assert set(SPLITS) | set(LATENCY) <= origin.SPLITS
+    assert set(BOUNDS) - {"auto"} == origin.BOUNDS
+    assert set(SCHEDULES) == origin.SCHEDULES - {"in-turn"}
+    assert set(RECIPES) == origin.RECIPES
+    assert {"simple", "exact"} <= set(LATENCY_BOUNDS) & origin.PATHS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.cmds.shell.completion import SHELLS
+from dnnp.cmds.shell.arguments import SHELLS
 from dnnp.formats.inputs.devices import cluster_names, device_names
 from dnnp.formats.inputs.rules import bundled
 from support.project import ROOT, command_names, pyproject

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dnnp.cmds.dnnp import COMMAND, COMMANDS, chosen
-from dnnp.cmds.shell.completion import SHELLS
+from dnnp.cmds.shell.arguments import SHELLS
 from dnnp.cmds.shell.context import Context
 from support.graphs import random_stream, to_bytes
 from support.project import ROOT, command_names, pyproject

@@ -12,11 +12,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dnnp.callbacks import Callbacks
+from dnnp.callbacks import Callbacks, note_compiling
 from dnnp.core.kernels import cache as kernel_cache
 from dnnp.core.kernels import folders as kernel_folders
 from dnnp.core.kernels.kernel import kernel
-from dnnp.search_run import note_compiling
 from support.run import PATIENCE_S, dnnp, executable
 
 TRIPLED = (

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from dnnp.options.choices import MODEL_FORMATS
+from dnnp.options.table import MODEL_FORMATS
 from support.run import dnnp, dnnp_process
 
 GOOD = "g (float[2] x) => (float[2] y) { a = Relu(x) y = Exp(a) }"

@@ -14,7 +14,7 @@ import pytest
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.synthetic import layered_graph
-from dnnp.options import choices
+from dnnp.options import table
 from dnnp.samples.papers import regal
 from dnnp.samples.papers.regal import (
     FAMILIES,
@@ -54,8 +54,8 @@ def near(count: float, trials: int, probability: float) -> bool:
 
 
 def test_command_and_core_know_the_same_families() -> None:
-    assert tuple(FAMILIES) == choices.FAMILIES == tuple(TABLE["families"])
-    assert tuple(READINGS) == choices.READINGS
+    assert tuple(FAMILIES) == table.FAMILIES == tuple(TABLE["families"])
+    assert tuple(READINGS) == table.READINGS
     assert set(LEAST_NODES) == set(FAMILIES)
 
 

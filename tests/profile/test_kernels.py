@@ -14,7 +14,7 @@ from dnnp.core.profile.work import RATES, work_of
 from dnnp.formats.graph import graph_of
 from dnnp.formats.inputs import devices
 from dnnp.formats.inputs.devices import DeviceSpec, parse_device
-from dnnp.pricing.costs import analytic_times, fused, kernels_by
+from dnnp.pricing import analytic_times, fused, kernels_by
 from support.priced import node, stream, tensor
 
 DEVICE = {

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime import get_available_providers
 
+from dnnp import measuring
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model import processes
 from dnnp.core.runtime import measure_in_situ
@@ -20,8 +21,7 @@ from dnnp.core.runtime.model import session
 from dnnp.core.runtime.model.session import Place, SessionConfig
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.formats.stream import read_bytes
-from dnnp.pricing import measuring
-from dnnp.pricing.costs import ensure_costs
+from dnnp.workload import priced
 from support.priced import node as unpriced
 from support.run import Result, dnnp
 from support.seeds import encode, group, header, planned, tensor
@@ -166,16 +166,16 @@ def test_failures(
     assert message in result.err + capsys.readouterr().err
 
 
-def test_ensure_costs_prices_once_like_the_default() -> None:
+def test_pricing_by_default_prices_once_like_the_default() -> None:
     expected = dnnp("profile", stdin=encode(records()))
     stream = read_bytes(encode(records()))
     console = io.StringIO()
     context = Context("dnnp-partition", [], None, io.BytesIO(), console)
-    ensure_costs(stream, context)
+    priced(stream, context)
     assert stream.get("node") == expected.records("node")
     assert stream.get("device") == expected.records("device")
     assert console.getvalue().count("no costs in the stream") == 1
-    ensure_costs(stream, context)
+    priced(stream, context)
     assert console.getvalue().count("no costs in the stream") == 1
 
 

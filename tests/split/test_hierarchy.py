@@ -23,7 +23,7 @@ from dnnp.core.split.ideals.search import ideal_search
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from dnnp.options.split import DeviceOptions
-from dnnp.plans.problem import devices_of
+from dnnp.problem import devices_of
 from support.brute import _Search, _union, brute_force, placements
 from support.graphs import header, random_stream
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from dnnp.core.methods.splits import SPLITS
-from dnnp.core.split.checks import resolved, validity_asked
+from dnnp.core.split.auto import resolved, validity_asked
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
 from support.run import PATIENCE_S, Result, dnnp

@@ -9,7 +9,7 @@ import dnnp as api
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError
 from dnnp.core.model.plan import Plan
-from dnnp.plans.compare_methods import try_methods
+from dnnp.splitting import try_methods
 from support.graphs import random_stream, to_bytes
 from support.run import Result, dnnp
 

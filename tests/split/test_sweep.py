@@ -15,7 +15,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.search_context import MethodOptions, Solution
 from dnnp.core.split.auto import solve
-from dnnp.core.split.curve import Curve
+from dnnp.core.split.ways import Curve
 from support.cases import random_case
 from support.graphs import random_stream, to_bytes
 from support.run import PATIENCE_S, dnnp_process

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, given_plan
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import Block
-from dnnp.core.split.checks import given_plan
 from dnnp.formats.bounds import bound_digest, gap_of
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.plan import plan_digest, plan_of

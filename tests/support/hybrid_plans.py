@@ -262,7 +262,7 @@ def plan_disagreement(seed: int, most: int = 4, *, shared: bool = False) -> tupl
     """Compare a plan with all plans; what became of it, and what is wrong."""
     what = asked(seed, most, shared=shared)
     try:
-        plan = solve_hybrid(what.problem, what.options, PLAIN, "")
+        plan = solve_hybrid(what.problem, what.options, PLAIN)
     except (InfeasibleError, LimitError) as error:
         best = _All(what).least()
         return "infeasible", "" if math.isinf(best) else f"{seed}: {best} is possible, but {error}"

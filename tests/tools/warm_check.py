@@ -1,6 +1,6 @@
 """After `make warm`: run the steps on small models, and list every kernel that is compiled.
 
-There should be none. What is listed needs a case in `core/api/warm_cases.py`, or one kind of
+There should be none. What is listed needs a case in `core/api/warm.py`, or one kind of
 array only (`plain` in `core/kernels/kernel.py`).
 """
 

@@ -13,7 +13,7 @@ from dnnp.core.model.text import guarded
 from dnnp.core.view.tables import TABLES, Table, draw
 from dnnp.formats.inputs.cost_files import read_table
 from dnnp.graph import Graph
-from dnnp.options.choices import VIEW_TABLES
+from dnnp.options.table import VIEW_TABLES
 from dnnp.viewing import read_facts
 from support.graphs import random_stream
 from support.run import dnnp

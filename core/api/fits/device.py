@@ -32,8 +32,8 @@ from dnnp.formats.inputs.cost_cache import cpu_model, default_folder, key_of
 from dnnp.formats.inputs.devices import DeviceSpec, load_device, parse_device
 from dnnp.formats.stream import read_bytes
 from dnnp.loading import load_onnx
-from dnnp.options.choices import DEFAULT_DEVICE, HERE
-from dnnp.pricing.costs import fused, kernels_by, kernels_in
+from dnnp.options.table import DEFAULT_DEVICE, HERE
+from dnnp.pricing import fused, kernels_by, kernels_in
 
 Record = dict[str, Any]
 Tell = Callable[[int, int, str], None]

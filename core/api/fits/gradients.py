@@ -22,9 +22,9 @@ from dnnp.formats.inputs.cost_cache import MeasuredCosts
 from dnnp.formats.inputs.devices import DeviceSpec
 from dnnp.formats.onnx.value_types import dtype_name, known_shapes
 from dnnp.formats.stream import Stream, forward_pass
+from dnnp.measuring import checked, measured_costs, say_disturbed, write_measured
 from dnnp.options.graph import ProfileOptions
-from dnnp.pricing.costs import analytic_times
-from dnnp.pricing.measuring import checked, measured_costs, say_disturbed, write_measured
+from dnnp.pricing import analytic_times
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
@@ -13,15 +11,14 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.search_context import Learned, Training
 from dnnp.formats.files import whole_file
 from dnnp.formats.inputs.policy import parse_policy, policy_bytes
-from dnnp.formats.stream import Stream, read_bytes
+from dnnp.formats.stream import read_bytes
 from dnnp.options.split import SplitOptions
+from dnnp.problem import problem_of
+from dnnp.workload import priced
 
-if TYPE_CHECKING:
-    LayOut = Callable[[Stream, SplitOptions], SplitProblem]
 
-
-def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -> Training:
-    """Collect the options of a policy and of its training; `lay_out` makes problems of streams.
+def training_of(options: SplitOptions, problem: SplitProblem) -> Training:
+    """Collect the options of a policy and of its training.
 
     Raises
     ------
@@ -36,18 +33,18 @@ def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -
     if options.policy is not None:
         name = os.fspath(options.policy)
         policy = parse_policy(options.caller.read_input(name), name)
-    family = tuple(_other(path, options, problem, lay_out) for path in options.train_on or ())
+    family = tuple(_other(path, options, problem) for path in options.train_on or ())
     return Training(policy, family, options.episodes)
 
 
 def _other(
-    path: str | os.PathLike[str], options: SplitOptions, problem: SplitProblem, lay_out: LayOut
+    path: str | os.PathLike[str], options: SplitOptions, problem: SplitProblem
 ) -> LatencyProblem:
     """Another graph, laid out by the same options."""
     name = os.fspath(path)
     stream = read_bytes(options.caller.read_input(name), name)
     try:
-        other = lay_out(stream, options)
+        other = problem_of(priced(stream, options.caller, reprice=options.reprice), options)
     except UsageError as error:
         raise UsageError(f"--train-on {name}: {error}") from None
     if [d.name for d in other.devices] != [d.name for d in problem.devices]:

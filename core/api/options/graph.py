@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import UsageError
-from dnnp.options.choices import (
+from dnnp.options.table import (
     ANY_FAMILY,
     DEFAULT_DEVICE,
     DEFAULT_RULES,
@@ -24,8 +24,9 @@ from dnnp.options.choices import (
     PROVIDERS,
     READINGS,
     SHAPES,
+    Options,
+    option,
 )  # fmt: skip
-from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.rules import RuleSet

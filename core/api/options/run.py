@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dnnp.core.model.errors import UsageError
-from dnnp.options.choices import (
+from dnnp.options.table import (
     ENGINES,
     EXPORTS,
     OPTIMIZATIONS,
@@ -16,8 +16,9 @@ from dnnp.options.choices import (
     VIEW_TABLES,
     VIEWS,
     WORKERS,
+    Options,
+    option,
 )  # fmt: skip
-from dnnp.options.table import Options, option
 
 SWEEP = "sweep"
 """In place of a rate: a table for many rates."""

@@ -12,8 +12,7 @@ from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.methods.schedules import ALL_SHAPES, SCHEDULES
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.options.choices import MAX_GAP, RECOMPUTE, WEIGHT_SYNC
-from dnnp.options.table import Options, option
+from dnnp.options.table import MAX_GAP, RECOMPUTE, WEIGHT_SYNC, Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.schedule import Placement

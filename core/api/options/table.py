@@ -1,19 +1,110 @@
 """One table of options: parsers, help, manual, completion and keywords of Python follow from it.
 
-A class of `Options` has a row for each field. Commands start with it, so that it imports little.
+A class of `Options` has a row for each field; `function` and `step` make functions of Python that
+take the rows as keywords. Commands start with this module, so that it imports little.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
+from functools import update_wrapper, wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    ParamSpec,
+    TypeVar,
+    dataclass_transform,
+)
 
 from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from dnnp.formats.stream import Stream
+    from dnnp.graph import Graph
+
+
+WITH_ATTRIBUTES = ("csv", "dot", "graphml", "gml", "node-link")
+"""Formats of graphs whose nodes and edges have attributes of any name."""
+OWN_GRAPHS = (*WITH_ATTRIBUTES, "stg", "wfcommons", "dagbench")
+"""Formats of graphs of named nodes and edges."""
+MODEL_FORMATS = ("onnx", "msr-json", "piper", "costgraph", *OWN_GRAPHS)
+IN_JSON = ("msr-json", "piper", "node-link", "wfcommons", "dagbench")
+JSON = "json"
+"""Stands for these, which are told apart by content."""
+EXTENSIONS = {
+    ".json": JSON,
+    ".pbtxt": "costgraph",
+    ".pbtext": "costgraph",
+    ".textproto": "costgraph",
+    ".csv": "csv",
+    ".dot": "dot",
+    ".gv": "dot",
+    ".graphml": "graphml",
+    ".gml": "gml",
+    ".stg": "stg",
+}
+"""Ending of a file -> its format, where that is not ONNX."""
+
+SHAPES = ("auto", "value-info", "infer", "symbolic", "run")
+FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
+ANY_FAMILY = "regal"
+READINGS = ("absolute", "cut-off", "own", "written", "normal")
+"""Of what a paper says about costs of random graphs; the first unless told otherwise."""
+LAYERED = "layered"
+
+DEFAULT_RULES = "ort-cpu"
+DEFAULT_SHARE = 0.02
+
+DEFAULT_DEVICE = "cpu-core"
+HERE = "cpu-here"
+"""The class of this machine's processor, whose rates are measured at first use."""
+PROFILE_MODES = ("analytic", "measure", "scaled")
+MEASURED = "measured"
+"""Stands for the only class which a graph prices."""
+
+OPTIMIZERS = ("adam", "momentum", "sgd")
+"""Optimizers that update the weights in training."""
+
+RECOMPUTE = ("none", "full", "auto")
+"""Stages that run their forward passes again."""
+WEIGHT_SYNC = ("ring", "server")
+"""Ways in which replicas add up gradients."""
+
+PROVIDERS = ("cpu", "cuda")
+WORKERS = ("thread", "process")
+ENGINES = ("local", "ray")
+FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
+"""Exports to a folder."""
+TORCH = ("torch-csv", "torch-comms-csv", "torch-plan")
+EXPORTS = (*FOLDERS, "msr-split", *TORCH, "torch")
+VIEWS = {
+    "text": (".txt",),
+    "svg": (".svg",),
+    "html": (".html", ".htm"),
+    "dot": (".dot", ".gv"),
+    "graphml": (".graphml",),
+    "trace": (".json",),
+    "onnx": (".onnx",),
+    "csv": (".csv",),
+    "tsv": (".tsv",),
+    "md": (".md",),
+}
+"""View of dnnp-view -> endings of files that ask for it."""
+VIEW_TABLES = ("stages", "nodes", "cuts", "bounds", "runs", "schedule", "plans", "tried")
+VIEW_PICTURES = ("loads", "schedule", "graph")
+VIEW_AXES = ("k", "method")
+"""Axes of a chart of plans."""
+OPTIMIZATIONS = ("disable", "basic", "extended", "all")
+
+MAX_GAP = 1e-4
+"""Gap up to which `auto` need not go on, unless another is asked for."""
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,22 +167,13 @@ class Option(_Row):
     """Its purpose; starts small, without full stop."""
     name: str = ""
     type: str = ""
-    """Field and annotation, from the class."""
-
-    @property
-    def kind(self) -> str:
-        """The first of its types: int, float, str, bool, Sequence (it may be repeated), ..."""
-        return self.type.partition(" | ")[0].partition("[")[0]
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Names by which the command takes it."""
-        return (self.short, str(self.flag)) if self.short else (str(self.flag),)
-
-    @property
-    def key(self) -> str:
-        """The flag without hyphens in front, as `--set` names it."""
-        return str(self.flag).lstrip("-")
+    """Field and annotation, from the class; the next three follow from them."""
+    kind: str = ""
+    """The first of its types: int, float, str, bool, Sequence (it may be repeated), ..."""
+    flags: tuple[str, ...] = ()
+    """Names by which the command takes it."""
+    key: str = ""
+    """The flag without hyphens in front, as `--set` names it."""
 
     def amount(self, text: str) -> Any:
         """Read a number with its unit; ValueError: it is none."""
@@ -157,8 +239,11 @@ class _Table:
             row = vars(cls).get(name)
             if isinstance(row, Option):
                 rows[name], row.name, row.type = row, name, type_
+                row.kind = type_.partition(" | ")[0].partition("[")[0]
                 if row.flag is None:
                     row.flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
+                row.flags = (row.short, row.flag) if row.short else (row.flag,)
+                row.key = row.flag.lstrip("-")
                 setattr(cls, name, row.default)
         cls.rows = rows | cls.rows if first else cls.rows | rows
 
@@ -246,3 +331,72 @@ class Options(_Table):
 
 def _text(value: Any) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+A = TypeVar("A")
+R = TypeVar("R")
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+def function(
+    options: Callable[P, O],
+) -> Callable[[Callable[[A, O], R]], Callable[Concatenate[A, P], R]]:
+    """Make a function of something and of options one that takes the options as keywords."""
+
+    def public(work: Callable[[A, O], R]) -> Callable[Concatenate[A, P], R]:
+        def call(first: A, *args: P.args, **kwargs: P.kwargs) -> R:
+            asked = options(*args, **kwargs)
+            asked.check()
+            return work(first, asked)
+
+        return shown_as(call, work, options)
+
+    return public
+
+
+def step(
+    tool: str, options: Callable[P, O]
+) -> Callable[[Callable[[Stream, O], object]], Callable[Concatenate[Graph, P], Graph]]:
+    """Make a function that changes a stream, by the options of a command, one of Python.
+
+    That takes the graph and the options as keywords, leaves the graph alone and returns another.
+    The provenance names the command that does the same.
+    """
+
+    def public(work: Callable[[Stream, O], object]) -> Callable[Concatenate[Graph, P], Graph]:
+        @wraps(work, assigned=("__module__", "__name__", "__doc__"))
+        def changing(graph: Graph, asked: O) -> Graph:
+            return changed(tool, work, graph.stream(), asked)
+
+        del changing.__wrapped__
+        return function(options)(changing)
+
+    return public
+
+
+def changed(tool: str, work: Callable[[Stream, O], object], stream: Stream, asked: O) -> Graph:
+    """Change a stream by a step, and stamp that into the header."""
+    from dnnp.formats.header import stamped
+    from dnnp.graph import Graph
+
+    work(stream, asked)
+    stream.header = stamped(stream.header, tool, asked.words())
+    return Graph(stream)
+
+
+def shown_as(call: Any, work: Callable[..., Any], options: Any) -> Any:
+    """Give a function the docstring of `work`, and all options in its signature."""
+    from inspect import Parameter, signature
+
+    update_wrapper(call, work, assigned=("__module__", "__doc__"), updated=())
+    call.__name__ = call.__qualname__ = work.__name__.removesuffix("_stream").strip("_")
+    shown = signature(work)
+    rows = [(row.name, row.default, row.type) for row in options.rows.values()]
+    keywords = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
+        for name, default, type_ in [("caller", CALLBACKS, "Callbacks"), *rows]
+    ]
+    *first, _ = shown.parameters.values()  # the last one is the options
+    call.__signature__ = shown.replace(parameters=[*first, *keywords])
+    del call.__wrapped__
+    return call

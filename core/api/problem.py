@@ -9,49 +9,34 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.problem import SplitProblem, check_options
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
-from dnnp.core.split.checks import check_links, check_options, method_asked
-from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.inputs.links import expand_links, unnamed_cpus
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
-from dnnp.pricing.costs import ensure_costs
+from dnnp.workload import Workload
 
 
-def problem_of(
-    stream: Stream, options: SplitOptions, like: SplitProblem | None = None
-) -> SplitProblem:
-    """Collect what is split: the graph, priced if it is not, the devices and the cost model.
-
-    `like`: a problem of the same stream, which has read the graph already.
-    """
-    caller = options.caller
+def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
+    """The problem that options state of a priced workload: graph, devices and cost model."""
+    caller, graph, units = options.caller, work.graph, work.units
     with caller.held():
-        if like is None:
-            ensure_costs(stream, caller, reprice=options.reprice)
-            graph = graph_of(stream)
-            units = units_of(stream, graph)
-        else:
-            graph, units = like.graph, like.units
-        devices, links = devices_of(stream, options)
+        devices, links = devices_of(work.stream, options)
         if options.objective == "latency":
             cost = latency_options(options, graph, devices, links)
         else:
             cost = throughput_options(options, graph)
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
-        problem = SplitProblem(graph, units, devices, cost, links)
-        problem = problem if like is None else like.sharing(problem)
+        problem = work.problem(devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
-            check_links(problem)
+            _ = problem.machine  # refuses links that do not connect all devices
         _check_method(options, problem)
     if options.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
@@ -69,6 +54,8 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
         for method in options.methods:
             check_method(method, problem.options.execution)
     else:
+        from dnnp.core.split.auto import method_asked
+
         for method in options.methods:
             method_asked(method, options.validity, clustered=problem.clustered)
 
@@ -131,6 +118,10 @@ def devices_of(
         return FormatError(reason, file, links[number][1], field)
 
     devices = _chosen(stream, records, options)
+    if not links:
+        return devices, ()
+    from dnnp.formats.inputs.links import expand_links, unnamed_cpus
+
     given = [record for record, _ in links]
     found = expand_links(given, devices, fault)
     for name in unnamed_cpus(given, devices):

@@ -52,7 +52,7 @@ from dnnp.formats.inputs.devices import DeviceSpec
 from dnnp.formats.onnx.value_types import known_shapes, types_of
 from dnnp.formats.stream import Stream
 from dnnp.options.graph import ProfileOptions
-from dnnp.pricing.costs import check_units, write_costs
+from dnnp.pricing import check_units, write_costs
 
 if TYPE_CHECKING:
     from onnx import ModelProto

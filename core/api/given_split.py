@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnnp.callbacks import Callbacks
+from dnnp.callbacks import Callbacks, run_of
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.model.text import shown_time
-from dnnp.formats.graph import digest_of
 from dnnp.formats.workloads.msr import SplitPart, read_split
 from dnnp.options.split import SplitOptions
-from dnnp.search_run import run_of
 
 if TYPE_CHECKING:
     from dnnp.core.cost.latency import LatencyProblem, Split
@@ -62,7 +60,6 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
         blocks,
         method="given",
         bound=simple_bound(problem.searched),
-        digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
     )
 
@@ -84,7 +81,6 @@ def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptio
         method="given",
         bound=bound,
         bound_method=argument,
-        digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
     )
 

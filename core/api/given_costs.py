@@ -16,8 +16,8 @@ from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.inputs.cost_files import CostFile, GivenCost, read_costs, told_apart
 from dnnp.formats.inputs.devices import DeviceSpec, class_record, device_names, load_device
 from dnnp.formats.stream import Stream
-from dnnp.options.choices import DEFAULT_DEVICE
-from dnnp.pricing.costs import check_units
+from dnnp.options.table import DEFAULT_DEVICE
+from dnnp.pricing import check_units
 
 ENOUGH = 0.95
 """Share of the time of a profile whose nodes must be known to say that others did not run."""

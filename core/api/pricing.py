@@ -11,7 +11,6 @@ import numpy as np
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted, operator_name
-from dnnp.options.choices import DEFAULT_DEVICE
 
 if TYPE_CHECKING:
     from dnnp.callbacks import Callbacks
@@ -29,28 +28,6 @@ _BY_RATES = ("analytic", "scaled")
 
 Times = Mapping[str, Sequence[float]]
 """Device class -> seconds, by position of the record."""
-
-
-def ensure_costs(stream: Stream, caller: Callbacks, *, reprice: bool = False) -> None:
-    """Price a stream without costs exactly as dnnp-profile does by default, and say so.
-
-    With `reprice`, groups whose cost no longer follows from their nodes cost the sum of these.
-    """
-    if reprice and stream.get("group"):
-        from dnnp.formats.edited_costs import reprice_groups
-        from dnnp.formats.graph import clustering_of, graph_of
-
-        clustering_of(stream, graph_of(stream), priced=False)
-        changed = reprice_groups(stream)
-        if changed:
-            caller.note(f"{counted(changed, 'group')} priced again, as the sum of their nodes")
-    nodes = stream.get("node")
-    if not nodes or any("time_s" in record for record in nodes):
-        return
-    from dnnp.formats.inputs.devices import load_device
-
-    caller.note(f"no costs in the stream: priced as by dnnp-profile --device {DEFAULT_DEVICE}")
-    price_analytic(stream, [load_device(DEFAULT_DEVICE)], caller)
 
 
 def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Callbacks) -> None:
@@ -169,7 +146,7 @@ def _put_memory(stream: Stream, *, on_cpu: bool) -> None:
     from dnnp.core.model.rules import Fold
     from dnnp.core.profile.residence import folded_nodes, resident_bytes
     from dnnp.formats.inputs.rules import load_rules
-    from dnnp.options.choices import DEFAULT_RULES
+    from dnnp.options.table import DEFAULT_RULES
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
     folded: set[int] = set()
@@ -317,7 +294,7 @@ def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     from dnnp.formats.graph import graph_of
     from dnnp.formats.inputs.rules import load_rules
     from dnnp.formats.stream import forward_pass
-    from dnnp.options.choices import DEFAULT_RULES
+    from dnnp.options.table import DEFAULT_RULES
 
     twins = twins_of(stream.get("node"))
     part = stream if twins is None else forward_pass(stream)

@@ -1,1 +1,0 @@
-"""Costs of nodes and groups: by formula, by measuring, from files."""
