@@ -69,7 +69,7 @@ lint: $(READY) $(TYPES)
 	$(BIN)/mypy -p dnnp
 	MYPYPATH=man $(BIN)/mypy man/build.py
 
-bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these; BENCH=regress BASE=REV compares with a version)
+bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these; BENCH="regress growth" BASE=REV compares with a version)
 	$(BIN)/python tests/bench/run.py $(BENCH)
 
 truth: $(READY) ## compare predicted with measured bottlenecks, by four ways to price, and judge choices; 20 minutes

@@ -1,8 +1,8 @@
-"""Build wheels with compiled kernels, which commands would otherwise compile when they are cold.
+"""Build wheels, with compiled kernels where DNNP_WARM has options of `python -m dnnp.warm`.
 
-What the default methods need is compiled for this processor, in under a minute. The environment
-variable DNNP_WARM has other options of `python -m dnnp.warm`. Where that fails the wheel has no
-kernels, and is as good. pip calls the functions of this module (PEP 517), and setuptools runs it.
+Kernels are for this processor, version of Python and of numba. Without them, which is usual, the
+wheel is for any machine, and commands compile what they need when they first need it. Where
+compiling fails the wheel has no kernels, and is as good.
 """
 
 from __future__ import annotations
@@ -11,29 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from setuptools import build_meta, setup
+from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution
 
-build_sdist, build_wheel = build_meta.build_sdist, build_meta.build_wheel
-build_editable = build_meta.build_editable
-get_requires_for_build_editable = build_meta.get_requires_for_build_editable
-prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
-prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
-
-
-def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Name what compiling needs: all that the package depends on but ONNX Runtime."""
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    return [name for name in project["dependencies"] if not name.startswith("onnxruntime")]
-
 
 class WithKernels(build_py):
-    """Copy the package, and compile its kernels there."""
+    """Copy the package, and compile its kernels there if DNNP_WARM is set."""
 
     def run(self) -> None:
         """Build, and say where nothing could be compiled."""
@@ -43,9 +29,10 @@ class WithKernels(build_py):
         root = Path(self.build_lib).resolve()
         folder = root / "dnnp" / "core" / "kernels" / "kernels.d"
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier build
-        words = os.environ.get("DNNP_WARM", "--defaults").split()
+        if "DNNP_WARM" not in os.environ:
+            return
         done = subprocess.run(
-            [sys.executable, "-m", "dnnp.warm", *words],
+            [sys.executable, "-m", "dnnp.warm", *os.environ["DNNP_WARM"].split()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
             | {"NUMBA_CACHE_DIR": str(folder)},
             cwd=root,
@@ -55,11 +42,11 @@ class WithKernels(build_py):
 
 
 class Compiled(Distribution):
-    """A package for one kind of machine and one version of Python."""
+    """A package for one kind of machine and one version of Python, if it holds kernels."""
 
     def has_ext_modules(self) -> bool:
-        """Machine code is in it."""
-        return True
+        """True if machine code is in it."""
+        return "DNNP_WARM" in os.environ
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Compile kernels before they are needed: ``python -m dnnp.warm``.
 
 Kernels are compiled when they are first needed, and kept in a file each. This makes them all at
-once, so that later commands compile nothing: for containers, CI, wheels, and at installation.
+once, so that later commands compile nothing: for containers, CI and wheels.
 Small problems bring every kernel to be compiled, for each type of argument that it meets.
 """
 
@@ -71,15 +71,17 @@ DEFAULTS: dict[str, tuple[Step, ...]] = {
     "split": (_split(method="heuristic", **QUICK), _schedule()),
     "search": (_split(method="exact"), _bound(**SHORT)),
     "plain latency": (_latency(execution="operators", **QUICK), _bound(**SHORT)),
-    "cpu latency": (_latency(execution="blocks", invocations=2, **QUICK), _bound(**SHORT)),
+    "pairs": (_split(method="slice"), _bound(method="pairs"), _bound(method="cover")),
+    "flows": (_split(method="uniform"), _bound(method="same-block")),
     "shape NN": (_schedule(shape="NN", devices=4),),
     "shape X": (_schedule(shape="X", devices=4),),
-    "copies": (_split(max_replicas=2),),
     "many slices": (_split(method="slice"),),
 }
-"""Name -> steps; what methods need that nobody names. Those that compile most come first."""
+"""Name -> steps; what commands need without options. Those that compile most come first."""
 
 CASES: dict[str, tuple[Step, ...]] = DEFAULTS | {
+    "cpu latency": (_latency(execution="blocks", invocations=2, **QUICK), _bound(**SHORT)),
+    "copies": (_split(max_replicas=2),),
     "clusters": (_split(method="exact", **CLUSTERS), _split(method="pipedream", **CLUSTERS)),
     "edges": (_latency(execution="operators", transfers="edge", congestion="none", **QUICK),),
     "overflow": (_split(method="heuristic", memory=100.0, memory_mode="overflow", **QUICK),),
@@ -88,8 +90,6 @@ CASES: dict[str, tuple[Step, ...]] = DEFAULTS | {
     "tight peak": (_split(k=3, memory=400.0, memory_model="peak", method="exact"),),
     "live latency": (_latency(execution="blocks", memory=400.0, memory_model="peak", **QUICK),),
     "convex": (_split(method="ip", validity="convex", **SHORT), _bound(method="same-block")),
-    "pairs": (_split(method="slice"), _bound(method="pairs"), _bound(method="cover")),
-    "flows": (_split(method="uniform"), _bound(method="same-block")),
     "cpu": (_split(method="anneal", k=2, cpus=1, **QUICK),),
     "weights": (_split(method="mla-weighted"),),
     "shards training": (_split(k=2, memory=250.0, **HYBRID),),
@@ -121,10 +121,10 @@ def do(name: str) -> str:
 
 
 class _Quiet(Callbacks):
-    """Whom warnings do not interest."""
+    """Callbacks that drop warnings: toy problems deserve some."""
 
     def warn(self, message: str) -> None:
-        """Toy problems deserve some."""
+        """Drop a warning."""
 
 
 def _graph(words: list[str]) -> Graph | None:
@@ -175,8 +175,8 @@ def caches() -> Iterator[KernelCache]:
                 yield cache
 
 
-def work(parent: int) -> None:
-    """Do cases whose numbers come as bytes on standard input; say what is lacking on the output."""
+def work(parent: int, names: Sequence[str], quiet: bool) -> None:
+    """Do cases whose indices come as bytes on standard input; print what is lacking."""
     die_with_parent()
     if os.getppid() != parent:
         return
@@ -184,22 +184,28 @@ def work(parent: int) -> None:
     wait_always()
     said = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # solvers print
-    while number := os.read(0, 1):
-        os.write(said, do([*CASES][number[0]]).encode() + b"\n")
+    while index := os.read(0, 1):
+        name = names[index[0]]
+        if not quiet:
+            print(f"{PROG}: {index[0] + 1} of {len(names)}: {name}", file=sys.stderr, flush=True)
+        os.write(said, do(name).encode() + b"\n")
 
 
-def do_cases(names: Sequence[str], jobs: int) -> list[str]:
+def do_cases(names: Sequence[str], jobs: int, quiet: bool) -> list[str]:
     """Do cases in so many processes; return what was lacking, which left some of them out.
+
+    Unless `quiet`, each case is named on standard error when it is begun.
 
     Raises
     ------
     InputFileError
         A process ended, or was not started.
     """
-    source, sink = os.pipe()  # whoever is free reads the next one
-    os.write(sink, bytes(map([*CASES].index, names)))
+    source, sink = os.pipe()  # a free worker reads the next one
+    os.write(sink, bytes(range(len(names))))
     os.close(sink)
-    command = [sys.executable, "-P", "-c", f"from dnnp.warm import work; work({os.getpid()})"]
+    script = f"from dnnp.warm import work; work({os.getpid()}, {[*names]!r}, {quiet})"
+    command = [sys.executable, "-P", "-c", script]
     workers: list[subprocess.Popen[str]] = []
     failed = "a process that compiled was ended, or none was started: for want of memory?"
     try:
@@ -228,7 +234,7 @@ def _run(args: argparse.Namespace) -> None:
     started, missing = monotonic(), list[str]()
     cases = [*(DEFAULTS if args.defaults else CASES)]
     if args.defaults or not all(cache.is_compiled() for cache in caches()):
-        missing = do_cases(cases, args.jobs)
+        missing = do_cases(cases, args.jobs, args.quiet)
     files = [[*cache.paths()] for cache in caches()]
     if not any(files) or not (args.defaults or all(files)):
         raise InputFileError(f"{folder}: not all kernels could be written")
@@ -246,9 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-j", "--jobs", type=int, metavar="N", default=len(available_cores()),
                         help="processes at a time (default: one a core)")  # fmt: skip
     parser.add_argument(
-        "--defaults", action="store_true", help="compile only what the default methods need"
+        "--defaults", action="store_true", help="compile only what commands need without options"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     args = parser.parse_args(arguments)
     if args.jobs < 1:
         parser.error("--jobs: must be at least 1")

@@ -21,10 +21,10 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
   names: in a checkout `kernels.d` beside it. The seal covers the code of the kernel, of all kernels
   that it calls and their constants; the subfolder stands for Python, numba, llvmlite, numpy, their
   settings and the processor. Nothing has to be deleted after an edit; deleting all is harmless.
-- `pip install` compiles what default methods need (`setup.py`), `make warm` everything:
-  `core/api/warm.py` has small problems that reach every kernel. One that none reaches fails
-  `tests/api/test_warm.py`: give it a case, or delete it. `make warm-check` lists what the steps
-  compile after that.
+- `python -m dnnp.warm --defaults` compiles what commands need without options, `make warm`
+  everything; a wheel has kernels if `DNNP_WARM` is set (`setup.py`). `core/api/warm.py` has small
+  problems that reach every kernel. One that none reaches fails `tests/api/test_warm.py`: give it a
+  case, or delete it. `make warm-check` lists what the steps compile after that.
 - Only what Python calls is a `kernel`, or `lean` if it makes no arrays: taking large tuples of
   arrays from Python is most of what is compiled of a small kernel. What only kernels call is a
   `callee`; a `part`, which LLVM compiles into its caller, if it is called millions of times; or

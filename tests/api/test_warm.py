@@ -73,6 +73,9 @@ def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 def test_a_killed_worker_is_an_error(started: tuple[subprocess.Popen[str], int]) -> None:
     process, worker = started
+    assert process.stderr is not None
+    begun = process.stderr.readline()
+    assert begun == f"python -m dnnp.warm: 1 of {len(CASES)}: split\n"
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
@@ -130,8 +133,12 @@ def test_a_case_that_fails_is_told_from_one_that_lacks_something(
         do("shape X")
 
 
-def test_installing_compiles_what_default_methods_need() -> None:
+def test_defaults_name_no_method_that_needs_an_option() -> None:
     assert set(DEFAULTS) < set(CASES)
     steps = [step for case in DEFAULTS.values() for step in case]
-    named = [options["method"] for _, options in steps if "method" in options]
-    assert set(named) <= {"heuristic", "exact", "slice"}
+    named = {(step, options["method"]) for step, options in steps if "method" in options}
+    assert named <= {
+        *(("split", name) for name in ("heuristic", "exact", "slice", "uniform")),
+        *(("bound", name) for name in ("pairs", "cover", "same-block")),
+    }
+    assert not {"max_replicas", "memory_model", "validity"} & {o for _, s in steps for o in s}

@@ -1,11 +1,13 @@
 """Every command on graphs of up to a million nodes: processor time, memory, and how they grow.
 
-    PYTHONPATH=tests NODES=30000,100000 BASE=DIR/.venv/bin python tests/bench/bench_growth.py
+    make bench BENCH=growth BASE=REV         NODES=30000,100000: sizes
+    PYTHONPATH=tests BASE=REV ONLY=import,coarsen python tests/bench/bench_growth.py
 
 NODES lists the sizes (10,000 to 100,000 unless told), ONLY the rows to measure (files that they
-read come from rows before), BASE the folder of programs of another version that is measured beside
-this one, command by command (its files are not read), LIMIT_S the processor seconds after which a
-command is given up, KEEP a folder where files stay.
+read come from rows before). BASE is a revision that is measured beside this version, command by
+command, in turn, with REPEATS runs of each (3; medians are shown): both are installed as by
+`bench_regress.py`, and the files of this version are read. LIMIT_S are the processor seconds after
+which a command is given up, KEEP is a folder where files stay.
 The graphs are layered (`dnnp.core.synthetic`); costs of its first device, or an ONNX model
 of additions of the same shape.
 """
@@ -14,11 +16,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import subprocess
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from dnnp.core.synthetic import layered_graph
 from support.bench import table
-from support.run import executable
+from support.versions import Spent, Version, revision_of
 
 SIZES = [int(n) for n in os.environ.get("NODES", "10_000,30_000,100_000").split(",")]
 LIMIT_S = int(os.environ.get("LIMIT_S", "100"))
@@ -124,26 +125,30 @@ def steps(n: int) -> Iterator[tuple[str, str]]:
     yield "schedule of 1000", "schedule -n 16 -o scheduled thousand"
 
 
-def measured(words: list[str], folder: Path, base: str = "") -> tuple[float, float, int]:
-    """Processor seconds with all workers, peak memory in MB, and the status of a command."""
-    name, *rest = words
-    path = Path(base, f"dnnp-{name}") if base else executable(name)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
-
-    with (folder / "err").open("wb") as said:
-        process = subprocess.Popen(
-            [path, "-q", *rest], cwd=folder, stdout=said, stderr=said, preexec_fn=limit
-        )
-        _, ended, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(ended)
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, process.returncode
+def measured(
+    versions: Sequence[Version], words: list[str], folder: Path, repeats: int
+) -> list[Spent]:
+    """Medians of each version's runs of a command, in turn; the last version's files stay."""
+    out = folder / "out"
+    found: list[list[Spent]] = [[] for _ in versions]
+    for version in versions:
+        version.warmed(words, folder, None, out, LIMIT_S)
+    for i in range(repeats):
+        order = range(len(versions))
+        for j in order if (repeats - i) % 2 else reversed(order):  # the last one's files stay
+            found[j].append(versions[j].run(words, folder, None, out, LIMIT_S))
+    return [
+        Spent(*(type(each[0])(statistics.median(each)) for each in zip(*runs, strict=True)))
+        for runs in found
+    ]
 
 
 def main() -> None:
     """Measure, and print the table."""
-    found: dict[str, list[tuple[float, float, int]]] = {}
+    repeats = int(os.environ.get("REPEATS", "3" if BASE else "1"))
+    versions = [*([Version(revision_of(BASE))] if BASE else []), Version(None)]
+    labels = [*([", before"] if BASE else []), ""]
+    found: dict[str, list[Spent]] = {}
     for n in SIZES:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(KEEP, str(n)) if KEEP else Path(name)
@@ -156,22 +161,20 @@ def main() -> None:
                     os._exit(0)
                 os.waitpid(pid, 0)
             for row, command in steps(n):
-                gone = found.setdefault(row, [])
-                if ONLY and row not in ONLY:
+                columns = [found.setdefault(row + label, []) for label in labels]
+                if (ONLY and row not in ONLY) or any(c and c[-1].status for c in columns):
                     continue
-                if BASE:
-                    before = found.setdefault(f"{row}, before", [])
-                    if all(status == 0 for *_, status in before):
-                        before.append(measured(command.split(), folder, BASE))
-                        print(n, row, "before", *before[-1], file=sys.stderr, flush=True)
-                if all(status == 0 for *_, status in gone):
-                    gone.append(measured(command.split(), folder))
-                    print(n, row, *gone[-1], file=sys.stderr, flush=True)
+                for column, spent in zip(
+                    columns, measured(versions, command.split(), folder, repeats), strict=True
+                ):
+                    column.append(spent)
+                print(n, row, *(column[-1] for column in columns), file=sys.stderr, flush=True)
     rows = []
     for row, runs in found.items():
-        good = [(n, *run[:2]) for n, run in zip(SIZES, runs, strict=False) if not run[2]]
+        good = [(n, *run[1:]) for n, run in zip(SIZES, runs, strict=False) if not run.status]
         cells = [f"{cpu:.2f}, {mb:,.0f}" for _, cpu, mb in good]
-        cells += [f"over {LIMIT_S}" if r[2] < 0 else f"status {r[2]}" for r in runs[len(good) :]]
+        for run in runs[len(good) :]:
+            cells.append(f"over {LIMIT_S}" if run.status < 0 else f"status {run.status}")
         cells += ["-"] * (len(SIZES) - len(cells))
         exponent = each = "-"
         if len(good) > 1:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -25,18 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.bench import table
+from support.project import ROOT
+from support.versions import BUILD, Version, revision_of
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "regress"
 MODELS = BUILD / "models"
 BESIDE = ROOT.parent / "shared" / "workloads"
 RESULTS = ROOT / "tests" / "bench" / "results" / "regress.json"
 
 LACKS = (2, 3)
 """Statuses of a command that does not know an option, or the kind of its input."""
-
-ROUNDS = 4
-"""Most runs before the timed ones, which end once no more kernels are compiled."""
 
 WORTH = {"value": 1, "bound": -1, "makespan_s": 1, "rate_s": 1}
 """Fields that say how good a result is -> 1 where less is better."""
@@ -119,88 +115,11 @@ def cases() -> Iterator[Case]:
     yield Case("start-up version", (), "partition --version")
 
 
-class Version:
-    """One of the two, installed.
-
-    Parameters
-    ----------
-    name
-        Of its folder.
-    revision
-        Of git; None: the working tree as it is.
-    """
-
-    def __init__(self, name: str, revision: str | None) -> None:
-        self.folder = BUILD / name
-        self.site, self.kernels = self.folder / "site", self.folder / "kernels"
-        if revision is None or not self.site.is_dir():
-            self._install(revision)
-        self.env = {
-            **os.environ,
-            "PYTHONPATH": str(self.site),
-            "NUMBA_CACHE_DIR": str(self.kernels),
-            "XDG_CACHE_HOME": str(self.folder / "cache"),
-        }
-        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
-
-    def _install(self, revision: str | None) -> None:
-        source = self.folder / "source"
-        for place in (source, self.site):
-            shutil.rmtree(place, ignore_errors=True)
-        source.mkdir(parents=True)
-        packed = self.folder / "source.tar"
-        if revision is not None:
-            git("archive", "--format", "tar", "-o", str(packed), revision)
-        else:
-            names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
-            kept = "\0".join(n for n in names.decode().split("\0") if (ROOT / n).is_file())
-            words = ["tar", "-c", "-f", str(packed), "--null", "-T", "-"]
-            subprocess.run(words, cwd=ROOT, input=kept.encode(), check=True)
-        subprocess.run(["tar", "-x", "-f", packed], cwd=source, check=True)
-        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-        words += [str(self.site), str(source)]
-        # Its kernels are kept elsewhere: the wheel needs none.
-        env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-        subprocess.run(words, check=True, stdout=sys.stderr, env=env)
-        # A folder without it would stand behind the package of the environment.
-        (self.site / "dnnp" / "__init__.py").touch()
-
-    def run(self, command: str, stream: Path | None, out: Path) -> Run:
-        """Run a command, whose output goes to a file."""
-        name, *options = command.split()
-        words = [sys.executable, str(self.site / "bin" / f"dnnp-{name}"), *options, "-q"]
-        errors = out.with_suffix(".err")
-        with (
-            open(stream or os.devnull, "rb") as read,
-            open(out, "wb") as written,
-            open(errors, "wb") as said,
-        ):
-            process = subprocess.Popen(
-                words, stdin=read, stdout=written, stderr=said, env=self.env, cwd=MODELS
-            )
-            _, ended, used = os.wait4(process.pid, 0)
-        process.returncode = status = os.waitstatus_to_exitcode(ended)
-        scale = 2**20 if sys.platform == "darwin" else 2**10
-        cpu_s = used.ru_utime + used.ru_stime
-        return Run(status, cpu_s, used.ru_maxrss / scale, {} if status else worth_of(out))
-
-    def warmed(self, case: Case, stream: Path | None, out: Path) -> Run:
-        """Run a command until it compiles nothing any more; what the last run found."""
-        for _ in range(ROUNDS):
-            before = self.kept()
-            run = self.run(case.command, stream, out)
-            if run.status or self.kept() == before:
-                break
-        return run
-
-    def kept(self) -> dict[Path, int]:
-        """Kernels, and notes of which to compile next: paths and sizes."""
-        return {path: path.stat().st_size for path in self.kernels.rglob("*") if path.is_file()}
-
-
-def git(*words: str) -> bytes:
-    """What git says of the project."""
-    return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+def run(version: Version, case: Case, stream: Path | None, out: Path, warm: bool = False) -> Run:
+    """Run the command of a case, as often as it compiles kernels if `warm`."""
+    step = version.warmed if warm else version.run
+    spent = step(case.command.split(), MODELS, stream, out)
+    return Run(*spent, {} if spent.status else worth_of(out))
 
 
 def worth_of(out: Path) -> dict[str, float]:
@@ -224,7 +143,7 @@ def compared(base: Version, tree: Version, case: Case, stream: Path | None, pair
     for rounds in range(2):
         for i in range(pairs):
             order = (base, tree) if i % 2 == 0 else (tree, base)
-            both = {version: version.run(case.command, stream, out) for version in order}
+            both = {version: run(version, case, stream, out) for version in order}
             runs.append((both[base], both[tree]))
         ratios = [new.cpu_s / old.cpu_s for old, new in runs]
         if rounds or min(ratios) <= 1:
@@ -270,13 +189,13 @@ def row(record: Any) -> tuple[str, ...]:
 def main() -> None:
     """Measure, and print what is slower or other; all rows are in the results."""
     only, pairs = os.environ.get("ONLY", ""), int(os.environ.get("REPEATS", "3"))
-    revision = git("rev-parse", "--short=12", os.environ.get("BASE", "HEAD")).decode().strip()
+    revision = revision_of(os.environ.get("BASE", "HEAD"))
     chosen = [case for case in cases() if only in case.name]
     words = {
         word for case in chosen for step in (*case.made, case.command) for word in step.split()
     }
     models = sorted(w.removesuffix(".onnx") for w in words if w.endswith(".onnx"))
-    base, tree = Version(revision, revision), Version("tree", None)
+    base, tree = Version(revision), Version(None)
     MODELS.mkdir(exist_ok=True)
     if missing := [name for name in models if not (MODELS / f"{name}.onnx").exists()]:
         build = [sys.executable, "-m", "dnnp.samples.build", "-o", str(MODELS), *missing]
@@ -292,14 +211,14 @@ def main() -> None:
         before = stream(steps[:-1])
         path = BUILD / f"input-{next(numbers)}"
         for version in (base, tree):
-            if version.run(steps[-1], before, path).status == 0:
+            if version.run(steps[-1].split(), MODELS, before, path).status == 0:
                 return path
         raise SystemExit(f"{steps[-1]}: {path.with_suffix('.err').read_text()}")
 
     records, apart = [], []
     for case in chosen:
         read = stream(case.made)
-        warm = [version.warmed(case, read, BUILD / "out") for version in (base, tree)]
+        warm = [run(version, case, read, BUILD / "out", warm=True) for version in (base, tree)]
         old, new = (run.status for run in warm)
         if old or new:
             lacks = old in LACKS and not new
