@@ -223,8 +223,8 @@ def test_what_makes_no_sense_is_refused(name: str, priced: dnnp.Graph) -> None:
 UNITS: dict[str, tuple[Callable[..., object], dict[str, object], tuple[str, ...]]] = {
     "partition": (
         dnnp.split,
-        {"k": 2, "memory": "1.5GiB", "bandwidth": "2GB/s", "validity": "free"},
-        ("-k", "2", "--memory", "1.5GiB", "--bandwidth", "2GB/s", "--validity", "free"),
+        {"k": 2, "memory": "1.5GiB", "bandwidth": "2GB/s", "method": "slice"},
+        ("-k", "2", "--memory", "1.5GiB", "--bandwidth", "2GB/s", "--method", "slice"),
     ),
     "schedule": (
         dnnp.schedule,

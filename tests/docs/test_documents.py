@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,21 @@ LARGER = {
 """What takes long in the documents, and what stands for it here."""
 
 IDS = [path.stem for path in DOCUMENTS]
+CUTS = ("## An operator too heavy", "## Make and CI")
+"""Headings at which a document is cut, so that no test takes long."""
+
+
+def parts() -> Iterator[tuple[Path, str]]:
+    """Documents in parts; each begins with the first section, which makes the files of all."""
+    for path in DOCUMENTS:
+        text = path.read_text()
+        first = "".join(re.split(r"^(?=## )", text, flags=re.M)[:2])
+        cut = re.split(f"^(?={'|'.join(CUTS)})", text, flags=re.M)
+        yield path, cut[0]
+        yield from ((path, first + part) for part in cut[1:])
+
+
+PARTS = [*parts()]
 
 
 @cache
@@ -44,13 +60,12 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the documents use jq")
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_snippets(path: Path, tmp_path: Path) -> None:
-    text = path.read_text()
+@pytest.mark.parametrize(("path", "text"), PARTS, ids=[path.stem for path, _ in PARTS])
+def test_snippets(path: Path, text: str, tmp_path: Path) -> None:
     assert text.count("```sh\n") >= 2
     printed = rendered(text, tmp_path, served() / "bin", all_blocks=False, shorter=LARGER)
     assert printed == text, "run make docs"
-    for picture in pictures(path):
+    for picture in pictures(path, text):
         assert (tmp_path / picture.name).read_bytes() == picture.read_bytes(), "run make docs"
 
 

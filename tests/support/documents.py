@@ -125,9 +125,9 @@ def rendered(
     return _BLOCK.sub(block, text)
 
 
-def pictures(document: Path) -> list[Path]:
-    """Files that a document shows."""
-    return [document.parent / name for name in _PICTURE.findall(document.read_text())]
+def pictures(document: Path, text: str) -> list[Path]:
+    """Files that the text of a document shows."""
+    return [document.parent / name for name in _PICTURE.findall(text)]
 
 
 def main() -> None:
@@ -136,7 +136,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             text = document.read_text()
             document.write_text(rendered(text, Path(folder), PROGRAMS, all_blocks=True))
-            for picture in pictures(document):
+            for picture in pictures(document, text):
                 picture.parent.mkdir(exist_ok=True)
                 shutil.copyfile(Path(folder) / picture.name, picture)
 

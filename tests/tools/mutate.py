@@ -207,12 +207,15 @@ def targets(items: list[pytest.Item]) -> tuple[list[Target], set[str]]:
 
 def passes(items: list[pytest.Item], following: pytest.Item | None) -> bool:
     """Run the items of a test in turn; True if they pass and some called the replacement."""
-    calls[0] = 0
+    counted = 0
     for item, after in zip(items, [*items[1:], following], strict=True):
-        if any(report.failed for report in runtestprotocol(item, log=False, nextitem=after)):
+        calls[0] = 0
+        reports = runtestprotocol(item, log=False, nextitem=after)
+        if any(report.failed for report in reports):
             item.session._setupstate.teardown_exact(following)
             return False
-    return bool(calls[0])
+        counted += calls[0] and not any(report.skipped for report in reports)
+    return counted > 0
 
 
 def survivors(target: Target, way: str, tests: dict[str, list[pytest.Item]]) -> list[str]:
