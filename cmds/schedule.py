@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         (record,), blocks = stream.get("schedule"), stream.get("block")
         context.show(trade_off_lines(record, stream.in_seconds))
         if args.chart:
-            from dnnp.core.view.gantt import text_chart
+            from dnnp.core.view.drawing import text_chart
 
             context.show(text_chart(record, blocks, stream.in_seconds))
         if args.svg is not None:

@@ -25,7 +25,7 @@ from dnnp.cmds.shell.console import CLEAR, is_able
 from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.model.processes import die_with_parent
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime.limits import Board, held_bytes, install
+from dnnp.core.runtime.limits import TaskBoard, held_bytes, install
 from dnnp.formats import files
 
 INTERRUPTED = 130
@@ -69,7 +69,7 @@ def guard(name: str, work: Callable[[Listen], int]) -> int:
         # Handlers would run between two instructions of Python only.
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         with suppress(OSError):
-            board, (ours, theirs) = Board(), os.pipe()
+            board, (ours, theirs) = TaskBoard(), os.pipe()
             child = os.fork()
     if child > 0:
         os.close(theirs)
@@ -140,7 +140,7 @@ class _Watch:
     """Work of the parent."""
 
     def __init__(
-        self, name: str, child: int, board: Board, pipe: int, signals: Iterable[int]
+        self, name: str, child: int, board: TaskBoard, pipe: int, signals: Iterable[int]
     ) -> None:
         self._name = name
         self._child = child

@@ -495,7 +495,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         if options.certificate:
             from dnnp.core.certificates.certificate import check_certificate, check_proven
             from dnnp.core.certificates.exact import Budget
-            from dnnp.core.check.devices import fastest_links
+            from dnnp.core.check.load import fastest_links
 
             bar.update(Progress("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)

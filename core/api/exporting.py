@@ -148,9 +148,8 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
 
     from dnnp.callbacks import open_source
     from dnnp.core.cost.execution_order import FileOrder, file_order
-    from dnnp.deployment.parts import parts_of
-    from dnnp.deployment.shards import parts_of_shards, sharded_of
-    from dnnp.formats.export.manifest import about, manifest_of, planned_sizes
+    from dnnp.deployment.parts import export_order, exported_order, runnable_of
+    from dnnp.formats.export.manifest import Role, about, manifest_of, planned_sizes
     from dnnp.formats.export.stage_folder import write_export
     from dnnp.formats.onnx.stages import split_model
     from dnnp.formats.onnx.value_types import types_of
@@ -163,20 +162,30 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     model, source, digest = open_source(caller, stream, options.model)
     types, exchanges = types_of(stream), list[dict[str, Any]]()
     if has_shards(plan):
-        sharded = sharded_of(caller, stream, graph, plan, model)
-        parts, model = parts_of_shards(stream, plan, sharded), sharded.made.model
-        types |= sharded.made.types
-        exchanges = [{**e._asdict(), "parts": list(e.parts)} for e in sharded.made.exchanges]
+        from dnnp.deployment.shards import runnable_shards
+
+        found = runnable_shards(caller, stream, graph, plan, model)
+        order = list(range(len(found.parts)))
     else:
-        parts = parts_of(caller, stream, graph, plan)
+        found = runnable_of(caller, stream, graph, plan, split=True)
+        order = export_order(graph, found)
+    if found.made is not None:
+        model = found.made.model
+        types |= found.made.types
+        exchanges = [{**e._asdict(), "parts": list(e.parts)} for e in found.made.exchanges]
+    homes = [(found.owners[i], found.shards[i] if found.shards else -1) for i in order]
+    roles = [
+        Role(found.parts[i], owner, homes.count((owner, shard)) == 1, max(shard, 0))
+        for i, (owner, shard) in zip(order, homes, strict=True)
+    ]
     known = about(stream, plan, str(source), digest)
     if exchanges:
         known["collectives"] = exchanges
-    if parts.schedule is not None:
-        known["schedule"] = parts.schedule
+    if found.program is not None:
+        known["schedule"] = exported_order(found.program, order)
     try:
         with caller.progress("writing the stages") as bar:
-            nodes = [role.stage.nodes for role in parts.roles]
+            nodes = [role.stage.nodes for role in roles]
             peaks: list[FileOrder] = []
             if plan.options.memory_model == "peak" and not exchanges:
                 place = {number: v for v, number in enumerate(graph.node_ids.tolist())}
@@ -184,9 +193,9 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
                 peaks = [file_order(graph, row, plan.options) for row in rows]
                 nodes = [tuple(graph.node_ids[order.nodes].tolist()) for order in peaks]
             stages = split_model(model, nodes, types)
-            manifest = manifest_of(stages, model, parts.roles, known, planned_sizes(stream))
-            for entry, order in zip(manifest["stages"], peaks, strict=False):
-                entry |= {"peak_bytes": order.listed, "default_peak_bytes": order.default}
+            manifest = manifest_of(stages, model, roles, known, planned_sizes(stream))
+            for entry, peak in zip(manifest["stages"], peaks, strict=False):
+                entry |= {"peak_bytes": peak.listed, "default_peak_bytes": peak.default}
             content = Content(manifest, stages, model)
             units, extras = lay_out(options.to, content, options.max_batch_size, caller)
             weights = write_export(
@@ -230,7 +239,7 @@ def _report(caller: Callbacks, weights: Weights, folder: str) -> None:
 
 
 def _by_source(weights: Weights, how: str) -> dict[str, list[str]]:
-    """Files of one kind in the export, for each file of the model that their bytes are from."""
+    """Files of one kind in the export, by the source file of their bytes."""
     found: dict[str, list[str]] = {}
     for file in weights.files:
         for source in file.sources if file.how == how else ():

@@ -34,16 +34,16 @@ from dnnp.core.runtime.model.providers import (
     CPU,
     MEMORIES,
     PROVIDERS,
-    Left,
+    CpuFallback,
     gpu_name,
     ort_version,
+    places,
     provider_name,
     require_provider,
     shape_nodes,
     short_name,
 )
-from dnnp.core.runtime.model.session import places
-from dnnp.core.runtime.waits import DISTURBED
+from dnnp.core.runtime.usage import DISTURBED
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.inputs import cost_cache
 from dnnp.formats.inputs.cost_cache import MeasuredCosts, cpu_model, groups_digest
@@ -259,17 +259,17 @@ def _time_model(
     if found.taken is not None:
         taken.append(found.taken)
         facts["taken"] = round(found.taken, 6)
-    if found.spread is not None:
-        facts["spread"] = round(found.spread, 6)
+    if found.interval is not None:
+        facts["spread"] = round(found.interval, 6)
     if say_disturbed(taken, caller):
         facts["disturbed"] = True
     node_s = found.times(first.times(np.array(by_index), units), units)
-    spread_of = found.spreads(len(by_index), units)
+    spread_of = found.intervals(len(by_index), units)
     return MeasuredCosts(
         _rounded(node_s[ids]),
         None if groups_alone is None else _rounded(found.times(first.times(alone_s))),
         _rounded(spread_of[ids]) if len(spread_of) else (),
-        () if groups_alone is None else _rounded(found.spreads(len(groups))),
+        () if groups_alone is None else _rounded(found.intervals(len(groups))),
         facts,
     )
 
@@ -300,7 +300,7 @@ def _left_to_cpu(
     )
     if not left:
         return ()
-    said = Left(left, sum(map(len, ran.values()))).words(options.provider)
+    said = CpuFallback(left, sum(map(len, ran.values()))).words(options.provider)
     if not options.allow_fallback:
         raise UnavailableError(f"{said}; --allow-fallback times them there")
     options.caller.warn(said)
@@ -338,8 +338,8 @@ def _time_parts(
         caller.note(notice)
     if len(found.parts) == 1 < 1 + beside and len(units) > 1:
         caller.note("timed in one piece: what crosses the borders of parts cannot be handed over")
-    if found.spread is None or found.spread > SURE:
-        known = "not at all" if found.spread is None else f"to {found.spread:.1%} only"
+    if found.interval is None or found.interval > SURE:
+        known = "not at all" if found.interval is None else f"to {found.interval:.1%} only"
         caller.note(
             f"after {counted(found.rounds, 'round')} the time of the model is known {known}"
         )

@@ -1,34 +1,37 @@
-"""Run a split model on ONNX Runtime, measure it, and compare it with the whole model."""
+"""Run a split model on ONNX Runtime, measure it, and verify it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnnp.callbacks import Callbacks, Shown, open_source
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.graph import Clustering
 from dnnp.core.model.graph import Graph as NodeGraph
-from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.execute import execute
 from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
-from dnnp.core.runtime.model.device_mapping import may_use_tf32, parse_options, parse_places
-from dnnp.core.runtime.model.providers import provider_name, require_provider, short_name
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import (
+    SessionConfig,
+    may_use_tf32,
+    parse_options,
+    parse_places,
+    provider_name,
+    require_provider,
+    short_name,
+)
 from dnnp.core.runtime.model.weights import Weights, random_weights, shard_weights
-from dnnp.core.runtime.pipeline.prepare import Pipeline, count_sessions, open_pool, prepare
-from dnnp.core.runtime.pipeline.schedule_orders import Program
+from dnnp.core.runtime.pipeline.prepare import THREAD, Pipeline, count_sessions, open_pool, prepare
 from dnnp.core.runtime.pipeline.sources import RunCallbacks, widest
-from dnnp.core.runtime.report.choice import REPLICAS, WHOLE, Offer
 from dnnp.core.runtime.report.outcome import NO_FORECAST, Checks, Forecast, Outcome
 from dnnp.core.runtime.report.verify import tolerance_for
-from dnnp.core.runtime.workers.pool import Rules
 from dnnp.deployment.load import load_of, sweep_of
-from dnnp.deployment.parts import one_by_one, program_of_stream
+from dnnp.deployment.parts import Runnable, runnable_of
 from dnnp.formats.files import whole_file
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.header import stamped
@@ -43,13 +46,18 @@ from dnnp.options.table import DEFAULT_DEVICE, HERE, function
 from dnnp.workload import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from onnx import ModelProto
 
+    from dnnp.core.runtime.comparisons import WayPredictions
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
+    from dnnp.core.runtime.workers.pool import WorkerPool
     from dnnp.formats.onnx.shards import ShardedModel
 
 
 MEASURED = 0.1
-"""Share of the whole work that measuring is taken for, where ways to run the model are compared."""
+"""Share of the progress that measuring counts as, where ways to run are compared."""
 
 
 def run_stream(stream: Stream, options: RunOptions) -> Outcome:
@@ -73,7 +81,7 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
 
 @function(RunOptions)
 def run(graph: Graph, options: RunOptions) -> Graph:
-    """Run the plan of a graph on ONNX Runtime, by its schedule if it has one, and measure it.
+    """Run the plan of a graph on ONNX Runtime, by its schedule if any, and measure it.
 
     Raises
     ------
@@ -114,7 +122,7 @@ def judge(outcome: Outcome, caller: Callbacks) -> None:
     for message in verdict.warnings if verdict is not None else ():
         caller.warn(message)
     if verdict is not None and not verdict.ok:
-        raise VerificationError(verdict.fault)
+        raise VerificationError(verdict.mismatch)
     if outcome.files is not None and outcome.files.tally.failed:
         failed = counted(outcome.files.tally.failed, "input")
         raise InputFileError(f"{failed} failed, {outcome.files.tally.written} went through")
@@ -125,20 +133,20 @@ def judge(outcome: Outcome, caller: Callbacks) -> None:
 
 
 def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
-    """Write outputs and timeline to the files that the options name, each as a whole or not at
-    all; outputs only of a run that was not interrupted.
+    """Write outputs, if not interrupted, and the timeline to the files of the options, each
+    atomically.
 
     Raises
     ------
     InputFileError
         One of them cannot be written.
     """
-    from dnnp.formats.trace_events import write_trace
-
     if options.save_outputs and not outcome.interrupted:
         with whole_file(options.save_outputs) as file:
             write_outputs(file, outcome.outputs)
     if options.trace:
+        from dnnp.formats.trace_events import write_trace
+
         header, plan = stream.header, stream.get("plan")[0]
         about = {"tool": "dnnp-run", "model": header.get("model"), "plan": plan["digest"]}
         about |= {"interrupted": outcome.interrupted, "provider": options.provider}
@@ -158,34 +166,41 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     for name in ("calibrate", "choose"):
         if getattr(options, name):
             refuse_shards(stream, plan, f"which --{name} does not know")
-    offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
+    predictions = predictions_of(plan, graph, units_of(stream, graph)) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
     # Machines of a Ray cluster may not see the file: what they run travels whole.
     model, path, _ = open_source(caller, stream, options.model, light=options.kind != "ray")
     if has_shards(plan):
-        course = _shard_course(stream, graph, plan, options, model)
+        from dnnp.deployment.shards import runnable_shards
+
+        found = runnable_shards(caller, stream, graph, plan, model, options.samples)
+        devices = len({home for part in found.parts for home in part.homes})
+        caller.note(
+            f"{counted(len(plan.stages), 'stage')} run as {counted(len(found.parts), 'part')} on "
+            f"{counted(devices, 'device')}, each in one go"
+        )
     else:
-        course = _course(stream, graph, plan, options)
+        found = runnable_of(caller, stream, graph, plan, options.samples)
     if options.emulate_links:
-        _check_links(options, stream, course.program)
-    check_runnable(course.plan, graph, "run dnnp-schedule first, it finds turns for them")
-    load = load_of(options, stream, model, widest(course.plan.stages), course.program)
-    load = replace(load, window=course.window, emulate=options.emulate_links)
-    rules = replace(_rules(options), by_device=course.program is not None)
+        _check_links(options, stream, found.program)
+    check_runnable(found.plan, graph, "run dnnp-schedule first, it finds turns for them")
+    load = load_of(options, stream, model, widest(found.plan.stages), found.program)
+    alone = plan.objective == "latency" and found.program is None
+    load = replace(load, window=1 if alone else None, emulate=options.emulate_links)
     with (
         caller.interruptible(),
         caller.progress("loading the stages") as bar,
-        open_pool(options.kind, rules, options.ray_address) as pool,
+        _open_pool(options, by_device=found.program is not None) as pool,
     ):
         compare = options.compare or options.choose or options.rate == SWEEP
         pipeline = prepare(
             model,
             path.parent,
-            course.parts,
+            found.parts,
             config,
-            made=course.made.model if course.made is not None else None,
-            known={**types_of(stream), **(course.made.types if course.made is not None else {})},
-            weights=_weights(options, model, path.parent, course.made),
+            made=found.made.model if found.made is not None else None,
+            known={**types_of(stream), **(found.made.types if found.made is not None else {})},
+            weights=_weights(options, model, path.parent, found.made),
             watch=_watch(caller, Shown(bar, "loading the stages"), compare=compare),
             pool=pool,
         )
@@ -195,79 +210,26 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             caller.note(f"the predicted loads leave something out{rough}")
         if plan.links and not options.emulate_links:
             _warn_of_no_links(caller, pipeline)
-        outcome = execute(pipeline, load, _checks(options, pipeline, course, offer))
-    if load.files is not None and load.files.fault is not None:
+        outcome = execute(pipeline, load, _checks(options, pipeline, found, predictions))
+    if load.files is not None and load.files.error is not None:
         caller.note(f"stopped; {counted(load.files.tally.written, 'input')} went through before")
-        raise load.files.fault
+        raise load.files.error
     return outcome
 
 
-@dataclass(frozen=True)
-class _Course:
-    """The parts of a plan that run, and what is predicted of them."""
-
-    plan: Plan
-    parts: Sequence[Stage]
-    """Its stages, or parts of them."""
-    forecast: Forecast
-    owners: Sequence[int] = ()
-    """Stage of the plan that each part belongs to; empty: they are the same."""
-    window: int | None = None
-    """Samples on their way at once; None: as many as there is room for."""
-    program: Program | None = None
-    """The schedule that is followed."""
-    shards: Sequence[int] = ()
-    """Shard of that stage that each part belongs to, or -1; empty: there are none."""
-    made: ShardedModel | None = None
-    """The model that was made of the plan's, and whose nodes the parts hold."""
-
-
-def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -> _Course:
-    """By the schedule of the stream, one sample at a time for latency, or stage by stage."""
-    program = program_of_stream(stream, plan, options.samples)
-    if program is not None:
-        plan, forecast = replace(plan, validity="ordered"), _forecast(program)
-        return _Course(plan, program.stages, forecast, program.owners, program=program)
-    if plan.objective == "latency":
-        forecast = Forecast(latency_s=plan.value)
-        plan, parts, owners, window = one_by_one(options.caller, stream, graph, plan)
-        return _Course(plan, parts, forecast, owners, window)
-    return _Course(plan, plan.stages, NO_FORECAST)
-
-
-def _forecast(program: Program) -> Forecast:
-    """Predictions of a schedule."""
+def _forecast(found: Runnable) -> Forecast:
+    """Predictions of a schedule, or of a plan for latency."""
+    program = found.program
+    if program is None:
+        return Forecast(found.plan.value) if found.plan.objective == "latency" else NO_FORECAST
     share = program.transfer_share if program.unit_orders.transfers else None
     return Forecast(None, program.makespan_s, program.bubble, share)
-
-
-def _shard_course(
-    stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions, model: ModelProto
-) -> _Course:
-    """Stages that several devices hold together: the parts of each device."""
-    from dnnp.deployment.shards import program_of_shards, sharded_of
-
-    found = sharded_of(options.caller, stream, graph, plan, model)
-    shards = [
-        shard if plan.stages[owner].shards > 1 else -1
-        for owner, shard in zip(found.owners, found.shards, strict=True)
-    ]
-    program = program_of_shards(stream, plan, found, options.samples)
-    devices = len({home for part in found.parts for home in part.homes})
-    options.caller.note(
-        f"{counted(len(plan.stages), 'stage')} run as {counted(len(found.parts), 'part')} on "
-        f"{counted(devices, 'device')}, each in one go"
-    )
-    forecast = NO_FORECAST if program is None else _forecast(program)
-    return _Course(
-        plan, found.parts, forecast, found.owners, program=program, shards=shards, made=found.made
-    )
 
 
 def _weights(
     options: RunOptions, model: ModelProto, folder: Path, made: ShardedModel | None
 ) -> Weights:
-    """Weights that are drawn, if that was asked for, and parts that no file has as they are."""
+    """Random weights, if requested, and parts of weights that no file holds as such."""
     weights: Weights = {}
     if options.random_weights is not None:
         weights = random_weights(model, options.random_weights, folder)
@@ -278,7 +240,7 @@ def _weights(
 
 
 def _checks(
-    options: RunOptions, pipeline: Pipeline, course: _Course, offer: Offer | None
+    options: RunOptions, pipeline: Pipeline, found: Runnable, predictions: WayPredictions | None
 ) -> Checks:
     """Checks besides measuring."""
     tolerance = None
@@ -288,13 +250,13 @@ def _checks(
     return Checks(
         tolerance,
         options.compare or options.choose,
-        offer,
+        predictions,
         bool(options.save_outputs),
-        course.forecast,
-        course.owners,
-        course.shards,
+        _forecast(found),
+        found.owners,
+        found.shards,
         sweep_of(options),
-        {device.name: device.overhead_bytes for device in course.plan.devices},
+        {device.name: device.overhead_bytes for device in found.plan.devices},
     )
 
 
@@ -336,12 +298,20 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
     )
 
 
-def _rules(options: RunOptions) -> Rules:
-    """Limits of workers that are no threads."""
+def _open_pool(
+    options: RunOptions, *, by_device: bool
+) -> AbstractContextManager[WorkerPool[Any] | None]:
+    """The pool of the workers; None for threads."""
+    if options.kind == THREAD:
+        return nullcontext()
+    from dnnp.core.runtime.workers.pool import Rules
+
     caller = options.caller
-    return Rules(
-        options.retries, allowed_seconds(), allowed_bytes(), caller.note, lambda: caller.interrupted
-    )
+    rules = Rules(
+        options.retries, allowed_seconds(), allowed_bytes(), caller.note,
+        lambda: caller.interrupted, by_device,
+    )  # fmt: skip
+    return open_pool(options.kind, rules, options.ray_address)
 
 
 def _watch(caller: Callbacks, shown: Shown, *, compare: bool) -> RunCallbacks:
@@ -383,7 +353,7 @@ def _warn_of_other_devices(caller: Callbacks, pipeline: Pipeline) -> None:
 
 
 def _tell_of_shipped_rates(caller: Callbacks, stream: Stream, pipeline: Pipeline) -> None:
-    """Say when the loads follow from the rates of the default device, not from this machine's."""
+    """Note loads that follow from the rates of the default device, not of this machine."""
     by_rates = any(d["class"] == DEFAULT_DEVICE and d.get("fitted") for d in stream.get("device"))
     known = {"measured", "calibration"} & {*stream.header}
     if by_rates and not known and all(p.provider == "cpu" for h in pipeline.homes for p in h):
@@ -393,7 +363,7 @@ def _tell_of_shipped_rates(caller: Callbacks, stream: Stream, pipeline: Pipeline
         )
 
 
-def offer_of(plan: Plan, graph: NodeGraph, units: Clustering) -> Offer:
+def predictions_of(plan: Plan, graph: NodeGraph, units: Clustering) -> WayPredictions:
     """Predict the whole model and its replicas, on the devices that a plan uses.
 
     Raises
@@ -403,6 +373,7 @@ def offer_of(plan: Plan, graph: NodeGraph, units: Clustering) -> Offer:
     """
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.search_context import MethodOptions
+    from dnnp.core.runtime.comparisons import REPLICAS, WHOLE, WayPredictions
     from dnnp.core.split.ways import whole_blocks
 
     if plan.objective == "latency":
@@ -413,4 +384,4 @@ def offer_of(plan: Plan, graph: NodeGraph, units: Clustering) -> Offer:
     used = [s.device_class for s in plan.stages for _ in range(s.replicas)]
     rates = [1 / value[name] if value[name] else 0.0 for name in used if name in value]
     ruled_out = {} if rates else dict.fromkeys((WHOLE, REPLICAS), "; ".join(reasons))
-    return Offer(len(rates), ruled_out, rates, plan.value)
+    return WayPredictions(len(rates), ruled_out, rates, plan.value)

@@ -91,7 +91,7 @@ class Stages:
         InputFileError
             ONNX Runtime cannot run it.
         """
-        from dnnp.core.runtime.values import to_numpy
+        from dnnp.core.runtime.model.session import to_numpy
 
         if number not in self._runners:
             raise UsageError(f"stage {number} is not loaded")
@@ -142,8 +142,8 @@ def load_stages(
     UnavailableError
         The provider is not there.
     """
-    from dnnp.core.runtime.model.seeds import own_seed, seeded
-    from dnnp.core.runtime.model.session import SessionConfig, make_session, make_stage, places
+    from dnnp.core.runtime.model.providers import SessionConfig, places
+    from dnnp.core.runtime.model.session import make_session, make_stage, own_seed, seeded
     from dnnp.formats.export.manifest import check_files, check_runs, read_manifest
     from dnnp.formats.onnx.load_model import load_with_hash
 
@@ -165,10 +165,11 @@ def load_stages(
         peak = entry.get("peak_bytes", 0.0)
         mine, _ = seeded(config, model, number, base=own_seed)
         mine = replace(mine, as_listed=peak <= entry.get("default_peak_bytes", peak))
-        session = make_session(model, file.parent, mine, homes[number])
+        mine = mine.at(homes[number])
+        session = make_session(model, file.parent, mine)
         names = [tensor["name"] for tensor in entry["outputs"]]
         # All of it comes back: nobody here knows where the next stage runs.
-        runners[number] = make_stage(session, names, names, config, homes[number])
+        runners[number] = make_stage(session, names, names, mine)
     return Stages(manifest, runners)
 
 

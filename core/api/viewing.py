@@ -124,9 +124,9 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
         chosen = options.table or ("stages" if len(streams) == 1 else "plans")
         return draw([read_facts(s) for s in streams], chosen, options.as_, options.raw)
     if options.plot is not None:
-        from dnnp.core.view.plot import draw as plotted
+        from dnnp.core.view.compare import plot
 
-        return plotted([read_facts(stream) for stream in streams], options.plot)
+        return plot([read_facts(stream) for stream in streams], options.plot)
     if options.as_ == "text":
         return _text([read_facts(stream) for stream in streams], options)
     if len(streams) > 1:
@@ -161,7 +161,7 @@ def read_facts(stream: Stream) -> Facts:
 
 def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:
     from dnnp.core.view import compare, text
-    from dnnp.core.view.words import Page
+    from dnnp.core.view.facts import Page
 
     page = Page(options.width, options.plain, options.color, options.verbose)
     return text.draw(streams[0], page) if len(streams) == 1 else compare.draw(streams, page)
@@ -201,7 +201,7 @@ def _trace(facts: Facts, _: ViewOptions) -> bytes:
     import io
 
     from dnnp.core.model.text import shown_seconds
-    from dnnp.core.view.trace import NANO, scale_of, timeline_of
+    from dnnp.core.view.graphs import NANO, scale_of, timeline_of
     from dnnp.formats.trace_events import write_trace
 
     file = io.BytesIO()

@@ -36,8 +36,7 @@ from dnnp.core.certificates.ideals import ideal_units
 from dnnp.core.certificates.linked import linked_units
 from dnnp.core.certificates.zones import chain_units, zone_cut_units
 from dnnp.core.check.declared import beyond_certificate
-from dnnp.core.check.graph import STRENGTH
-from dnnp.core.check.violation import Violation, above, printable
+from dnnp.core.check.violation import STRENGTH, Violation, above, printable
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.plan import CostOptions, Plan

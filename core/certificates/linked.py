@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from dnnp.core.certificates.cuts import FITS
 from dnnp.core.certificates.exact import Exact, UncheckedError, UnprovenError, bits, ratio
-from dnnp.core.check.devices import Mesh
+from dnnp.core.check.load import Mesh
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UncheckableError
 from dnnp.core.model.graph import ACTIVATION, INPUT

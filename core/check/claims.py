@@ -1,23 +1,105 @@
-"""Self-consistency of a plan: what its numbers say of each other, without the graph.
+"""Self-consistency of a plan: devices, figures and methods, without the graph.
 
-Cheap, so that whoever builds on a plan can ask first; `core.check.plan` recomputes all of it.
+It is cheap, so that readers of a plan can ask first; `core.check.plan` recomputes all of it. A
+stage on `class/i` with r replicas occupies the devices i to i + r - 1 of the class; stages that all
+devices share leave them to others. A method is one that dnnp has for results of that kind; where
+the header says what made a result, it is the requested method or one that may answer for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from typing import Any
 
-from dnnp.core.check.devices import check_devices, number_of, split_name
-from dnnp.core.check.graph import STRENGTH
-from dnnp.core.check.load import combined
-from dnnp.core.check.violation import Violation, above, differs, fits, same
+from dnnp.core.check.violation import STRENGTH, Violation, above, differs, fits, printable, same
 from dnnp.core.model.plan import Plan, Stage, Tried
 
 
+def check_devices(plan: Plan) -> list[Violation]:
+    """Check that stages have distinct existing devices, at most k of them accelerators."""
+    devices = {device.name: device for device in plan.devices}
+    most = plan.options.max_replicas if plan.hybrid is None else plan.hybrid.data_parallel
+    found = []
+    accelerators = 0
+    if most < 1:
+        found.append(Violation("replicas", "plan", f"allows {most} replicas", ">= 1", most))
+    for number, stage in enumerate(plan.stages):
+        subject = f"stage {number}"
+        if stage.replicas < 1:
+            message = f"has {stage.replicas} replicas, expected at least 1"
+            found.append(Violation("replicas", subject, message, 1, stage.replicas))
+        elif stage.replicas > max(most, 1):
+            message = f"has {stage.replicas} replicas, the plan allows {most}"
+            found.append(Violation("replicas", subject, message, most, stage.replicas))
+        device = devices.get(stage.device_class)
+        if device is None:
+            message = f"device class '{stage.device_class}' is not among the plan's devices"
+            found.append(Violation("device", subject, message))
+            continue
+        if not device.is_cpu and not stage.shared:
+            accelerators += width_of(stage)
+        first = number_of(stage)
+        if first is None or first >= device.count:
+            message = f"there is no device '{stage.device}'"
+            message += f"; class '{device.name}' has {device.count}"
+            found.append(Violation("device", subject, message))
+        elif first + width_of(stage) > device.count:
+            last = f"{device.name}/{first + width_of(stage) - 1}"
+            message = f"its {stage.replicas} replicas reach to device '{last}'"
+            message += f"; class '{device.name}' has {device.count}"
+            found.append(Violation("device", subject, message))
+    found += _overlaps(plan)
+    if accelerators > plan.k:
+        message = f"{accelerators} accelerators are in use, but k is {plan.k}"
+        found.append(Violation("stages", "plan", message, plan.k, accelerators))
+    return found
+
+
+def width_of(stage: Stage) -> int:
+    """Devices that a stage takes."""
+    return max(stage.replicas, 1) * max(stage.shards, 1)
+
+
+def number_of(stage: Stage) -> int | None:
+    """Number of a stage's first device: the i of `class/i`; None if the name is not of this form.
+
+    Numbers have no sign, no leading zeros and at most 18 digits.
+    """
+    owner, number = split_name(stage.device)
+    return number if owner == stage.device_class else None
+
+
+def split_name(device: str) -> tuple[str, int | None]:
+    """Class and number of a device; no number if the name is not of the form `class/i`."""
+    owner, slash, index = device.rpartition("/")
+    if not slash or not (index.isascii() and index.isdigit() and len(index) <= 18):
+        return owner, None
+    return owner, int(index) if index == str(int(index)) else None
+
+
+def _overlaps(plan: Plan) -> Iterator[Violation]:
+    """Check that no device is in two stages."""
+    intervals = []
+    for stage_number, stage in enumerate(plan.stages):
+        first = number_of(stage)
+        if first is not None and not stage.shared:
+            end = first + width_of(stage)
+            intervals.append((stage.device_class, first, stage_number, end))
+    reach: dict[str, tuple[int, int]] = {}
+    for owner, first, stage_number, end in sorted(intervals):
+        furthest, other = reach.get(owner, (0, -1))
+        if first < furthest:
+            earlier, later = sorted((stage_number, other))
+            message = f"device {owner}/{first} is already used by stage {earlier}"
+            yield Violation("device", f"stage {later}", message)
+        if end > furthest:
+            reach[owner] = (end, stage_number)
+
+
 def check_claims(plan: Plan) -> list[Violation]:
-    """Return what does not hold between the numbers of a plan, its devices and its stages."""
+    """Return contradictions between the figures of a plan, its devices and its stages."""
     found = check_offer(plan) + check_tried(plan)
     if plan.objective != "latency":
         found += check_devices(plan) + check_shared(plan)
@@ -32,7 +114,7 @@ def check_claims(plan: Plan) -> list[Violation]:
 
 
 def check_offer(plan: Plan) -> list[Violation]:
-    """No class twice, no more accelerators than devices; where all are CPUs, k may count them."""
+    """Check that classes are distinct and k is at most the number of devices."""
     found = []
     if len({device.name for device in plan.devices}) < len(plan.devices):
         found.append(Violation("device", "plan", "a device class is listed twice"))
@@ -45,7 +127,7 @@ def check_offer(plan: Plan) -> list[Violation]:
 
 
 def _links(plan: Plan) -> Iterator[Violation]:
-    """Links join devices of the plan, two at a time, and each pair once a direction."""
+    """Check that links join two devices of the plan, each pair once a direction."""
     counts = {device.name: device.count for device in plan.devices}
     seen = set()
     for link in plan.links:
@@ -62,7 +144,7 @@ def _links(plan: Plan) -> Iterator[Violation]:
 
 
 def check_tried(plan: Plan) -> list[Violation]:
-    """The plan is the best of what was tried for it, and by the first of the best."""
+    """Check that the plan is the first of the best methods that were tried."""
     found, mine = [], []
     for entry in plan.tried:
         subject = f"tried {entry.method}"
@@ -85,7 +167,7 @@ def check_tried(plan: Plan) -> list[Violation]:
 
 
 def _tried(plan: Plan, entry: Tried, subject: str) -> Iterator[Violation]:
-    """The figures of a method fit each other, and its bound all splits that it holds for."""
+    """Check the gap, status and bound of one method that was tried."""
     value = entry.value or 0.0
     gap = (value - entry.bound) / value if value > 0 else 0.0
     yield from differs("gap", subject, "the gap", entry.gap, gap, 1.0)
@@ -104,7 +186,7 @@ def _tried(plan: Plan, entry: Tried, subject: str) -> Iterator[Violation]:
 
 
 def check_objective(plan: Plan, value: float | None) -> list[Violation]:
-    """Value, bound and status; `value` is the recomputed objective, if there is one."""
+    """Check value, bound and status; `value` is the recomputed objective, if defined."""
     found: list[Violation] = []
     if value is not None:
         found += differs("value", "plan", "the value", plan.value, value)
@@ -124,9 +206,7 @@ def check_objective(plan: Plan, value: float | None) -> list[Violation]:
 
 
 def _contiguous(plan: Plan, value: float) -> Iterator[Violation]:
-    """A bound of splits with contiguous clusters lies between that of all and the value, which
-    only such a split can have; it is for clusters of one size.
-    """
+    """Check `contiguous_bound`: between bound and value, for clusters of one size."""
     among, sizes = plan.contiguous_bound, {d.name: d.cluster_size for d in plan.devices}
     if not among:
         return
@@ -147,7 +227,8 @@ def _contiguous(plan: Plan, value: float) -> Iterator[Violation]:
 
 
 def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
-    """A plan is infeasible if and only if capacities are ignored and exceeded, by what it states.
+    """Check that the status is infeasible exactly if ignored capacities are exceeded, by
+    `excess_bytes`.
 
     `memory`: bytes of each stage.
     """
@@ -180,8 +261,17 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
     return found
 
 
+def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
+    """Combine transfers and compute into a load."""
+    if comm == "sum":
+        return math.fsum([in_s, compute_s, overflow_s, out_s])
+    if comm == "overlap":
+        return max(compute_s, math.fsum([in_s, overflow_s, out_s]))
+    return max(compute_s, in_s + overflow_s, out_s)
+
+
 def _load(plan: Plan, stage: Stage, subject: str) -> Iterator[Violation]:
-    """The load of a stage is what its parts make."""
+    """Check that the load of a stage follows from its parts."""
     parts = (stage.in_s, stage.compute_s, stage.overflow_s, stage.out_s)
     alone = combined(plan.options.comm, *parts) / max(stage.replicas, 1)
     added = plan.options.comm == "sum"
@@ -211,7 +301,7 @@ def _largest(times: list[float | None]) -> float:
 
 
 def fullest(plan: Plan, amounts: Sequence[float]) -> float:
-    """The most that a device has of something, of which stages have these amounts on each device.
+    """Largest amount on a device, from the amounts of the stages on each of theirs.
 
     A device has its own stage, of which there is one at most, and its part of each shared stage.
     """
@@ -221,7 +311,7 @@ def fullest(plan: Plan, amounts: Sequence[float]) -> float:
 
 
 def check_shared(plan: Plan) -> list[Violation]:
-    """Shared stages are on all devices of their class, one shard each; there are not too many."""
+    """Check that shared stages are few enough, and on all devices of their class."""
     found = []
     most = 0 if plan.hybrid is None else plan.hybrid.shared_stages
     count = sum(stage.shared for stage in plan.stages)
@@ -241,6 +331,128 @@ def check_shared(plan: Plan) -> list[Violation]:
 
 
 def together(plan: Plan, stages: Sequence[int]) -> bool:
-    """Test whether what is in these stages is on the same devices."""
+    """True if what is in these stages is on the same devices."""
     there = {plan.stages[s].device for s in stages}
     return len(stages) < 2 or (len(there) == 1 and all(plan.stages[s].shared for s in stages))
+
+
+Record = Mapping[str, Any]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split(", "))
+
+
+ANSWERS = _names("slice, first-fit, exact, anneal, ip, random, brkga, links")
+"""Methods that a search may name in place of its own."""
+
+SEARCHES = _names("auto, exact, heuristic, random, brkga, mla, mla-weighted, ip, anneal, cpsat, ")
+SEARCHES |= _names("max-load, placeto")
+OTHERS = _names(
+    "slice, dpl, greedy, local-search, pipedream, scotch, metis, uniform, params, single"
+)
+OTHERS |= _names(
+    "heft, heft-congested, m-topo, m-etf, m-sct, getf, getf-milp, given, hybrid, whole"
+)
+TAILS = ("", "-packed", "-repaired", "-greedy", "-fluid", "-greedy-packed", "-fluid-packed")
+"""Ends of names of methods that had to be helped."""
+
+SPLITS = ANSWERS | {a + b for a, b in product(SEARCHES | OTHERS, TAILS)} | {"replicas"}
+BOUNDS = _names(
+    "simple, chain, zone-cut, node-cut, cpu-cut, ideal, halves, pairs, same-block, cover"
+)
+BOUNDS |= _names("cover-cut, links, no-dag, no-io, bottleneck, guess, exact")
+PATHS = _names("critical path, critical path without transfers, path of blocks, ideals of blocks")
+PATHS |= _names("area, memory path, windows, segments, simple, exact, cbc, highs, cpsat")
+RECIPES = _names("sequential, gpipe, 1f1b, 1f1b+, interleaved-1f1b, chimera, zb-h1, zb-h2, zb-v")
+RECIPES |= _names("v-half, v-min, dualpipe, dualpipev, inference")
+SCHEDULES = RECIPES | _names("auto, optimal, tessel, tessel-fast, in-turn")
+REPETENDS = _names("orders, list, sequential, tessel, tessel-fast")
+
+
+def check_origin(header: Record, records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
+    """Find methods that do not exist, or differ from those in the header."""
+    steps = header["provenance"]
+    for plan in records.get("plan", ()):
+        proofs = PATHS if plan["objective"] == "latency" else BOUNDS
+        known = SPLITS | {f"bound-{name}" for name in proofs}
+        rows = [plan, *plan.get("tried", ())]
+        rows += [{"method": row["made_by"]} for row in rows if "made_by" in row]
+        yield from _strange("plan", known, rows)
+        yield from _strange("plan", PATHS, [{"method": plan.get("bound_method", "simple")}])
+        yield from _made(plan, steps)
+        for bound in records.get("bound", ()):
+            yield from _strange("bound", proofs, [bound, *bound["tried"]])
+            yield from _proof(bound)
+    for schedule in records.get("schedule", ()):
+        rows = [schedule["repetend"]] if "repetend" in schedule else []
+        yield from _strange("schedule", SCHEDULES, [schedule])
+        yield from _strange("schedule", REPETENDS, [*rows, *schedule.get("pareto", ())])
+        requested = [_requested(step) for step in steps if step["tool"] == "dnnp-schedule"][-1:]
+        for name, *_ in requested:
+            if name in RECIPES and schedule["method"] not in (name, "sequential"):
+                yield _other("schedule", schedule["method"], [name])
+
+
+def _strange(subject: str, known: frozenset[str], rows: Sequence[Record]) -> Iterator[Violation]:
+    for name in sorted({row["method"] for row in rows if "method" in row} - known):
+        message = f"not checkable: there is no method {printable(name, 40)!r}"
+        yield Violation("unchecked", subject, message, None, name)
+
+
+def _other(subject: str, name: str, requested: Sequence[str]) -> Violation:
+    message = f"says that it is by {printable(name, 80)}, but the header asks for "
+    return Violation(
+        "provenance", subject, message + printable(", ".join(requested), 80), None, name
+    )
+
+
+def _requested(step: Record) -> list[str]:
+    """Methods that a command requests."""
+    words = [part for word in step["arguments"] for part in word.split("=", 1)]
+    given = [names for word, names in pairwise(words) if word == "--method"]
+    names = "given" if "--eval" in words else (given or ["auto"])[-1]
+    return list(dict.fromkeys(names.split(",")))
+
+
+def _made(plan: Record, steps: Sequence[Record]) -> Iterator[Violation]:
+    """Check the method of a plan against the command; several must all be in `tried`."""
+    makers = [step for step in steps if step["tool"] in ("dnnp-partition", "dnnp-bound")]
+    if not any(step["tool"] == "dnnp-partition" for step in makers):
+        return  # dnnp-bound may have found a plan that others made
+    name, rows = plan["method"], plan.get("tried", ())
+    splits = [_requested(step) for step in makers if step["tool"] == "dnnp-partition"]
+    requested = ["hybrid"] if "parallel" in plan else splits[-1]
+    bounded = makers[-1]["tool"] == "dnnp-bound"
+    replaced = bounded and name.startswith("bound-")
+    whole = "ways" in plan and name in ANSWERS | {"whole", "replicas"}
+    if not replaced and not whole and not any(_answers(one, name) for one in requested):
+        yield _other("plan", name, requested)
+    if [x["method"] for x in rows] != (requested if len(requested) > 1 and not replaced else []):
+        yield _other("plan", f"the best of {[x['method'] for x in rows]}", requested)
+    if plan.get("bound_method") == "exact" and not bounded:
+        yield _other("plan", "bounded by exact", requested)
+    most = STRENGTH[plan["validity"]]
+    proven = [x.get("bound", 0.0) for x in rows if STRENGTH.get(x.get("validity"), 9) <= most]
+    if rows and not bounded and above(plan["bound"], max(proven, default=0.0)):
+        message = f"the bound {plan['bound']!r} is proven by no method that was tried"
+        yield Violation("bound", "plan", message, max(proven, default=0.0), plan["bound"])
+
+
+def _answers(requested: str, name: str) -> bool:
+    """True if a method may answer under a name."""
+    helped = any(name == requested + tail for tail in TAILS)
+    return helped or name in ("slice", "first-fit") or (requested in SEARCHES and name in ANSWERS)
+
+
+def _proof(bound: Record) -> Iterator[Violation]:
+    """Check that a bound names the argument of its certificate, and each tried value its status."""
+    argument = bound.get("certificate", {}).get("argument", bound["method"])
+    if argument != bound["method"] or not bound["tried"]:
+        message = f"its method is {bound['method']}, which was not tried or its certificate is not"
+        yield Violation("bound", "bound", printable(message, 200), str(argument), bound["method"])
+    for entry in bound["tried"]:
+        states = {"solved": (True,), "limit": (True,), "refused": (False,)}
+        if ("value" in entry) not in states.get(entry["status"], (False, True)):
+            message = f"{entry['method']}: {entry['status']}, with a value or without one"
+            yield Violation("status", "bound", printable(message, 200), None, entry["status"])

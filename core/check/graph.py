@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from dnnp.core.check.violation import Fact, Violation, above, same
+from dnnp.core.check.violation import STRENGTH, Fact, Violation, above, same, shown
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, Clustering, Graph
 
 
@@ -37,17 +37,17 @@ class Tables:
     resident: list[float]
     """Bytes of each tensor in the memory of a device that holds it."""
     folded: list[bool]
-    """Whether the outputs of each node are kept like constants."""
+    """True for nodes whose outputs are kept like constants."""
     transfer: list[float]
     """Transfer time of each tensor; nan: size over bandwidth."""
     output: list[bool]
-    """Whether each tensor is an output of the model."""
+    """True for outputs of the model."""
     writer: dict[int, int]
     """Tensor -> node that writes it."""
     users: dict[int, list[int]]
     """Tensor -> nodes that read it."""
     backward: list[bool]
-    """Whether each node belongs to the backward pass."""
+    """True for nodes of the backward pass."""
     memory: list[float]
     """Memory of each node as the source gives it, bytes; nan: not given."""
 
@@ -58,7 +58,7 @@ class Tables:
 
     @cached_property
     def training(self) -> bool:
-        """Test whether the graph has a backward pass."""
+        """True if the graph has a backward pass."""
         return any(self.backward)
 
     @cached_property
@@ -89,7 +89,7 @@ class Tables:
         return self.size[tensor] / bandwidth if math.isnan(stated) else stated
 
     def producers(self, node: int) -> list[int]:
-        """Nodes whose outputs `node` reads, without repeats, itself excluded."""
+        """Producers of the inputs of `node`, without repeats and itself."""
         found = dict.fromkeys(self.writer[t] for t in self.reads[node] if t in self.writer)
         return [u for u in found if u != node]
 
@@ -147,12 +147,6 @@ def on_a_cycle(vertices: Iterable[int], after: Callable[[int], Iterable[int]]) -
     return []
 
 
-def shown(items: Sequence[object], limit: int = 8) -> str:
-    """List `items`, at most `limit` of them, for a message."""
-    listed = ", ".join(str(item) for item in items[:limit])
-    return listed if len(items) <= limit else f"{listed}, ... ({len(items)} in all)"
-
-
 def check_graph(graph: Graph) -> list[Violation]:
     """Return what is wrong with `graph`: ids, producers, sizes, times, cycles."""
     tables = tables_of(graph)
@@ -178,7 +172,7 @@ def check_graph(graph: Graph) -> list[Violation]:
 
 
 def _ids(what: str, ids: list[int]) -> Iterator[Violation]:
-    """Ids must be non-negative and distinct."""
+    """Check that ids are non-negative and distinct."""
     yield from (
         Violation("graph", f"{what} {i}", "the id is negative", ">= 0", i) for i in ids if i < 0
     )
@@ -188,7 +182,7 @@ def _ids(what: str, ids: list[int]) -> Iterator[Violation]:
 
 
 def _tensors(graph: Graph, tables: Tables) -> Iterator[Violation]:
-    """Activations have one producer, everything else none; sizes are numbers >= 0."""
+    """Check that activations have one producer, others none, and sizes are >= 0."""
     written = Counter(chain.from_iterable(tables.writes))
     for tensor, tensor_id in enumerate(graph.tensor_ids.tolist()):
         expected = 1 if tables.kind[tensor] == ACTIVATION else 0
@@ -240,13 +234,13 @@ def check_clustering(graph: Graph, clustering: Clustering) -> list[Violation]:
 Record = Mapping[str, Any]
 
 State = tuple[int, int]
-"""Axis that a tensor is cut along, and equal parts of it that are cut apart."""
+"""Axis that a tensor is cut along, and number of equal blocks that are each cut."""
 ALL: State = (-1, 1)
 """Each device has all of a tensor."""
 
 
 def check_layouts(nodes: Sequence[Record], tensors: Sequence[Record]) -> list[Violation]:
-    """Return what contradicts the layouts that nodes state, at the degrees where all of them do."""
+    """Return contradictions to the layouts, at each degree that all nodes state one for."""
     table = {tensor["id"]: tensor for tensor in tensors}
     degrees = sorted({one["devices"] for node in nodes for one in node.get("shards", ())})
     found: list[Violation] = []
@@ -281,7 +275,7 @@ class _Degree:
         standing, gathered = self._standing()
         most: dict[int, float] = {}
         least: dict[int, float] = {}
-        """Bytes of each weight on a device, for the reader that has most or least of it."""
+        """Largest and smallest part of each weight that a reader has on a device, bytes."""
         for node, one in zip(self.nodes, self.stated, strict=True):
             subject, layout = f"node {node['id']}", one["layout"]
             stored = {
@@ -361,10 +355,8 @@ class _Degree:
         return Violation("shards", subject, message, expected, got)
 
 
-STRENGTH = {"free": 0, "convex": 1, "ordered": 2}
-
 AT_A_TIME = 4096
-"""Blocks whose paths are followed together."""
+"""Blocks in one bit mask."""
 
 
 def validity_of(tables: Tables, blocks: Sequence[Sequence[int]]) -> tuple[str, dict[str, str]]:
@@ -475,7 +467,7 @@ def _in_order(before: Mapping[int, Sequence[int]]) -> list[int]:
 def _leaves_and_returns(
     block: Sequence[int], before: Mapping[int, Sequence[int]]
 ) -> tuple[int, int] | None:
-    """Ends of a path that starts and ends in the block with nodes outside between, or None.
+    """Ends of a path that leaves the block and returns to it, or None.
 
     Walks up from the producers outside the block through nodes outside it: meeting the block
     again is such a path. A node walked once need not be walked again; linear in the graph.

@@ -8,22 +8,37 @@ there.
 `operators`: the plan states when every unit and every transfer starts; that these times are
 possible is checked (Moirai, Eq. 4 to 8), not that they are the earliest. Times are compared as they
 stand after the first start (`early`).
+
+Live tensors: a device holds the parameters of its units, each unit its own, and the tensors that
+are alive on it. With `operators` (Moirai, Eq. 5) one is held where it is made from the start of its
+unit until the last unit there that reads it and the last transfer of it end, an output of the model
+to the end; where it is sent from the start of the transfer until the last unit there that reads it
+ends; an input of the model from the first start on. Tensors inside a unit are held while that runs,
+as much as the peak over its nodes. All that a unit reads and makes counts together. With `blocks`
+an invocation holds what a stage of a pipeline does; the pool has no limit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
-from dnnp.core.check.devices import Mesh, number_of
-from dnnp.core.check.graph import Tables, shown
-from dnnp.core.check.latency_case import PlanCase
-from dnnp.core.check.live import peaks_of_blocks, peaks_of_operators
-from dnnp.core.check.load import Cost, Units, check_parts, crossing
+from dnnp.core.check.claims import number_of
+from dnnp.core.check.graph import Tables
+from dnnp.core.check.load import (
+    Cost,
+    Mesh,
+    PlanCase,
+    check_parts,
+    crossing,
+    node_memory,
+    peak_memory,
+)
 from dnnp.core.check.violation import (
     ROUNDING,
     TOLERANCE,
@@ -32,49 +47,185 @@ from dnnp.core.check.violation import (
     early,
     fits,
     same,
+    shown,
 )
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import Plan, Transfer
+from dnnp.core.model.graph import CONSTANT, PARAMETER
+from dnnp.core.model.plan import Transfer
 from dnnp.core.model.text import shown_bytes
 
 
-def make_case(
-    graph: Graph,
-    plan: Plan,
-    tables: Tables,
-    units: Units,
-    blocks: Sequence[Sequence[int]],
-    devices: Mapping[str, DeviceClass],
-) -> PlanCase:
-    """Lay out what is checked."""
-    case = PlanCase(plan, tables, units, blocks, devices, graph.tensor_ids.tolist())
-    for node in range(tables.n):
-        case.members.setdefault(units.of_node[node], []).append(node)
-    for number, block in enumerate(blocks):
-        for v in block:
-            case.stage_of[units.of_node[v]] = number
-    case.peaks.extend(_peaks(case))
-    return case
+@dataclass(frozen=True, eq=False)
+class LatencyCase(PlanCase):
+    """A plan of the objective latency."""
+
+    @cached_property
+    def tensor_ids(self) -> list[int]:
+        """Ids of the tensors in the stream."""
+        return self.graph.tensor_ids.tolist()
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Id of a tensor -> its position."""
+        return {tensor: t for t, tensor in enumerate(self.tensor_ids)}
+
+    @cached_property
+    def times(self) -> _Times:
+        """All times that the plan states, less the first one."""
+        return _times(self)
+
+    @cached_property
+    def peaks(self) -> list[float | None]:
+        """Peak of live tensors of each stage, bytes; None where they do not count."""
+        stages = self.plan.stages
+        if self.plan.options.memory_model == "peak":
+            if self.plan.options.execution == "blocks":
+                return [
+                    None if self.is_cpu(stage.device_class) else peak_memory(self.tables, nodes)[1]
+                    for stage, nodes in zip(stages, self.blocks, strict=True)
+                ]
+            # `check_operators` reports missing starts.
+            if all(len(s.starts_s or ()) == len(self.held(i)) for i, s in enumerate(stages)):
+                return peaks_of_operators(self)
+        return [None] * len(stages)
+
+    def is_cpu(self, name: str) -> bool:
+        """True for a device class of the plan that is a CPU."""
+        device = self.devices.get(name)
+        return device is not None and device.is_cpu
+
+    @property
+    def edge(self) -> bool:
+        """True if each pair of units has a transfer of its own."""
+        return self.plan.options.transfers == "edge"
+
+    def held(self, stage: int) -> list[int]:
+        """Units of a stage, in the order of their first nodes."""
+        return list(dict.fromkeys(self.units.of_node[v] for v in self.blocks[stage]))
+
+    def time(self, unit: int, device_class: str) -> float:
+        """Time of a unit on a class; inf where that is not stated."""
+        times = self.units.times.get(device_class)
+        return float("inf") if times is None else times[unit]
+
+    def memory(self, stage: int) -> float:
+        """Memory of a stage, bytes."""
+        return self.static(stage) + (self.peaks[stage] or 0.0)
+
+    def static(self, stage: int) -> float:
+        """Memory of the units of a stage, bytes, live tensors aside."""
+        if self.plan.options.memory_model == "sum":
+            return sum(node_memory(self.tables, v) for v in self.blocks[stage])
+        return sum(self._weights(unit) for unit in self.held(stage))
+
+    def _weights(self, unit: int) -> float:
+        """Stated memory of nodes, and for the others their parameters, each once."""
+        tables, total = self.tables.in_memory, 0.0
+        read: set[int] = set()
+        for v in self.members[unit]:
+            stated = self.plan.options.memory_model == "weights"
+            if stated and tables.memory[v] == tables.memory[v]:
+                total += tables.memory[v]
+            else:
+                read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
+        return total + sum(tables.size[t] for t in read)
 
 
-def _peaks(case: PlanCase) -> list[float | None]:
-    """Peak of live tensors of each stage, bytes; None where they do not count."""
-    stages = case.plan.stages
-    if case.plan.options.memory_model == "peak":
-        if case.plan.options.execution == "blocks":
-            return peaks_of_blocks(case, lambda i: _is_cpu(case, stages[i].device_class))
-        # `check_operators` says so where starts are missing.
-        if all(len(s.starts_s or ()) == len(case.held(i)) for i, s in enumerate(stages)):
-            times = _times(case)
-            return peaks_of_operators(case, times.start, times.length, times.receives)
-    return [None] * len(stages)
+Span = tuple[float, float, float]
+"""Begin, end and bytes of a tensor on a device."""
+
+
+def peaks_of_operators(case: LatencyCase) -> list[float | None]:
+    """Peak of live tensors of each stage, bytes; all times count from the first start."""
+    start, length, receives = case.times.start, case.times.length, case.times.receives
+    tables, of_node = case.tables.in_memory, case.units.of_node
+    end = {unit: _less(start[unit] + length[unit], length[unit]) for unit in start}
+    finish = max(end.values(), default=0.0)
+    wanted = _wanted_of(case, tables)
+    spans: list[list[Span]] = [[] for _ in receives]
+    floor = dict.fromkeys(start, 0.0)
+    until: dict[tuple[int, int], float] = {}
+    for t, size in enumerate(tables.size):
+        if tables.kind[t] in (PARAMETER, CONSTANT):
+            continue
+        maker = of_node[tables.writer[t]] if t in tables.writer else -1
+        units = {of_node[v] for v in tables.users.get(t, ())} - {maker}
+        for unit in units & start.keys():
+            floor[unit] += size
+            stage = case.stage_of[unit]
+            until[t, stage] = max(until.get((t, stage), 0.0), end[unit])
+        if maker in start and (units or tables.output[t]):
+            floor[maker] += size
+            last = max(end[maker], until.get((t, case.stage_of[maker]), 0.0))
+            until[t, case.stage_of[maker]] = finish if tables.output[t] else last
+    for number, moves in enumerate(receives):
+        for move in sorted(moves, key=lambda m: m.start_s):
+            tensors = [case.place[i] for i in move.tensors if i in case.place]
+            tensors = [t for t in tensors if tables.kind[t] < PARAMETER]
+            done = _less(move.end_s, move.end_s - move.start_s)
+            last = max((until.get((t, number), 0.0) for t in tensors), default=0.0)
+            if case.edge:
+                makers = {of_node[tables.writer[t]] for t in tensors if t in tables.writer}
+                maker = makers.pop() if len(makers) == 1 else -1
+                readers = wanted.waiting.get((number, maker, frozenset(tensors)))
+                last = end[readers.pop()] if readers else 0.0
+            for t in tensors:
+                spans[number].append((move.start_s, last, tables.size[t]))
+                maker = of_node[tables.writer[t]] if t in tables.writer else -1
+                if maker in start:
+                    home = t, case.stage_of[maker]
+                    until[home] = max(until.get(home, 0.0), done)
+    for (t, number), last in until.items():
+        maker = of_node[tables.writer[t]] if t in tables.writer else -1
+        if maker < 0:
+            spans[number].append((0.0, last, tables.size[t]))
+        elif case.stage_of.get(maker) == number:
+            spans[number].append((start[maker], last, tables.size[t]))
+    found: list[float | None] = []
+    for number, spanned in enumerate(spans):
+        held = [unit for unit in case.held(number) if unit in start]
+        own = {unit: _inner(case, unit) for unit in held}
+        spanned += [(start[unit], end[unit], own[unit]) for unit in held]
+        found.append(max([_most_bytes(spanned), *(floor[unit] + own[unit] for unit in held)]))
+    return found
+
+
+def _less(end: float, length: float) -> float:
+    """An end that what begins then is not before, as in `early`."""
+    return max(end - TOLERANCE * length - ROUNDING * end, end - length)
+
+
+def _most_bytes(spans: Sequence[Span]) -> float:
+    """Most bytes at a time; what ends is gone before anything begins."""
+    events = [(begin, 1, size) for begin, _, size in spans]
+    events += [(max(end, begin), 0, -size) for begin, end, size in spans]
+    events.sort()
+    most = total = 0.0
+    for _, _, change in events:
+        total += change
+        most = max(most, total)
+    return most
+
+
+def _inner(case: LatencyCase, unit: int) -> float:
+    """Peak over the nodes of a unit of what only they know."""
+    tables, nodes = case.tables.in_memory, case.members[unit]
+    stage = set(nodes)
+    ordered = [v for v in case.blocks[case.stage_of[unit]] if v in stage]
+    step = {v: i for i, v in enumerate(ordered)}
+    spans: list[Span] = []
+    for v in ordered:
+        for t in tables.writes[v]:
+            users = tables.users.get(t, ())
+            if not tables.output[t] and all(u in step for u in users):
+                last = max([step[v], *(step[u] for u in users)])
+                spans.append((step[v], last + 1, tables.size[t]))
+    return _most_bytes(spans)
 
 
 def check_span(
-    case: PlanCase, number: int, begin: float, end: float, whole: float, first: float = 0.0
+    case: LatencyCase, number: int, begin: float, end: float, whole: float, first: float = 0.0
 ) -> Iterator[Violation]:
-    """Test whether a stage states its begin and end, which count from `first`.
+    """True if a stage states its begin and end, which count from `first`.
 
     `whole` is the scale of such times.
     """
@@ -85,9 +236,9 @@ def check_span(
             yield Violation("load", f"stage {number}", message, first + expected, stated)
 
 
-def check_latency(case: PlanCase, graph: Graph) -> tuple[list[Violation], float | None, list[Cost]]:
+def check_latency(case: LatencyCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check a plan; return what is wrong, the recomputed latency (None: it has none), and costs."""
-    found = [*_devices(case), *_capacities(case), *_colors(case, graph)]
+    found = [*_devices(case), *_capacities(case), *_colors(case)]
     check = check_blocks if case.plan.options.execution == "blocks" else check_operators
     wrong, value, costs = check(case)
     for number, cost in enumerate(costs):
@@ -96,7 +247,7 @@ def check_latency(case: PlanCase, graph: Graph) -> tuple[list[Violation], float 
     return found + wrong, value, costs
 
 
-def _peak(case: PlanCase, number: int) -> Iterator[Violation]:
+def _peak(case: LatencyCase, number: int) -> Iterator[Violation]:
     """A stage states its peak of live tensors where they count."""
     stated, expected = case.plan.stages[number].peak_bytes, case.peaks[number]
     if stated is not None and expected is not None:
@@ -106,8 +257,8 @@ def _peak(case: PlanCase, number: int) -> Iterator[Violation]:
         yield Violation("load", f"stage {number}", message, expected, stated)
 
 
-def _devices(case: PlanCase) -> Iterator[Violation]:
-    """Stages sit on devices that exist, and have no replicas."""
+def _devices(case: LatencyCase) -> Iterator[Violation]:
+    """Check that stages have existing devices and no replicas."""
     for number, stage in enumerate(case.plan.stages):
         subject = f"stage {number}"
         device, first = case.devices.get(stage.device_class), number_of(stage)
@@ -118,19 +269,14 @@ def _devices(case: PlanCase) -> Iterator[Violation]:
             message = f"has {stage.replicas} replicas, but one sample runs once"
             yield Violation("replicas", subject, message, 1, stage.replicas)
     used = {s.device for s in case.plan.stages}
-    used -= {s.device for s in case.plan.stages if _is_cpu(case, s.device_class)}
+    used -= {s.device for s in case.plan.stages if case.is_cpu(s.device_class)}
     if len(used) > case.plan.k:
         message = f"{len(used)} accelerators are in use, but k is {case.plan.k}"
         yield Violation("stages", "plan", message, case.plan.k, len(used))
 
 
-def _is_cpu(case: PlanCase, name: str) -> bool:
-    device = case.devices.get(name)
-    return device is not None and device.is_cpu
-
-
-def _capacities(case: PlanCase) -> Iterator[Violation]:
-    """Everything on a device fits into its memory, unless capacities are ignored."""
+def _capacities(case: LatencyCase) -> Iterator[Violation]:
+    """Check that each device holds its stages, unless capacities are ignored."""
     if case.plan.options.memory_mode == "ignore":
         return
     total: dict[str, float] = {}
@@ -151,16 +297,16 @@ def _capacities(case: PlanCase) -> Iterator[Violation]:
             yield Violation("capacity", subject, message, device.memory_bytes, needed)
 
 
-def _colors(case: PlanCase, graph: Graph) -> Iterator[Violation]:
-    """Nodes of one colour are on one device; the CPUs of a pool are one."""
+def _colors(case: LatencyCase) -> Iterator[Violation]:
+    """Check that nodes of one colour are on one device; a CPU pool counts as one."""
     blocks = case.plan.options.execution == "blocks"
     classes: dict[int, dict[str, list[int]]] = {}
-    for node, color in enumerate(graph.color.tolist()):
+    for node, color in enumerate(case.graph.color.tolist()):
         stage = case.stage_of.get(case.units.of_node[node])
         if color < 0 or stage is None:
             continue
         name = case.plan.stages[stage].device
-        if blocks and _is_cpu(case, case.plan.stages[stage].device_class):
+        if blocks and case.is_cpu(case.plan.stages[stage].device_class):
             name = "cpu"
         classes.setdefault(color, {}).setdefault(name, []).append(case.tables.ids[node])
     for color, homes in sorted(classes.items()):
@@ -169,14 +315,11 @@ def _colors(case: PlanCase, graph: Graph) -> Iterator[Violation]:
             yield Violation("color", f"color {color}", message, 1, len(homes))
 
 
-def check_blocks(case: PlanCase) -> tuple[list[Violation], float | None, list[Cost]]:
+def check_blocks(case: LatencyCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Recompute all times; see `check_latency`."""
     plan = case.plan
     found = list(_invocations(case))
-    on_cpu = [
-        case.devices[s.device_class].is_cpu if s.device_class in case.devices else False
-        for s in plan.stages
-    ]
+    on_cpu = [case.is_cpu(stage.device_class) for stage in plan.stages]
     if sum(on_cpu) > 1:
         message = f"there are {sum(on_cpu)} stages on CPUs; the pool is one"
         found.append(Violation("stages", "plan", message, 1, sum(on_cpu)))
@@ -232,8 +375,8 @@ def _starts(waits: dict[int, set[int]], length: dict[int, float]) -> dict[int, f
     return start
 
 
-def _invocations(case: PlanCase) -> Iterator[Violation]:
-    """No block of two passes, no device invoked too often in a pass."""
+def _invocations(case: LatencyCase) -> Iterator[Violation]:
+    """Check that blocks are of one pass, and invocations of a device within the limit."""
     used: dict[tuple[str, bool], int] = {}
     for number, stage in enumerate(case.plan.stages):
         device = case.devices.get(stage.device_class)
@@ -252,7 +395,7 @@ def _invocations(case: PlanCase) -> Iterator[Violation]:
             yield Violation("stages", "plan", message, most, times)
 
 
-def _cost(case: PlanCase, number: int, cpu: bool) -> Cost:
+def _cost(case: LatencyCase, number: int, cpu: bool) -> Cost:
     """Transfers and compute of one stage."""
     stage = case.plan.stages[number]
     compute = math.fsum(case.time(unit, stage.device_class) for unit in case.held(number))
@@ -280,12 +423,12 @@ class _Times:
     """Times of units and transfers, since the first of them starts."""
 
     first: float
-    """That start as it is stated."""
+    """The first start, as stated."""
     start: dict[int, float] = field(default_factory=dict)
-    """Of each unit that is placed."""
+    """Start of each placed unit."""
     length: dict[int, float] = field(default_factory=dict)
     receives: list[list[Transfer]] = field(default_factory=list)
-    """What each stage receives."""
+    """Transfers that each stage receives."""
 
     def end(self, unit: int) -> float:
         """End of a unit."""
@@ -298,11 +441,11 @@ class _Wanted(NamedTuple):
     read: set[tuple[int, int]]
     """Tensor, and a stage with a unit that reads it."""
     waiting: dict[tuple[int, int, frozenset[int]], list[int]]
-    """Stage, maker and tensors -> units of the stage that read just these of it, the first to
-    start last; those that a transfer was found for are taken out."""
+    """Stage, maker and tensors -> units that read exactly these, latest start first. A unit is
+    removed once a transfer is matched to it."""
 
 
-def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list[Cost]]:
+def check_operators(case: LatencyCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check all times; see `check_latency`."""
     found = list(_once(case))
     for number, stage in enumerate(case.plan.stages):
@@ -312,7 +455,7 @@ def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list
             message = f"has {len(held)} units but states {given} starts"
             found.append(Violation("order", f"stage {number}", message, len(held)))
             return found, None, []
-    times = _times(case)
+    times = case.times
     for number in range(len(case.plan.stages)):
         found += _together(case, number)
         found += _exclusive(case, number, times)
@@ -337,7 +480,7 @@ def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list
     return found, times.first + value, costs
 
 
-def _times(case: PlanCase) -> _Times:
+def _times(case: LatencyCase) -> _Times:
     """All times that a plan states, less the first one."""
     stages = case.plan.stages
     stated = [t for stage in stages for t in stage.starts_s or ()]
@@ -356,8 +499,8 @@ def _times(case: PlanCase) -> _Times:
     return times
 
 
-def _once(case: PlanCase) -> Iterator[Violation]:
-    """One stage a device."""
+def _once(case: LatencyCase) -> Iterator[Violation]:
+    """Check that each device has one stage."""
     seen: dict[str, int] = {}
     for number, stage in enumerate(case.plan.stages):
         if stage.device in seen:
@@ -366,8 +509,8 @@ def _once(case: PlanCase) -> Iterator[Violation]:
         seen.setdefault(stage.device, number)
 
 
-def _together(case: PlanCase, number: int) -> Iterator[Violation]:
-    """The nodes of a unit stand side by side."""
+def _together(case: LatencyCase, number: int) -> Iterator[Violation]:
+    """Check that the nodes of a unit are consecutive."""
     labels = [case.units.of_node[v] for v in case.blocks[number]]
     changes = 1 + sum(a != b for a, b in pairwise(labels))
     if not labels or changes == len(set(labels)):
@@ -375,8 +518,8 @@ def _together(case: PlanCase, number: int) -> Iterator[Violation]:
     yield Violation("order", f"stage {number}", "the nodes of a group do not stand together")
 
 
-def _exclusive(case: PlanCase, number: int, times: _Times) -> Iterator[Violation]:
-    """A device runs one unit at a time, in the order stated."""
+def _exclusive(case: LatencyCase, number: int, times: _Times) -> Iterator[Violation]:
+    """Check that a device runs one unit at a time, in the stated order."""
     for one, other in pairwise(case.held(number)):
         if early(times.start[other], times.end(one), times.length[one]):
             start, end = times.first + times.start[other], times.first + times.end(one)
@@ -385,16 +528,15 @@ def _exclusive(case: PlanCase, number: int, times: _Times) -> Iterator[Violation
             yield Violation("order", f"stage {number}", message, end, start)
 
 
-def _transfers(case: PlanCase, times: _Times) -> tuple[list[Violation], Arrivals]:
-    """Every transfer starts when its tensors are made and takes what its link takes."""
-    mesh, tables, wanted = Mesh(case.plan), case.tables, _wanted_of(case, times)
-    place = {tensor: t for t, tensor in enumerate(case.tensor_ids)}
+def _transfers(case: LatencyCase, times: _Times) -> tuple[list[Violation], Arrivals]:
+    """Check that transfers start after their tensors are made and take the time of their link."""
+    mesh, tables, wanted = Mesh(case.plan), case.tables, _wanted_of(case, case.tables)
     found: list[Violation] = []
     arrivals: Arrivals = {}
     for number, moves in enumerate(times.receives):
         subject = f"stage {number}"
         for move in moves:
-            tensors = [place[i] for i in move.tensors if i in place]
+            tensors = [case.place[i] for i in move.tensors if i in case.place]
             makers = {case.units.of_node[tables.writer[t]] for t in tensors if t in tables.writer}
             if len(tensors) < len(move.tensors) or len(makers) != 1 or not tensors:
                 message = f"receives tensors {list(move.tensors)}, which no one unit makes"
@@ -411,9 +553,9 @@ def _transfers(case: PlanCase, times: _Times) -> tuple[list[Violation], Arrivals
     return found, arrivals
 
 
-def _wanted_of(case: PlanCase, times: _Times) -> _Wanted:
-    """Look at every read of every node, once."""
-    tables, of_node = case.tables, case.units.of_node
+def _wanted_of(case: LatencyCase, tables: Tables) -> _Wanted:
+    """Tensors that stages wait for, by the reads in `tables`."""
+    of_node = case.units.of_node
     read: set[tuple[int, int]] = set()
     carried: dict[tuple[int, int, int], set[int]] = {}
     for node in range(tables.n):
@@ -430,14 +572,14 @@ def _wanted_of(case: PlanCase, times: _Times) -> _Wanted:
     for (number, maker, unit), tensors in carried.items():
         waiting.setdefault((number, maker, frozenset(tensors)), []).append(unit)
     for units in waiting.values():
-        units.sort(key=lambda unit: (times.start[unit], unit), reverse=True)
+        units.sort(key=lambda unit: (case.times.start[unit], unit), reverse=True)
     return _Wanted(read, waiting)
 
 
 def _keys(
-    case: PlanCase, number: int, tensors: list[int], maker: int, wanted: _Wanted
+    case: LatencyCase, number: int, tensors: list[int], maker: int, wanted: _Wanted
 ) -> list[tuple[int, int, int]]:
-    """Needs that a transfer meets; with `edge`, of the one unit that reads just these tensors.
+    """Needs that a transfer meets; with `edge`, those of one unit that reads exactly these tensors.
 
     If several do, the first to start gets the first to come: transfers are sorted, and of equal
     length.
@@ -452,7 +594,7 @@ def _keys(
 
 
 def _one(
-    case: PlanCase,
+    case: LatencyCase,
     mesh: Mesh,
     times: _Times,
     ends: tuple[int, int],
@@ -483,7 +625,7 @@ def _one(
         message = f"there is no path from {source} to {stage.device}"
         yield Violation("device", subject, message)
         return
-    # One transfer pays the latency of its path once, whatever it carries.
+    # One transfer pays the latency of its path once, for all its tensors.
     length = math.fsum(known) - (len(known) - 1) * path.latency
     took = move.end_s - move.start_s
     if not abs(took - length) <= TOLERANCE * length + ROUNDING * move.end_s:
@@ -491,8 +633,8 @@ def _one(
         yield Violation("load", subject, message, length, took)
 
 
-def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> Iterator[Violation]:
-    """No unit starts before what it reads is on its device."""
+def _needs(case: LatencyCase, times: _Times, arrivals: Arrivals) -> Iterator[Violation]:
+    """Check that no unit starts before its inputs are on its device."""
     tables = case.tables
     of_node, ids = case.units.of_node, case.units.ids
     for node in range(tables.n):
@@ -521,8 +663,8 @@ def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> Iterator[Violat
                 yield Violation("order", f"stage {number}", message, there, begin)
 
 
-def _congestion(case: PlanCase, times: _Times) -> Iterator[Violation]:
-    """Transfers that share a lane do not overlap."""
+def _congestion(case: LatencyCase, times: _Times) -> Iterator[Violation]:
+    """Check that transfers on one lane do not overlap."""
     rule = case.plan.options.congestion
     lanes: dict[tuple[str, ...], list[Transfer]] = {}
     for stage, received in zip(case.plan.stages, times.receives, strict=True):

@@ -1,38 +1,259 @@
-"""The load of a stage, recomputed slowly and plainly.
+"""The load of a stage, recomputed slowly and plainly, and times of transfers over links.
 
 An accelerator stage S costs (MTPP, Eq. 3; `acc(S)` of the 2020 paper)
 
     in(S) + compute(S) + overflow(S) + out(S),
 
-each tensor counted once a stage and direction, whatever its number of consumers (MTPP,
-Eq. 1), and overflow = max(0, memory(S) - capacity) / bandwidth (MTPP, Eq. 2). A stage on a
-CPU costs its compute time only (`cpu(S)` of the 2020 paper).
+each tensor counted once a stage and direction, for any number of consumers (MTPP, Eq. 1), and
+overflow = max(0, memory(S) - capacity) / bandwidth (MTPP, Eq. 2). A stage on a CPU costs its
+compute time only (`cpu(S)` of the 2020 paper).
 
-The r replicas of a stage take a sample in turn, so that one sample costs 1/r of that. Where
-there is a backward pass they also agree on their weights, in (r - 1) / r * weights / bandwidth
-(its Appendix C.2): after the rest, or beside it where transfers overlap with compute.
+The r replicas of a stage take a sample in turn, so that one sample costs 1/r of that. Where there
+is a backward pass they also agree on their weights, in (r - 1) / r * weights / bandwidth (its
+Appendix C.2): after the rest, or beside it where transfers overlap with compute.
 
-A tensor that stays among the stages of one cluster moves over the link of the smallest such
-cluster (Appendix C.3); replicas in one cluster agree on their weights over that of the smallest.
-Where links are stated, they say how long everything between stages takes.
+A tensor that stays among the stages of one cluster moves over the link of the smallest such cluster
+(Appendix C.3); replicas in one cluster agree on their weights over that of the smallest.
 
-The forward load is that of the forward nodes and of the tensors they make or the model is fed
-with; the backward load is that of the other nodes, of the tensors they make, and of the
-synchronisation (Section 5.3). Overflow is in neither.
+The forward load is that of the forward nodes and of the tensors they make or the model is fed with;
+the backward load is that of the other nodes, of the tensors they make, and of the synchronisation
+(Section 5.3). Overflow is in neither.
+
+Where links are stated, they say how long transfers between stages take. Between two devices a
+direct link counts; without one the path whose narrowest link is widest, among those the one with
+the fewest hops, among those the one with the least latency. Where no links are stated, the smaller
+bandwidth of the two classes counts, or that inside a cluster. A tensor that arrives takes the link
+from the device of its writer. One that leaves does so once, over the slowest of the links to its
+readers elsewhere. Each link is the worst among the replicas of both stages, and so is the one over
+which replicas agree on their weights.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import product
+from typing import NamedTuple, Self
 
-from dnnp.core.check.devices import Alone, StageWires
-from dnnp.core.check.graph import Tables
+from dnnp.core.check.claims import combined, number_of, split_name, width_of
+from dnnp.core.check.graph import Tables, tables_of
 from dnnp.core.check.violation import Violation, differs
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import UncheckableError
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Clustering, Graph
-from dnnp.core.model.plan import CostOptions, Stage
+from dnnp.core.model.plan import CostOptions, Plan, Stage
+
+Home = tuple[str, int, int]
+"""A cluster: its class, the devices that it has, and its number among those of that size."""
+
+
+def clusters_of(plan: Plan, devices: Mapping[str, DeviceClass]) -> list[list[tuple[Home, float]]]:
+    """The clusters that hold all devices of each stage, the smallest first, and their bandwidths.
+
+    A stage that reaches from one cluster into the next is in neither.
+    """
+    found = []
+    for stage in plan.stages:
+        device, first = devices.get(stage.device_class), number_of(stage)
+        homes: list[tuple[Home, float]] = []
+        if device is not None and first is not None:
+            last = first + width_of(stage) - 1
+            for size, bandwidth in device.levels:
+                if size > 0 and first // size == last // size:
+                    homes.append(((device.name, size, first // size), bandwidth))
+        found.append(homes)
+    return found
+
+
+MOST_STEPS = 3_000_000
+"""Links that are looked at to find paths."""
+
+
+class Path(NamedTuple):
+    """A path between two devices."""
+
+    bandwidth: float
+    latency: float
+
+
+class Mesh:
+    """The paths between the devices of a plan, found on demand."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._classes: Mapping[str, DeviceClass] = {d.name: d for d in plan.devices}
+        self._links: dict[str, dict[str, Path]] = {}
+        for link in plan.links:
+            ends = self._links.setdefault(link.source, {})
+            ends[link.target] = Path(link.bandwidth_bytes_per_s, link.latency_s)
+        self._stated = bool(plan.links)
+        self.path = cache(self._path)
+        self.widest = cache(self._widest)
+        self.shortest = cache(self._shortest)
+        self._left = MOST_STEPS
+
+    def time(self, source: str, target: str, size: float, stated: float) -> float | None:
+        """Time of `size` bytes, or `stated` if that is a number; None: there is no path."""
+        path = self.path(source, target)
+        if path is None:
+            return None
+        if stated != stated:
+            return path.latency + size / path.bandwidth
+        ends = [self._classes.get(split_name(name)[0]) for name in (source, target)]
+        free = all(end is not None and end.is_cpu for end in ends)
+        return path.latency + (0.0 if free else stated)
+
+    def _path(self, source: str, target: str) -> Path | None:
+        if not self._stated:
+            return self._by_class(source, target)
+        direct = self._links.get(source, {}).get(target)
+        if direct is not None:
+            return direct
+        widest = self.widest(source).get(target)
+        if not widest:
+            return None
+        latency = self.shortest(source, widest).get(target)
+        return None if latency is None else Path(widest, latency)
+
+    def _by_class(self, source: str, target: str) -> Path | None:
+        (a, i), (b, j) = split_name(source), split_name(target)
+        one, other = self._classes.get(a), self._classes.get(b)
+        if one is None or other is None or i is None or j is None:
+            return None
+        for level in one.levels if one is other else ():
+            if i // level.size == j // level.size:
+                return Path(level.bandwidth_bytes_per_s, 0.0)
+        return Path(min(one.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s), 0.0)
+
+    def _widest(self, source: str) -> dict[str, float]:
+        """Bandwidth of the widest path to every device (Dijkstra on the narrowest link)."""
+        heap = [(-float("inf"), source)]
+        done: dict[str, float] = {}
+        while heap:
+            width, name = heapq.heappop(heap)
+            if name in done:
+                continue
+            done[name] = -width
+            links = self._links.get(name, {})
+            self._spend(len(links) + 1)
+            for other, link in links.items():
+                if other not in done:
+                    heapq.heappush(heap, (max(width, -link.bandwidth), other))
+        return done
+
+    def _shortest(self, source: str, least: float) -> dict[str, float]:
+        """Latencies over links of bandwidth `least` or more: fewest hops first, then latency."""
+        heap = [(0, 0.0, source)]
+        done: dict[str, float] = {}
+        while heap:
+            hops, latency, name = heapq.heappop(heap)
+            if name in done:
+                continue
+            done[name] = latency
+            links = self._links.get(name, {})
+            self._spend(len(links) + 1)
+            for other, link in links.items():
+                if link.bandwidth >= least and other not in done:
+                    heapq.heappush(heap, (hops + 1, latency + link.latency, other))
+        return done
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise UncheckableError(
+                f"not checkable: it takes more than {MOST_STEPS} steps to find the paths between "
+                "the devices"
+            )
+
+
+class LinkTimes(NamedTuple):
+    """Link transfers of a stage; one that holds the whole model synchronises weights alone."""
+
+    bandwidth: Callable[[], float]
+    """Bandwidth of the narrowest link among the replicas."""
+    arriving: Callable[[int, int], float] = lambda writer, tensor: 0.0
+    """Time of a tensor from the stage of its writer."""
+    leaving: Callable[[Sequence[int], int], float] = lambda users, tensor: 0.0
+    """Time of a tensor to the slowest of the other stages that read it; 0: none does."""
+
+
+class StageLinks:
+    """The links between the stages of a plan."""
+
+    def __init__(self, plan: Plan, tables: Tables, blocks: Sequence[Sequence[int]]) -> None:
+        self._mesh, self._tables = Mesh(plan), tables
+        self._owner = {v: number for number, block in enumerate(blocks) for v in block}
+        self._devices = []
+        counts = {device.name: device.count for device in plan.devices}
+        for stage in plan.stages:
+            first = number_of(stage) or 0
+            replicas = max(min(stage.replicas, counts.get(stage.device_class, 1)), 1)
+            self._devices.append([f"{stage.device_class}/{first + i}" for i in range(replicas)])
+        self.paths = cache(self._paths)
+
+    def of(self, stage: int) -> LinkTimes:
+        """Link transfers of one stage."""
+
+        def leaving(users: Sequence[int], tensor: int) -> float:
+            targets = {self.owner(user) for user in users} - {stage}
+            return max((self.time(tensor, stage, t) for t in targets), default=0.0)
+
+        return LinkTimes(
+            partial(self.narrowest, stage),
+            lambda writer, tensor: self.time(tensor, self.owner(writer), stage),
+            leaving,
+        )
+
+    def owner(self, node: int) -> int:
+        """Stage of a node; -1: it has none."""
+        return self._owner.get(node, -1)
+
+    def time(self, tensor: int, source: int, target: int) -> float:
+        """Time of a tensor between two stages; inf: there is no path, or no stage."""
+        if min(source, target) < 0:
+            return math.inf
+        found = 0.0
+        for path in self.paths(source, target):
+            if path is None:
+                return math.inf
+            found = max(found, path.latency + self._tables.moving(tensor, path.bandwidth))
+        return found
+
+    def narrowest(self, stage: int) -> float:
+        """Bandwidth of the narrowest path between two devices of a stage."""
+        paths = self.paths(stage, stage)
+        return min((0.0 if path is None else path.bandwidth for path in paths), default=math.inf)
+
+    def _paths(self, source: int, target: int) -> set[Path | None]:
+        """Paths from the devices of one stage to those of another; None: there is none."""
+        pairs = product(self._devices[source], self._devices[target])
+        return {self._mesh.path(a, b) for a, b in pairs if a != b}
+
+
+def fastest_links(plan: Plan) -> tuple[DeviceClass, ...]:
+    """Classes no stage of which costs more than with the links, wherever it is.
+
+    All devices of a class get the widest link that starts or ends at one of them. What does not
+    move over links keeps at least the bandwidth of the class.
+    """
+    if not plan.links:
+        return plan.devices
+    options, found = plan.options, []
+    host = options.charge_io or options.memory_mode == "overflow"
+    for device in plan.devices:
+        bands = [
+            link.bandwidth_bytes_per_s
+            for link in plan.links
+            if device.name in (link.source.rpartition("/")[0], link.target.rpartition("/")[0])
+        ]
+        if host or not bands:
+            bands.append(device.bandwidth_bytes_per_s)
+        found.append(
+            DeviceClass(device.name, device.kind, device.count, device.memory_bytes, max(bands))
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -44,7 +265,7 @@ class Units:
     ids: list[int]
     times: Mapping[str, list[float]]
     backward: list[bool]
-    """Whether all members belong to the backward pass."""
+    """True if all members belong to the backward pass."""
 
 
 def units_of(graph: Graph, clustering: Clustering | None, tables: Tables) -> Units:
@@ -63,7 +284,7 @@ def units_of(graph: Graph, clustering: Clustering | None, tables: Tables) -> Uni
 def compute_of(
     units: Units, stage: Stage, block: Sequence[int]
 ) -> tuple[tuple[float, float], list[str]]:
-    """Compute time of a stage, forward and backward, and why it is infinite, if it is.
+    """Compute time of a stage, forward and backward, and reasons if it is infinite.
 
     A group counts once in every stage that holds a member.
     """
@@ -83,8 +304,48 @@ def compute_of(
     return (early, late), unsupported
 
 
+@dataclass(frozen=True, eq=False)
+class PlanCase:
+    """A plan and its graph, in the lists that checks read."""
+
+    graph: Graph
+    plan: Plan
+    tables: Tables
+    units: Units
+    blocks: Sequence[Sequence[int]]
+    """Node positions of every stage."""
+
+    @classmethod
+    def of(cls, graph: Graph, clustering: Clustering | None, plan: Plan) -> Self:
+        """The case of a plan, without nodes that are not in the graph."""
+        tables = tables_of(graph)
+        position = {node_id: v for v, node_id in enumerate(tables.ids)}
+        blocks = [[position[i] for i in stage.nodes if i in position] for stage in plan.stages]
+        return cls(graph, plan, tables, units_of(graph, clustering, tables), blocks)
+
+    @cached_property
+    def devices(self) -> dict[str, DeviceClass]:
+        """Device classes by name."""
+        return {device.name: device for device in self.plan.devices}
+
+    @cached_property
+    def members(self) -> dict[int, list[int]]:
+        """Unit -> its nodes."""
+        found: dict[int, list[int]] = {}
+        for node, unit in enumerate(self.units.of_node):
+            found.setdefault(unit, []).append(node)
+        return found
+
+    @cached_property
+    def stage_of(self) -> dict[int, int]:
+        """Unit -> stage that holds it, the last one of several."""
+        return {
+            self.units.of_node[v]: number for number, block in enumerate(self.blocks) for v in block
+        }
+
+
 Cluster = tuple[Collection[int], float]
-"""The nodes whose stages a cluster holds wholly, and the bandwidth of its links."""
+"""Nodes of the stages inside a cluster, and the bandwidth of its links."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +359,7 @@ class Cost:
     memory_bytes: float
     load_s: float
     overflow_scale_s: float
-    """Size of the terms whose difference is the overflow: memory / bandwidth."""
+    """Memory over bandwidth: scale of the rounding error of the overflow."""
     sync_s: float = 0.0
     forward_s: float | None = None
     """Load of the forward pass; None unless the graph has a backward pass."""
@@ -109,7 +370,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Transfers and memory of a set of nodes, whatever the device."""
+    """Transfers and memory of a set of nodes, on any device."""
 
     arriving: tuple[int, ...]
     leaving: tuple[int, ...]
@@ -141,7 +402,7 @@ def price(
     options: CostOptions,
     replicas: int = 1,
     near: Sequence[Cluster] = (),
-    wires: StageWires | Alone | None = None,
+    wires: LinkTimes | None = None,
 ) -> Cost:
     """Recompute the load of one stage, of the footprint of its nodes on a device.
 
@@ -181,7 +442,7 @@ def price(
     if replicas > 1 and footprint.weight_bytes:
         share = (replicas - 1) / replicas
         bandwidth = near[0][1] if near else device.bandwidth_bytes_per_s
-        bandwidth = bandwidth if wires is None else wires.bandwidth
+        bandwidth = bandwidth if wires is None else wires.bandwidth()
         sync_s = share * footprint.weight_bytes / bandwidth if bandwidth else math.inf
 
     def load(parts: tuple[float, float, float, float], sync: float) -> float:
@@ -211,19 +472,10 @@ def price(
 
 
 def check_parts(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
-    """The parts of the load that a stage states."""
+    """Check the stated parts of a stage's load."""
     for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s", "sync_s"):
         scale = cost.overflow_scale_s if name in ("overflow_s", "load_s") else 0.0
         yield from differs("load", subject, name, getattr(stage, name), getattr(cost, name), scale)
-
-
-def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
-    """Combine transfers and compute into a load."""
-    if comm == "sum":
-        return math.fsum([in_s, compute_s, overflow_s, out_s])
-    if comm == "overlap":
-        return max(compute_s, math.fsum([in_s, overflow_s, out_s]))
-    return max(compute_s, in_s + overflow_s, out_s)
 
 
 def node_memory(tables: Tables, node: int) -> float:
@@ -250,7 +502,7 @@ def weight_bytes(tables: Tables, nodes: Sequence[int]) -> float:
 
 
 def _inner(tables: Tables, tensor: int, device: DeviceClass, bandwidth: float) -> float:
-    """Time to move one tensor inside a cluster of the device that has links of that bandwidth."""
+    """Time of a tensor over the links of a cluster with that bandwidth."""
     given = tables.transfer[tensor]
     if math.isnan(given):
         return tables.size[tensor] / bandwidth
@@ -258,7 +510,7 @@ def _inner(tables: Tables, tensor: int, device: DeviceClass, bandwidth: float) -
 
 
 def _over(
-    wires: StageWires | Alone,
+    wires: LinkTimes,
     tables: Tables,
     tensor: int,
     charge_io: bool,
@@ -276,7 +528,7 @@ def _over(
 def _stays_near(
     tables: Tables, tensor: int, near: Collection[int], charge_io: bool, leaving: bool
 ) -> bool:
-    """Test whether a crossing of a tensor takes the link of a cluster, which holds `near`.
+    """True if a tensor crosses over the link of the cluster that holds the nodes `near`.
 
     Arriving it depends on the writer, leaving on all readers; the outside world is far away.
     """

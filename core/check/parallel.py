@@ -6,19 +6,18 @@ The cost is that of `dnnp(7)`, "Parallel plans", written down a second time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dnnp.core.check.devices import number_of
+from dnnp.core.check.claims import combined, number_of
 from dnnp.core.check.graph import Tables
-from dnnp.core.check.load import Cost, Units, combined, footprint_of, node_memory
+from dnnp.core.check.load import Cost, PlanCase, Units, footprint_of, node_memory
 from dnnp.core.check.violation import Violation, differs
 from dnnp.core.model.device import DeviceClass, Level
-from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
 
 SERVERS, RING = 4.0, 2.0
-"""Bytes that a device moves for each byte of weights, but for the factor (d - 1) / d."""
+"""Bytes moved by a device per byte of weights, without the factor (d - 1) / d."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,15 @@ class _Node:
 
 
 class _Sharded:
-    """Costs that the graph states of nodes and tensors at a degree, on a class of devices."""
+    """Stated costs of nodes and tensors at a degree, on one device class."""
 
-    def __init__(self, graph: Graph, tables: Tables, units: Units, device: DeviceClass) -> None:
-        self.graph, self.tables, self.device = graph, tables, device
+    def __init__(self, case: PlanCase, device: DeviceClass) -> None:
+        graph = case.graph
+        self.graph, self.tables, self.device = graph, case.tables, device
         self.degrees = [1] if graph.shards is None else graph.shards.degrees.tolist()
         self.stated = graph.shards is not None and graph.shards.again is not None
         self.whole = graph.times[device.name].tolist() if device.name in graph.times else []
-        self.factor = _factors(units, self.whole, device.name)
+        self.factor = _factors(case.units, self.whole, device.name)
 
     def node(self, v: int, degree: int, *, again: bool) -> _Node:
         """Node v at a degree; `again`: its forward pass is run twice, as far as shards state it."""
@@ -69,7 +69,7 @@ class _Sharded:
         )
 
     def weighed(self, degree: int) -> bool:
-        """Test whether every node states its weights at a degree."""
+        """True if every node states its weights at a degree."""
         if self.graph.shards is None:
             return False
         stated = self.graph.shards.weight[self.degrees.index(degree)].tolist()
@@ -97,7 +97,7 @@ class _Sharded:
         return share / degree if kind == "all-to-all" else share
 
     def torn(self, stage: Stage) -> bool:
-        """Test whether the shards of a replica are not in one cluster, but should be."""
+        """True if the shards of a replica are not in one cluster, but should be."""
         t, first, level = stage.shards, number_of(stage) or 0, self._cluster(stage.shards)
         starts = (first + j * t for j in range(max(stage.replicas, 1)))
         return level is not None and any(
@@ -125,15 +125,14 @@ def _factors(units: Units, whole: list[float], name: str) -> list[float]:
     return factors
 
 
-def hybrid_costs(
-    graph: Graph, tables: Tables, units: Units, plan: Plan, blocks: list[list[int]]
-) -> tuple[list[Cost], list[Violation]]:
-    """Recompute the stages of a parallel plan; `blocks` are their node positions.
+def hybrid_costs(case: PlanCase) -> tuple[list[Cost], list[Violation]]:
+    """Recompute the stages of a parallel plan.
 
     Returns
     -------
     The cost of each stage, and what does not hold besides what follows from that.
     """
+    graph, plan, tables, blocks = case.graph, case.plan, case.tables, case.blocks
     stated = graph.shards is not None and graph.shards.again is not None
     found = [*_unknown(plan, stated or tables.training), *_batch(plan), *_listed(tables, blocks)]
     costs = []
@@ -141,8 +140,8 @@ def hybrid_costs(
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
         later -= max(stage.replicas, 1)
         subject = f"stage {number}"
-        device = next((d for d in plan.devices if d.name == stage.device_class), None)
-        sharded = _Sharded(graph, tables, units, device or DeviceClass(stage.device_class))
+        device = case.devices.get(stage.device_class, DeviceClass(stage.device_class))
+        sharded = _Sharded(case, device)
         priced = stage.device_class in graph.times
         if stage.shards not in sharded.degrees or not priced:
             message = f"nodes state nothing for {stage.shards} devices at once"
@@ -166,7 +165,7 @@ def hybrid_costs(
 
 
 def _batch(plan: Plan) -> Iterator[Violation]:
-    """Replicas share a batch equally; there are not more of them than micro-batches."""
+    """Check that replicas share a batch equally and are no more than micro-batches."""
     if plan.hybrid is None:
         return
     count = plan.hybrid.micro_batches
@@ -220,8 +219,8 @@ def _unknown(plan: Plan, again: bool) -> Iterator[Violation]:
     )
 
 
-def _listed(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
-    """Stages are listed in the order of the pipeline, which says how much is under way in each.
+def _listed(tables: Tables, blocks: Sequence[Sequence[int]]) -> Iterator[Violation]:
+    """Check that stages are listed in the order of the pipeline, which sets `in_flight`.
 
     Forward edges go onward; backward edges go back, or all of them onward.
     """
@@ -240,7 +239,7 @@ def _listed(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
 
 
 def _again(
-    tables: Tables, plan: Plan, stage: Stage, block: list[int], subject: str, *, stated: bool
+    tables: Tables, plan: Plan, stage: Stage, block: Sequence[int], subject: str, *, stated: bool
 ) -> Iterator[Violation]:
     """Check the forward passes that run again: some of the stage's, as the plan allows."""
     forward = {tables.ids[v] for v in block if stated or not tables.backward[v]}
@@ -261,7 +260,7 @@ def _again(
 
 
 def _cost(
-    sharded: _Sharded, plan: Plan, stage: Stage, block: list[int], later: int
+    sharded: _Sharded, plan: Plan, stage: Stage, block: Sequence[int], later: int
 ) -> tuple[Cost, float, int]:
     """Cost of a stage, what of it its shards exchange, and micro-batches under way."""
     tables, t, d = sharded.tables, stage.shards, max(stage.replicas, 1)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dnnp.core.check.claims import (
+    check_devices,
     check_excess,
     check_objective,
     check_offer,
@@ -17,27 +18,30 @@ from dnnp.core.check.claims import (
     fullest,
     together,
 )
-from dnnp.core.check.devices import Alone, Home, Mesh, Wires, check_devices, clusters_of
-from dnnp.core.check.graph import Tables, check_validity, on_a_cycle, shown, tables_of
-from dnnp.core.check.latency import check_latency, make_case
+from dnnp.core.check.graph import Tables, check_validity, on_a_cycle
+from dnnp.core.check.latency import LatencyCase, check_latency
 from dnnp.core.check.load import (
     Cost,
     Footprint,
-    Units,
+    Home,
+    LinkTimes,
+    Mesh,
+    PlanCase,
+    StageLinks,
     check_parts,
+    clusters_of,
     compute_of,
     footprint_of,
     price,
-    units_of,
 )
-from dnnp.core.check.violation import Violation, above, differs, fits, same
+from dnnp.core.check.violation import Violation, above, differs, fits, same, shown
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.plan import Plan, Stage, Way
 from dnnp.core.model.text import shown_bytes
 
 INFEASIBLE = ("capacity",)
-"""Kinds of violation of a plan that is what it says, but does not fit its devices."""
+"""Kinds of violation of a consistent plan that exceeds its devices."""
 
 
 @dataclass(frozen=True)
@@ -55,42 +59,39 @@ class PlanReport:
 
 
 def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanReport:
-    """Recompute a plan, which may be wrong in any way that its types allow, and compare."""
-    tables = tables_of(graph)
-    position = {node_id: v for v, node_id in enumerate(tables.ids)}
-    blocks = [[position[i] for i in stage.nodes if i in position] for stage in plan.stages]
-    devices = {device.name: device for device in plan.devices}
+    """Recompute a plan and compare; any values that its types allow are accepted."""
+    latency = plan.objective == "latency" and plan.hybrid is None
+    case = (LatencyCase if latency else PlanCase).of(graph, clustering, plan)
+    tables, units = case.tables, case.units
     found = [
-        *_assignment(tables, plan, position),
-        *_orders(tables, blocks),
-        *_groups(tables, clustering, blocks),
+        *_assignment(case),
+        *_orders(case),
+        *_groups(case, clustering),
         *check_offer(plan),
         *check_tried(plan),
     ]
-    validity, weaker = check_validity(tables, blocks, plan.validity)
+    validity, weaker = check_validity(tables, case.blocks, plan.validity)
     found += weaker
-    units = units_of(graph, clustering, tables)
-    if plan.objective == "latency" and plan.hybrid is None:
-        for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
+    if isinstance(case, LatencyCase):
+        for number, (stage, block) in enumerate(zip(plan.stages, case.blocks, strict=True)):
             reasons = compute_of(units, stage, block)[1]
             found += [Violation("support", f"stage {number}", reason) for reason in reasons]
-        case = make_case(graph, plan, tables, units, blocks, devices)
-        wrong, value, costs = check_latency(case, graph)
+        wrong, value, costs = check_latency(case)
         found += wrong + check_objective(plan, value)
-        found += check_excess(plan, [case.memory(number) for number in range(len(blocks))])
+        found += check_excess(plan, [case.memory(number) for number in range(len(case.blocks))])
         return PlanReport(tuple(found), value, validity, tuple(costs))
-    found += check_colors(graph, tables, units, plan, blocks)
+    found += check_colors(case)
     found += check_devices(plan) + check_shared(plan)
     if plan.hybrid is not None:
         from dnnp.core.check.parallel import hybrid_costs
 
-        costs, wrong = hybrid_costs(graph, tables, units, plan, blocks)
+        costs, wrong = hybrid_costs(case)
     else:
-        costs, wrong = _costs(tables, units, plan, blocks, devices)
+        costs, wrong = _costs(case)
     found += wrong
     shared = math.fsum(c.memory_bytes for s, c in zip(plan.stages, costs, strict=True) if s.shared)
     for number, (stage, cost) in enumerate(zip(plan.stages, costs, strict=True)):
-        device, subject = devices.get(stage.device_class, NO_DEVICE), f"stage {number}"
+        device, subject = case.devices.get(stage.device_class, NO_DEVICE), f"stage {number}"
         found += [*_load(stage, cost, subject), *_peak(stage, cost, subject)]
         needed = shared + (0.0 if stage.shared else cost.memory_bytes)
         if plan.options.memory_mode == "hard" and not device.is_cpu:
@@ -99,7 +100,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found += undefined + check_objective(plan, value)
     found += check_excess(plan, [cost.memory_bytes for cost in costs])
     if plan.ways and plan.hybrid is None and not _is_cyclic(tables):
-        found += _ways(plan, tables, units, graph.order.tolist())
+        found += _ways(case)
     return PlanReport(tuple(found), value, validity, tuple(costs))
 
 
@@ -107,23 +108,18 @@ NO_DEVICE = DeviceClass("")
 """Stands for a class that is not among the devices of a plan."""
 
 
-def _costs(
-    tables: Tables,
-    units: Units,
-    plan: Plan,
-    blocks: Sequence[Sequence[int]],
-    devices: Mapping[str, DeviceClass],
-) -> tuple[list[Cost], list[Violation]]:
+def _costs(case: PlanCase) -> tuple[list[Cost], list[Violation]]:
     """Recompute the stages of a plan on devices of their own; and what they do not support."""
-    wires = Wires(plan, tables, blocks) if plan.links else None
-    homes = clusters_of(plan, devices)
+    plan, tables, blocks = case.plan, case.tables, case.blocks
+    wires = StageLinks(plan, tables, blocks) if plan.links else None
+    homes = clusters_of(plan, case.devices)
     members: dict[Home, set[int]] = {}
     for mine, block in zip(homes, blocks, strict=True):
         for home, _ in mine:
             members.setdefault(home, set()).update(block)
     costs, found = [], []
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
-        compute, unsupported = compute_of(units, stage, block)
+        compute, unsupported = compute_of(case.units, stage, block)
         found += [Violation("support", f"stage {number}", reason) for reason in unsupported]
         near = [(members[home], bandwidth) for home, bandwidth in homes[number]]
         costs.append(
@@ -131,7 +127,7 @@ def _costs(
                 tables,
                 footprint_of(tables, block, plan.options),
                 compute,
-                devices.get(stage.device_class, NO_DEVICE),
+                case.devices.get(stage.device_class, NO_DEVICE),
                 plan.options,
                 max(stage.replicas, 1),
                 () if wires else near,
@@ -151,28 +147,26 @@ def check_choices(
     """Recompute what runs of a plan say was predicted of what is to be deployed."""
     if plan.objective == "latency" or not any("choice" in run for run in runs):
         return []
-    tables = tables_of(graph)
-    if _is_cyclic(tables):
-        return []
-    units = units_of(graph, clustering, tables)
-    return list(_predicted(plan, tables, units, graph.order.tolist(), runs))
+    case = PlanCase.of(graph, clustering, plan)
+    return [] if _is_cyclic(case.tables) else list(_predicted(case, runs))
 
 
-def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> Iterator[Violation]:
-    """Every node of the graph is in exactly one stage."""
+def _assignment(case: PlanCase) -> Iterator[Violation]:
+    """Check that every node of the graph is in exactly one stage."""
+    plan, known = case.plan, set(case.tables.ids)
     where: dict[int, int] = {}
     again: dict[int, list[int]] = {}
     for number, stage in enumerate(plan.stages):
         if not stage.nodes:
             yield Violation("stages", f"stage {number}", "the stage has no nodes")
         for node in stage.nodes:
-            if node not in position:
+            if node not in known:
                 message = f"node {node} is not in the graph"
                 yield Violation("node", f"stage {number}", message)
             if node in where:
                 again.setdefault(node, [where[node]]).append(number)
             where.setdefault(node, number)
-    for node in tables.ids:
+    for node in case.tables.ids:
         if node not in where or node in again:
             stages = again.get(node, [])
             place = f"stages {shown(stages)}" if stages else "no stage"
@@ -180,9 +174,10 @@ def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> Iter
             yield Violation("node", f"node {node}", message, 1, len(stages))
 
 
-def _orders(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
-    """Inside a stage, producers run before their consumers."""
-    for number, block in enumerate(blocks):
+def _orders(case: PlanCase) -> Iterator[Violation]:
+    """Check that producers run before consumers inside a stage."""
+    tables = case.tables
+    for number, block in enumerate(case.blocks):
         inside, done = set(block), set()
         for node in block:
             for producer in tables.producers(node):
@@ -193,15 +188,13 @@ def _orders(tables: Tables, blocks: list[list[int]]) -> Iterator[Violation]:
             done.add(node)
 
 
-def _groups(
-    tables: Tables, clustering: Clustering | None, blocks: list[list[int]]
-) -> Iterator[Violation]:
-    """Every group lies wholly in one stage."""
+def _groups(case: PlanCase, clustering: Clustering | None) -> Iterator[Violation]:
+    """Check that every group lies wholly in one stage."""
     if clustering is None:
         return
     homes: dict[int, set[int]] = {}
     label = clustering.label.tolist()
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(case.blocks):
         for node in block:
             homes.setdefault(label[node], set()).add(number)
     for group, stages in sorted(homes.items()):
@@ -211,45 +204,40 @@ def _groups(
             yield Violation("group", subject, message, 1, len(stages))
 
 
-def check_colors(
-    graph: Graph, tables: Tables, units: Units, plan: Plan, blocks: list[list[int]]
-) -> list[Violation]:
-    """Nodes of one colour are in one stage, or apart in shared ones, as far as that may be."""
-    stage_of = {v: number for number, block in enumerate(blocks) for v in block}
+def check_colors(case: PlanCase) -> list[Violation]:
+    """Check that nodes of one colour share a stage, or are in shared stages if allowed."""
+    stage_of = {v: number for number, block in enumerate(case.blocks) for v in block}
     classes: dict[int, list[int]] = {}
     homes: dict[int, set[int]] = {}
-    colors = graph.color.tolist()
+    colors = case.graph.color.tolist()
     for node, color in enumerate(colors):
         if color >= 0:
             classes.setdefault(color, []).append(node)
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(case.blocks):
         for node in block:
             homes.setdefault(colors[node], set()).add(number)
     found = []
     for color, nodes in sorted(classes.items()):
         stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
         apart = len(stages) > 1
-        if not together(plan, stages) or (
-            apart and not _may_part(graph, tables, units, nodes, stage_of)
-        ):
-            message = f"nodes {shown([tables.ids[v] for v in nodes])} must share a device"
+        if not together(case.plan, stages) or (apart and not _may_part(case, nodes, stage_of)):
+            message = f"nodes {shown([case.tables.ids[v] for v in nodes])} must share a device"
             message += f" but are in stages {shown(stages)}"
             found.append(Violation("color", f"color {color}", message, 1, len(stages)))
     return found
 
 
-def _may_part(
-    graph: Graph, tables: Tables, units: Units, nodes: Sequence[int], stage_of: Mapping[int, int]
-) -> bool:
-    """Test whether nodes of a colour may be in several shared stages.
+def _may_part(case: PlanCase, nodes: Sequence[int], stage_of: Mapping[int, int]) -> bool:
+    """True if nodes of a colour may be in several shared stages.
 
     On a path of the forward pass between their units there is another one, and each backward node
     is in the stage of the one that it is `of`.
     """
-    twin = [-1] * tables.n if graph.twin is None else graph.twin.tolist()
+    graph, tables, units = case.graph, case.tables, case.units
+    mirror = [-1] * tables.n if graph.twin is None else graph.twin.tolist()
     ahead = {v for v in nodes if not tables.backward[v]}
     late = set(nodes) - ahead
-    if any(twin[v] not in ahead or stage_of.get(twin[v]) != stage_of.get(v) for v in late):
+    if any(mirror[v] not in ahead or stage_of.get(mirror[v]) != stage_of.get(v) for v in late):
         return False
     before: dict[int, set[int]] = {unit: set() for unit in range(len(units.ids))}
     after: dict[int, set[int]] = {unit: set() for unit in before}
@@ -271,7 +259,7 @@ def _may_part(
 
 
 def _load(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
-    """The parts of the load that the stage states."""
+    """Check the stated parts of a stage's load."""
     yield from check_parts(stage, cost, subject)
     for name in ("forward_s", "backward_s"):
         stated, expected = getattr(stage, name), getattr(cost, name)
@@ -288,7 +276,7 @@ def _load(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
 
 
 def _peak(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
-    """The peak of live activations, and its bound; a stage need not state them."""
+    """Check the peak of live activations and its bound, where stated."""
     peak, bound = stage.peak_bytes, stage.peak_bound_bytes
     if cost.peak_bytes is None:
         for name, stated in (("peak_bytes", peak), ("peak_bound_bytes", bound)):
@@ -304,7 +292,7 @@ def _peak(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:
 
 
 def _capacity(memory: float, device: DeviceClass, subject: str) -> Iterator[Violation]:
-    """Memory against the device's capacity, where nothing may overflow."""
+    """Check memory against the device's capacity, where nothing may overflow."""
     if not fits(memory, device.memory_bytes):
         needed, there = shown_bytes(memory, 6), shown_bytes(device.memory_bytes, 6)
         message = f"needs {needed}, '{device.name}' has {there}"
@@ -327,16 +315,16 @@ def _value(
     return ahead + back, []
 
 
-def _ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -> Iterator[Violation]:
+def _ways(case: PlanCase) -> Iterator[Violation]:
     """Check the ways that a plan was compared with.
 
     The whole model on one device, and replicas of it, are priced again: they have no choice but
     that of the class and the number of devices. What searches found of the others cannot be
     recomputed, but it is not better than the plan, and fits the devices. One device may run all
-    nodes in `order`.
+    nodes in topological order.
     """
+    plan, units, whole = case.plan, case.units, _Whole(case)
     yield from _chosen(plan)
-    whole = _Whole(plan, tables, units, order)
     offered = sum(device.count for device in plan.devices)
     for way in plan.ways:
         if not way.stages <= way.devices <= offered or way.stages > len(units.ids):
@@ -351,19 +339,13 @@ def _ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -> Ite
             yield from whole.check(way)
 
 
-def _predicted(
-    plan: Plan,
-    tables: Tables,
-    units: Units,
-    order: Sequence[int],
-    runs: Sequence[Mapping[str, Any]],
-) -> Iterator[Violation]:
-    """Find runs that state another rate of what is to be deployed than the cost model predicts.
+def _predicted(case: PlanCase, runs: Sequence[Mapping[str, Any]]) -> Iterator[Violation]:
+    """Find runs whose predicted ratio differs from that of the cost model.
 
     Replicas of the whole model run on as many devices of the plan as they say, in its order, and
-    share nothing; the rate is over that of the plan. `order` is as in `_ways`.
+    share nothing; the rate is over that of the plan.
     """
-    whole = _Whole(plan, tables, units, order)
+    whole = _Whole(case)
     sessions = {run["mode"]: run.get("k") for run in runs}
     for number, run in enumerate(runs):
         choice = run.get("choice", {})
@@ -383,7 +365,7 @@ def _wrong(
 
 
 def _chosen(plan: Plan) -> Iterator[Violation]:
-    """Each way stands there once, what it uses fits its name, and the plan is one of them."""
+    """Check that ways are distinct, fit their names, and include the plan."""
     names = [way.name for way in plan.ways]
     if len(set(names)) < len(names):
         yield Violation("value", "plan", "a way is listed twice")
@@ -419,9 +401,10 @@ def _name(stages: int, devices: int) -> str:
 class _Whole:
     """The whole model on devices of each class."""
 
-    def __init__(self, plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -> None:
-        self.plan, self.tables, self.units, self.order = plan, tables, units, order
-        self.free = plan.options.memory_model == "peak"
+    def __init__(self, case: PlanCase) -> None:
+        self.plan, self.tables, self.units = case.plan, case.tables, case.units
+        self.order = case.graph.order.tolist()
+        self.free = case.plan.options.memory_model == "peak"
         """Memory depends on the order of the nodes: another one may need less."""
         self._widest: dict[str, list[float]] = {}
 
@@ -471,7 +454,7 @@ class _Whole:
         return cost.load_s, cost.memory_bytes
 
     def ratios(self, sessions: int) -> tuple[float, float]:
-        """The least and the largest rate of so many copies of the model, over that of the plan.
+        """Smallest and largest rate of `sessions` copies of the model, over that of the plan.
 
         They differ where another order of the nodes may need less memory.
         """
@@ -503,13 +486,14 @@ class _Whole:
         wires = None
         if self.joined and replicas > 1:
             widest = self.widest(device)
-            wires = Alone(widest[replicas - 1] if replicas <= len(widest) else 0.0)
+            narrowest = widest[replicas - 1] if replicas <= len(widest) else 0.0
+            wires = LinkTimes(lambda: narrowest)
         options, compute = self.plan.options, (ahead, back)
         return price(self.tables, self.footprint, compute, device, options, replicas, wires=wires)
 
     @property
     def joined(self) -> bool:
-        """Test whether it matters which devices replicas run on: weights go over links."""
+        """True if the devices of replicas matter, as weights go over links."""
         return bool(self.plan.links) and self.footprint.weight_bytes > 0
 
     def widest(self, device: DeviceClass) -> list[float]:
@@ -539,11 +523,11 @@ class _Whole:
         return footprint_of(self.tables, self.order, self.plan.options)
 
     def fits(self, device: DeviceClass) -> bool:
-        """Test whether a device surely holds and runs the whole model."""
+        """True if a device can hold and run the whole model."""
         value, memory = self.value(device, 1)
         return math.isfinite(value) and self.holds(device, memory)
 
     def holds(self, device: DeviceClass, memory: float) -> bool:
-        """Test whether a device has so much memory, or may stream what is above it."""
+        """True if a device has `memory` bytes, or may stream the excess."""
         free = device.is_cpu or self.plan.options.memory_mode == "overflow"
         return free or fits(memory, device.memory_bytes)

@@ -1,9 +1,8 @@
-"""Validate a pipeline schedule: recompute all it says, and return everything that does not hold.
+"""Validate a pipeline schedule: recompute it, compare it with its plan, and return all violations.
 
-Works on the `schedule` record and its `block` records, as decoded from JSON and already checked
-one by one. Tessel, section III: a unit runs one block at a time, a block starts after what it waits
-for, and memory counts from the start of a block on; blocks that start together count together
-(Eq. 1).
+Works on plain records, as decoded from JSON and already checked one by one. Tessel, section III: a
+unit runs one block at a time, a block starts after what it waits for, and memory counts from the
+start of a block on; blocks that start together count together (Eq. 1).
 
 Times are compared as they stand after the first start: where a schedule begins says nothing about
 how exact it is. A block may start a billionth of what it waits for too early, and by what is lost
@@ -16,14 +15,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.check.claims import split_name
 from dnnp.core.check.graph import on_a_cycle
-from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, differs, same
+from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, differs, same, shown
 
 DUST = 2.0**-38
 """Times this short, relative to all of a schedule, are lost beside it."""
@@ -40,7 +41,7 @@ class PassCase(NamedTuple):
     """The passes as arrays, P of them; D units."""
 
     names: list[str]
-    """Of the passes."""
+    """Names of the passes."""
     units: list[str]
     """Names of the units."""
     time: Floats
@@ -58,6 +59,14 @@ class PassCase(NamedTuple):
     limit: Floats
     """f64[D], inf: none."""
 
+    def by_unit(self, values: Floats) -> Floats:
+        """Sums of values of passes, f64[P], over a micro-batch on average; f64[D]."""
+        found = [0.0] * len(self.fixed)
+        for value, homes in zip(values.tolist(), self.homes, strict=True):
+            for unit in chain.from_iterable(homes):
+                found[unit] += value / len(homes)
+        return np.array(found)
+
 
 class Times(NamedTuple):
     """Starts of passes, and how exact they are."""
@@ -71,7 +80,7 @@ class Times(NamedTuple):
     period: float | None = None
     """With a period all of it repeats."""
     where: str = ""
-    """What messages begin with."""
+    """Prefix of messages."""
 
     @property
     def room(self) -> float:
@@ -100,7 +109,7 @@ class Entries(NamedTuple):
 
 
 def case_of(schedule: Record) -> PassCase:
-    """The arrays of a schedule record whose numbers all name something."""
+    """Arrays of a schedule record with valid indices."""
     passes, units = schedule["passes"], schedule["units"]
     waits = [
         (wait["pass"], number, wait.get("delay_s", 0.0))
@@ -161,7 +170,7 @@ def steps(case: PassCase, count: int) -> range:
 
 
 def late(case: PassCase, times: Times) -> list[Violation]:
-    """Every block starts after what it waits for."""
+    """Find blocks that start before their waits are over."""
     found, lost = [], 0.0
     lasting = (case.time[case.tail] + case.delay) * (1 - TOLERANCE)
     for top in (some := steps(case, len(times.start))):
@@ -184,7 +193,7 @@ def late(case: PassCase, times: Times) -> list[Violation]:
 
 
 def overlaps(case: PassCase, times: Times, entries: Entries) -> list[Violation]:
-    """No unit runs two blocks at a time; no time, no harm."""
+    """Find blocks that overlap on a unit; those without duration cannot."""
     found = []
     for unit, part in _by_unit(entries.unit):
         time = case.time[entries.number[part]]
@@ -266,7 +275,7 @@ def peaks_of(case: PassCase, times: Times, entries: Entries) -> Floats:
 
 
 FURTHEST = 2.0**22
-"""Periods from the first start of a repetend to its last end after which doubles say nothing."""
+"""Largest span of a repetend, in periods, that doubles can resolve."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +295,7 @@ class ScheduleReport:
 
 @np.errstate(over="ignore", invalid="ignore")
 def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport:
-    """Recompute a schedule, which may be wrong in any way that its types allow, and compare."""
+    """Recompute a schedule and compare; any values that its types allow are accepted."""
     found = list(_form(schedule))
     if found:
         return ScheduleReport(tuple(found), None, None, ())
@@ -314,7 +323,7 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
 
 
 def _form(schedule: Record) -> Iterator[Violation]:
-    """Names are unique, numbers name something, and passes do not wait in a circle."""
+    """Check that names are unique, indices valid, and waits acyclic."""
     units, passes = schedule["units"], schedule["passes"]
     for what, rows in (("units", units), ("passes", passes)):
         twice = next((name for name, n in Counter(r["name"] for r in rows).items() if n > 1), None)
@@ -393,7 +402,7 @@ def _grid(
 
 
 def _memory(case: PassCase, schedule: Record, peaks: Floats) -> Iterator[Violation]:
-    """Peaks are as stated, and within the limits."""
+    """Check that peaks are as stated and within the limits."""
     yield from _capacity(case, peaks, "")
     scales = _scales(case).tolist()
     for unit, peak, scale in zip(schedule["units"], peaks.tolist(), scales, strict=True):
@@ -411,7 +420,7 @@ def _scales(case: PassCase) -> Floats:
 
 
 def _capacity(case: PassCase, peaks: Floats, where: str) -> Iterator[Violation]:
-    """Peaks are within the limits."""
+    """Check that peaks are within the limits."""
     scales = _scales(case)
     for unit in np.flatnonzero(peaks > case.limit).tolist():
         peak, limit = float(peaks[unit]), float(case.limit[unit])
@@ -441,7 +450,7 @@ def _totals(
 
 
 def _bound(status: str, subject: str, name: str, bound: float, value: float) -> Iterator[Violation]:
-    """No bound exceeds its value; `optimal` means that they are equal."""
+    """Check that no bound exceeds its value, and `optimal` ones equal it."""
     if above(bound, value):
         message = f"{name} is {bound!r}, above the value {value!r}"
         yield Violation("bound", subject, message, value, bound)
@@ -451,7 +460,7 @@ def _bound(status: str, subject: str, name: str, bound: float, value: float) -> 
 
 
 def _timeless(case: PassCase, schedule: Record) -> Iterator[Violation]:
-    """Where no pass takes time nothing is optimal."""
+    """Check that no schedule without compute claims to be optimal."""
     for subject, record in (("schedule", schedule), ("repetend", schedule.get("repetend", {}))):
         if record.get("status") == "optimal" and not case.time.any():
             message = "says that it is optimal, but no pass takes time"
@@ -459,16 +468,12 @@ def _timeless(case: PassCase, schedule: Record) -> Iterator[Violation]:
 
 
 def _rate(case: PassCase, schedule: Record, makespan: float) -> Iterator[Violation]:
-    """The bound of the rate is none if the whole schedule, or its repetend, repeats faster."""
+    """Check the bound of the rate against the schedule and its repetend."""
     bound = float(schedule["rate_bound_s"])
     count = schedule["micro_batches"]
     reached = []
-    left = [0.0] * len(case.fixed)
-    for memory, homes in zip(case.memory.tolist(), case.homes, strict=True):
-        for unit in chain.from_iterable(homes):
-            left[unit] += memory / len(homes)
     again = not any(count % len(homes) for homes in case.homes)
-    if again and max(left) <= TOLERANCE * np.abs(case.memory).sum():
+    if again and case.by_unit(case.memory).max() <= TOLERANCE * np.abs(case.memory).sum():
         reached.append(makespan / count)
     if "repetend" in schedule:
         reached.append(schedule["repetend"]["period_s"] / schedule["repetend"]["unroll"])
@@ -477,7 +482,7 @@ def _rate(case: PassCase, schedule: Record, makespan: float) -> Iterator[Violati
         if "repetend" in schedule and not same(stated, reached[-1]):
             message = f"rate_s is {stated!r}, its repetend takes {reached[-1]!r}"
             yield Violation("value", "schedule", message, reached[-1], stated)
-        least = float(_load(case).max(initial=0.0))
+        least = float(case.by_unit(case.time).max(initial=0.0))
         if above(least, stated):
             message = f"rate_s is {stated!r}, but a unit is busy for {least!r}"
             yield Violation("value", "schedule", message, least, stated)
@@ -542,8 +547,8 @@ def _repetend(case: PassCase, schedule: Record) -> list[Violation]:
 
 
 def _points(case: PassCase, schedule: Record) -> Iterator[Violation]:
-    """Points of the trade-off repeat as they say and hold what they say."""
-    least, scale = float(_load(case).max(initial=0.0)), float(_scales(case).max())
+    """Check the period and memory of the points of the trade-off."""
+    least, scale = float(case.by_unit(case.time).max(initial=0.0)), float(_scales(case).max())
     for number, point in enumerate(schedule.get("pareto", ())):
         subject, period, unroll = f"pareto {number}", float(point["period_s"]), point["unroll"]
         if above(least, period):
@@ -557,17 +562,8 @@ def _points(case: PassCase, schedule: Record) -> Iterator[Violation]:
                 yield from differs("value", subject, "memory_bytes", stated, memory, scale)
 
 
-def _load(case: PassCase) -> Floats:
-    """Time that each unit is busy for a micro-batch, on average; f64[D]."""
-    load = [0.0] * len(case.fixed)
-    for time, homes in zip(case.time.tolist(), case.homes, strict=True):
-        for unit in chain.from_iterable(homes):
-            load[unit] += time / len(homes)
-    return np.array(load)
-
-
 def _pareto(schedule: Record) -> Iterator[Violation]:
-    """More memory does not mean a longer period, and no bound exceeds its period."""
+    """Check that the period falls with memory, and no bound exceeds its period."""
     points = schedule.get("pareto", ())
     for number, point in enumerate(points):
         subject, period = f"pareto {number}", float(point["period_s"])
@@ -580,3 +576,229 @@ def _pareto(schedule: Record) -> Iterator[Violation]:
             if above(period, before["period_s"]):
                 message = f"the period rises from {before['period_s']!r}"
                 yield Violation("value", subject, message, before["period_s"], period)
+
+
+NODE_KINDS = ("forward", "backward", "weight")
+"""Kinds of pass that run nodes."""
+
+MOST_TAILS = 4096
+"""Passes in one bit mask."""
+
+
+def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+    """Return what does not hold between a schedule and the plan of its stream.
+
+    Every stage runs, on its own devices, all of its nodes, and no pass starts before another one
+    that makes what it reads. Transfers may be blocks, parts of blocks, or times between blocks:
+    what remains of a pass is at least its computation. Of `records`, those of the plan, its stages
+    and nodes are looked at.
+    """
+    stages = {stage["id"]: stage for stage in records.get("stage", ())}
+    found: list[Violation] = []
+    owned: dict[int, list[int]] = {number: [] for number in stages}
+    for number, row in enumerate(schedule["passes"]):
+        subject, stage = f"pass {row['name']}", row.get("stage")
+        if stage is not None and stage not in stages:
+            message = f"there is no stage {stage}; there are {len(stages)}"
+            found.append(Violation("stages", subject, message, None, stage))
+        elif row["kind"] == "transfer":
+            if stage is not None:
+                found += _places(schedule["units"], row, stages[stage], subject)
+        elif stage is None:
+            found.append(Violation("stages", subject, "is of no stage of the plan"))
+        else:
+            owned[stage].append(number)
+            found += _places(schedule["units"], row, stages[stage], subject)
+    backward = {node["id"] for node in records.get("node", ()) if node.get("backward", False)}
+    training = any(row["kind"] not in ("forward", "transfer") for row in schedule["passes"])
+    makers: dict[int, list[int]] = {}
+    for number, stage in sorted(stages.items()):
+        mine = [(p, schedule["passes"][p]) for p in owned[number]]
+        found += _covered(stage, mine, backward, training=training)
+        for p, row in mine:
+            late = row["kind"] != "forward"
+            for node in _nodes(row, stage):
+                if late == (node in backward) and (training or not late):
+                    makers.setdefault(node, []).append(p)
+        if all(plan["objective"] != "latency" for plan in records["plan"]):
+            found += _times(stage, [row for _, row in mine], backward, training=training)
+    found += _plan_memory(schedule, records["plan"][0], list(stages.values()))
+    return [*found, *_reads(schedule, records.get("node", ()), makers)]
+
+
+def _nodes(row: Record, stage: Record) -> Sequence[int]:
+    """Ids of the nodes of a pass; if it names none, all of its stage, of both directions.
+
+    What a weight pass does without naming nodes is a part of the backward pass before it.
+    """
+    nodes: Sequence[int] = row.get("nodes", () if row["kind"] == "weight" else stage["nodes"])
+    return nodes
+
+
+def _places(
+    units: Sequence[Record], row: Record, stage: Record, subject: str
+) -> Iterator[Violation]:
+    """Check that passes run on devices of their stage, transfers on links named after one."""
+    owner, first = split_name(stage["device"])
+    last = -1 if first is None else first + _record_width(stage) - 1
+
+    def is_own(device: str) -> bool:
+        held, number = split_name(device)
+        within = first is not None and number is not None and first <= number <= last
+        return within and held == owner
+
+    wrong = {}
+    for home in row["homes"]:
+        for unit in home:
+            name = units[unit]["name"] if unit < len(units) else f"unit {unit}"
+            ends = [name]
+            if row["kind"] == "transfer":
+                ends = name.split(">") if ">" in name else [name.rpartition(" ")[0]]
+            if not any(is_own(device) for device in ends):
+                wrong[name] = True
+    if not wrong:
+        return
+    message = f"runs on {shown(list(wrong))}, but stage {stage['id']} is on {stage['device']}"
+    if _record_width(stage) > 1:
+        message += f" and the {_record_width(stage) - 1} devices after it"
+    yield Violation("device", subject, message, stage["device"], next(iter(wrong)))
+
+
+def _record_width(stage: Record) -> int:
+    """Devices of a stage, from its first one on."""
+    replicas, shards = stage.get("replicas", 1), stage.get("shards", 1)
+    return int(replicas * shards)
+
+
+def _covered(
+    stage: Record, mine: Sequence[tuple[int, Record]], backward: set[int], *, training: bool
+) -> Iterator[Violation]:
+    """Check that the passes of a stage cover its nodes; in training its backward nodes too."""
+    subject = f"stage {stage['id']}"
+    held = set(stage["nodes"])
+    count: dict[str, Counter[int]] = {kind: Counter() for kind in NODE_KINDS}
+    for _, row in mine:
+        strange = [node for node in row.get("nodes", ()) if node not in held]
+        if strange:
+            message = f"runs nodes {shown(strange)}, which are not in {subject}"
+            yield Violation("node", f"pass {row['name']}", message)
+        count[row["kind"]].update(_nodes(row, stage))
+    for late in (False, True) if training else (False,):
+        kinds = ("backward", "weight") if late else ("forward",)
+        wanted = [node for node in stage["nodes"] if (node in backward) == late]
+        if wanted and not count[kinds[0]]:
+            yield Violation("stages", subject, f"has no {kinds[0]} pass")
+            continue
+        missing = [node for node in wanted if not any(count[kind][node] for kind in kinds)]
+        twice = [node for node in wanted if any(count[kind][node] > 1 for kind in kinds)]
+        for nodes, text, number in ((missing, "no", 0), (twice, "several", 2)):
+            if nodes:
+                message = f"nodes {shown(nodes)} are in {text} {kinds[0]} passes"
+                yield Violation("node", subject, message, 1, number)
+
+
+def _times(
+    stage: Record, mine: Sequence[Record], backward: set[int], *, training: bool
+) -> Iterator[Violation]:
+    """Check that the passes of a stage take at least as long as its nodes."""
+    if not training and not backward.isdisjoint(stage["nodes"]):
+        return
+    # A pass on several devices at once has a part of its nodes' work on each of them, save where
+    # the stage has shards, whose compute_s is that of one of them.
+    several = 1 / stage.get("shards", 1)
+    total = math.fsum(
+        row["time_s"] * several * max(map(len, row["homes"]), default=0) for row in mine
+    )
+    least = most = stage["compute_s"]
+    most += stage["in_s"] + stage["overflow_s"] + stage["out_s"]
+    most += stage.get("sync_s", 0.0) * stage.get("replicas", 1)
+    if mine and above(least, total):
+        message = f"its passes take {total!r}, less than its compute_s {least!r}"
+        yield Violation("load", f"stage {stage['id']}", message, least, total)
+        return
+    if mine and above(total, most):
+        message = f"its passes take {total!r}, more than all parts of its load, {most!r}"
+        yield Violation("load", f"stage {stage['id']}", message, most, total)
+        return
+
+
+def _plan_memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> Iterator[Violation]:
+    """Check the memory of devices by their stages, and that passes release what they take."""
+    taken: dict[int, list[float]] = {stage["id"]: [] for stage in stages}
+    for row in schedule["passes"]:
+        if row["kind"] != "transfer" and row.get("stage") in taken:
+            taken[row["stage"]].append(float(row.get("memory_bytes", 0.0)))
+    needed: dict[str, float] = {}
+    for stage in stages:
+        moved = taken[stage["id"]]
+        if abs(math.fsum(moved)) > TOLERANCE * math.fsum(map(abs, moved)):
+            message = f"its passes leave {math.fsum(moved)!r} bytes behind"
+            yield Violation("load", f"stage {stage['id']}", message, 0.0, math.fsum(moved))
+        # What lies between its passes is a part of what the plan says that it needs: of one
+        # micro-batch, or of all that a parallel plan has under way.
+        between = math.fsum(m for m in moved if m > 0) * stage.get("in_flight", 1)
+        owner, first = split_name(stage["device"])
+        for j in range(min(_record_width(stage), len(schedule["units"]))):
+            name = f"{owner}/{(first or 0) + j}"
+            needed[name] = needed.get(name, 0.0) + max(stage["memory_bytes"] - between, 0.0)
+    sizes = {
+        device["class"]: float(device["memory_bytes"])
+        for device in plan["devices"]
+        if plan["memory_mode"] == "hard" and device["kind"] != "cpu" and "memory_bytes" in device
+    }
+    for unit in schedule["units"]:
+        if unit["name"] not in needed:
+            continue
+        subject, stated = f"unit {unit['name']}", float(unit.get("fixed_bytes", 0.0))
+        expected, size = needed[unit["name"]], sizes.get(split_name(unit["name"])[0], math.inf)
+        if not same(stated, expected):
+            message = f"fixed_bytes is {stated!r}, its stages always hold {expected!r}"
+            yield Violation("load", subject, message, expected, stated)
+        if above(float(unit["peak_bytes"]), size):
+            message = f"holds {unit['peak_bytes']!r} bytes, the device has {size!r}"
+            yield Violation("capacity", subject, message, size, unit["peak_bytes"])
+
+
+def _reads(
+    schedule: Record, nodes: Sequence[Record], makers: Mapping[int, Sequence[int]]
+) -> Iterator[Violation]:
+    """Check that passes wait for the makers of their inputs, perhaps through others.
+
+    Nodes that several passes may run, such as the two halves of a backward pass, prove nothing.
+    """
+    only = {node: passes[0] for node, passes in makers.items() if len(passes) == 1}
+    needed: dict[tuple[int, int], tuple[int, int]] = {}
+    writer = {tensor: node["id"] for node in nodes for tensor in node["outputs"]}
+    for node in nodes:
+        head = only.get(node["id"])
+        for tensor in node["inputs"]:
+            tail = only.get(writer.get(tensor, -1))
+            if tail is not None and head is not None and tail != head:
+                needed.setdefault((tail, head), (writer[tensor], node["id"]))
+    passes = schedule["passes"]
+    waits = {
+        p: {wait["pass"] for wait in row["after"] if wait["pass"] < len(passes)}
+        for p, row in enumerate(passes)
+    }
+    try:
+        order = list(TopologicalSorter(waits).static_order())
+    except CycleError:
+        return
+    missing = [pair for pair in sorted(needed) if pair[0] not in waits[pair[1]]]
+    tails = list(dict.fromkeys(tail for tail, _ in missing))
+    after: set[tuple[int, int]] = set()
+    for first in range(0, len(tails), MOST_TAILS):
+        bit = {tail: 1 << i for i, tail in enumerate(tails[first : first + MOST_TAILS])}
+        # Of before[q] the bits of the passes that pass q starts after.
+        before: dict[int, int] = {}
+        for q in order:
+            before[q] = 0
+            for p in waits[q]:
+                before[q] |= before[p] | bit.get(p, 0)
+        after.update(pair for pair in missing if before[pair[1]] & bit.get(pair[0], 0))
+    for tail, head in missing:
+        if (tail, head) not in after:
+            maker, reader = needed[tail, head]
+            message = f"does not wait for pass {passes[tail]['name']}, but its node {reader} reads"
+            message += f" what node {maker} makes"
+            yield Violation("wait", f"pass {passes[head]['name']}", message)

@@ -12,11 +12,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.claims import check_origin
 from dnnp.core.check.declared import Covered, check_declared
-from dnnp.core.check.graph import STRENGTH, shown
-from dnnp.core.check.origin import check_origin
-from dnnp.core.check.passes import check_passes
-from dnnp.core.check.violation import Violation, above, differs, printable, same
+from dnnp.core.check.violation import STRENGTH, Violation, above, differs, printable, same, shown
 
 Record = Mapping[str, Any]
 
@@ -55,6 +53,8 @@ def check_stream(
     found += check_origin(header, records)
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
+            from dnnp.core.check.schedule import check_passes
+
             found += check_passes(schedule, records)
         found += check_runs(records)
     return [*found, *_provenance(header, records)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 TOLERANCE = 1e-9
@@ -14,7 +14,10 @@ MEMORY = 1e-12
 as the search has it (`core.cost.load_formula`)."""
 
 ROUNDING = 2.0**-48
-"""What times may be off by where they were added up, relative to the time since the first one."""
+"""Relative rounding error of sums of times since the first start."""
+
+STRENGTH = {"free": 0, "convex": 1, "ordered": 2}
+"""Validities of a split, the weakest first."""
 
 Fact = str | int | float | bool | None
 
@@ -24,9 +27,9 @@ class Violation:
     """One thing that does not hold. A validator returns all of them, never the first only."""
 
     kind: str
-    """What was broken; one of `KINDS`."""
+    """Rule that is broken; one of `KINDS`."""
     subject: str
-    """What it concerns: `plan`, `stage 2`, `node 17`, `header`."""
+    """Subject: `plan`, `stage 2`, `node 17`, `header`."""
     message: str
     """One sentence without the subject, naming the value and what was expected."""
     expected: Fact = None
@@ -70,7 +73,7 @@ KINDS = {
 
 
 def same(a: float, b: float, scale: float = 0.0) -> bool:
-    """Test whether `a` and `b` agree to `TOLERANCE` of the larger of both and `scale`.
+    """True if `a` and `b` agree to `TOLERANCE` of the larger of both and `scale`.
 
     `scale` is the size of the terms that were subtracted to get them, if any.
     """
@@ -80,17 +83,17 @@ def same(a: float, b: float, scale: float = 0.0) -> bool:
 
 
 def above(a: float, b: float) -> bool:
-    """Test whether `a` exceeds `b` by more than `TOLERANCE`."""
+    """True if `a` exceeds `b` by more than `TOLERANCE`."""
     return a > b and not same(a, b)
 
 
 def fits(memory: float, capacity: float) -> bool:
-    """Test whether so many bytes fit into a device's memory."""
+    """True if `memory` bytes fit into `capacity`."""
     return memory <= capacity * (1 + MEMORY)
 
 
 def early(start: float, ready: float, length: float) -> bool:
-    """Test whether `start` comes before `ready`, by more than rounding and `TOLERANCE` of `length`.
+    """True if `start` is before `ready` by more than rounding and `TOLERANCE` of `length`.
 
     `length` is how long that takes which ends at `ready`. Both times count from the first start:
     where a plan begins says nothing about how exact it is.
@@ -110,3 +113,9 @@ def differs(
 def printable(text: str, limit: int) -> str:
     """Text of others for a message: one line, at most `limit` characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:limit])
+
+
+def shown(items: Sequence[object], limit: int = 8) -> str:
+    """List `items`, at most `limit` of them, for a message."""
+    listed = ", ".join(str(item) for item in items[:limit])
+    return listed if len(items) <= limit else f"{listed}, ... ({len(items)} in all)"

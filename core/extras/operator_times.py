@@ -15,8 +15,8 @@ import numpy as np
 
 from dnnp.core.extras.operator_grid import TYPES, Case
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.model.providers import first_line, ort_errors
-from dnnp.core.runtime.model.session import Place, SessionConfig, make_session
+from dnnp.core.runtime.model.providers import SessionConfig, first_line, ort_errors
+from dnnp.core.runtime.model.session import make_session
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -65,8 +65,8 @@ def block_time(case: Case, spent_s: float, beside: int = 0) -> float:
 
 
 def _session(case: Case, model: ModelProto) -> Any:
-    config = SessionConfig(threads=case.threads, pin=False)
-    return make_session(model, Path(os.curdir), config, Place(), alone=True)
+    config = SessionConfig(threads=case.threads, pin=False, alone=True)
+    return make_session(model, Path(os.curdir), config)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Whatever opens ONNX Runtime; nothing else imports it.
+"""Modules that use ONNX Runtime; no others import it.
 
 ONNX Runtime reports what it does unless the environment says otherwise when it is first imported,
 and keeps a device id and a store of events among the user's files. Models are private: it is told

@@ -27,23 +27,23 @@ SLOTS = 4200
 """Things that may be under way at once: the sessions of a pipeline, and some around them."""
 
 STAGE_TIMEOUT_S = 600.0
-"""How long one run of a stage, or the making of its session, may take if nothing is said."""
+"""Default time limit for a run of a stage, or the creation of its session."""
 
 GRACE_S = 5.0
-"""How long after a limit the process that watches has surely kept it, if there still is one."""
+"""Time after a limit within which a live watcher has enforced it."""
 
 SHARE = 0.9
-"""Of the memory that is free: what may be used if nothing is said."""
+"""Default memory limit as a share of free memory."""
 
 _HEAD = struct.Struct("=qd")
 _TIMES = struct.Struct("=dd")
 _NUMBER = struct.Struct("=i")
-_ROOM = 128
-_OTHERS = _HEAD.size + SLOTS * _ROOM
-"""Where the numbers of other processes begin, up to a 0."""
+_SLOT_BYTES = 128
+_OTHERS = _HEAD.size + SLOTS * _SLOT_BYTES
+"""Offset of the list of other processes, ended by 0."""
 
 
-class Board:
+class TaskBoard:
     """Work under way and its limits, in memory that a process and its watcher share."""
 
     def __init__(self) -> None:
@@ -52,10 +52,10 @@ class Board:
         self._lock = allocate_lock()
         self._others: list[int] = []
         self.seconds = math.inf
-        """That each thing may take from now on."""
+        """Time limit of tasks from now on."""
 
     def set_limits(self, seconds: float, memory_bytes: float) -> None:
-        """Set the seconds that each thing may take from now on, and the memory of the process."""
+        """Set the time limit of later tasks and the memory limit of the process."""
         self.seconds = seconds
         _HEAD.pack_into(self._memory, 0, self._used(), memory_bytes)
 
@@ -70,24 +70,24 @@ class Board:
         with self._lock:
             if slot >= self._used():
                 struct.pack_into("=q", self._memory, 0, slot + 1)
-        at, width = _HEAD.size + slot * _ROOM, _ROOM - _TIMES.size
+        at, width = _HEAD.size + slot * _SLOT_BYTES, _SLOT_BYTES - _TIMES.size
         text = what.encode(errors="replace")[:width].ljust(width, b"\0")
-        self._memory[at + _TIMES.size : at + _ROOM] = text
+        self._memory[at + _TIMES.size : at + _SLOT_BYTES] = text
         _TIMES.pack_into(self._memory, at, time.monotonic() + self.seconds, self.seconds)
         return slot
 
     def leave(self, slot: int) -> None:
         """Note that what has this slot is over."""
-        _TIMES.pack_into(self._memory, _HEAD.size + slot * _ROOM, 0.0, 0.0)
+        _TIMES.pack_into(self._memory, _HEAD.size + slot * _SLOT_BYTES, 0.0, 0.0)
         self._free.append(slot)
 
     def under_way(self) -> Iterator[tuple[str, float, float]]:
         """(what, when it is overdue, seconds it may take) of everything, outer things first."""
         for slot in range(self._used()):
-            at = _HEAD.size + slot * _ROOM
+            at = _HEAD.size + slot * _SLOT_BYTES
             due, seconds = _TIMES.unpack_from(self._memory, at)
             if due:
-                text = self._memory[at + _TIMES.size : at + _ROOM]
+                text = self._memory[at + _TIMES.size : at + _SLOT_BYTES]
                 yield text.rstrip(b"\0").decode(errors="replace"), due, seconds
 
     def join(self, process: int) -> None:
@@ -118,14 +118,14 @@ class Board:
         return int(_HEAD.unpack_from(self._memory, 0)[0])
 
 
-_board: Board | None = None
-"""None: nobody watches."""
+_board: TaskBoard | None = None
+"""None: no watcher."""
 
 _watcher = 0
 """The process that watches."""
 
 
-def install(board: Board) -> None:
+def install(board: TaskBoard) -> None:
     """Use a board from now on; the parent of this process watches it and keeps the limits."""
     global _board, _watcher
     _board, _watcher = board, os.getppid()
@@ -167,12 +167,12 @@ def part(process: int) -> None:
 
 
 def allowed_seconds() -> float:
-    """Seconds that each thing under way may take; infinite if nobody watches."""
+    """Time limit of each running task, seconds; infinite without a watcher."""
     return math.inf if _board is None else _board.seconds
 
 
 def allowed_bytes() -> float:
-    """Bytes that this process may still take; infinite if nobody watches."""
+    """Bytes that this process may still take; infinite without a watcher."""
     return math.inf if _board is None else _board.memory_bytes - held_bytes(os.getpid())
 
 
@@ -209,7 +209,7 @@ def making_session(of: str) -> Iterator[None]:
 
 @contextmanager
 def _killed_with_watcher() -> Iterator[None]:
-    """Be killed when the process that watches ends; else it is SIGTERM, which has a handler.
+    """Request SIGKILL when the watcher ends, in place of SIGTERM, which has a handler.
 
     Not while there is something to remove, which the handler does.
     """
@@ -217,7 +217,7 @@ def _killed_with_watcher() -> Iterator[None]:
         yield
         return
     die_with_parent(signal.SIGKILL)
-    if os.getppid() != _watcher:  # it ended before we asked
+    if os.getppid() != _watcher:  # it ended before the request
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         yield
@@ -228,10 +228,7 @@ def _killed_with_watcher() -> Iterator[None]:
 def require_memory(needed: float, what: str) -> None:
     """Refuse what cannot be held, before anything is allocated for it.
 
-    Raises
-    ------
-    LimitError
-        `what` needs more bytes than the process may hold.
+    Raises `LimitError` if `what` needs more bytes than the process may hold.
     """
     if _board is not None and needed > (limit := _board.memory_bytes):
         raise LimitError(

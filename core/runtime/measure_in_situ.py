@@ -1,4 +1,4 @@
-"""Times of parts of a model as they will run, each as a stage on a core of its own.
+"""Times of parts of a model, each run as a stage on a core of its own.
 
 Units are groups of operators, or operators. Times of units alone are right among neighbours, not in
 all: caches, fusions, layouts and neighbours differ. So the model is cut into parts like stages, and
@@ -31,13 +31,13 @@ from dnnp.core.runtime.measure_operators import (
     with_unique_names,
 )
 from dnnp.core.runtime.model.inputs import Sample
-from dnnp.core.runtime.model.session import SessionConfig, places
+from dnnp.core.runtime.model.providers import SessionConfig, places
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.prepare import Pipeline, make_step
 from dnnp.core.runtime.pipeline.sources import Repeated, Sink
 from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step, route
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Timing, is_disturbed, summarize
-from dnnp.core.runtime.values import Values
 from dnnp.formats.onnx.scope import reads, writes
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SEGMENTS = 6
 """Segments of a part, at most."""
 SHORTEST_S = 4e-4
-"""No segment is to take less, so that the call of its session does not matter."""
+"""Shortest segment, so that the call of its session is negligible."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Part:
 
 
 def order_of(model: ModelProto, units: Sequence[Sequence[int]]) -> list[int]:
-    """A topological order of units of nodes that ends one branch before it begins the next.
+    """Topological order of units that ends one branch before it begins the next.
 
     Of units that wait for each other in a circle, which no split may have, the order means nothing.
     """
@@ -112,19 +112,19 @@ def parts_of(order: Sequence[int], alone_s: Floats, count: int) -> list[Part]:
     """Cut an order of units into at most `count` parts, and these into segments."""
     parts = []
     for units in slices(order, alone_s, count):
-        room = math.floor(float(alone_s[list(units)].sum()) / SHORTEST_S)
-        segments = slices(units, alone_s, max(min(room, SEGMENTS), 1))
+        most = math.floor(float(alone_s[list(units)].sum()) / SHORTEST_S)
+        segments = slices(units, alone_s, max(min(most, SEGMENTS), 1))
         parts.append(Part(tuple(segments)))
     return parts
 
 
-def coarser(parts: Sequence[Part]) -> list[list[Part]]:
+def coarser_cuts(parts: Sequence[Part]) -> list[list[Part]]:
     """The parts, then cuts with fewer borders: without segments, and all in one piece."""
     plain = [Part((part.units,)) for part in parts]
     return [list(parts), plain, [Part((tuple(u for part in parts for u in part.units),))]]
 
 
-def expanded(parts: Sequence[Part], units: Sequence[Sequence[int]]) -> list[Part]:
+def parts_of_nodes(parts: Sequence[Part], units: Sequence[Sequence[int]]) -> list[Part]:
     """Parts of units as parts of the nodes in these."""
     return [
         Part(tuple(tuple(v for u in segment for v in units[u]) for segment in part.segments))
@@ -132,7 +132,7 @@ def expanded(parts: Sequence[Part], units: Sequence[Sequence[int]]) -> list[Part
     ]
 
 
-def carried(
+def unit_times(
     alone_s: Floats, parts: Sequence[Part], part_s: Sequence[float], segment_s: Sequence[float]
 ) -> Floats:
     """Times of units, whose sums are those of the parts.
@@ -161,10 +161,10 @@ def carried(
     return times
 
 
-def spreads(
+def intervals(
     count: int, parts: Sequence[Part], part: Sequence[float], segment: Sequence[float]
 ) -> Floats:
-    """f64[units], relative spread of each of `count` units, from those of its part and segment."""
+    """Relative half width of each unit's confidence interval, f64[count]."""
     result = np.zeros(count)
     left = iter(segment)
     for one, whole in zip(parts, part, strict=True):
@@ -176,23 +176,23 @@ def spreads(
 
 
 def _shares(weights: Floats) -> Floats:
-    """Of 1, by weight; the same for all where nothing has any."""
+    """Shares of 1 by weight; equal if all weights are 0."""
     total = float(weights.sum())
     return weights / total if total > 0 else np.full(len(weights), 1 / max(len(weights), 1))
 
 
 SURE = 0.02
-"""Rounds go on until the sum is known to this share, with a confidence of 95 %."""
+"""Relative half width of the 95 % confidence interval at which rounds end."""
 MOST_ROUNDS = 10
-"""Times as many rounds as are asked for are made at most."""
+"""Most rounds, as a multiple of those requested."""
 PATIENCE_S = 20.0
 """No round begins later, once there are `FEWEST`."""
 FEWEST = 3
-"""Rounds without which nothing is known of the spread."""
+"""Rounds without which no confidence interval is known."""
 _ROUND_S = 0.1
 """Samples of a round take so long, unless its fewest take longer."""
 _SAMPLES = 3
-"""Of a round at least, besides the first ones, which do not count."""
+"""Fewest samples of a round, without its warm-up."""
 _COLD_RUNS = 3
 _EVICTED_BYTES = 128 * 2**20
 """Written to drive everything else out of the caches."""
@@ -208,8 +208,8 @@ class Rounds:
     """Samples at the beginning of each round that do not count."""
     few: bool = False
     """No more than `FEWEST` are needed."""
-    progress: Callable[[int, float | None], None] = lambda done, spread: None
-    """Told the number of rounds done, and how well the sum is known."""
+    progress: Callable[[int, float | None], None] = lambda done, interval: None
+    """Callback with the number of rounds, and the relative half width of the sum's interval."""
 
 
 @dataclass(frozen=True)
@@ -217,14 +217,14 @@ class InSitu:
     """Times of parts of a model; seconds."""
 
     parts: Sequence[Part]
-    """Of units."""
+    """Parts of units."""
     part_s: tuple[float, ...]
     segment_s: tuple[float, ...]
     """Part by part."""
-    part_spread: tuple[float, ...]
+    part_interval: tuple[float, ...]
     """Half the width of the confidence interval (95 %) over the time; empty: too few rounds."""
-    segment_spread: tuple[float, ...]
-    spread: float | None
+    segment_interval: tuple[float, ...]
+    interval: float | None
     """The same of the sum of the parts; None: too few rounds."""
     cold_s: float
     """Sum of the parts when nothing they need is in the caches."""
@@ -239,15 +239,15 @@ class InSitu:
 
     def times(self, alone_s: Floats, units: Sequence[Sequence[int]] | None = None) -> Floats:
         """f64[n], seconds of units from those of each alone; of the nodes in `units`, if given."""
-        parts = self.parts if units is None else expanded(self.parts, units)
-        return carried(alone_s, parts, self.part_s, self.segment_s)
+        parts = self.parts if units is None else parts_of_nodes(self.parts, units)
+        return unit_times(alone_s, parts, self.part_s, self.segment_s)
 
-    def spreads(self, count: int, units: Sequence[Sequence[int]] | None = None) -> Floats:
-        """f64[count], relative spread of these times; empty where it is not known."""
-        if not self.part_spread:
+    def intervals(self, count: int, units: Sequence[Sequence[int]] | None = None) -> Floats:
+        """Relative half widths of their confidence intervals, f64[count]; empty: unknown."""
+        if not self.part_interval:
             return np.zeros(0)
-        parts = self.parts if units is None else expanded(self.parts, units)
-        return spreads(count, parts, self.part_spread, self.segment_spread)
+        parts = self.parts if units is None else parts_of_nodes(self.parts, units)
+        return intervals(count, parts, self.part_interval, self.segment_interval)
 
 
 def measure_parts(
@@ -259,7 +259,7 @@ def measure_parts(
     rounds: Rounds,
     types: Mapping[str, TensorType] | None = None,
 ) -> InSitu:
-    """Time parts of a model as they will run, and the segments that these consist of.
+    """Time parts of a model as they will run, and their segments.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def measure_parts(
     outputs = tuple(value.name for value in model.graph.output)
     pipeline = Pipeline(model, folder, rounds.config, weights, [], [], [], outputs)
 
-    def line(models: Sequence[StageModel], homes: Sequence[int], what: str) -> _Line:
+    def line(models: Sequence[StageModel], homes: Sequence[int], what: str) -> _TimedPipeline:
         """A pipeline of these models, each on the core with this number."""
         steps = []
         pipeline.homes = [(spots[home],) for home in homes]
@@ -291,7 +291,7 @@ def measure_parts(
             named = replace(part, model=with_unique_names(part.model))
             steps.append(make_step(pipeline, f"{what} {j}", named, [spots[home]]))
         devices = [[j for j, home in enumerate(homes) if home == d] for d in range(len(cut))]
-        return _Line(steps, devices, distinct_inputs(model, how), outputs, bool(shared))
+        return _TimedPipeline(steps, devices, distinct_inputs(model, how), outputs, bool(shared))
 
     lines = [line(whole, range(len(whole)), "part")]
     if len(pieces) > len(whole):
@@ -299,14 +299,14 @@ def measure_parts(
             line(pieces, [i for i, part in enumerate(cut) for _ in part.segments], "segment")
         )
     taken = _run_rounds(lines, rounds)
-    spread = half_width(lines[0].sums)
+    interval = half_width(lines[0].sums)
     return InSitu(
         parts=cut,
         part_s=lines[0].medians,
         segment_s=lines[-1].medians,
-        part_spread=() if spread is None else lines[0].spreads,
-        segment_spread=() if spread is None else lines[-1].spreads,
-        spread=spread,
+        part_interval=() if interval is None else lines[0].intervals,
+        segment_interval=() if interval is None else lines[-1].intervals,
+        interval=interval,
         cold_s=_cold(lines[0]),
         rounds=len(lines[0].loads),
         taken=taken,
@@ -322,9 +322,9 @@ def _split(
     """Models of parts and segments; with fewer borders where something cannot be handed over."""
     from dnnp.formats.onnx.stages import split_model
 
-    tries = coarser(parts)
+    tries = coarser_cuts(parts)
     for cut in tries:
-        nodes = expanded(cut, units)
+        nodes = parts_of_nodes(cut, units)
         with nullcontext() if cut is tries[-1] else suppress(FormatError):
             whole = split_model(model, [part.units for part in nodes], types)
             pieces = split_model(model, [s for part in nodes for s in part.segments], types)
@@ -333,7 +333,7 @@ def _split(
 
 
 @dataclass
-class _Line:
+class _TimedPipeline:
     """A pipeline whose steps are timed in rounds."""
 
     steps: Sequence[Step]
@@ -341,7 +341,7 @@ class _Line:
     """Steps of each device, in the order in which it runs them for a sample."""
     samples: Sequence[Sample]
     outputs: Sequence[str]
-    crowded: bool = False
+    oversubscribed: bool = False
     """Parts share processors: waiting for one says nothing about other processes."""
     count: int = _SAMPLES
     """Samples of a round that count."""
@@ -350,11 +350,11 @@ class _Line:
 
     @property
     def medians(self) -> tuple[float, ...]:
-        """Of each step over the rounds; seconds."""
+        """Median time of each step over the rounds, seconds."""
         return tuple(np.median(self.loads, axis=0).tolist())
 
     @property
-    def spreads(self) -> tuple[float, ...]:
+    def intervals(self) -> tuple[float, ...]:
         """Relative half widths of the confidence intervals; 0 where they are not known."""
         return tuple(half_width(list(x)) or 0.0 for x in zip(*self.loads, strict=True))
 
@@ -367,28 +367,28 @@ class _Line:
         """Send samples through."""
         total = count + warmup
         jobs = [[Job(step, 0, s) for s in range(total) for step in steps] for steps in self.devices]
-        # Room for a sample on every device between: nobody waits for a tensor that skips some.
+        # A sample fits on every device between, so that skip connections hold up no device.
         most = 2 + len(self.devices)
-        room = {(e.tail, e.head): most for e in route(self.steps, self.outputs)}
-        orders = DeviceOrders(jobs, room)
+        capacities = {(e.tail, e.head): most for e in route(self.steps, self.outputs)}
+        orders = DeviceOrders(jobs, capacities)
         source = Repeated(self.samples, total)
         trace = send(self.steps, source, Sink(), self.outputs, orders=orders)
         timing = summarize(trace, warmup)
-        return replace(timing, taken=()) if self.crowded else timing
+        return replace(timing, taken=()) if self.oversubscribed else timing
 
-    def settle(self, warmup: int) -> None:
+    def find_steady_rate(self, warmup: int) -> None:
         """Send the first samples through, and find out how many make a round."""
         load = max(self.send(_SAMPLES, max(warmup, 1)).loads_s)
         self.count = max(_SAMPLES, math.ceil(_ROUND_S / max(load, 1e-9) / len(self.steps)))
 
 
-def _run_rounds(lines: Sequence[_Line], rounds: Rounds) -> float | None:
+def _run_rounds(lines: Sequence[_TimedPipeline], rounds: Rounds) -> float | None:
     """Make rounds until the sum of the parts is known; keep the least disturbed ones.
 
     Returns the share of their time that other processes took.
     """
     for line in lines:
-        line.settle(rounds.warmup)
+        line.find_steady_rate(rounds.warmup)
     timings: list[Timing] = []
     begin = time.perf_counter()
     while _goes_on(lines[0].sums, timings, rounds, time.perf_counter() - begin):
@@ -418,8 +418,8 @@ def _goes_on(
     if rounds.few or spent_s > PATIENCE_S or done >= MOST_ROUNDS * rounds.least:
         return False
     quiet = sum(not is_disturbed(timing) for timing in timings)
-    spread = half_width(sums)
-    return quiet < rounds.least or spread is None or spread > SURE
+    interval = half_width(sums)
+    return quiet < rounds.least or interval is None or interval > SURE
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -438,7 +438,7 @@ def half_width(values: Sequence[float]) -> float | None:
     return 1.96 * 1.2533 * deviation / math.sqrt(len(values)) / middle if middle > 0 else None
 
 
-def _cold(line: _Line) -> float:
+def _cold(line: _TimedPipeline) -> float:
     """Sum of what the steps take right after something else has used all caches."""
     other = np.zeros(_EVICTED_BYTES // 8)
     values: Values = dict(line.samples[0])

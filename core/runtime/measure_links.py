@@ -19,7 +19,7 @@ import numpy as np
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.processes import available_cores, keep_on
 from dnnp.core.runtime.model.providers import count_gpus, require_provider
-from dnnp.core.runtime.pipeline.channel import Channel, ClosedError
+from dnnp.core.runtime.pipeline.threads import Channel, ClosedError
 
 if TYPE_CHECKING:
     from multiprocessing.shared_memory import SharedMemory
@@ -43,7 +43,7 @@ def _pinned(core: int) -> Iterator[None]:
 
 @contextmanager
 def between_threads(here: int, there: int) -> Iterator[Transfer]:
-    """From a thread on one core to one on another, by the channel of a run; with an answer.
+    """From a thread on one core to one on another, through the channel of a run and back.
 
     Nothing is copied: the receiver reads every line of what the sender wrote.
     """
@@ -77,7 +77,7 @@ def between_threads(here: int, there: int) -> Iterator[Transfer]:
 def between_processes(here: int, there: int, largest: int, *, shared: bool) -> Iterator[Transfer]:
     """From a process on one core to one on another; with an answer.
 
-    `shared`: both copy through memory that they share, and a pipe only tells the size; else all
+    `shared`: both copy through memory that they share, and a pipe carries the size alone; else all
     goes through the pipe. `largest` is the most that is moved.
     """
     from multiprocessing import get_context
@@ -141,10 +141,7 @@ def _view(memory: SharedMemory, size: int) -> Bytes:
 def require_gpus(count: int) -> None:
     """Check that ONNX Runtime can use so many GPUs.
 
-    Raises
-    ------
-    UnavailableError
-        There are fewer, or it has no provider for them.
+    Raises `UnavailableError` if there are fewer, or it has no provider for them.
     """
     require_provider("cuda")
     found = count_gpus()
@@ -183,10 +180,7 @@ def from_gpu(core: int, gpu: int, device: str = "cuda") -> Iterator[Transfer]:
 def between_gpus(here: int, there: int, device: str = "cuda") -> Iterator[Transfer]:
     """From one GPU to another; it is over when a byte of it has come to the host.
 
-    Raises
-    ------
-    UnavailableError
-        This version of ONNX Runtime cannot copy tensors.
+    Raises `UnavailableError` if this version of ONNX Runtime cannot copy tensors.
     """
     import onnxruntime
 
@@ -211,7 +205,7 @@ SIZES = tuple(4**i for i in range(3, 13))
 ROUNDS = 9
 """Times that every size is moved at least."""
 _QUANTILE = 0.25
-"""Of the times of a size: what comes after it was disturbed."""
+"""Quantile of the times of a size that counts; later ones were disturbed."""
 
 
 class Sweep:

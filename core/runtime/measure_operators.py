@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -26,9 +26,10 @@ import orjson
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.model.inputs import Sample, blaming, random_inputs
-from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session, open_session
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import CpuStage, make_session, open_session
 from dnnp.core.runtime.model.weights import Weights, absent_files, random_weights, use_weights
-from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
+from dnnp.core.runtime.usage import DISTURBED, WaitClock, with_threads
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.inputs.cost_files import Charge, Spent, charge_of, net, node_events, spent_by
 
@@ -43,7 +44,7 @@ Runs = dict[str, Spent]
 """Node name -> what it took in each counted run."""
 
 _SEED = 0
-"""Of the random inputs and weights."""
+"""Seed of the random inputs and weights."""
 _DISTINCT = 4
 """Random inputs, as many as a run draws."""
 _GROUP = "group "
@@ -51,11 +52,11 @@ _GROUP = "group "
 _LAYOUT_CHANGES = frozenset({"ReorderInput", "ReorderOutput"})
 """Inside a stage a layout holds over many groups; a group alone pays for both ends."""
 MOST_REPEATS = 3
-"""Times as many runs as are to count are made at most, to find some that nothing disturbs."""
+"""Most runs made, as a multiple of those counted, to find undisturbed ones."""
 PATIENCE_S = 2.0
 """Runs are made beyond those that are to count for so long only, seconds."""
 _EMPTY_NODES, _EMPTY_RUNS = 64, 40
-"""Of a model that does nothing, which tells what the profiler adds."""
+"""Size and runs of a model without work, to measure the profiler's overhead."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,20 @@ class Measurement:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Shape of each input of the model, where it declares none."""
     taken: Callable[[float], None] = lambda share: None
-    """Told after each model which share of the time of its runs other processes took from them."""
+    """Callback after each model: share of its time lost to other processes."""
     provider: str = "cpu"
     """Execution provider, as in `SessionConfig`."""
     optimization: str = "all"
     """Level at which groups are timed: that of the run."""
     saw: Callable[[Sequence[Any]], None] = lambda events: None
-    """Told the events of the profile of each model."""
+    """Callback with the events of the profile of each model."""
     options: tuple[tuple[str, str], ...] = ()
-    """Of the provider, as in `SessionConfig`."""
+    """Options of the provider, as in `SessionConfig`."""
 
     def config(self, optimization: str | None = None) -> SessionConfig:
-        """Of sessions at this level of optimisation; None: that of the run.
+        """Configuration of sessions at an optimisation level; None: that of the run.
 
-        Who measures sees which provider ran each node, and judges by that.
+        Fallback to the CPU is allowed: the profile says which provider ran each node.
         """
         return SessionConfig(
             self.provider,
@@ -101,10 +102,7 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
     `Scan` bodies are part of the node that holds them. Nodes that do not run, such as
     `Constant`, take 0.
 
-    Raises
-    ------
-    InputFileError
-        Weights are missing, or ONNX Runtime cannot load or run the model.
+    Raises `InputFileError` if weights are missing, or ONNX Runtime cannot load or run the model.
     """
     feeds, weights = prepare(model, folder, how)
     named = with_unique_names(model)
@@ -212,7 +210,7 @@ def distinct_inputs(model: ModelProto, how: Measurement) -> list[Sample]:
 
 
 _BODY = re.compile(r"b#(n\d+|f)#\d+$")
-"""Names given to nodes of bodies, at the end of whatever inlining puts before; who holds them."""
+"""Names of nodes in bodies, behind any prefix of inlining; the group is their holder."""
 
 
 def with_unique_names(model: ModelProto) -> ModelProto:
@@ -260,7 +258,7 @@ def _profiled(
 
     Returns what each node took, and the outputs of the last run.
     """
-    config = how.config(optimization)
+    config = replace(how.config(optimization), alone=True)
     results: dict[str, Any] = {}
     title = model.graph.name if model.graph.name.startswith(_GROUP) else "the model"
     try:
@@ -268,9 +266,7 @@ def _profiled(
             profile = os.path.join(scratch, "p")
             with making_session(title):
                 session, threads = with_threads(
-                    lambda: make_session(
-                        model, folder, config, weights=weights, alone=True, profile=profile
-                    )
+                    lambda: make_session(model, folder, config, weights, profile)
                 )
             stage = CpuStage(session, tuple(o.name for o in session.get_outputs()))
             for _ in range(how.warmup):
@@ -321,7 +317,7 @@ def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
 
 
 def _is_wanted(shares: Sequence[float], repeats: int, spent_s: float) -> bool:
-    """Decide on another run, by the shares of time that other processes took from those before."""
+    """True if another run is needed, by the shares of time lost in those before."""
     if len(shares) < repeats:
         return True
     quiet = sum(share <= DISTURBED for share in shares)
@@ -378,10 +374,10 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
 
 
 def owners_of(resolved: ModelProto, model: ModelProto, known: Mapping[str, int]) -> list[int]:
-    """For each node of a resolved model the index of the node in `model` it serves, or -1.
+    """Index of the node in `model` that each node of a resolved model serves; -1: none.
 
-    Tensors of the model keep their names when ONNX Runtime inlines and inserts nodes: whatever
-    leads to an output of a node, past tensors that the model does not have, belongs to it.
+    Tensors of the model keep their names when ONNX Runtime inlines and inserts nodes: all nodes
+    on the way to an output of a node, through new tensors, belong to it.
     """
     original = {name: known[n.name] for n in model.graph.node for name in n.output if name}
     original.update((v.name, -1) for v in model.graph.input)

@@ -1,4 +1,4 @@
-"""Facts of a stream for all views: its graph, plan and results, joined and worked out once."""
+"""Facts of a stream for all views: its graph, plan and results, joined once; and their words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dnnp.core.coarsen.layers import fill_gaps, paths_of
 from dnnp.core.coarsen.mirror import twins_of
 from dnnp.core.model.graph import Clustering, Floats, Graph, Ints, contract
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.core.model.text import shown_bytes, shown_share, shown_time
+from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.formats.graph import graph_of
 from dnnp.formats.spread import is_blind
 from dnnp.formats.stream import Record, Stream, forward_pass
@@ -43,7 +43,7 @@ class Part:
     units: Ints
     """Positions of its units, in execution order."""
     times: Floats
-    """Compute of each of these on the class of its device, in the unit of the stream's times."""
+    """Compute of each unit on the class of its device, in the stream's unit of time."""
     layers: str
     """Layers that it holds, such as `embed .. layer.3 (5 layers)`; empty: names tell none."""
     capacity_bytes: float
@@ -52,6 +52,13 @@ class Part:
     """Its load in the last run of the pipeline; None: there is none."""
     resident_bytes: float | None
     """Its memory in that run; None: it was not measured."""
+
+    @property
+    def memory_share(self) -> str:
+        """Share of the memory of its device, in words; empty: no limit."""
+        if not 0 < self.capacity_bytes < np.inf:
+            return ""
+        return shown_share(self.stage.memory_bytes / self.capacity_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +154,7 @@ class Facts:
 
     @cached_property
     def unit_graph(self) -> Graph | None:
-        """The graph whose nodes are the units."""
+        """Graph of the units."""
         if self.graph is None or self.units is None:
             return None
         return contract(self.graph, self.units)
@@ -174,6 +181,15 @@ class Facts:
             return whole[0] if whole else times
         return times
 
+    def heaviest(self, most: int) -> list[tuple[int, float, float]]:
+        """Unit, compute and share of the total of the longest units; empty: not all are priced."""
+        times = self.unit_times
+        total = float(times.sum())
+        if not 0 < total < np.inf:
+            return []
+        order = sorted(range(len(times)), key=lambda u: (-times[u], u))[:most]
+        return [(u, float(times[u]), float(times[u]) / total) for u in order]
+
 
 def facts_of(
     stream: Stream, graph: Graph | None, units: Clustering | None, plan: Plan | None
@@ -199,7 +215,7 @@ def facts_of(
     for number, stage in enumerate(plan.stages):
         nodes = np.array([position[v] for v in stage.nodes], dtype=np.int64)
         owner[nodes] = number
-        held.append(_in_order(units.label[nodes]))
+        held.append(np.array(list(dict.fromkeys(units.label[nodes].tolist())), dtype=np.int64))
     measured, resident = _measured(stream), _resident(stream)
     capacities = {d.name: d.memory_bytes for d in plan.devices if not d.is_cpu}
     parts = tuple(
@@ -221,22 +237,15 @@ def facts_of(
 
 def _layers(stream: Stream, graph: Graph) -> list[str]:
     """Layer of each node; gradients are in that of the node that they are of."""
-    twins = twins_of(stream.get("node"))
-    if twins is None:
+    mirrors = twins_of(stream.get("node"))
+    if mirrors is None:
         return ["/".join(p) for p in fill_gaps(graph, paths_of(stream.get("node"), graph, None))]
     part = forward_pass(stream)
     found = dict(
         zip((r["id"] for r in part.get("node")), _layers(part, graph_of(part)), strict=True)
     )
     ids = graph.node_ids
-    return [
-        found.get(int(ids[v if twin < 0 else twin]), "") for v, twin in enumerate(twins.tolist())
-    ]
-
-
-def _in_order(labels: Ints) -> Ints:
-    """Each label once, where it comes first."""
-    return np.array(list(dict.fromkeys(labels.tolist())), dtype=np.int64)
+    return [found.get(int(ids[v if of < 0 else of]), "") for v, of in enumerate(mirrors.tolist())]
 
 
 def _measured(stream: Stream) -> dict[int, float]:
@@ -314,13 +323,18 @@ def bar_length(stage: Stage) -> float:
     return sum(amount(stage, name) for name in LOADS)
 
 
+def used_loads(parts: Sequence[Part]) -> list[str]:
+    """Parts of a load that some stage has."""
+    return [name for name in LOADS if any(amount(part.stage, name) > 0 for part in parts)]
+
+
 def longest_bar(parts: Sequence[Part]) -> float:
     """Length of the longest bar; 1 where all loads are 0."""
     return max((bar_length(part.stage) for part in parts), default=0.0) or 1.0
 
 
 def parts_overlap(parts: Sequence[Part]) -> bool:
-    """Tell whether some load is less than the sum of its parts, as transfers may be hidden."""
+    """True if a load is less than the sum of its parts: transfers overlap."""
     return any(part.stage.load_s < bar_length(part.stage) * (1 - SUM_TOLERANCE) for part in parts)
 
 
@@ -337,7 +351,7 @@ def most_loaded(parts: Sequence[Part], most: int) -> list[int]:
 
 
 def shared_words(facts: Facts) -> list[str]:
-    """Describe what every device takes for stages that all share; empty: there are none."""
+    """Describe load and memory of shared stages on each device; empty: there are none."""
     plan = facts.plan
     if plan is None or len(plan.own) == len(plan.stages):
         return []
@@ -353,3 +367,143 @@ def working(part: Part) -> Iterator[tuple[float, float]]:
             yield start, start + time
     elif stage.begin_s is not None:
         yield stage.begin_s + stage.in_s, stage.begin_s + stage.in_s + stage.compute_s
+
+
+@dataclass(frozen=True)
+class Page:
+    """Layout of a text."""
+
+    width: int = 100
+    """Columns."""
+    plain: bool = False
+    """ASCII alone."""
+    color: bool = False
+    """Bars in colours of a terminal."""
+    more: bool = False
+    """All rows; else the most important ones."""
+    rows: int = 16
+    """Rows of a list, unless `more`."""
+
+    def most(self, count: int) -> int:
+        """Number of rows of a list that are shown."""
+        return count if self.more else min(count, self.rows)
+
+
+def lacking(excess_bytes: float) -> str:
+    """Describe a plan that exceeds the memory of a device."""
+    return f"infeasible: a device lacks {shown_bytes(excess_bytes)} of memory"
+
+
+def shown_rate(value: float) -> str:
+    """Format samples a second, from the time that one takes.
+
+    >>> shown_rate(0.002), shown_rate(8.667e-5), shown_rate(0.0)
+    ('500/s', '11538/s', '-')
+    """
+    if not value > 0:
+        return "-"
+    return f"{1 / value:.0f}/s" if 1e-9 < value < 1e-3 else f"{1 / value:.4g}/s"
+
+
+def shortened(text: str, width: int) -> str:
+    """A name on at most `width` columns, without its middle if it is longer.
+
+    >>> shortened("/encoder/layer.11/attention/MatMul", 20)
+    '/encoder...on/MatMul'
+    >>> shortened("short", 20)
+    'short'
+    """
+    text = printable(text)
+    if len(text) <= width:
+        return text
+    if width < 6:
+        return text[:width]
+    head = (width - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
+
+
+MEANINGS = {
+    "simple": "all devices share the work evenly, or the longest unit takes so long",
+    "node-cut": "every stage that holds a certain unit computes and moves at least so much",
+    "cpu-cut": "units that cost accelerators more are too many for the CPUs",
+    "pairs": "pairs of units that share no stage make tensors move so often that the loads add up",
+    "chain": "stages with smaller loads do not get to the end of a path through the graph",
+    "zone-cut": "stages that pay at least for minimum cuts do not get to the end of a path",
+    "same-block": "inequalities that every split meets, multiplied and added up",
+    "cover": "units have prices, and too few stages with smaller loads to pay for all of them",
+    "cover-cut": "units have prices; with smaller loads all devices hold less than there is",
+    "ideal": "all order ideals were searched",
+    "halves": "a tree of cuts leaves no better split over two devices",
+    "links": "not even the best links between the devices allow less",
+    "exact": "an integer program of all splits, or its relaxation",
+}
+"""Argument of a certificate -> its meaning."""
+
+
+def proof_lines(facts: Facts) -> list[str]:
+    """The bound, what was tried for it, and what its certificate says."""
+    record = facts.bound
+    if record is None:
+        return []
+    value, gap = shown_time(record["value"], facts.seconds), facts.shown_gap(record["gap"])
+    lines = [
+        f"bound by {record['method']}: {value}, gap {gap}, {record['status']}, for "
+        f"{record['validity']} splits"
+    ]
+    rows = [
+        [
+            entry["method"],
+            entry["status"],
+            shown_time(entry.get("value"), facts.seconds),
+            printable(entry.get("reason", "")),
+        ]
+        for entry in record["tried"]
+    ]
+    if rows:
+        lines += [line.rstrip() for line in table(["tried", "", "value", ""], rows, left=(0, 1, 3))]
+    certificate = record.get("certificate")
+    if certificate is not None:
+        argument = str(certificate["argument"])
+        meaning = MEANINGS.get(argument)
+        text = f"certificate: {printable(argument)}" + (f": {meaning}" if meaning else "")
+        if certificate.get("checkable") is False:
+            lines += [text, "it cannot be verified without the search that found it"]
+        else:
+            lines += [text, "verify it with: dnnp-check --certificate"]
+    return lines
+
+
+METHODS = ("method", "value", "gap", "time", "", "")
+"""Columns of `method_rows`; the last two are status and reason."""
+
+
+def method_rows(facts: Facts) -> list[list[str]]:
+    """Cells of what each method found, where several were tried."""
+    if facts.plan is None:
+        return []
+    return [
+        [
+            one.method,
+            shown_time(one.value, facts.seconds),
+            "-" if one.value is None else facts.shown_gap(one.gap),
+            "-" if one.time_s is None else shown_time(one.time_s, True),
+            ", ".join(part for part in (one.validity, one.status) if part),
+            one.reason,
+        ]
+        for one in facts.plan.tried
+    ]
+
+
+def way_rows(facts: Facts) -> list[list[str]]:
+    """Cells of each compared way to use the devices: name, and value or reason."""
+    if facts.plan is None:
+        return []
+    return [
+        [way.name, way.reason or shown_time(way.value, facts.seconds)] for way in facts.plan.ways
+    ]
+
+
+def advice(run: Record) -> str:
+    """Say what a run that compared ways advises to deploy; empty: it compared none."""
+    found = run.get("choice")
+    return f"to deploy: {found['mode']}, {found['reason']}" if found else ""

@@ -24,7 +24,7 @@ SWEEPS = 4
 SWINGS = (0.0, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)
 """Columns that an edge may swing aside."""
 POINTS = tuple(i / 12 for i in range(1, 12))
-"""Of a curve, where it is looked whether a box covers it."""
+"""Parameters of a curve at which its overlap with boxes is counted."""
 HALF = 0.46
 """Columns from the middle of a box to where an edge is seen beside it."""
 
@@ -66,7 +66,7 @@ def levels_of(graph: Graph) -> Ints:
 
 
 def boxes_of(facts: Facts, most: int) -> tuple[list[Box], str]:
-    """Units as at most about `most` boxes, and what a box is: `unit`, `layer` or `part`.
+    """Group units into at most about `most` boxes; also the kind of box: `unit`, `layer` or `part`.
 
     A box is of one stage: a unit, where these are not too many; else all units of a layer; else
     units that follow one another.
@@ -127,10 +127,7 @@ def edges_of(graph: Graph, owner: Ints) -> Edges:
 def lay_out(level: Sequence[float], edges: Edges) -> Layout:
     """Places of boxes.
 
-    Parameters
-    ----------
-    level
-        Of each box, by which edges are turned where boxes are on a cycle.
+    `level`: of each box, by which edges are turned where boxes are on a cycle.
     """
     n = len(level)
     down: list[list[int]] = [[] for _ in range(n)]
@@ -161,7 +158,7 @@ def lay_out(level: Sequence[float], edges: Edges) -> Layout:
 
 
 def _place(members: Sequence[int], wanted: Sequence[float], x: list[float]) -> None:
-    """Put boxes of a row one apart or more, in their order, near to where they want to be."""
+    """Place boxes of a row at least one apart, in order, near their wanted places."""
     places: list[float] = []
     for value in wanted:
         places.append(max(value, places[-1] + 1) if places else value)
@@ -178,7 +175,7 @@ def heaviest(edges: Edges, most: int) -> Edges:
 
 
 def bows(layout: Layout, edges: Edges) -> list[float]:
-    """Find how far each edge swings aside, to be seen beside the boxes between its ends.
+    """Sideways swing of each edge, in columns, that keeps it visible beside boxes.
 
     An edge is a curve from below its first box to above its last one, whose inner control points
     are moved aside by so many columns (`page.js` does the same for what it draws). Of a few swings

@@ -20,32 +20,30 @@ import orjson
 from dnnp.core.model.graph import PARAMETER, Clustering, Graph
 from dnnp.core.model.plan import OBJECTIVES, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time
-from dnnp.core.view.drawing import PALETTE
+from dnnp.core.view.drawing import COLORS, MARKS, PALETTE, schedule_words
 from dnnp.core.view.facts import (
     LOADS,
+    METHODS,
     OVERLAP,
     Facts,
     Part,
+    advice,
     amount,
     bar_bound,
+    lacking,
     longest_bar,
+    method_rows,
     parts_overlap,
+    proof_lines,
     shared_words,
+    shown_rate,
+    used_loads,
+    way_rows,
     working,
 )
-from dnnp.core.view.gantt import COLORS, MARKS, schedule_words
 from dnnp.core.view.layout import Box, boxes_of, edges_of, heaviest, lay_out, levels_of
 from dnnp.core.view.svg import FILLS
 from dnnp.core.view.tables import runs
-from dnnp.core.view.words import (
-    METHODS,
-    advice,
-    lacking,
-    method_rows,
-    proof_lines,
-    shown_rate,
-    way_rows,
-)
 from dnnp.formats.stream import Record
 
 MOST_BOXES, MOST_EDGES, MOST_INSIDE = 240, 3000, 4000
@@ -54,13 +52,13 @@ own."""
 MOST_NODES, MOST_BLOCKS = 120_000, 20_000
 """Nodes, and blocks of a schedule, that a page holds."""
 ACROSS = 7
-"""Units of a box side by side, at least, of those that no edge joins to others in it."""
+"""Fewest isolated units of a box side by side."""
 DIGITS = 6
-"""Of times and sizes in the data."""
+"""Significant digits of times and sizes in the data."""
 
 
 def page_data(facts: Facts) -> dict[str, Any]:
-    """All of it; what is too large, or what the stream does not hold, is left out."""
+    """Data of the page, without parts that are too large or absent."""
     data: dict[str, Any] = {
         "seconds": facts.seconds,
         "palette": PALETTE,
@@ -222,10 +220,7 @@ MOST_ROWS = 200
 def draw(facts: Facts, script: str, style: str) -> bytes:
     """The page.
 
-    Parameters
-    ----------
-    script, style
-        What `FILES` hold.
+    `script, style`: what `FILES` hold.
     """
     data = page_data(facts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -346,10 +341,10 @@ def _stages(facts: Facts) -> list[str]:
     if len(facts.parts) > MOST_ROWS:
         lines.append(f"<p>the first {MOST_ROWS} of {len(facts.parts)} stages</p>")
     if not late:
-        used = [n for n in LOADS if any(amount(p.stage, n) > 0 for p in facts.parts)]
         notes = ["the dashed line is the proven bound"] if bound is not None else []
         notes += [OVERLAP] if parts_overlap(facts.parts) else []
-        lines.append(f"<p>{_keys({name: FILLS[name] for name in used})} {'; '.join(notes)}</p>")
+        keys = _keys({name: FILLS[name] for name in used_loads(facts.parts)})
+        lines.append(f"<p>{keys} {'; '.join(notes)}</p>")
     return lines
 
 
@@ -362,7 +357,7 @@ def _keys(colors: Mapping[str, str]) -> str:
 
 
 def _ratio(part: Part) -> list[str]:
-    """Cells of the measured time of a stage, its ratio to the predicted one, and its memory."""
+    """Cells of a stage's measured time, ratio to the predicted one, and memory."""
     found, load = part.measured_s, part.stage.load_s
     if found is None:
         return [_cell("-", 0.0)] * 3
@@ -388,7 +383,7 @@ def _bar(facts: Facts, part: Part, scale: float, bound: float | None) -> str:
 
 
 def _graph(facts: Facts, data: dict[str, Any]) -> list[str]:
-    """The place of the graph."""
+    """HTML of the graph."""
     if "boxes" not in data:
         if facts.graph is None:
             return []
@@ -416,7 +411,7 @@ def _buttons(of: str) -> str:
 
 
 def _runs(facts: Facts, data: dict[str, Any]) -> list[str]:
-    """The place of what runs when."""
+    """HTML of the timeline."""
     if "runs" not in data:
         return []
     record = facts.schedule
@@ -441,7 +436,7 @@ def _runs(facts: Facts, data: dict[str, Any]) -> list[str]:
 def _tables(facts: Facts) -> list[str]:
     """Tables of what moves, what is heavy, what was measured and what is proven."""
     lines: list[str] = []
-    graph, units, times = facts.graph, facts.units, facts.unit_times
+    graph, units = facts.graph, facts.units
     if graph is not None and facts.cuts:
         rows = [
             f"<tr>{_cell(graph.tensor_names[cut.tensor], left=True)}"
@@ -454,15 +449,12 @@ def _tables(facts: Facts) -> list[str]:
         text += f"; the {MOST_ROWS} largest" if len(facts.cuts) > MOST_ROWS else ""
         lines += ["<h2>What moves between stages</h2>", f"<p>{text}</p>"]
         lines += _table(["tensor", "from", "to", "size"], rows, (0,), sortable=True)
-    total_s = float(times.sum())
-    if units is not None and math.isfinite(total_s) and total_s > 0:
-        order = sorted(range(units.g), key=lambda u: (-times[u], u))[:20]
+    if units is not None and (heaviest := facts.heaviest(20)):
         rows = [
             f"<tr>{_cell(units.names[u], left=True)}{_cell(facts.layers[u], left=True)}"
             f"{_cell('' if facts.stage_of[u] < 0 else str(facts.stage_of[u]))}"
-            f"{_cell(shown_time(float(times[u]), facts.seconds), float(times[u]))}"
-            f"{_cell(shown_share(float(times[u]) / total_s), float(times[u]))}</tr>"
-            for u in order
+            f"{_cell(shown_time(time, facts.seconds), time)}{_cell(shown_share(share), time)}</tr>"
+            for u, time, share in heaviest
         ]
         lines += ["<h2>Heaviest</h2>"]
         lines += _table(["unit", "layer", "stage", "compute", "share"], rows, (0, 1), sortable=True)

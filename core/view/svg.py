@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from html import escape
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import row_of
 from dnnp.core.model.plan import OBJECTIVES, Plan
-from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time
+from dnnp.core.model.text import printable, shown_bytes, shown_time
 from dnnp.core.view.drawing import (
     BOLD,
     PALETTE,
@@ -18,6 +17,7 @@ from dnnp.core.view.drawing import (
     label,
     legend,
     picture,
+    schedule_picture,
     text_width,
 )
 from dnnp.core.view.facts import (
@@ -27,13 +27,15 @@ from dnnp.core.view.facts import (
     Part,
     amount,
     bar_bound,
+    lacking,
     longest_bar,
     most_loaded,
     parts_overlap,
     shared_words,
+    shown_rate,
+    used_loads,
     working,
 )
-from dnnp.core.view.gantt import schedule_picture
 from dnnp.core.view.layout import (
     Box,
     Edges,
@@ -45,7 +47,6 @@ from dnnp.core.view.layout import (
     lay_out,
     levels_of,
 )
-from dnnp.core.view.words import lacking, shown_rate
 from dnnp.formats.stream import Stream
 
 MOST_BOXES, MOST_EDGES, MOST_STAGES = 300, 1500, 64
@@ -63,15 +64,8 @@ FILLS = {
 def draw(facts: Facts, which: str) -> bytes:
     """Pictures below each other.
 
-    Parameters
-    ----------
-    which
-        `schedule`, `loads`, `graph`, or `all` that there are.
-
-    Raises
-    ------
-    UsageError
-        There is nothing to draw.
+    `which`: `schedule`, `loads`, `graph`, or `all` that there are. Raises `UsageError` if there is
+    nothing to draw.
     """
     made = {name: make(facts) for name, make in PICTURES.items() if which in (name, "all")}
     drawn = [one for one in made.values() if one is not None]
@@ -84,14 +78,14 @@ def draw(facts: Facts, which: str) -> bytes:
         body += [*one.body, "</g>"]
         height += one.height + 24
     width = max(720.0, *(one.width + 24 for one in drawn))
-    return picture(width, height, facts.model, "; ".join(one.said for one in drawn), body)
+    return picture(width, height, facts.model, "; ".join(one.summary for one in drawn), body)
 
 
 def schedule_svg(stream: Stream) -> bytes:
     """The schedule of a stream alone."""
     record = stream.get("schedule")[0]
     one = schedule_picture(record, stream.get("block"), stream.in_seconds)
-    return picture(one.width, one.height, str(stream.header["model"]), one.said, one.body)
+    return picture(one.width, one.height, str(stream.header["model"]), one.summary, one.body)
 
 
 def _schedule(facts: Facts) -> Drawn | None:
@@ -107,7 +101,10 @@ def _loads(facts: Facts) -> Drawn | None:
         return None
     late = plan.objective == "latency"
     numbers = most_loaded(facts.parts, MOST_STAGES)
-    names = [_title(number, facts.parts[number]) for number in numbers]
+    names = [
+        " · ".join(filter(None, (str(number), part.stage.where, part.layers)))
+        for number, part in ((number, facts.parts[number]) for number in numbers)
+    ]
     left = min(max((text_width(name, 11) for name in names), default=0.0), 300.0) + 14
     scale = BAR / ((plan.value or 1.0) if late else longest_bar(facts.parts))
     body = []
@@ -138,7 +135,7 @@ def _loads(facts: Facts) -> Drawn | None:
             'stroke-dasharray="5 4"/>'
         )
     if not late:
-        used = [n for n in LOADS if any(amount(p.stage, n) > 0 for p in facts.parts)]
+        used = used_loads(facts.parts)
         body += legend([(FILLS[name], name) for name in used], left, bottom + 18)
     if not late and parts_overlap(facts.parts):
         bottom += 18
@@ -172,18 +169,13 @@ def _said(facts: Facts, plan: Plan, shown: int) -> str:
     return text + (f"; {left_out} stages with smaller loads are left out" if left_out else "")
 
 
-def _title(number: int, part: Part) -> str:
-    stage = part.stage
-    return " · ".join(filter(None, (str(number), stage.where, part.layers)))
-
-
 def _numbers(facts: Facts, part: Part) -> str:
     """Load, predicted and measured, and memory of a stage."""
     stage = part.stage
     time = stage.compute_s if facts.plan and facts.plan.objective == "latency" else stage.load_s
     text = f"{shown_time(time, facts.seconds)}, {shown_bytes(stage.memory_bytes)}"
-    if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
-        text += f" ({shown_share(stage.memory_bytes / part.capacity_bytes)})"
+    if part.memory_share:
+        text += f" ({part.memory_share})"
     if part.measured_s is not None:
         text += f"; measured {shown_time(part.measured_s, True)}"
     return text
@@ -194,14 +186,14 @@ def _bar(facts: Facts, part: Part, x: float, y: float, scale: float) -> list[str
     for name in LOADS:
         found = amount(part.stage, name)
         if found > 0:
-            said = f"{name}: {shown_time(found, facts.seconds)}"
-            body.append(box(x, y, found * scale, ROW - 8, FILLS[name], said))
+            tooltip = f"{name}: {shown_time(found, facts.seconds)}"
+            body.append(box(x, y, found * scale, ROW - 8, FILLS[name], tooltip))
             x += found * scale
     return body
 
 
 def _graph(facts: Facts) -> Drawn | None:
-    """The graph from top to bottom, a box a unit or, where these are many, a layer."""
+    """The graph from top to bottom, a box a unit or a layer."""
     graph = facts.unit_graph
     if graph is None or not graph.n:
         return None
@@ -212,7 +204,7 @@ def _graph(facts: Facts) -> Drawn | None:
     level = levels_of(graph)
     layout = lay_out([float(level[one.units].mean()) for one in boxes], every)
     swings = bows(layout, edges)
-    left, right = _room(layout, edges, swings)
+    left, right = _margins(layout, edges, swings)
     xs = [(x + left) * (BOX + GAP) for x in layout.x]
     ys = [HEAD + y * (HIGH + DROP) for y in layout.y]
     most = max(edges.values(), default=0.0)
@@ -233,8 +225,8 @@ def _graph(facts: Facts) -> Drawn | None:
     return Drawn(max(wide, 680.0), bottom, body, text)
 
 
-def _room(layout: Layout, edges: Edges, swings: Sequence[float]) -> tuple[float, float]:
-    """Columns that lines need left of the first box, and from there on to the right."""
+def _margins(layout: Layout, edges: Edges, swings: Sequence[float]) -> tuple[float, float]:
+    """Columns left of the first box, and right of that line, that edges need."""
     left, right = 0.0, layout.columns
     for (a, b), swing in zip(edges, swings, strict=True):
         # A curve goes three quarters as far as its control points.
@@ -244,7 +236,7 @@ def _room(layout: Layout, edges: Edges, swings: Sequence[float]) -> tuple[float,
 
 
 def _edge(
-    tail: tuple[float, float], head: tuple[float, float], aside: float, thick: float, said: str
+    tail: tuple[float, float], head: tuple[float, float], aside: float, thick: float, tooltip: str
 ) -> str:
     """A curve from below one box to above another, which swings aside."""
     ax, ay, bx, by = tail[0] + BOX / 2, tail[1] + HIGH, head[0] + BOX / 2, head[1]
@@ -252,7 +244,7 @@ def _edge(
     return (
         f'<path d="M{ax:.1f} {ay:.1f}C{ax + aside:.1f} {ay + bend:.1f} {bx + aside:.1f} '
         f'{by - bend:.1f} {bx:.1f} {by:.1f}" fill="none" stroke="currentColor" '
-        f'stroke-opacity="0.4" stroke-width="{thick:.2f}"><title>{escape(said)}</title></path>'
+        f'stroke-opacity="0.4" stroke-width="{thick:.2f}"><title>{escape(tooltip)}</title></path>'
     )
 
 
@@ -261,9 +253,9 @@ def _drawn_box(facts: Facts, one: Box, x: float, y: float) -> str:
     stage = "" if one.stage < 0 else f"stage {one.stage}"
     count = "" if len(one.units) == 1 else f"{len(one.units)} units, "
     fill = PALETTE[one.stage % len(PALETTE)] if one.stage >= 0 else PALETTE[-1]
-    said = f"{one.name}: {count}{time}" + (f", {stage}" if stage else "")
+    tooltip = f"{one.name}: {count}{time}" + (f", {stage}" if stage else "")
     return (
-        f"<g><title>{escape(printable(said))}</title>"
+        f"<g><title>{escape(printable(tooltip))}</title>"
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX:g}" height="{HIGH:g}" class="paper"/>'
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX:g}" height="{HIGH:g}" fill="{fill}" '
         'fill-opacity="0.35" stroke="currentColor" stroke-width="0.7"/>'

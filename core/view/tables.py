@@ -44,7 +44,7 @@ def plans(facts: Facts) -> Table:
 
 
 def tried(facts: Facts) -> Table:
-    """A row a method that was tried for the plan, or the one that made it."""
+    """A row for each method that was tried for the plan, or for its own."""
     header = (
         "model", "objective", "k", "method", "made_by", "validity", "status", "value", "bound",
         "time_unit", "gap", "elapsed_s", "reason",
@@ -84,12 +84,13 @@ def stages(facts: Facts) -> Table:
     for number, part in enumerate(facts.parts):
         stage = part.stage
         names = [facts.layers[u] for u in part.units if facts.layers[u]]
+        limit = part.capacity_bytes if math.isfinite(part.capacity_bytes) else None
         rows.append(
             [
                 number, stage.device, stage.replicas, len(stage.nodes), len(part.units),
                 part.layers, stage.load_s, stage.in_s, stage.compute_s, stage.overflow_s,
                 stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
-                stage.end_s, stage.memory_bytes, _limit(part.capacity_bytes), part.measured_s,
+                stage.end_s, stage.memory_bytes, limit, part.measured_s,
                 stage.shards, len(stage.recomputed), stage.in_flight, names[0] if names else None,
                 int(stage.shared), part.resident_bytes,
             ]
@@ -207,7 +208,7 @@ TABLES: dict[str, Callable[[Facts], Table]] = {
 
 
 def draw(streams: Sequence[Facts], name: str, form: str, raw: bool = False) -> bytes:
-    """A table, as `csv`, `tsv` or `md`; of several streams the file comes first in each row.
+    """A table, as `csv`, `tsv` or `md`; with several streams each row begins with the file.
 
     `raw`: texts that would be formulas, HTML or links where the table is opened stay as they are.
     """
@@ -260,7 +261,3 @@ def _shown(cell: Cell, safe: Callable[[str], str]) -> str:
     if isinstance(cell, bool):
         return str(int(cell))
     return safe(printable(cell)) if isinstance(cell, str) else repr(cell)
-
-
-def _limit(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -9,30 +9,29 @@ from collections.abc import Iterator, Sequence
 from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.plan import OBJECTIVES, Stage, contiguous_words, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time, table
+from dnnp.core.view.drawing import text_chart
 from dnnp.core.view.facts import (
     LOADS,
+    METHODS,
     OVERLAP,
     Facts,
+    Page,
     Part,
+    advice,
     amount,
     bar_bound,
+    lacking,
     longest_bar,
+    method_rows,
     most_loaded,
     parts_overlap,
-    shared_words,
-    working,
-)
-from dnnp.core.view.gantt import text_chart
-from dnnp.core.view.words import (
-    METHODS,
-    Page,
-    advice,
-    lacking,
-    method_rows,
     proof_lines,
+    shared_words,
     shortened,
     shown_rate,
+    used_loads,
     way_rows,
+    working,
 )
 from dnnp.formats.spread import unknown_words
 from dnnp.formats.stream import Record
@@ -71,14 +70,13 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
     if left_out:
         lines.append(f"and {left_out} more with smaller loads (-v)")
     lines += [f"{words} on every device" for words in shared_words(facts)]
-    used = [name for name in LOADS if any(amount(p.stage, name) > 0 for p in facts.parts)]
-    legend = [f"{fills[name]} {name}" for name in used]
+    legend = [f"{fills[name]} {name}" for name in used_loads(facts.parts)]
     lines.append("bars: " + "  ".join(legend if at is None else [*legend, "| bound"]))
     return [*lines, OVERLAP] if parts_overlap(facts.parts) else lines
 
 
 def tinted(text: str) -> str:
-    """A text whose bars have the colours of a terminal; the marks alone say the same."""
+    """Colour the bars of a text for a terminal; the marks alone say the same."""
     return re.sub(
         "|".join(f"{mark}+" for mark in TINTS),
         lambda match: f"\x1b[{TINTS[match[0][0]]}m{match[0]}\x1b[0m",
@@ -89,16 +87,13 @@ def tinted(text: str) -> str:
 def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
     stage = part.stage
     layers = part.layers or counted(len(stage.nodes), "node")
-    share = ""
-    if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
-        share = shown_share(stage.memory_bytes / part.capacity_bytes)
     return [
         str(number),
         stage.where,
         shortened(layers, LAYERS),
         shown_time(stage.load_s, facts.seconds),
         shown_bytes(stage.memory_bytes),
-        share,
+        part.memory_share,
     ]
 
 
@@ -167,10 +162,11 @@ NAME = 44
 
 def draw(facts: Facts, page: Page) -> bytes:
     """The whole text, in paragraphs."""
+    rows = method_rows(facts)
     paragraphs = [
         _model(facts),
         _plan(facts),
-        _tried(facts),
+        [line.rstrip() for line in table(METHODS, rows, left=(0, 4, 5))] if rows else [],
         load_lines(facts, page),
         timeline(facts, page),
         _cuts(facts, page),
@@ -183,7 +179,7 @@ def draw(facts: Facts, page: Page) -> bytes:
 
 
 def laid_out(paragraphs: Sequence[Sequence[str]], page: Page) -> bytes:
-    """Those paragraphs that hold something, with an empty line between them."""
+    """Non-empty paragraphs, with an empty line between two."""
     text = "\n\n".join("\n".join(_fitting(lines, page)) for lines in paragraphs if lines)
     if page.color and not page.plain:
         text = tinted(text)
@@ -249,14 +245,6 @@ def _plan(facts: Facts) -> list[str]:
     return lines + [f"  {way}: {printable(found)}" for way, found in way_rows(facts)]
 
 
-def _tried(facts: Facts) -> list[str]:
-    """Cells of what each method found, where several were tried."""
-    rows = method_rows(facts)
-    if not rows:
-        return []
-    return [line.rstrip() for line in table(METHODS, rows, left=(0, 4, 5))]
-
-
 def _cuts(facts: Facts, page: Page) -> list[str]:
     """Tensors that move between stages."""
     if len(facts.parts) < 2 or facts.graph is None:
@@ -283,24 +271,21 @@ def _cuts(facts: Facts, page: Page) -> list[str]:
 
 def _heaviest(facts: Facts, page: Page) -> list[str]:
     """Table of the units that take the longest."""
-    units, times = facts.units, facts.unit_times
-    total = float(times.sum())
-    if units is None or not total > 0 or not math.isfinite(total):
+    units = facts.units
+    if units is None:
         return []
-    most = page.most(units.g) if page.more else 5
-    order = sorted(range(units.g), key=lambda u: (-times[u], u))[:most]
-    rows = []
-    for u in order:
-        stage = facts.stage_of[u]
-        rows.append(
-            [
-                shortened(units.names[u], NAME),
-                shortened(facts.layers[u], 24),
-                "" if stage < 0 else str(stage),
-                shown_time(float(times[u]), facts.seconds),
-                shown_share(float(times[u]) / total),
-            ]
-        )
+    rows = [
+        [
+            shortened(units.names[u], NAME),
+            shortened(facts.layers[u], 24),
+            "" if facts.stage_of[u] < 0 else str(facts.stage_of[u]),
+            shown_time(time, facts.seconds),
+            shown_share(share),
+        ]
+        for u, time, share in facts.heaviest(page.most(units.g) if page.more else 5)
+    ]
+    if not rows:
+        return []
     return table(["heaviest", "layer", "stage", "compute", "share"], rows, left=(0, 1))
 
 

@@ -26,7 +26,7 @@ CONFIGURATION = "dnnp"
 METADATA_IR, DEVICES_IR = 10, 11
 """IR versions from which nodes have metadata, and models have device configurations."""
 _STORED_IR = 4
-"""IR version from which initializers need not be inputs, and inputs that are can be replaced."""
+"""IR version from which initializers need not be inputs."""
 
 
 def add_layers(model: onnx.ModelProto, stages: Sequence[Iterable[int]]) -> None:
@@ -70,17 +70,14 @@ def add_device_configurations(
     Every output of a node is placed on the device of its stage, without being sharded. Replicas of
     a stage are a group of devices, each of which has all of the tensors of its samples.
 
+    Raises `UnavailableError` if the installed onnx knows no device configurations.
+
     Parameters
     ----------
     stages
         Nodes of each stage.
     devices
         Names of the devices of each stage.
-
-    Raises
-    ------
-    UnavailableError
-        The installed onnx knows no device configurations.
     """
     if "configuration" not in onnx.ModelProto.DESCRIPTOR.fields_by_name:
         raise UnavailableError(
@@ -103,10 +100,7 @@ def add_view(model: onnx.ModelProto, about: Mapping[int, Mapping[str, str]]) -> 
 
     Into the metadata of each node, with `dnnp.` before the keys; the stage also before its name.
 
-    Parameters
-    ----------
-    about
-        Position of a node -> key -> value.
+    `about`: position of a node -> key -> value.
     """
     _raise_ir(model, METADATA_IR)
     for v, values in about.items():
@@ -117,7 +111,7 @@ def add_view(model: onnx.ModelProto, about: Mapping[int, Mapping[str, str]]) -> 
 
 
 def _annotate(node: onnx.NodeProto, values: Mapping[str, str]) -> None:
-    """Put entries into the metadata of a node, in the place of those with their keys."""
+    """Set entries in the metadata of a node."""
     others = [entry for entry in node.metadata_props if entry.key not in values]
     del node.metadata_props[:]
     node.metadata_props.extend(others)

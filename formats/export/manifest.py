@@ -188,7 +188,7 @@ class Role:
     whole: bool = True
     """It is all of the stage."""
     shard: int = 0
-    """Which of the shards of that stage it is, or is a part of."""
+    """Shard of that stage that it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def manifest_of(
     known: Mapping[str, Any],
     planned: Mapping[str, Planned],
 ) -> Record:
-    """The manifest without what only writing tells: layout, files and weights.
+    """The manifest without layout, files and weights, which writing adds.
 
     Parameters
     ----------
@@ -363,9 +363,9 @@ def _sum(names: Iterable[str], planned: Mapping[str, Planned]) -> Record:
 
 
 def read_manifest(folder: Path) -> Record:
-    """The manifest of an export, checked: fields, who feeds whom, files inside the folder.
+    """The checked manifest of an export: fields, links, files inside the folder.
 
-    What stands in the folder may have been made by anybody: no link is followed out of it.
+    The contents of the folder are not trusted: no link is followed out of it.
 
     Raises
     ------
@@ -403,7 +403,7 @@ def read_manifest(folder: Path) -> Record:
 
 
 def _check_wiring(found: Record, path: str) -> None:
-    """Refuse stages out of order, tensors that nothing has made by then, and links beside these."""
+    """Refuse stages out of order, tensors not made yet, and links that differ."""
     made: dict[str, int | str] = {}
     readers: dict[str, list[int | str]] = {}
     crossing: dict[tuple[int, int], list[str]] = {}

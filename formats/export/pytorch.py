@@ -45,7 +45,7 @@ class Cells(NamedTuple):
     rows: list[list[Cell]]
     """Cells of each rank, in order."""
     skips: list[tuple[int, int]]
-    """Pairs of stages of which the second reads from the first, but does not follow it."""
+    """Pairs of stages; the second reads from the first but does not follow it."""
 
     def encoded(self) -> bytes:
         """The file; names need no quotes."""
@@ -58,10 +58,8 @@ def torch_cells(record: Record, blocks: Sequence[Record]) -> Cells:
     Stages are numbered in the order of the forward passes, each of which must follow the one
     before it. Transfers are left out.
 
-    Raises
-    ------
-    UsageError
-        The schedule is none of stages that follow one another, each on one device or group.
+    Raises `UsageError` if stages do not form a chain, each on one device
+    or group.
     """
     passes = record["passes"]
     stage_of, skips = _stages(passes)
@@ -93,7 +91,7 @@ def torch_cells(record: Record, blocks: Sequence[Record]) -> Cells:
 
 
 def _stages(passes: Sequence[Record]) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Position of each pass that computes -> its stage; and who reads from further before."""
+    """Position of each computing pass -> its stage; and pairs that skip stages."""
     stage_of: dict[int, int] = {}
     forward = [number for number in _in_order(passes) if passes[number]["kind"] == "forward"]
     skips: list[tuple[int, int]] = []
@@ -168,13 +166,10 @@ _REVERSE = ("B", "I")
 def with_transfers(cells: Cells) -> Cells:
     """The same with what ranks send one another.
 
-    Whatever a rank has computed for another it sends at once, and the other has it among what it
-    receives from then on: so both have their messages in one order, and none waits for ever.
+    A rank sends each result for another rank at once, and the other receives it in the same
+    order: so both have their messages in one order, and none waits for ever.
 
-    Raises
-    ------
-    UsageError
-        Ranks wait for each other.
+    Raises `UsageError` if ranks wait for each other.
     """
     place = {cell.stage: rank for rank, row in enumerate(cells.rows) for cell in row}
     last = max(place, default=0)
@@ -204,7 +199,7 @@ def with_transfers(cells: Cells) -> Cells:
 
 
 def _may_run(cell: Cell, done: set[Cell], last: int) -> bool:
-    """Test whether what a computation takes from another stage is there."""
+    """True if the inputs of a computation from other stages are there."""
     if cell.what == "F":
         return not cell.stage or cell._replace(stage=cell.stage - 1) in done
     if cell.what in _REVERSE and cell.stage < last:
@@ -293,7 +288,7 @@ def _modules(record: Record) -> Iterator[str]:
 
 
 def _beginning(own: Sequence[Record], seen: set[str]) -> tuple[str, bool]:
-    """The first module of a stage's nodes, the outermost that no earlier stage has a part of.
+    """First outermost module of a stage without parts in earlier stages.
 
     If there is none, the innermost of its first node that has any, and that it is not exact.
     """

@@ -131,14 +131,14 @@ def _earlier(target: Path, alone: bool) -> Earlier:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Test whether a path is the folder inside of an export that was killed."""
+    """True if a path is the inner folder of a killed export."""
     if not re.fullmatch(re.escape(_INSIDE) + "[0-9a-f]{16}", path.name) or path.is_symlink():
         return False
     return path.is_dir() and (not any(path.iterdir()) or (path / _MARK).is_file())
 
 
 def _files(folder: Path) -> list[Path]:
-    """Whatever is not a folder, links to folders included, at any depth; sorted."""
+    """Files and links, those to folders too, at any depth; sorted."""
     found = []
     for top, folders, files in os.walk(folder):
         found += [Path(top, name) for name in files]
@@ -168,7 +168,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _is_as_listed(path: Path, entry: dict[str, Any], names: int) -> bool:
-    """Test whether a file is what its manifest says, or can be removed without losing its bytes.
+    """True if a file matches its manifest, or can be removed without loss.
 
     `names` is how many names it has in the folder.
     """
@@ -242,7 +242,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A model of an export, which gets a folder of its own with all that it reads."""
+    """A model of an export, in a folder of its own with its weights."""
 
     stage: int | str
     """Number of the stage, or `model` for all of the model."""
@@ -292,13 +292,13 @@ def write_export(
     units
         The models.
     manifest
-        See `manifest.manifest_of`; gets what only writing tells.
+        See `manifest.manifest_of`; completed here with files and weights.
     source
         File of the source model; weight files are looked for beside it.
     extras
         What else is written.
     watch
-        Told how far the copying is.
+        Callback with the progress of copying.
 
     Returns
     -------

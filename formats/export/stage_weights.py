@@ -54,7 +54,7 @@ class WeightFile:
     padding_bytes: int = 0
     """Bytes of a copy that belong to no tensor."""
     sha256: str | None = None
-    """Of a copy."""
+    """SHA-256 of a copy."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Originals:
     home: Path
     """Folder of the model."""
     paths: Mapping[str, Path | None]
-    """Where each file really is, by its location; None: there is none."""
+    """Real path of each file by its location; None: missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ def place_weights(
     within
         Path of the folder in that of the export; empty: its name.
     copying
-        Told the size of each piece that is copied.
+        Callback with the size of each copied piece.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _packed(spans: Iterable[Span]) -> list[_ByteRun]:
-    """Place of each byte of the spans in a file that holds nothing else but padding.
+    """Place of the spans in a file of them and padding.
 
     They stay in the order of the original files, which are then read from front to back.
     """

@@ -1,8 +1,8 @@
-"""A model repository for NVIDIA's Triton Inference Server: a model for each stage, and an ensemble.
+"""A model repository for Triton Inference Server: a model a stage, and an ensemble.
 
 Configurations are in the text format of protobuf, as `model_config.proto` of Triton defines them.
-An ensemble is refused by the server if it has a tensor that nobody uses; so what no output of the
-model depends on is left out of it. A tensor without dimensions has the dimension 1 in requests,
+The server refuses an ensemble with an unused tensor, so tensors that no output of the model depends
+on are left out of it. A tensor without dimensions has the dimension 1 in requests,
 which the server takes away again.
 """
 
@@ -43,23 +43,15 @@ class Repository:
     files: Mapping[str, bytes]
     """Path -> contents; a path that ends in a slash is a folder."""
     folders: tuple[str, ...]
-    """Where the model of each stage is."""
+    """Folder of the model of each stage."""
 
 
 def repository(manifest: Record, max_batch_size: int = 0) -> Repository:
     """Names, configurations and folders for the stages of a manifest.
 
-    Parameters
-    ----------
-    max_batch_size
-        Largest batch; the first dimension of every tensor must be the same free one. 0: tensors are
-        as in the model.
-
-    Raises
-    ------
-    FormatError
-        A tensor has no type, rank or first dimension that Triton can be told, a stage reads
-        nothing, or no stage makes an output of the model.
+    `max_batch_size`: largest batch; the first dimension of every tensor must be the same free one.
+    0: tensors are as in the model. Raises `FormatError` if a tensor has no type, rank or first
+    dimension that Triton accepts, a stage reads nothing, or no stage makes an output of the model.
     """
     ensemble = _allowed(manifest["model"])
     models = [f"{ensemble}-stage-{stage['id']}" for stage in manifest["stages"]]
@@ -169,7 +161,7 @@ def _needed(manifest: Record) -> set[str]:
 
 
 def _step(models: Sequence[str], stage: Record, used: set[str]) -> Message:
-    """The step of a stage: its inputs, and those of its outputs that somebody uses, by name."""
+    """The step of a stage: its inputs and its used outputs, by name."""
     ends = [("input_map", t["name"]) for t in stage["inputs"]]
     ends += [("output_map", t["name"]) for t in stage["outputs"] if t["name"] in used]
     return [
@@ -240,7 +232,7 @@ def _instances(stage: Record, devices: Sequence[Record]) -> Message:
 
 
 def is_cpu(name: str, devices: Iterable[Record]) -> bool:
-    """Test whether a device class runs on the host's processors: by its kind, or by its name."""
+    """True if a device class is a CPU, by its kind or its name."""
     kinds = {device["class"]: device["kind"] for device in devices}
     return kinds.get(name) == "cpu" or name.startswith("cpu")
 

@@ -17,11 +17,11 @@ import onnx
 
 from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.model.inputs import Sample, random_inputs
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.steps import Worker
 from dnnp.core.runtime.report.statistics import summarize
-from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes

@@ -27,7 +27,7 @@ LOAD = """
 import sys
 import dnnp, dnnp.stage_loading, dnnp.formats.export.manifest
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.memory import resident_bytes
+from dnnp.core.runtime.usage import resident_bytes
 from dnnp.core.runtime.model.session import empty_session_bytes
 from dnnp.formats.onnx.load_model import load_with_hash
 from dnnp.formats.onnx.value_types import known_shapes

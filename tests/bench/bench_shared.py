@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.schedule_orders import schedule_steps
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.report.statistics import Timing, summarize_schedule
-from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
-from dnnp.deployment.parts import program_of_stream
-from dnnp.deployment.shards import program_of_shards, sharded_of
+from dnnp.deployment.parts import runnable_of
+from dnnp.deployment.shards import runnable_shards
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.stages import split_model
 from dnnp.formats.onnx.value_types import types_of
@@ -107,13 +107,14 @@ def slept(data: bytes, path: Path, pool: WorkerPool[Any] | None = None) -> Timin
     graph, model, types = graph_of(stream), onnx.load(str(path)), types_of(stream)
     plan = plan_of(stream, graph)
     assert plan is not None
+    caller: Any = Quiet()
     if has_shards(plan):
-        caller: Any = Quiet()
-        found = sharded_of(caller, stream, graph, plan, model)
-        program = program_of_shards(stream, plan, found, None)
+        found = runnable_shards(caller, stream, graph, plan, model)
+        assert found.made is not None
         model, types = found.made.model, types | dict(found.made.types)
     else:
-        program = program_of_stream(stream, plan, None)
+        found = runnable_of(caller, stream, graph, plan)
+    program = found.program
     assert program is not None
     outputs = [value.name for value in model.graph.output]
     steps = []

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.schedule_orders import (
     orders_of_units,
     schedule_steps,
 )
 from dnnp.core.runtime.report.statistics import share_of, summarize_schedule
-from dnnp.core.runtime.values import Values
 from dnnp.core.schedule.auto import solve
 from dnnp.core.schedule.problem import Wanted, peak_memory, problem_of
 from dnnp.core.schedule.shapes import SHAPES, shape

@@ -16,7 +16,7 @@ from dnnp.core.certificates.certificate import (
     CertificateReport,
     check_certificate,
 )
-from dnnp.core.check.devices import fastest_links
+from dnnp.core.check.load import fastest_links
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.device import Link

@@ -19,7 +19,7 @@ import pytest
 from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.certificates.certificate import ARGUMENTS, LINKED, VERIFIED, check_certificate
-from dnnp.core.check.devices import fastest_links
+from dnnp.core.check.load import fastest_links
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import UsageError

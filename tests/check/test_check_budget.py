@@ -10,9 +10,9 @@ import pytest
 
 from dnnp.core.certificates import exact
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, VERIFIED, check_certificate
-from dnnp.core.check import devices
-from dnnp.core.check.devices import Mesh
+from dnnp.core.check import load
 from dnnp.core.check.graph import _first_left, _leaves_and_returns, tables_of
+from dnnp.core.check.load import Mesh
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Graph, singletons
@@ -137,7 +137,7 @@ def test_paths_between_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
         "0" * 64,
         tuple(links),
     )
-    monkeypatch.setattr(devices, "MOST_STEPS", 40)
+    monkeypatch.setattr(load, "MOST_STEPS", 40)
     ring = Mesh(plan)
     assert [ring.path(names[0], name).latency for name in names[1:]] == list(range(1, 9))
     with pytest.raises(LimitError, match="not checkable: it takes more than 40 steps"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dnnp import sweep
-from dnnp.core.check import origin
+from dnnp.core.check import claims
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.core.methods.schedules import RECIPES, SCHEDULES
 from dnnp.core.methods.splits import LATENCY, SPLITS
@@ -279,8 +279,8 @@ def test_steps_of_the_search_of_a_certificate_are_not_checkable() -> None:
 
 def test_every_method_has_its_name() -> None:
     """Those of the tables, and those that stand in for them."""
-    assert set(SPLITS) | set(LATENCY) <= origin.SPLITS
-    assert set(BOUNDS) - {"auto"} == origin.BOUNDS
-    assert set(SCHEDULES) == origin.SCHEDULES - {"in-turn"}
-    assert set(RECIPES) == origin.RECIPES
-    assert {"simple", "exact"} <= set(LATENCY_BOUNDS) & origin.PATHS
+    assert set(SPLITS) | set(LATENCY) <= claims.SPLITS
+    assert set(BOUNDS) - {"auto"} == claims.BOUNDS
+    assert set(SCHEDULES) == claims.SCHEDULES - {"in-turn"}
+    assert set(RECIPES) == claims.RECIPES
+    assert {"simple", "exact"} <= set(LATENCY_BOUNDS) & claims.PATHS

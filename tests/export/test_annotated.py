@@ -246,7 +246,7 @@ def test_what_is_lost_is_said(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_what_was_there(
     to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exports appear whole or not at all, whatever file is the one for which there is no room."""
+    """Exports are atomic, for any file without disk space."""
     stream, out = plan_of_kind("replicas", tmp_path), tmp_path / "out"
     exported(stream, out)
     before = files(out)

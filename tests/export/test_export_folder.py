@@ -113,7 +113,7 @@ def test_links_of_earlier_versions_are_replaced_unless_they_are_the_last(
 
 @pytest.mark.parametrize("placed", ["link", "copy"])
 def test_a_folder_of_version_1_is_replaced(source: Path, tmp_path: Path, placed: str) -> None:
-    """That version put all files side by side, and whole weight files beside them."""
+    """Folder as version 1 wrote it: all files side by side, with whole weight files."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "sub").mkdir()

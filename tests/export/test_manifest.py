@@ -48,7 +48,7 @@ def test_the_schema_is_a_schema_and_comes_along() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_feeds_whom(kind: str, exports: dict[str, tuple[Manifest, Path]]) -> None:
-    """Links, `from` and `to` agree, and the order of the stages is one in which they can run."""
+    """Links, `from` and `to` agree, and stages are in topological order."""
     found, folder = exports[kind]
     made = {t["name"]: s["id"] for s in found["stages"] for t in s["outputs"]}
     crossing = {
@@ -117,7 +117,7 @@ def test_a_plan_that_goes_back_and_forth_has_parts(
 
 @pytest.mark.parametrize("kind", ["scheduled", "turns"])
 def test_a_schedule_gives_the_order(kind: str, exports: dict[str, tuple[Manifest, Path]]) -> None:
-    """Every stage runs every sample once, and the devices can follow their orders to the end."""
+    """Every stage runs every sample once, and the orders of devices have no deadlock."""
     found, _ = exports[kind]
     schedule = found["schedule"]
     assert schedule["micro_batches"] == 4

@@ -1,4 +1,4 @@
-"""What stage models carry along, what they leave behind, and which splits are refused."""
+"""Contents of stage models, and refused splits."""
 
 from __future__ import annotations
 

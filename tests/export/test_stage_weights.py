@@ -37,7 +37,7 @@ def initializers(file: Path) -> dict[str, tuple[str, int, int]]:
 
 
 def entries(target: Path) -> list[dict]:
-    """What the manifest says about weights."""
+    """Entries of the manifest about weights."""
     return json.loads((target / "manifest.json").read_text())["weights"]
 
 
@@ -290,7 +290,7 @@ def test_names_of_missing_files_are_not_mixed_up(source: Path, tmp_path: Path) -
 
 
 def test_missing_weights(source: Path, tmp_path: Path) -> None:
-    """What is there is copied; what is not is expected beside the stage, at its old offset."""
+    """Existing weights are copied; missing ones are expected beside the stage."""
     data = (source / "w.bin").read_bytes()
     (source / "w.bin").unlink()
     target = tmp_path / "out"

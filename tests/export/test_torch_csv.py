@@ -53,7 +53,7 @@ def test_gpipe_by_hand() -> None:
     ],
 )
 def test_what_runs_when(shape: str, words: tuple[str, ...]) -> None:
-    """Every computation once, on the device of its stage, and in an order that can be played."""
+    """Every computation runs once, on the device of its stage, in a valid order."""
     table = rows(scheduled("--shape", shape, "--devices", "3", "-n", "6", *words))
     n_stages = 3 * len(shape)
     kinds = "FIW" if "--split-backward" in words else "FB"
@@ -77,7 +77,7 @@ def test_what_runs_when(shape: str, words: tuple[str, ...]) -> None:
 
 
 def needs(cell: tuple[int, str, int], stages: int, kinds: str) -> set[tuple[int, str, int]]:
-    """What must be done before."""
+    """Computations that must be done before."""
     stage, kind, batch = cell
     if kind == "F":
         return {(stage - 1, "F", batch)} if stage else set()
@@ -154,7 +154,7 @@ def test_what_is_sent_is_received(shape: str, words: tuple[str, ...]) -> None:
 
 
 def given_to(cell: str, place: dict[int, int]) -> set[str]:
-    """What must have been received, or computed on the same rank, before a computation."""
+    """Inputs received, or computed on the rank, before a computation."""
     found = CELL.fullmatch(cell)
     if found is None or found[2] == "W":
         return set()

@@ -102,7 +102,7 @@ def of_shape(folder: Path, name: str) -> str:
 
 
 def tables(text: str) -> dict[str, Any]:
-    """What is written of plan and schedule."""
+    """Parts of the file from plan and schedule."""
     wanted = {"PARAMETERS", "SCHEDULE"}
     return {
         name: ast.literal_eval(node.value)
@@ -204,7 +204,7 @@ def test_gradients_of_weights_have_blocks_of_their_own(tmp_path: Path) -> None:
 
 
 def trained(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """What a file says that runs by itself, on CPUs."""
+    """Output of a file that runs on CPUs."""
     (folder / "train.py").write_text(text)
     devices = 1 + max(d for *_, home in tables(text)["SCHEDULE"] for d in home)
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(devices)]

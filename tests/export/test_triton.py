@@ -101,7 +101,7 @@ def test_what_cannot_be_batched(tmp_path: Path) -> None:
 
 
 def scalars() -> onnx.ModelProto:
-    """A tensor without dimensions goes in, crosses and comes out; an output nobody makes; more."""
+    """Scalars as inputs, between stages and as outputs; an unused output; more."""
     nodes = [
         node("Mul", ["x", "s"], ["a"]),
         node("ReduceSum", ["a"], ["sum"], keepdims=0),
@@ -206,7 +206,7 @@ def test_a_stage_that_reads_nothing_and_a_model_that_makes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "..", "-x", ".hidden", "ä ö", "manifest.json", "x" * 999])
 def test_names(name: str, tmp_path: Path) -> None:
-    """Whatever a model is called, its folder has a plain name, and the manifest knows both."""
+    """Folders have plain names for models of any name; the manifest has both."""
     found = repository(stage_of(model=name))
     assert (tmp_path / _allowed(name)).parent == tmp_path
     assert _allowed(name) not in ("manifest.json", "..", "")

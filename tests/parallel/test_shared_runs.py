@@ -19,7 +19,7 @@ import pytest
 
 import dnnp as api
 from dnnp.core.runtime.pipeline.prepare import Pipeline
-from dnnp.deployment.shards import sharded_of
+from dnnp.deployment.shards import pieces_of, runnable_shards
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
@@ -106,11 +106,13 @@ def test_devices_of_a_stage_work_at_the_same_time(plans: dict[str, bytes]) -> No
     plan = plan_of(stream, graph)
     assert plan is not None
     caller: Any = Quiet()
-    found = sharded_of(caller, stream, graph, plan, onnx.load(stream.header["source"]["path"]))
+    found = runnable_shards(caller, stream, graph, plan, onnx.load(stream.header["source"]["path"]))
     longest: dict[int, float] = {}
-    for owner, depth, part in zip(found.owners, found.depths, found.parts, strict=True):
-        if plan.stages[owner].shared:
-            longest[depth] = max(longest.get(depth, 0.0), part.compute_s)
+    assert found.made is not None
+    pieces, parts, _ = pieces_of(graph, plan, found.made)
+    for piece, part in zip(pieces, parts, strict=True):
+        if plan.stages[piece.stage].shared:
+            longest[piece.depth] = max(longest.get(piece.depth, 0.0), part.compute_s)
     (shared,) = (stage for stage in plan.stages if stage.shared)
     assert len(longest) > 4
     assert sum(longest.values()) < 1.01 * shared.compute_s

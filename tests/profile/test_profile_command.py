@@ -17,8 +17,8 @@ from dnnp.cmds.shell.context import Context
 from dnnp.core.model import processes
 from dnnp.core.runtime import measure_in_situ
 from dnnp.core.runtime import measure_operators as measure
-from dnnp.core.runtime.model import session
-from dnnp.core.runtime.model.session import Place, SessionConfig
+from dnnp.core.runtime.model import providers
+from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.formats.stream import read_bytes
 from dnnp.workload import priced
@@ -275,7 +275,7 @@ def test_any_provider_is_timed(
 
     def places(count: int, config: SessionConfig, what: str) -> tuple[list[Place], list[str]]:
         asked.append(config.provider)
-        return session.places(count, config, what)
+        return providers.places(count, config, what)
 
     monkeypatch.setattr(measure_in_situ, "places", places)
     if name == "azure" and "AzureExecutionProvider" not in get_available_providers():

@@ -1,4 +1,4 @@
-"""What runs measured, from dnnp-run to dnnp-profile: files, prices, and ways to get it wrong."""
+"""Measurements of runs, from dnnp-run to dnnp-profile: files, prices, and errors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_loads_of_a_run_are_met(ran: Result, groups: bytes, folder: Path) ->
 
 
 def test_base_costs_are_learned_from_again(ran: Result, groups: bytes, folder: Path) -> None:
-    """A run of a plan with corrected costs tells of the costs before, not of the corrected ones."""
+    """A run of a plan with corrected costs is compared with the original costs."""
     priced = dnnp("profile", "--from-run", folder / "runs.json", stdin=groups)
     for stream in (priced.out, dnnp("coarsen", "--to", "5", stdin=priced.out).out):
         planned = dnnp("partition", "-k", "1", stdin=stream)

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline.prepare import prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report.verify import Verdict, tolerance_for
@@ -61,7 +61,7 @@ def wide() -> onnx.ModelProto:
 
 
 def sized(batch: int | str) -> onnx.ModelProto:
-    """The shape of `t` is computed in a way that ONNX Runtime follows only if `batch` is known."""
+    """ONNX Runtime infers the shape of `t` only if `batch` is known."""
     size = 1024
     nodes = [
         node("Relu", ["x"], ["a"]),

@@ -60,7 +60,7 @@ def script(folder: Path, text: str) -> Path:
 def test_steps_that_fail(
     text: str, found: list, gpu_check, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What they found before is kept, the end of what they said is shown, and others go on."""
+    """Earlier results are kept, the end of the output is shown, and others go on."""
     rows = gpu_check.run_step("links", script(tmp_path, text), "cuda", 1.0, {})
     assert [(row.what, row.found, row.ok) for row in rows] == found
     shown = capfd.readouterr().err

@@ -34,7 +34,7 @@ def run(model, feeds):
 
 
 def compute(step: Step, *values):
-    """What a step makes of values, weights among them."""
+    """Outputs of a step for values, weights among them."""
     model = step_model(step._replace(weights=()))
     return run(model, {f"x{i}": v.astype(np.float32) for i, v in enumerate(values)})[0]
 
@@ -142,7 +142,7 @@ CASES = {
 
 @pytest.mark.parametrize("op", sorted(KINDS))
 def test_every_kind_runs(op: str) -> None:
-    """Whatever a gradient is made of, ONNX Runtime has it, in some way."""
+    """ONNX Runtime supports all operators of gradients, in some way."""
     assert op in RULES
     reads, writes, attributes = CASES.get(op, ([ROWS], [ROWS], {}))
     wanted = [op != "Pow" or i == 0 for i in range(len(reads))]

@@ -15,8 +15,8 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import measure_in_situ
 from dnnp.core.runtime.measure_in_situ import Part, Rounds, half_width, measure_parts
 from dnnp.core.runtime.measure_operators import Measurement
-from dnnp.core.runtime.model import session
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model import providers
+from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline.steps import Step
 from dnnp.core.runtime.report.statistics import Timing
 from support.split_models import array, make, value
@@ -49,13 +49,13 @@ def test_parts_and_segments_are_timed(tmp_path: Path) -> None:
     told: list[int] = []
     units = [[0], [1], [2, 3], [4, 5]]
     parts = [Part(((0,), (1,))), Part(((2, 3),))]
-    how = rounds(progress=lambda done, spread: told.append(done))
+    how = rounds(progress=lambda done, interval: told.append(done))
     found = measure_parts(chain(6), tmp_path, units, parts, QUICK, how)
     assert found.parts == parts
     assert (len(found.part_s), len(found.segment_s)) == (2, 3)
     assert min(*found.part_s, *found.segment_s, found.cold_s) > 0
-    assert (len(found.part_spread), len(found.segment_spread)) == (2, 3)
-    assert found.spread is not None
+    assert (len(found.part_interval), len(found.segment_interval)) == (2, 3)
+    assert found.interval is not None
     assert found.rounds >= 3
     assert told == list(range(1, len(told) + 1))
     assert found.taken is None or 0 <= found.taken <= 1
@@ -63,14 +63,14 @@ def test_parts_and_segments_are_timed(tmp_path: Path) -> None:
     nodes = found.times(np.ones(6), units)
     assert nodes.sum() == pytest.approx(found.total_s)
     assert nodes[2] == pytest.approx(nodes[5])
-    assert found.spreads(4).min() >= 0
+    assert found.intervals(4).min() >= 0
     # What was started has ended, and this thread may run anywhere.
     assert os.sched_getaffinity(0) == before
     assert active_count() <= threads  # others may have ended meanwhile
 
 
 def test_parts_that_do_not_follow_each_other(tmp_path: Path) -> None:
-    """A tensor skips a part, inputs reach all of them, and one part reads nothing of another."""
+    """A tensor skips a part, inputs reach all parts, and one part reads from no other."""
     nodes = [
         node("Add", ["x", "x"], ["a"]),
         node("Neg", ["x"], ["b"]),
@@ -86,7 +86,7 @@ def test_parts_that_share_cores_tell_nothing_of_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        session, "available_cores", lambda: tuple(sorted(os.sched_getaffinity(0)))[:1]
+        providers, "available_cores", lambda: tuple(sorted(os.sched_getaffinity(0)))[:1]
     )
     parts = [Part(((0,),)), Part(((1,),))]
     found = measure_parts(chain(2), tmp_path, [[0], [1]], parts, QUICK, rounds())
@@ -98,8 +98,8 @@ def test_too_few_rounds_say_nothing_of_the_spread(tmp_path: Path) -> None:
     parts, how = [Part(((0,),))], rounds(least=1)
     model = chain(1)
     found = measure_parts(model, tmp_path, [[0]], parts, QUICK, how)
-    assert (found.spread, found.part_spread, found.rounds) == (None, (), 1)
-    assert len(found.spreads(1)) == 0
+    assert (found.interval, found.part_interval, found.rounds) == (None, (), 1)
+    assert len(found.intervals(1)) == 0
 
 
 def test_what_cannot_be_handed_over_is_timed_in_one_piece(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
         share = next(lost)
         return replace(timing(share), loads_s=(1.0 + share,))
 
-    monkeypatch.setattr(measure_in_situ._Line, "send", send)
-    line = measure_in_situ._Line([Step("part 0", (), (), ())], [[0]], [], [])
+    monkeypatch.setattr(measure_in_situ._TimedPipeline, "send", send)
+    line = measure_in_situ._TimedPipeline([Step("part 0", (), (), ())], [[0]], [], [])
     assert measure_in_situ._run_rounds([line], rounds()) == 0.0
     assert line.loads == [(1.0,)] * 3
     assert line.medians == (1.0,)
@@ -176,7 +176,9 @@ def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_all_are_disturbed_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_in_situ, "PATIENCE_S", 1e9)
-    monkeypatch.setattr(measure_in_situ._Line, "send", lambda self, count, warmup: timing(0.5))
-    line = measure_in_situ._Line([Step("part 0", (), (), ())], [[0]], [], [])
+    monkeypatch.setattr(
+        measure_in_situ._TimedPipeline, "send", lambda self, count, warmup: timing(0.5)
+    )
+    line = measure_in_situ._TimedPipeline([Step("part 0", (), (), ())], [[0]], [], [])
     assert measure_in_situ._run_rounds([line], rounds()) == 0.5
     assert len(line.loads) == 30

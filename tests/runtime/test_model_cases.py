@@ -1,4 +1,4 @@
-"""Small models of `shared/cases/models`, one of each kind that was in the way of something once."""
+"""Small models of `shared/cases/models`, one for each kind of earlier failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = {
 SAYS = {
     "random_op": (6, "run", "draws other numbers each time (RandomNormalLike 'n')"),
 }
-"""What ends with another status: which command says what."""
+"""Commands and messages of models that end with another status."""
 
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="no folder shared/cases")
 

@@ -20,28 +20,25 @@ from onnx import TensorProto
 
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.runtime.model import providers
-from dnnp.core.runtime.model import session as sessions
-from dnnp.core.runtime.model.device_mapping import (
+from dnnp.core.runtime.model.inputs import random_inputs
+from dnnp.core.runtime.model.providers import (
+    MEMORIES,
+    CpuFallback,
+    Place,
+    SessionConfig,
+    Target,
     copied_outputs,
     may_use_tf32,
     parse_options,
     parse_places,
-)
-from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.providers import MEMORIES, Left, Target, shape_nodes
-from dnnp.core.runtime.model.session import (
-    BoundStage,
-    CpuStage,
-    Place,
-    SessionConfig,
-    make_session,
     places,
+    shape_nodes,
 )
+from dnnp.core.runtime.model.session import BoundStage, CpuStage, make_session, to_numpy
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import RunCallbacks, Traffic
 from dnnp.core.runtime.report.outcome import link_kind, run_fields
 from dnnp.core.runtime.report.verify import Tolerance, tolerance_for
-from dnnp.core.runtime.values import to_numpy
 from support.run import dnnp
 from support.running import SPLIT, network, planned, stage_of
 from support.split_models import array, graph, make, node, value
@@ -74,20 +71,20 @@ def agrees(pipeline: Pipeline) -> None:
             np.testing.assert_allclose(got[name], expected, rtol=1e-5, atol=1e-6)
     assert len(trace.outputs) == 9
     verdict = pipeline.verify(trace, load, EXACT)
-    assert verdict.ok, verdict.fault
+    assert verdict.ok, verdict.mismatch
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them."""
-    monkeypatch.setattr(sessions, "count_gpus", lambda: 2)
+    monkeypatch.setattr(providers, "count_gpus", lambda: 2)
 
 
 Node = namedtuple("Node", "name op_type")
 
 
 class Part:
-    """What a provider got of a graph."""
+    """Nodes of a graph that a provider was given."""
 
     def __init__(self, provider: str, nodes: Sequence[Node]) -> None:
         self.ep_name, self._nodes = provider, nodes
@@ -98,7 +95,7 @@ class Part:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, gpus: None) -> Iterator[list[tuple[str, dict]]]:
-    """CUDA as far as anybody can see; its sessions' providers with their options."""
+    """A fake CUDA provider; providers and options of its sessions."""
     if CUDA in onnxruntime.get_available_providers():
         pytest.skip("this build has CUDA")
     found: list[tuple[str, dict]] = []
@@ -265,7 +262,7 @@ PARSED = (
     "ProviderInfo onnxruntime::CUDAExecutionProviderInfo::FromProviderOptions(const onnxruntime::"
     "ProviderOptions&) [ONNXRuntimeError] : 1 : FAIL : "
 )
-"""How onnxruntime-gpu 1.31.1 begins what it says of options."""
+"""Beginning of the message of onnxruntime-gpu 1.31.1 about options."""
 
 
 @pytest.mark.parametrize(
@@ -376,7 +373,7 @@ def test_shapes_are_no_fallback(made: list[tuple[str, dict]]) -> None:
 
 
 def test_what_is_left_in_words() -> None:
-    left = Left(tuple(f"Op 'n{i}'" for i in range(6)), 9)
+    left = CpuFallback(tuple(f"Op 'n{i}'" for i in range(6)), 9)
     assert left.words("cuda") == (
         "provider 'cuda' leaves 6 of 9 nodes to the CPU: Op 'n0', Op 'n1', Op 'n2', Op 'n3' and 2 "
         "more"
@@ -420,7 +417,7 @@ def test_older_versions_do_not_tell(
     )
     notes: list[str] = []
     pipeline = pipeline_of(watch=RunCallbacks(note=notes.append), provider="cuda")
-    assert [left.nodes for left in pipeline.left] == [()] * 3
+    assert [left.nodes for left in pipeline.fallbacks] == [()] * 3
     assert sum("does not tell what" in note for note in notes) == 3
 
 

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 import dnnp as package
-from dnnp.core.runtime.model.seeds import drawing_nodes, named, seeded
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import drawing_nodes, named, seeded
 from support.run import dnnp
 from support.running import planned
 from support.split_models import TRUE, array, graph, make, node, value
@@ -68,7 +68,7 @@ MODELS: dict[str, Model] = {
 
 
 def outputs(folder: Path, plan: Path, name: str, *options: str) -> list[list[float]]:
-    """What each of twelve samples of zeros becomes."""
+    """Outputs of twelve samples of zeros."""
     (folder / "in").mkdir(exist_ok=True)
     for i in range(12):
         np.savez(folder / f"in/{i:02}.npz", x=np.zeros(4, np.float32))
@@ -94,7 +94,7 @@ def test_replicas_draw_each_their_own(kind: str, workers: str, tmp_path: Path) -
 
 
 def test_stages_of_one_process_draw_each_their_own(tmp_path: Path) -> None:
-    """Nodes at the same place of their stages would be twins, whether seeds are set or not."""
+    """Nodes at the same position of their stages draw different numbers, with seeds or without."""
     nodes = [
         node("RandomUniform", [], ["r"], shape=[4]),
         node("Add", ["x", "r"], ["y"]),

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
-from dnnp.core.runtime.pipeline.channel import ClosedError
 from dnnp.core.runtime.pipeline.steps import Answer
+from dnnp.core.runtime.pipeline.threads import ClosedError
 from dnnp.core.runtime.workers.pool import LostError, RemoteWorker, Rules, Sent, WorkerPool
 
 

@@ -1,4 +1,4 @@
-"""What to deploy: the fastest way that was measured and fits, and when measuring ends."""
+"""Choice of the fastest measured way that fits, and the end of measuring."""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ import pytest
 import dnnp as python
 from dnnp.core.check.stream import check_runs
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime import execute
-from dnnp.core.runtime.execute import ROUNDS
+from dnnp.core.runtime import comparisons
+from dnnp.core.runtime.comparisons import (
+    MOST_ROUNDS,
+    ROUNDS,
+    Choice,
+    WayPredictions,
+    choose,
+    is_clear,
+    ordered,
+)
 from dnnp.core.runtime.pipeline import prepare
 from dnnp.core.runtime.report import statistics
-from dnnp.core.runtime.report.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered
 from dnnp.core.runtime.report.statistics import Timing, median_timing
 from support.run import Result, dnnp
 from support.running import SPLIT, network, planned
 
-FREE = Offer()
+FREE = WayPredictions()
 Patch = pytest.MonkeyPatch
 
 
 def timing(rate: float, spread: float = 0.0) -> Timing:
-    return Timing(10, rate, 0.01, 0.01, (0.01,), (0.0,), 0.0, spread_per_s=spread)
+    return Timing(10, rate, 0.01, 0.01, (0.01,), (0.0,), 0.0, quartile_range_per_s=spread)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +63,8 @@ def test_only_the_first_two_count() -> None:
 def test_spread_is_that_of_the_middle_half() -> None:
     rounds = [timing(rate) for rate in (100, 101, 102, 103, 104)]
     rounds = [replace(t, elapsed_s=10 / t.throughput_per_s) for t in rounds]
-    assert median_timing(rounds).spread_per_s == pytest.approx(2)
-    assert median_timing(rounds[:1]).spread_per_s == 0
+    assert median_timing(rounds).quartile_range_per_s == pytest.approx(2)
+    assert median_timing(rounds[:1]).quartile_range_per_s == 0
 
 
 def test_the_fastest_is_chosen() -> None:
@@ -80,7 +87,7 @@ def test_the_fastest_is_chosen() -> None:
 
 
 def test_nothing_is_clear_where_others_took_much(monkeypatch: Patch) -> None:
-    """Of anything that was compared; where nothing had to be, it is clear all the same."""
+    """A choice is unclear if any compared way was disturbed, and clear without comparison."""
     monkeypatch.setattr(statistics, "MOST_TAKEN", 0.1)
     loud = replace(timing(100), taken=(0.02, 0.87))
     timings = {"pipeline": loud, "whole": timing(50)}
@@ -123,8 +130,8 @@ def test_a_pipeline_beside_the_next_best() -> None:
 
 
 def test_what_is_ruled_out_is_said() -> None:
-    offer = Offer(0, {"whole": "it needs 9 bytes", "replicas": "it needs 9 bytes"})
-    found = choose({"pipeline": timing(100)}, offer, {"pipeline": 1.0})
+    predictions = WayPredictions(0, {"whole": "it needs 9 bytes", "replicas": "it needs 9 bytes"})
+    found = choose({"pipeline": timing(100)}, predictions, {"pipeline": 1.0})
     assert found is not None
     assert found.line() == (
         "deploy      the pipeline: no other way fits the memory of the devices; not the whole "
@@ -140,17 +147,17 @@ def test_nothing_measured_is_no_choice() -> None:
 
 
 def test_what_is_predicted() -> None:
-    """Two devices take 10 and 20 ms for the whole model, a stage of the pipeline 8 ms."""
-    offer = Offer(2, rates_per_s=(100, 50), value_s=0.008)
-    assert offer.predicted("pipeline", 2, as_planned=False) == 1
-    assert offer.predicted("replicas", 2, as_planned=True) == pytest.approx(150 * 0.008)
-    assert offer.predicted("whole", 1, as_planned=True) == pytest.approx(0.8)
-    assert offer.predicted("whole", 1, as_planned=False) is None
-    assert offer.predicted("replicas", 3, as_planned=True) is None
+    """Two devices take 10 and 20 ms for the whole model, stages 8 ms."""
+    predictions = WayPredictions(2, rates_per_s=(100, 50), value_s=0.008)
+    assert predictions.predicted("pipeline", 2, as_planned=False) == 1
+    assert predictions.predicted("replicas", 2, as_planned=True) == pytest.approx(150 * 0.008)
+    assert predictions.predicted("whole", 1, as_planned=True) == pytest.approx(0.8)
+    assert predictions.predicted("whole", 1, as_planned=False) is None
+    assert predictions.predicted("replicas", 3, as_planned=True) is None
 
 
 def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -> None:
-    """Let each stage, and the whole model, take known times."""
+    """Give each stage, and the whole model, known times."""
     make_stage = prepare.make_stage
 
     def made(session: Any, outputs: Sequence[str], *rest: Any) -> Any:
@@ -165,7 +172,7 @@ def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -
         return call
 
     monkeypatch.setattr(prepare, "make_stage", made)
-    for module in (execute, prepare):
+    for module in (comparisons, prepare):
         monkeypatch.setattr(module, "available_cores", lambda: (0, 1))
 
 
@@ -206,7 +213,7 @@ def test_rounds_go_on_until_the_order_is_clear(tmp_path: Path, monkeypatch: Patc
     sleeping(monkeypatch, 0.0, lambda: 0.0)
     words = ("run", "--choose", "-n", "4", "--warmup", "1", "--no-pin")
     for clear, rounds in ((False, MOST_ROUNDS), (True, ROUNDS)):
-        monkeypatch.setattr(execute, "is_clear", lambda figures, clear=clear: clear)
+        monkeypatch.setattr(comparisons, "is_clear", lambda figures, clear=clear: clear)
         result = dnnp(*words, stdin=stream)
         chosen(result)
         assert [run["rounds"] for run in result.records("run")] == [rounds] * 3

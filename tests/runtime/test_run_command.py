@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from dnnp.core.runtime.model import session as sessions
+from dnnp.core.runtime.model import providers
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.inputs.devices import class_record, load_device
 from dnnp.formats.plan import plan_digest
@@ -114,7 +114,7 @@ def test_comparison_with_the_whole_model_and_replicas(stream: bytes) -> None:
     result = dnnp("run", "-n", "6", "--compare", stdin=stream)
     assert result.status == 0, result.err
     runs = {r["mode"]: r for r in result.records("run")}
-    cores = len(sessions.available_cores())
+    cores = len(providers.available_cores())
     assert list(runs) == ["pipeline", "whole", "replicas"]
     assert runs["whole"]["threads"] == cores
     assert runs["replicas"]["k"] == min(4, cores)
@@ -316,7 +316,7 @@ def test_a_provider_that_is_silently_replaced(
         pytest.skip("this build has CUDA")
     both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
-    monkeypatch.setattr(sessions, "count_gpus", lambda: 4)
+    monkeypatch.setattr(providers, "count_gpus", lambda: 4)
     fails(7, "uses CPUExecutionProvider", "--provider", "cuda", stdin=stream)
 
 
@@ -357,8 +357,8 @@ def test_outputs_that_prove_little_are_pointed_out(tmp_path: Path) -> None:
 
 
 def test_more_stages_than_cores_is_said(stream: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = sessions.available_cores()[:1]
-    monkeypatch.setattr(sessions, "available_cores", lambda: core)
+    core = providers.available_cores()[:1]
+    monkeypatch.setattr(providers, "available_cores", lambda: core)
     result = dnnp("run", "-n", "2", stdin=stream)
     assert "4 stages of 1 thread share 1 core;" in result.err
 

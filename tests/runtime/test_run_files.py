@@ -17,11 +17,10 @@ import dnnp as package
 from dnnp.callbacks import DnnpWarning
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.runtime.model.inputs import Sample, random_inputs
-from dnnp.core.runtime.pipeline import channel as logs
-from dnnp.core.runtime.pipeline.channel import Log
+from dnnp.core.runtime.pipeline import threads as logs
 from dnnp.core.runtime.pipeline.sources import AHEAD, BEHIND, WRITERS, FileRun, Item
 from dnnp.core.runtime.pipeline.steps import route
-from dnnp.core.runtime.pipeline.threads import room_in, send
+from dnnp.core.runtime.pipeline.threads import Log, capacity_of, send
 from dnnp.deployment.load import names_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned, step_of
@@ -301,7 +300,7 @@ class Files:
         return files
 
     def check(self) -> set[str]:
-        """Whatever is there is whole and right."""
+        """All files there are complete and correct."""
         there = sorted(os.listdir(self.out))
         for name in there:
             with np.load(self.out / name) as got:
@@ -356,9 +355,9 @@ def test_what_is_ended_from_outside_is_no_bad_file(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     files = Files(tmp_path, 300)
     steps = [step_of("stage 0", "x", "a", dict), step_of("stage 1", "xa", "y", dict)]
-    room = room_in(route(steps, ["y"]), steps)
+    held = capacity_of(route(steps, ["y"]), steps)
     assert files.run().tally.written == 300
-    assert files.most <= room + AHEAD + 2
+    assert files.most <= held + AHEAD + 2
     assert BEHIND + WRITERS < 10
 
 

@@ -17,7 +17,8 @@ import dnnp
 from dnnp.core.cost.execution_order import default_order, file_order
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.runtime.model.session import SessionConfig, make_session
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import make_session
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.load_model import load_with_hash
 from support.run import dnnp as run_dnnp
@@ -27,7 +28,7 @@ STEPS, SIZE = 6, 1 << 18
 
 
 def masks() -> onnx.ModelProto:
-    """A chain whose every link adds a mask that is made of an input alone, 1 MiB each."""
+    """A chain; each link adds a mask of an input alone, 1 MiB each."""
     nodes = []
     for i in range(STEPS):
         nodes += [
@@ -52,7 +53,7 @@ def executed(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> lis
 
 
 def drawn(seed: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A random graph of sums, with nodes that read inputs and weights alone among all others."""
+    """A random graph of sums, some of them of inputs and weights alone."""
     rng = np.random.default_rng(seed)
     names, nodes = ["x", "w"], []
     for v in range(25):
@@ -84,7 +85,7 @@ def test_default_order_is_that_of_onnxruntime(seed: int, tmp_path: Path) -> None
 
 
 def called(model: onnx.ModelProto, domain: str, opset: int) -> onnx.ModelProto:
-    """The model with each node of Add as a call of a function of this domain and operator set."""
+    """The model with each Add as a call of a function of this domain and operator set."""
     function = onnx.helper.make_function(
         domain,
         "Join",
@@ -126,7 +127,7 @@ def test_file_order_makes_the_default_order_small(tmp_path: Path) -> None:
 
 
 def peak_of(found: Graph, order: np.ndarray) -> float:
-    """Most bytes of inputs and tensors that are still read, or handed out, while a node runs."""
+    """Peak of live tensors over the nodes of a model, bytes."""
     place = {int(v): i for i, v in enumerate(order)}
     uses = [max((place[int(v)] for v in found.readers(t)), default=-1) for t in range(found.m)]
     most = 0.0
@@ -250,7 +251,7 @@ def test_measured_memory_stands_beside_the_predicted(kind: str, tmp_path: Path) 
 _LOADED = """
 import resource, sys
 import numpy, dnnp
-from dnnp.core.runtime.model.memory import resident_bytes
+from dnnp.core.runtime.usage import resident_bytes
 from dnnp.core.runtime.model.session import empty_session_bytes
 import dnnp.stage_loading, dnnp.formats.export.manifest, dnnp.core.runtime.model.inputs
 before = empty_session_bytes()
@@ -280,7 +281,7 @@ def test_text_shows_memory(tmp_path: Path) -> None:
 
 
 def layers(kind: str, width: int = 560, depth: int = 28) -> onnx.ModelProto:
-    """A deep model of some 35 MB of weights in small ones, and an input of one row."""
+    """A deep model of 35 MB of small weights, with an input of one row."""
     rng = np.random.default_rng(0)
     nodes, stored = [], []
     for i in range(depth):
@@ -332,7 +333,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize("kind", ["product", "gemm", "table", "transposed", "unpacked", "split"])
 def test_what_is_accepted_runs_in_little_more(kind: str, tmp_path: Path) -> None:
-    """A plan that fits M bytes runs in a process that may take 1.15 M beyond an empty session."""
+    """A plan that fits M bytes runs within 1.15 M beyond an empty session."""
     model, path = layers(kind), tmp_path / "m.onnx"
     onnx.save(model, path)
     count = 2 if kind == "split" else 1

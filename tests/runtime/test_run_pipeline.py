@@ -12,9 +12,9 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.text import shown_seconds
-from dnnp.core.runtime.pipeline.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated, Sink
 from dnnp.core.runtime.pipeline.steps import SOURCE, Edge, Step, route
+from dnnp.core.runtime.pipeline.threads import Channel, ClosedError, Terminals
 from dnnp.core.runtime.report.statistics import median_timing, summarize
 from support.run import PATIENCE_S
 from support.running import check_figures, known_time, made_up, run_pipeline, step_of
@@ -178,33 +178,33 @@ def test_a_full_channel_waits_and_a_closed_one_does_not() -> None:
 def test_outputs_are_collected_whole_and_in_order() -> None:
     """Parts of samples may come in any order; an input that is an output is handed through."""
     kept = Kept(lambda s: s != 0)
-    ends = Ends(Repeated([{"x": 1}, {"x": 2}], 3), kept, window=2, through=["x"])
-    ends.parts = 2
-    assert ends.get(1, ["x"]) == {"x": 2}
+    terminals = Terminals(Repeated([{"x": 1}, {"x": 2}], 3), kept, window=2, through=["x"])
+    terminals.parts = 2
+    assert terminals.get(1, ["x"]) == {"x": 2}
     for sample, part, done in ((1, "a", 0), (0, "b", 0), (1, "b", 0), (0, "a", 2), (2, "a", 2)):
-        ends.put(sample, {part: sample})
-        assert ends.done == done
-    assert kept.outputs(ends.done) == {1: {"x": 2, "a": 1, "b": 1}}
-    assert not ends.wait(0.0)
-    ends.put(2, {"b": 2})
-    assert ends.wait(0.0)
-    assert kept.outputs(ends.done)[2] == {"x": 1, "a": 2, "b": 2}
+        terminals.put(sample, {part: sample})
+        assert terminals.done == done
+    assert kept.outputs(terminals.done) == {1: {"x": 2, "a": 1, "b": 1}}
+    assert not terminals.wait(0.0)
+    terminals.put(2, {"b": 2})
+    assert terminals.wait(0.0)
+    assert kept.outputs(terminals.done)[2] == {"x": 1, "a": 2, "b": 2}
 
 
 def test_a_sample_waits_at_the_source_for_room() -> None:
-    ends = Ends(Repeated([{"x": 1}], 9), Sink(), window=1)
-    ends.get(0, ["x"])
+    terminals = Terminals(Repeated([{"x": 1}], 9), Sink(), window=1)
+    terminals.get(0, ["x"])
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ends.get, 1, ["x"])
+        waiting = pool.submit(terminals.get, 1, ["x"])
         with pytest.raises(TimeoutError):
             waiting.result(0.05)
-        ends.put(0, {})
+        terminals.put(0, {})
         assert waiting.result(PATIENCE_S) == {"x": 1}
-        closed = pool.submit(ends.get, 2, ["x"])
-        ends.close()
+        closed = pool.submit(terminals.get, 2, ["x"])
+        terminals.close()
         with pytest.raises(ClosedError):
             closed.result(PATIENCE_S)
-    assert ends.wait(0.0)
+    assert terminals.wait(0.0)
 
 
 def test_a_model_without_nodes_hands_its_inputs_through() -> None:

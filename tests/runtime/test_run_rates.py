@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dnnp.core.runtime.pipeline.sources import Arrivals, Repeated, Sink
-from dnnp.core.runtime.pipeline.threads import send
-from dnnp.core.runtime.report.statistics import Trace
-from dnnp.core.runtime.report.sweep import (
+from dnnp.core.runtime.comparisons import (
     QUANTILES,
     SHARES,
     Queueing,
     Sweep,
-    Swept,
+    SweepResult,
     queueing,
     run_sweep,
 )
+from dnnp.core.runtime.pipeline.sources import Arrivals, Repeated, Sink
+from dnnp.core.runtime.pipeline.threads import send
+from dnnp.core.runtime.report.statistics import Trace
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, step_of
 
 
 def served(arrived_ns: NDArray[np.int64], times_s: list[float]) -> Trace:
-    """What stages of known times, with room for everything between them, make of arrivals."""
+    """Trace of arrivals through stages of known times and unlimited queues."""
     times_ns = [round(time_s * 1e9) for time_s in times_s]
     start = np.zeros((len(times_s), len(arrived_ns)), dtype=np.int64)
     free = [0] * len(times_s)
@@ -125,7 +125,7 @@ def test_a_pipeline_serves_in_order_and_not_before_a_sample_arrives() -> None:
     assert (np.diff(trace.done_ns) >= 0).all()
     found = queueing(trace, arrivals)
     assert found is not None
-    # The first stage alone serves them so at best: whoever waits for it waits no less here.
+    # The first stage alone serves them so at best: a stage behind it waits no less here.
     best = served(trace.arrived_ns, [0.002])
     assert (trace.end_ns[0] >= best.end_ns[0]).all()
     assert found.mean_s >= (best.done_ns - trace.arrived_ns).mean() * 1e-9 + 0.001
@@ -162,7 +162,7 @@ def test_a_duration_ends_what_sets_out() -> None:
     assert not trace.interrupted
 
 
-def swept(count: int = 400) -> Swept:
+def swept(count: int = 400) -> SweepResult:
     """A sweep of two stages of known times, at equal distances."""
     sweep = Sweep("uniform", 0, count, 1.0, 10)
     told: list[float] = []
@@ -180,7 +180,7 @@ def swept(count: int = 400) -> Swept:
 def test_a_sweep_finds_knee_and_capacity() -> None:
     found = swept()
     assert [share for share, _ in found.rows] == list(SHARES)
-    # Nobody waits up to the capacity: that is the knee, and the highest rate that is sustained.
+    # Samples do not wait up to the capacity: that is the knee, and the highest sustained rate.
     assert found.knee is found.rows[9][1]
     assert found.sustained is found.rows[9][1]
     assert [row.saturated for _, row in found.rows] == [False] * 10 + [True] * 2
@@ -206,7 +206,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_faults(out: bytes) -> list[str]:
-    """What the checker says of runs."""
+    """Messages of the checker about runs."""
     return [line for line in dnnp("check", stdin=out).err.splitlines() if ": run " in line]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.runtime.workers.pool import WorkerSpec
-from dnnp.core.runtime.workers.ray import Seat, seats
+from dnnp.core.runtime.workers.ray import Placement, placements
 from support.faults import Case, check
 from support.run import PATIENCE_S, dnnp
 from support.running import SPLIT, network, planned
@@ -41,9 +41,9 @@ class Nodes:
         ]
 
 
-def seated(nodes: Nodes, *specs: WorkerSpec) -> tuple[list[str], list[Seat]]:
+def seated(nodes: Nodes, *specs: WorkerSpec) -> tuple[list[str], list[Placement]]:
     said: list[str] = []
-    return said, seats(nodes, specs, said.append)
+    return said, placements(nodes, specs, said.append)
 
 
 def test_actors_go_where_their_device_is() -> None:
@@ -60,10 +60,10 @@ def test_actors_go_where_their_device_is() -> None:
     ]
     said, found = seated(nodes, *specs)
     assert found == [
-        Seat("0", False, {"num_cpus": 3}),
-        Seat("0", True, {"num_cpus": 1}),
-        Seat("1", True, {"num_cpus": 1}),
-        Seat("2", True, {"num_cpus": 1, "num_gpus": 1}),
+        Placement("0", False, {"num_cpus": 3}),
+        Placement("0", True, {"num_cpus": 1}),
+        Placement("1", True, {"num_cpus": 1}),
+        Placement("2", True, {"num_cpus": 1, "num_gpus": 1}),
     ]
     assert not said
     with pytest.raises(LimitError, match=r"^e: no node of the cluster has a GPU for it"):
@@ -79,8 +79,8 @@ def test_those_that_can_go_anywhere_leave_room() -> None:
         WorkerSpec("c", device="x/2"),
     ]
     said, found = seated(nodes, *specs)
-    assert [seat.node for seat in found] == ["0", "1", "1", "0"]
-    assert {seat.options["num_cpus"] for seat in found} == {1}
+    assert [placement.node for placement in found] == ["0", "1", "1", "0"]
+    assert {placement.options["num_cpus"] for placement in found} == {1}
     assert not said
 
 
@@ -88,7 +88,7 @@ def test_actors_share_processors_where_there_are_few() -> None:
     nodes = Nodes({"Resources": {"CPU": 1.0}}, {"Resources": {"CPU": 1.0}},
                   {"Resources": {"CPU": 9.0}, "Alive": False})  # fmt: skip
     said, found = seated(nodes, *(WorkerSpec(str(i)) for i in range(3)))
-    assert sorted(seat.options["num_cpus"] for seat in found) == [0.5, 0.5, 1]
+    assert sorted(placement.options["num_cpus"] for placement in found) == [0.5, 0.5, 1]
     assert said == ["3 workers of 3 threads share processors of Ray, 2 in all"]
     assert seated(nodes, WorkerSpec("wide", threads=2))[1][0].options["num_cpus"] == 1
 
@@ -191,7 +191,7 @@ print([name for name in os.environ if name.startswith("RAY_AUTH")])
 
 
 def seen_by_another(folder: Path) -> list[str]:
-    """What a user who is not this one can list in a folder, and in those in it."""
+    """Entries of a folder and its folders that another user can list."""
     program = """
 import os, sys
 os.setgroups([])
@@ -233,7 +233,7 @@ def test_a_cluster_of_this_machine_is_for_this_user_alone(tmp_path: Path) -> Non
             files = [path for path in folder.rglob("*") if path.is_file() or path.is_socket()]
             assert len(files) > 4
             assert not any(path.stat().st_mode & 0o077 for path in files)
-            if os.getuid() == 0:  # who alone may become another
+            if os.getuid() == 0:  # only root may become another user
                 assert seen_by_another(Path(place)) == [str(folder)]
             process.stdin.write("\n")
             process.stdin.flush()

@@ -16,9 +16,9 @@ import pytest
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
 from dnnp.core.runtime.execute import execute
-from dnnp.core.runtime.model import session as sessions
+from dnnp.core.runtime.model import providers
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline import prepare as preparing
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
@@ -48,7 +48,7 @@ Values = dict[str, Any]
 
 
 def marking(name: str, outputs: str, seen: list[int], rng: random.Random) -> Callable[..., Values]:
-    """A replica that takes uneven times, notes its samples, and says what it made from what."""
+    """A replica with uneven times that records its samples, inputs and outputs."""
 
     def call(values: Values) -> Values:
         time.sleep(rng.choice((0, 0, 0.0005, 0.004)))
@@ -90,7 +90,7 @@ def test_samples_leave_in_order_whoever_is_done_first(
 
 
 def test_replicas_work_at_the_same_time() -> None:
-    """Every replica of a stage has to be inside a call before any may leave it."""
+    """All replicas of a stage run at the same time."""
     meet = threading.Barrier(3)
 
     def call(values: Values) -> Values:
@@ -122,7 +122,7 @@ def test_edges_hold_what_fits_around_them() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_figures_of_a_run_with_replicas(replicas: int) -> None:
-    """A chain with a stage of 20 ms that is replicated, and a connection past it."""
+    """A chain with a replicated stage of 20 ms and a skip connection."""
     steps = [
         step_of("stage 0", "x", "a", known_time(0.002, ["a"])),
         step_of("stage 1", "a", "b", *[known_time(0.020, ["b"])] * replicas),
@@ -293,8 +293,8 @@ def test_outputs_do_not_depend_on_replicas(
     replicas: Sequence[int], cores: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where all workers share one core."""
-    few = sessions.available_cores()[:cores]
-    monkeypatch.setattr(sessions, "available_cores", lambda: few)
+    few = providers.available_cores()[:cores]
+    monkeypatch.setattr(providers, "available_cores", lambda: few)
     monkeypatch.setattr(preparing, "available_cores", lambda: few)
     model = network()
     samples = [random_inputs(model, [1, i]) for i in range(5)]
@@ -322,7 +322,7 @@ def test_comparison_uses_as_many_devices(stream: bytes) -> None:
     assert result.status == 0, result.err
     runs = {r["mode"]: r for r in result.records("run")}
     assert runs["pipeline"]["k"] == 3
-    assert runs["replicas"]["k"] == min(4, len(sessions.available_cores()))
+    assert runs["replicas"]["k"] == min(4, len(providers.available_cores()))
     assert "pipeline, 3 stages on 4 devices, 1 thread each" in result.err
 
 
@@ -436,7 +436,7 @@ def test_an_exported_stage_is_written_once(stream: bytes, tmp_path: Path) -> Non
 
 
 def test_an_interruption_while_sessions_are_made() -> None:
-    """Replicas that nobody needs any more are not made; what there is says so."""
+    """An interruption skips replicas that are not made yet."""
     stages = [stage_of(p, 50 * i, 50) for i, p in enumerate(SPLIT)]
     watch = RunCallbacks(interrupted=lambda: True)
     pipeline = prepare(network(), Path(), stages, SessionConfig(), watch=watch)

@@ -18,9 +18,14 @@ import pytest
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.plan import Plan
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
-from dnnp.core.runtime.pipeline.schedule_orders import Program, UnitOrders, program_of, room_of
+from dnnp.core.runtime.pipeline.schedule_orders import (
+    Program,
+    UnitOrders,
+    edge_capacities,
+    program_of,
+)
 from dnnp.core.runtime.pipeline.sources import RunCallbacks, Traffic
 from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step, route
 from dnnp.core.runtime.report.outcome import timing_lines
@@ -333,7 +338,9 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
         samples,
         9,
         ["y", "x"],
-        orders=DeviceOrders(program.unit_orders.orders, room_of(program.unit_orders, edges, 0)),
+        orders=DeviceOrders(
+            program.unit_orders.orders, edge_capacities(program.unit_orders, edges, 0)
+        ),
         keep=lambda s: True,
     )
     assert not trace.interrupted
@@ -365,9 +372,9 @@ def test_a_fast_stage_does_not_run_ahead() -> None:
     orders = tuple(tuple(Job(i, 0, s) for s in range(count)) for i in range(2))
     start = np.arange(count) + np.arange(2.0)[:, None]
     unit_orders = UnitOrders(orders, (), start, start + 1)
-    room = room_of(unit_orders, route(steps, ["y"]), 1)
-    assert room == {(0, 1): 2}
-    run_pipeline(steps, [{"x": 0}], count, ["y"], orders=DeviceOrders(orders, room))
+    capacities = edge_capacities(unit_orders, route(steps, ["y"]), 1)
+    assert capacities == {(0, 1): 2}
+    run_pipeline(steps, [{"x": 0}], count, ["y"], orders=DeviceOrders(orders, capacities))
     assert max(ahead) <= 5
 
 
@@ -385,17 +392,17 @@ def chained(orders: Sequence[Sequence[Job]], count: int) -> tuple[Program, list[
 def test_orders_that_wait_for_each_other_are_refused() -> None:
     first, second = [Job(0, 0, 1), Job(0, 0, 0)], [Job(1, 0, 0), Job(1, 0, 1)]
     program, steps = chained([first, second], 2)
-    room_of(program.unit_orders, route(steps, ["y"]), 0)
+    edge_capacities(program.unit_orders, route(steps, ["y"]), 0)
     program, steps = chained([[Job(1, 0, 0), Job(0, 0, 0)]], 1)
     with pytest.raises(FormatError, match="wait for each other for ever: stage 1 for sample 0"):
-        room_of(program.unit_orders, route(steps, ["y"]), 0)
+        edge_capacities(program.unit_orders, route(steps, ["y"]), 0)
 
 
 @pytest.mark.parametrize("second", [[], [Job(1, 0, 0)] * 2, [Job(1, 0, 0), Job(0, 0, 0)]])
 def test_orders_that_lack_a_job_are_refused(second: list[Job]) -> None:
     program, steps = chained([[Job(0, 0, 0)], second], 1)
     with pytest.raises(FormatError, match="do not run every sample in each stage once"):
-        room_of(program.unit_orders, route(steps, ["y"]), 0)
+        edge_capacities(program.unit_orders, route(steps, ["y"]), 0)
 
 
 def test_waits_without_tensors_are_waited_for() -> None:

@@ -19,21 +19,12 @@ from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
 from dnnp.core.runtime.model import providers
-from dnnp.core.runtime.model import session as sessions
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.session import (
-    BoundStage,
-    CpuStage,
-    Place,
-    SessionConfig,
-    make_session,
-    make_stage,
-    places,
-)
+from dnnp.core.runtime.model.providers import Place, SessionConfig, places
+from dnnp.core.runtime.model.session import BoundStage, CpuStage, make_session, make_stage, to_numpy
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report.verify import Tolerance
-from dnnp.core.runtime.values import to_numpy
 from support.running import stage_of, step_of
 from support.split_models import MODELS, array, graph, make, node, value
 
@@ -51,7 +42,7 @@ def agrees(pipeline: Pipeline, samples: list[dict]) -> None:
     load = Traffic(samples, 3 * len(samples), 0)
     trace = pipeline.run(load, lambda s: True)
     verdict = pipeline.verify(trace, load, EXACT)
-    assert verdict.ok, verdict.fault
+    assert verdict.ok, verdict.mismatch
     assert verdict.samples == 3 * len(samples)
 
 
@@ -156,7 +147,7 @@ def test_empty_stages_are_left_out() -> None:
 
 
 def test_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "available_cores", lambda: (2, 3, 5))
+    monkeypatch.setattr(providers, "available_cores", lambda: (2, 3, 5))
     spots, notices = places(2, SessionConfig())
     assert [s.cores for s in spots] == [(2,), (3,)]
     assert notices == []
@@ -174,7 +165,7 @@ def test_several_threads_run(tmp_path: Path) -> None:
 
 
 def test_stages_share_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "count_gpus", lambda: 2)
+    monkeypatch.setattr(providers, "count_gpus", lambda: 2)
     spots, notices = places(3, SessionConfig("cuda"))
     assert [s.device_id for s in spots] == [0, 1, 0]
     assert "3 stages share 2 GPUs" in notices
@@ -273,7 +264,7 @@ def test_a_machine_without_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(providers.ctypes, "CDLL", no_driver)
     with pytest.raises(UnavailableError, match="no CUDA driver"):
-        sessions.count_gpus()
+        providers.count_gpus()
 
 
 def test_bound_stages_hand_over_values_of_the_runtime() -> None:
@@ -345,7 +336,7 @@ def test_stages_are_bound_where_their_types_allow() -> None:
     gpu = SessionConfig("cuda")
     for model, outputs, kind in ((chain(), ["y"], BoundStage), (words, ["t"], CpuStage)):
         session = make_session(model, HERE, SessionConfig())
-        assert type(make_stage(session, outputs, outputs, gpu, Place(1))) is kind
+        assert type(make_stage(session, outputs, outputs, gpu.at(Place(1)))) is kind
 
 
 def test_weights_beside_the_model_are_found(tmp_path: Path) -> None:

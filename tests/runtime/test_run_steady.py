@@ -1,4 +1,4 @@
-"""When measuring begins, how long it goes on, and what other processes took from it."""
+"""Begin, length and disturbance of measurements."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pytest
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import execute as outcomes
-from dnnp.core.runtime import waits
+from dnnp.core.runtime import usage
 from dnnp.core.runtime.execute import execute
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report import statistics
 from dnnp.core.runtime.report.outcome import Checks, timing_lines
 from dnnp.core.runtime.report.statistics import (
-    Settled,
+    SteadyRate,
     Timing,
     Trace,
     count_for,
+    find_steady_rate,
     median_timing,
-    settle,
     summarize,
     worth_repeating,
 )
@@ -56,8 +56,8 @@ class Machine:
         self.now += count / rate
         return timing_of(rate, *taken, samples=count)
 
-    def settle(self, first: int, **options: Any) -> Settled:
-        return settle(self.run, first, clock=lambda: self.now, **options)
+    def find_steady_rate(self, first: int, **options: Any) -> SteadyRate:
+        return find_steady_rate(self.run, first, clock=lambda: self.now, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +68,13 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_stretches_of_one_rate_are_enough() -> None:
     machine = Machine([30, 50, 100, 101])
-    assert machine.settle(10) == Settled(40, 101, pytest.approx(1 / 101))
+    assert machine.find_steady_rate(10) == SteadyRate(40, 101, pytest.approx(1 / 101))
     assert machine.stretches == [10] * 4
 
 
 def test_short_stretches_grow_before_they_count() -> None:
     machine = Machine([1000])
-    assert machine.settle(3).samples == sum(machine.stretches)
+    assert machine.find_steady_rate(3).samples == sum(machine.stretches)
     assert machine.stretches[:3] == [3, 12, 48]
     assert machine.stretches[3] == pytest.approx(1000 * statistics.STRETCH_S, rel=0.02)
     assert len(machine.stretches) == 4
@@ -82,23 +82,23 @@ def test_short_stretches_grow_before_they_count() -> None:
 
 def test_a_rate_that_others_lower_is_not_steady() -> None:
     machine = Machine([50, 50, 50, 100], [0.5, 0.5, 0.5, 0.0])
-    machine.settle(10)
+    machine.find_steady_rate(10)
     assert machine.stretches == [10] * 5
 
 
 def test_patience_has_an_end() -> None:
     machine = Machine([100, 200] * 20)
-    settled = machine.settle(30)
-    assert settled.change == pytest.approx(0.5)
+    steady_rate = machine.find_steady_rate(30)
+    assert steady_rate.change == pytest.approx(0.5)
     assert machine.now < 1.5 + 30 / 100
     slow = Machine([0.5])
-    assert slow.settle(3) == Settled(3, 0.5, None)
-    assert Machine([100]).settle(30, most=1) == Settled(30, 100, None)
+    assert slow.find_steady_rate(3) == SteadyRate(3, 0.5, None)
+    assert Machine([100]).find_steady_rate(30, most=1) == SteadyRate(30, 100, None)
 
 
 def test_an_interruption_ends_it() -> None:
-    settled = settle(lambda count: timing_of(0.0, samples=1), 9, clock=lambda: 0.0)
-    assert settled == Settled(1, 0.0, None)
+    steady_rate = find_steady_rate(lambda count: timing_of(0.0, samples=1), 9, clock=lambda: 0.0)
+    assert steady_rate == SteadyRate(1, 0.0, None)
 
 
 def test_the_number_of_samples_follows_from_the_rate() -> None:
@@ -130,7 +130,7 @@ def test_waits_become_shares_of_the_time_of_a_stage() -> None:
     waited = [[90, 0, 30, 0], [0, 0, 0, 60]]
     assert summarize(trace_of(waited)).taken == pytest.approx((120 / 400, 60 / 800))
     assert summarize(trace_of(waited), 2).taken == pytest.approx((30 / 200, 60 / 400))
-    # What our own threads may have taken is nobody else's fault.
+    # Time that our own threads may have taken does not count.
     assert summarize(trace_of(waited, 0.1)).taken == pytest.approx((0.22, 0.055))
     assert summarize(trace_of(waited, 0.5)).taken == (0.0, 0.0)
     assert summarize(trace_of(None)).taken == ()
@@ -141,41 +141,41 @@ def test_waits_become_shares_of_the_time_of_a_stage() -> None:
 
 
 def test_waits_are_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "_OWN", f"{tmp_path}/own")
-    monkeypatch.setattr(waits, "_TASKS", str(tmp_path))
+    monkeypatch.setattr(usage, "_OWN", f"{tmp_path}/own")
+    monkeypatch.setattr(usage, "_TASKS", str(tmp_path))
 
     def write(folder: str, text: str) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "schedstat").write_text(text)
 
-    assert not waits.waits_are_known()
-    assert waits.WaitClock().passed_ns() == 0
+    assert not usage.waits_are_known()
+    assert usage.WaitClock().passed_ns() == 0
     write("own", "5000 700 3\n")
     write("12", "1 100 1\n")
-    assert waits.waits_are_known()
-    clock = waits.WaitClock((12,))
+    assert usage.waits_are_known()
+    clock = usage.WaitClock((12,))
     write("own", "9000 1000 3\n")
     write("12", "1 600 1\n")
     assert clock.passed_ns((12,)) == (300 + 500) // 2
     assert clock.passed_ns((12,)) == 0
     write("own", "?\n")
-    assert waits.WaitClock().passed_ns() == 0
+    assert usage.WaitClock().passed_ns() == 0
 
 
 def test_what_the_host_takes_is_read_by_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The eighth number of a core's line, in ticks; the first line is the sum over cores."""
-    monkeypatch.setattr(waits, "_CORES", str(tmp_path / "stat"))
+    monkeypatch.setattr(usage, "_CORES", str(tmp_path / "stat"))
     tick = 10**9 // os.sysconf("SC_CLK_TCK")
 
     def write(*stolen: int) -> None:
         lines = [f"cpu{i} 1 2 3 4 5 6 7 {ticks} 9 10" for i, ticks in enumerate(stolen)]
         (tmp_path / "stat").write_text("\n".join(["cpu 1 2 3 4 5 6 7 999 0 0", *lines, "intr 5"]))
 
-    assert waits.StealClock().passed_ns() == 0
+    assert usage.StealClock().passed_ns() == 0
     write(10, 20, 30)
-    clock = waits.StealClock()
+    clock = usage.StealClock()
     write(13, 20, 36)
     assert clock.passed_ns({0}) == 3 * tick
     assert clock.passed_ns({0, 2}) == 9 * tick // 2
@@ -196,9 +196,9 @@ def test_what_the_host_takes_counts_as_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_threads_that_a_call_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "_TASKS", str(tmp_path))
+    monkeypatch.setattr(usage, "_TASKS", str(tmp_path))
     (tmp_path / "7").mkdir()
-    assert waits.with_threads(lambda: (tmp_path / "9").mkdir()) == (None, (9,))
+    assert usage.with_threads(lambda: (tmp_path / "9").mkdir()) == (None, (9,))
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def pipeline() -> Pipeline:
 
 
 def shares(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *taken: float) -> None:
-    """Let measurements be disturbed that much, one after the other."""
+    """Disturb measurements by these shares, one after the other."""
     figures = iter(taken)
     real = pipeline.summarize
 
@@ -223,8 +223,10 @@ def test_the_least_disturbed_measurement_counts(
 ) -> None:
     shares(pipeline, monkeypatch, 0.5, 0.2, 0.3)
     monkeypatch.setattr(outcomes, "worth_repeating", lambda timing, tries, _: tries < 3)
-    outcome = execute(pipeline, Traffic([random_inputs(network(), 0)], 5, 1, settle=True), Checks())
-    before = outcome.settled.samples
+    outcome = execute(
+        pipeline, Traffic([random_inputs(network(), 0)], 5, 1, until_steady=True), Checks()
+    )
+    before = outcome.steady_rate.samples
     assert before > 0
     record = outcome.records("0" * 64)[0]
     assert (record["samples"], record["discarded"]) == (5, before + 3 * 6 - 5)
@@ -241,7 +243,9 @@ def test_what_nothing_disturbs_is_measured_once(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares(pipeline, monkeypatch, 0.01)
-    outcome = execute(pipeline, Traffic([random_inputs(network(), 0)], 5, 0, settle=True), Checks())
+    outcome = execute(
+        pipeline, Traffic([random_inputs(network(), 0)], 5, 0, until_steady=True), Checks()
+    )
     assert outcome.tries == 1
     assert not any(line.startswith("disturbed") for line in outcome.lines())
 
@@ -251,13 +255,13 @@ def test_with_a_given_warm_up_nothing_is_added(
 ) -> None:
     shares(pipeline, monkeypatch, 0.9)
     outcome = execute(pipeline, Traffic([random_inputs(network(), 0)], 5, 2), Checks())
-    assert (outcome.tries, outcome.settled, outcome.discarded) == (1, Settled(), 2)
+    assert (outcome.tries, outcome.steady_rate, outcome.discarded) == (1, SteadyRate(), 2)
 
 
 def test_stages_that_share_cores_accuse_nobody(pipeline: Pipeline) -> None:
-    pipeline.crowded = True
+    pipeline.oversubscribed = True
     assert pipeline.figures(timing_of(100, 0.9)).taken == ()
-    pipeline.crowded = False
+    pipeline.oversubscribed = False
     assert pipeline.figures(timing_of(100, 0.9)).taken == (0.9,)
 
 
@@ -297,12 +301,12 @@ def test_all_inputs_are_used_where_nothing_says_how_many(
 def test_a_stage_that_fails_while_the_rate_settles(pipeline: Pipeline) -> None:
     bad = random_inputs(network(), 0) | {"ids": np.array([0, 1, 2, 3, 99])}
     with pytest.raises(InputFileError, match="stage 1: sample 0: ONNX Runtime fails"):
-        execute(pipeline, Traffic([bad], 5, settle=True), Checks())
+        execute(pipeline, Traffic([bad], 5, until_steady=True), Checks())
 
 
 @pytest.mark.parametrize("taken", [(), (0.01, 0.01), (0.2, 0.1)])
 def test_share_of_the_slowest_rate_where_others_take_time(taken: tuple[float, ...]) -> None:
-    """Of 20 samples of 1 ms, three are held up for 10 ms each: the median sees nothing of that."""
+    """Three of 20 samples of 1 ms are delayed by 10 ms, which the median ignores."""
     timing = Timing(20, 400.0, 2e-3, 2e-2, (1e-3, 5e-4), (0.0, 0.5), 0.25, taken=taken)
     (line,) = [line for line in timing_lines(timing, slowest_s=1e-3) if "slowest" in line]
     assert "40.0% of the slowest stage's rate" in line

@@ -1,4 +1,4 @@
-"""Timelines of runs, read by a parser of our own, and by Perfetto's where that is at hand."""
+"""Timelines of runs, read by a parser of our own and by Perfetto's, if installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.traces import Read, Span, parsed
 
 
 def check(read: Read, trace: Trace, edges: list[tuple[int, int]], names: list[str]) -> None:
-    """What was read is what happened."""
+    """The parsed timeline equals the run."""
     begins = [trace.start_ns.min()]
     if trace.arrived_ns is not None:
         begins.append(trace.arrived_ns.min())

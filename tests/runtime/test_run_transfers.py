@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.schedule import Placement
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.schedule_orders import (
     ScheduleSteps,
     UnitOrders,
+    edge_capacities,
     orders_of_units,
-    room_of,
     schedule_steps,
 )
 from dnnp.core.runtime.pipeline.steps import Job
 from dnnp.core.runtime.report.outcome import timing_lines
 from dnnp.core.runtime.report.statistics import Moved, Trace, Transfer, summarize_schedule
-from dnnp.core.runtime.values import Values
 from dnnp.core.schedule.transfers import with_transfers
 from support.placements import random_placement
 from support.run import dnnp
@@ -38,7 +38,7 @@ MODES = ("blocking", "non-blocking")
 
 
 def drawn(seed: int, mode: str) -> tuple[Placement, Placement]:
-    """A random placement with random times to move results, and with the transfers of a mode."""
+    """A random placement with random transfer times, and the transfers of a mode."""
     rng = random.Random(seed)
     plain = random_placement(seed, pairs=rng.randint(1, 4), memory=False)
     times = (0.0, 0.5, 1.0, 3.0)
@@ -67,7 +67,7 @@ def any_order(passes: Sequence[Record], count: int, seed: int) -> list[int]:
 
 
 def result(number: int, sample: int, inputs: dict[int, float]) -> float:
-    """What a pass makes of what it reads."""
+    """Output of a pass for its inputs."""
     return number + 10 * sample + sum((p + 2) * x for p, x in inputs.items()) % 1009
 
 
@@ -86,7 +86,7 @@ def run(scheduled: ScheduleSteps, count: int, outputs: Sequence[str], **more: An
 @given(seed=st.integers(0, 10**6), mode=st.sampled_from(MODES), count=st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
 def test_any_order_comes_to_its_end(seed: int, mode: str, count: int) -> None:
-    """Outputs are right, units run one thing at a time in their order, what moved is a copy."""
+    """Outputs are right, units run their jobs in order, and transfers copy."""
     plain, placement = drawn(seed, mode)
     passes, units = passes_of(placement), [unit.name for unit in placement.units]
     schedule, blocks = schedule_of(passes, count, units, any_order(passes, count, seed))
@@ -138,7 +138,7 @@ def _depth(placement: Placement, number: int) -> int:
 
 
 def _moves(placement: Placement, maker: int, reader: int) -> bool:
-    """Whether a result moves to where it is read, and that takes time."""
+    """True if a result moves to its reader and that takes time."""
     here, there = placement.blocks[maker].homes[0], placement.blocks[reader].homes[0]
     times = [w.transfer_s for w in placement.blocks[reader].after if w.block == maker]
     return max(times) > 0 and not {*there} <= {*here}
@@ -151,7 +151,7 @@ def _one_at_a_time(
     blocks: Sequence[Record],
     step_of: dict[int, int],
 ) -> None:
-    """On every unit, blocks come in the order of their starts, none before the last one's end."""
+    """Blocks of a unit are in order of their starts and do not overlap."""
     step = step_of | {t.number: t.step for t in scheduled.unit_orders.transfers}
     for unit in range(len(schedule["units"])):
         mine = sorted((b for b in blocks if unit in b["units"]), key=lambda b: b["start_s"])
@@ -380,4 +380,4 @@ def test_orders_that_lack_a_transfer_are_refused() -> None:
     none = np.zeros((2, 1))
     unit_orders = UnitOrders(((Job(0, 0, 0),),), (), none, none, others=("transfer a",))
     with pytest.raises(FormatError, match="do not run every sample"):
-        room_of(unit_orders, [], 0)
+        edge_capacities(unit_orders, [], 0)

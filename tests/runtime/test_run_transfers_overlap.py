@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.schedule_orders import orders_of_units, schedule_steps
 from dnnp.core.runtime.pipeline.steps import Step, Worker
-from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.pool import Rules, WorkerSpec
 from support.running import run_pipeline
 from support.scheduled import blocks_of, pass_of

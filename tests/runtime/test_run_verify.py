@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.runtime.model.inputs import random_inputs
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
@@ -49,7 +49,7 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_equal(expected: list, got: list) -> None:
-    assert compare_values(np.array(expected), np.array(got), TOLERANCE).fault == ""
+    assert compare_values(np.array(expected), np.array(got), TOLERANCE).mismatch == ""
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_equal(expected: list, got: list) -> None:
 )
 def test_different(expected: list, got: list, fault: str) -> None:
     found = compare_values(np.array(expected), np.array(got), TOLERANCE)
-    assert re.search(fault, found.fault)
+    assert re.search(fault, found.mismatch)
     assert np.isfinite([found.max_abs, found.max_rel]).all()
 
 
 def test_lists_are_compared_item_by_item() -> None:
     a, b = np.array([1.0]), np.array([2.0])
-    assert compare_values([a, b], [a, b], TOLERANCE).fault == ""
-    assert "1 of 1" in compare_values([a, b], [a, a], TOLERANCE).fault
-    assert "length" in compare_values([a, b], [a], TOLERANCE).fault
-    assert "length" in compare_values([a], a, TOLERANCE).fault
-    assert compare_values(None, None, TOLERANCE).fault == ""
-    assert compare_values(None, a, TOLERANCE).fault
+    assert compare_values([a, b], [a, b], TOLERANCE).mismatch == ""
+    assert "1 of 1" in compare_values([a, b], [a, a], TOLERANCE).mismatch
+    assert "length" in compare_values([a, b], [a], TOLERANCE).mismatch
+    assert "length" in compare_values([a], a, TOLERANCE).mismatch
+    assert compare_values(None, None, TOLERANCE).mismatch == ""
+    assert compare_values(None, a, TOLERANCE).mismatch
 
 
 def test_samples_are_matched_with_their_inputs() -> None:
@@ -97,7 +97,7 @@ def test_samples_are_matched_with_their_inputs() -> None:
     assert verdict.samples == 3
     verdict = verify({**got, 7: reference[0]})
     assert verdict.parted == {7: 0.5}
-    assert verdict.fault.startswith("output 'y' of sample 7: 2 of 2 values differ")
+    assert verdict.mismatch.startswith("output 'y' of sample 7: 2 of 2 values differ")
     assert verdict.max_abs == 2.0
 
 
@@ -166,7 +166,7 @@ def test_the_split_model_is_right(parts: list[list[int]]) -> None:
 
 
 def swap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hand the tensors `a` and `b` over under each other's name, once the stages run in turn."""
+    """Swap the names of the tensors `a` and `b` between stages."""
     inputs = pipelines._PipelineRun._inputs
 
     def swapped(run: Any, job: Job) -> dict[str, Any]:
@@ -180,12 +180,12 @@ def swap(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tensors_swapped_on_their_way_are_caught(
     parts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where stages 0 and 1 both feed a stage, the names go with the wrong tensors."""
+    """Swap names of tensors where stages 0 and 1 both feed a stage."""
     swap(monkeypatch)
     verdict = verdict_of(*ready(parts))
     assert not verdict.ok
-    assert "output 'y' of sample" in verdict.fault
-    assert "tensors were mixed up between the stages" in verdict.fault
+    assert "output 'y' of sample" in verdict.mismatch
+    assert "tensors were mixed up between the stages" in verdict.mismatch
 
 
 def int4() -> onnx.ModelProto:
@@ -204,7 +204,7 @@ def int4() -> onnx.ModelProto:
 
 
 def test_weights_in_blocks_may_be_fused_at_other_places() -> None:
-    """Of the whole model ONNX Runtime fuses the second product alone."""
+    """ONNX Runtime fuses the second product of the whole model alone."""
     model = int4()
     pipeline, load = ready([[0, 1, 2], [3, 4, 5]], model)
     trace = pipeline.run(load, lambda s: True)
@@ -243,13 +243,13 @@ def test_operators_that_draw_are_named(op: str) -> None:
     parts = [[*range(count - 4)], [*range(count - 4, count - 1)], [count - 1]]
     verdict = verdict_of(*ready(parts, model))
     assert not verdict.ok
-    assert "cannot be verified: the whole model draws other numbers each time (" in verdict.fault
+    assert "cannot be verified: the whole model draws other numbers each time (" in verdict.mismatch
     if op == "Dropout":  # it is taken out of the whole model, but not at the begin of a stage
         verdict = verdict_of(*ready([[0], [*range(1, count - 1)], [count - 1]], model))
-        assert "cannot be verified: stage 1 draws other numbers each time (" in verdict.fault
-    assert f"({op} '" in verdict.fault
-    assert "idle" not in verdict.fault
-    assert "output 'y'" in verdict.fault
+        assert "cannot be verified: stage 1 draws other numbers each time (" in verdict.mismatch
+    assert f"({op} '" in verdict.mismatch
+    assert "idle" not in verdict.mismatch
+    assert "output 'y'" in verdict.mismatch
 
 
 def ill_conditioned() -> onnx.ModelProto:
@@ -292,7 +292,7 @@ def test_the_record_says_how_much_that_is(tmp_path: Path) -> None:
 def test_a_mix_up_is_seen_where_rounding_grows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     swap(monkeypatch)
     verdict = verdict_of(*ready(STEPS, ill_conditioned()))
-    assert "tensors were mixed up between the stages" in verdict.fault
+    assert "tensors were mixed up between the stages" in verdict.mismatch
 
 
 def test_a_tensor_of_another_sample_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +322,7 @@ def test_the_stage_that_computes_something_else_is_named(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(onnx_stages, "split_model", wrong)
     verdict = verdict_of(*ready(SPLITS[2]))
-    assert "stage 1 is the first to differ, in tensor 'c'" in verdict.fault
+    assert "stage 1 is the first to differ, in tensor 'c'" in verdict.mismatch
     assert verdict.max_abs > 0
 
 
@@ -352,7 +352,7 @@ def test_what_the_whole_model_differs_from_itself_by(own: float, shift: float, f
     plain = partial(whole, error=own)
     examiner = Examiner(steps, TOLERANCE, whole, plain, [], made=False)
     got = last(sample["x"] + 1e-5 + shift)
-    found = examiner.fault(0, Case("sample 0", sample, last(sample["x"]), got))
+    found = examiner.mismatch(0, Case("sample 0", sample, last(sample["x"]), got))
     assert fault in found
     assert bool(fault) == bool(found)
     assert examiner.self_error == pytest.approx(0.0 if fault else 1.0)

@@ -11,7 +11,8 @@ from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.runtime.model import weights as module
-from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import CpuStage, make_session
 from dnnp.core.runtime.model.weights import random_weights, use_weights
 from support.split_models import array, graph, make, node, value
 

@@ -14,13 +14,13 @@ from onnx import TensorProto, helper
 
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime import limits
-from dnnp.core.runtime.model.session import SessionConfig
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import to_numpy
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker, prepare
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import DeviceOrders, Job, Step
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import summarize
-from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.workers.pool import Rules, WorkerSpec
 from dnnp.core.runtime.workers.process import ProcessPool
 from support.run import dnnp
@@ -234,7 +234,7 @@ def test_strings_between_stages(folder: Path) -> None:
 
 
 def test_the_memory_of_processes_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    board = limits.Board()
+    board = limits.TaskBoard()
     monkeypatch.setattr(limits, "_board", board)
     pool = ProcessPool(Rules())
     chain(pool, [one(0), one(0)], [one(1)])

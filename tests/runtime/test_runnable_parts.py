@@ -14,7 +14,7 @@ from dnnp.core.cost.runnable import runnable_parts
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph, Ints, clustering_of_labels, singletons
 from dnnp.core.model.plan import Block, CostOptions, Plan
-from dnnp.deployment.parts import in_turn, waits_of
+from dnnp.deployment.parts import topological_order, waits_of
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream
 
@@ -124,7 +124,7 @@ def test_stages_that_each_begin_with_what_waits_for_the_end_of_the_other() -> No
 
 
 def test_groups_whose_nodes_take_turns() -> None:
-    """Groups {0, 1} and {2, 3} with 0 -> 3, run as 2, 0, 3, 1; then 4 elsewhere, and back."""
+    """Groups {0, 1} and {2, 3} with 0 -> 3, run as 2, 0, 3, 1; 4 is elsewhere."""
     graph = edges_graph(6, [(0, 3), (1, 4), (4, 5)])
     units = clustering_of_labels(graph, np.array([0, 0, 1, 1, 2, 3]))
     plan = free_plan(graph, units, [[2, 0, 3, 1, 5], [4]])
@@ -155,17 +155,17 @@ def test_parts_of_any_split_and_orders() -> None:
 
 
 def feeds(graph: Graph, nodes: list[int], node: int) -> bool:
-    """Whether one of the nodes writes what `node` reads."""
+    """True if one of the nodes writes an input of `node`."""
     return any(graph.producer[t] in nodes for t in graph.reads(node).tolist())
 
 
 def test_parts_in_an_order_in_which_they_can_run() -> None:
-    """They are numbered as they begin, and a part may wait for one that begins later."""
+    """Parts are numbered by their begin; one may wait for a later one."""
     moved = 0
     for seed in range(200):
         graph, plan = placed(seed)
         parts, _ = runnable_parts(graph, singletons(graph), plan)
-        order = in_turn(waits_of(graph, parts))
+        order = topological_order(waits_of(graph, parts))
         assert sorted(order) == list(range(len(parts)))
         at = {node: order.index(i) for i, part in enumerate(parts) for node in part.nodes}
         ids = graph.node_ids.tolist()
@@ -176,4 +176,4 @@ def test_parts_in_an_order_in_which_they_can_run() -> None:
 
 
 def test_what_waits_in_a_circle_stays_as_it_is() -> None:
-    assert in_turn([{1}, {0}, set()]) == [2, 0, 1]
+    assert topological_order([{1}, {0}, set()]) == [2, 0, 1]

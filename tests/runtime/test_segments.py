@@ -1,4 +1,4 @@
-"""Cutting models into parts to time, and what their times say of the units in them."""
+"""Cuts of models into timed parts, and times of their units."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onnx import helper
 from dnnp.core.runtime.measure_in_situ import (
     SEGMENTS,
     Part,
-    carried,
-    coarser,
-    expanded,
+    coarser_cuts,
+    intervals,
     order_of,
     parts_of,
+    parts_of_nodes,
     slices,
-    spreads,
+    unit_times,
 )
 from support.split_models import make, value
 
@@ -28,7 +28,7 @@ WEIGHTS = st.lists(st.floats(0, 1e3), min_size=1, max_size=30)
 
 
 def dag(edges: list[tuple[int, int]], count: int):
-    """A model in which node j reads what node i makes, for each of the edges."""
+    """A model with an edge from node i to node j for each pair."""
     nodes = [
         helper.make_node("Sum", ["x", *(f"t{i}" for i, j in edges if j == v)], [f"t{v}"])
         for v in range(count)
@@ -85,11 +85,11 @@ def test_no_segment_is_too_short_to_be_timed() -> None:
 
 def test_fewer_borders() -> None:
     parts = [Part(((2, 0), (1,))), Part(((3,),))]
-    same, plain, whole = coarser(parts)
+    same, plain, whole = coarser_cuts(parts)
     assert same == parts
     assert plain == [Part(((2, 0, 1),)), Part(((3,),))]
     assert whole == [Part(((2, 0, 1, 3),))]
-    assert expanded(parts, [[5], [9, 8], [1], [2, 3]]) == [
+    assert parts_of_nodes(parts, [[5], [9, 8], [1], [2, 3]]) == [
         Part(((1, 5), (9, 8))),
         Part(((2, 3),)),
     ]
@@ -98,15 +98,15 @@ def test_fewer_borders() -> None:
 def test_shares_by_hand() -> None:
     parts = [Part(((0, 1), (2,))), Part(((4, 3),))]
     # Segments of the first part took 3 and 1 s where it took 8 s; units 1 : 2, and 1 : 3.
-    times = carried(np.array([1.0, 2.0, 9.0, 1.0, 3.0, 7.0]), parts, [8.0, 2.0], [3.0, 1.0, 2.0])
+    times = unit_times(np.array([1.0, 2.0, 9.0, 1.0, 3.0, 7.0]), parts, [8.0, 2.0], [3.0, 1.0, 2.0])
     assert times == pytest.approx([2.0, 4.0, 2.0, 0.5, 1.5, 7.0])
-    found = spreads(6, parts, [0.03, 0.01], [0.04, 0.0, 0.02])
+    found = intervals(6, parts, [0.03, 0.01], [0.04, 0.0, 0.02])
     assert found == pytest.approx([0.05, 0.05, 0.03, 0.01, 0.01, 0.0])
 
 
 def test_what_took_nothing_alone_shares_alike() -> None:
-    assert carried(np.zeros(2), [Part(((0,), (1,)))], [4.0], [0.0, 0.0]).tolist() == [2.0, 2.0]
-    assert carried(np.zeros(2), [Part(((0, 1),))], [4.0], [4.0]).tolist() == [2.0, 2.0]
+    assert unit_times(np.zeros(2), [Part(((0,), (1,)))], [4.0], [0.0, 0.0]).tolist() == [2.0, 2.0]
+    assert unit_times(np.zeros(2), [Part(((0, 1),))], [4.0], [4.0]).tolist() == [2.0, 2.0]
 
 
 @given(WEIGHTS, st.integers(1, 4), st.randoms())
@@ -115,7 +115,7 @@ def test_sums_are_those_of_the_parts(weights: list[float], count: int, random) -
     parts = parts_of(range(len(alone)), alone, count)
     part_s = [random.random() for _ in parts]
     segment_s = [random.random() for part in parts for _ in part.segments]
-    times = carried(alone, parts, part_s, segment_s)
+    times = unit_times(alone, parts, part_s, segment_s)
     for part, whole_s in zip(parts, part_s, strict=True):
         assert times[list(part.units)].sum() == pytest.approx(whole_s)
     for a, b in pairwise(parts[0].segments[0]):

@@ -51,7 +51,7 @@ def test_no_telemetry(words: tuple[str, ...], stream: bytes, tmp_path: Path) -> 
 
 
 def run_in(words: tuple[str, ...], stream: bytes, folder: Path, env: dict[str, str]) -> Result:
-    """Run a command in a folder, in the environment of someone who has set nothing."""
+    """Run a command in a folder, in an empty environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
         return dnnp_process(words[0], *words[1:], stdin=stream, cwd=folder, env=env)

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: where they lie, who has them, and what if there is no more."""
+"""Tensors in shared memory: places, users, and lack of memory."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_a_pool_gives_up_what_nobody_wants() -> None:
 def test_readers_are_told_of_blocks_that_are_given_up() -> None:
     told: list[object] = []
 
-    class Reader:
+    class BufferUser:
         def forget(self, buffer: object) -> None:
             told.append(buffer)
 
     buffer = Buffer(5, messages.reserve(4096), 4096)
-    buffer.readers.append(Reader())
+    buffer.readers.append(BufferUser())
     buffer.close()
     assert told == [5]
 

@@ -23,7 +23,7 @@ from dnnp.core.split.ways import (
     with_best_replicas,
 )
 from dnnp.formats.stream import Stream
-from dnnp.running import offer_of
+from dnnp.running import predictions_of
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import header, to_bytes
@@ -388,11 +388,11 @@ def test_what_was_predicted_of_a_choice(seed: int) -> None:
     except InfeasibleError:
         return
     plan = make_plan(with_all(case), solution.blocks, bound=0.0)
-    offer = offer_of(plan, case.graph, case.units)
+    predictions = predictions_of(plan, case.graph, case.units)
     exact = plan.options.memory_model == "sum" or not seed % 2
     for mode, sessions in (("pipeline", 1), ("whole", 1), ("replicas", 2)):
-        ratio = offer.predicted(mode, sessions, as_planned=True)
-        if mode in offer.ruled_out or ratio is None:
+        ratio = predictions.predicted(mode, sessions, as_planned=True)
+        if mode in predictions.ruled_out or ratio is None:
             continue
         for factor in (1, 1.001, 0.999):
             runs = [{"mode": "pipeline"}, {"mode": mode, "k": sessions}]

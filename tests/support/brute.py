@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dnnp.core.check.graph import STRENGTH, Tables, tables_of, validity_of
+from dnnp.core.check.graph import Tables, tables_of, validity_of
 from dnnp.core.check.load import Cost, Footprint, footprint_of, price
-from dnnp.core.check.violation import above
+from dnnp.core.check.violation import STRENGTH, above
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph

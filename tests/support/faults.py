@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Trace
-from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
 from support.workers import Fail, children
 

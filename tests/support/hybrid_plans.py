@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from dnnp.core.check.graph import tables_of
-from dnnp.core.check.load import units_of
+from dnnp.core.check.load import PlanCase, units_of
 from dnnp.core.check.parallel import hybrid_costs
 from dnnp.core.check.plan import check_colors, check_plan
 from dnnp.core.cost.problem import SplitProblem
@@ -154,6 +154,9 @@ class _All:
             self.problem.options, self.problem.devices, "", hybrid=self.options,
         )  # fmt: skip
 
+    def case(self, stages: Sequence[Stage], blocks: Sequence[Sequence[int]]) -> PlanCase:
+        return PlanCase(self.graph, self.plan(stages), self.tables, self.units, blocks)
+
     def stage(self, block: Sequence[int], team: tuple[int, int, bool], again: object) -> Stage:
         t, d, shared = team
         ids = tuple(self.tables.ids[v] for v in block)
@@ -175,7 +178,7 @@ class _All:
         self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]], kinds: set[str]
     ) -> bool:
         stages = [self.stage(b, team, ()) for b, team in zip(blocks, teams, strict=True)]
-        found = hybrid_costs(self.graph, self.tables, self.units, self.plan(stages), blocks)[1]
+        found = hybrid_costs(self.case(stages, blocks))[1]
         return any(violation.kind in kinds for violation in found)
 
     def ways(self, block: list[int], team: tuple[int, int, bool]) -> list[tuple[float, ...]]:
@@ -201,7 +204,7 @@ class _All:
         if later:
             stages.append(self.stage([], (team[0], later, False), ()))
         blocks = [block, []][: len(stages)]
-        costs, found = hybrid_costs(self.graph, self.tables, self.units, self.plan(stages), blocks)
+        costs, found = hybrid_costs(self.case(stages, blocks))
         mine = [v for v in found if v.subject == "stage 0" and "recomputed" not in v.message]
         if any(v.kind in ("support", "load") for v in mine):
             return None
@@ -226,7 +229,7 @@ class _All:
     def colored(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> bool:
         """Whether the checker has nothing to say about where colours are."""
         stages = [self.stage(b, team, ()) for b, team in zip(blocks, teams, strict=True)]
-        return not check_colors(self.graph, self.tables, self.units, self.plan(stages), blocks)
+        return not check_colors(self.case(stages, blocks))
 
     def value(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> float:
         """The least value with these stages on these devices."""

@@ -10,9 +10,8 @@ from itertools import product
 
 import numpy as np
 
-from dnnp.core.check.devices import Wires
 from dnnp.core.check.graph import tables_of, validity_of
-from dnnp.core.check.load import compute_of, footprint_of, price, units_of
+from dnnp.core.check.load import StageLinks, compute_of, footprint_of, price, units_of
 from dnnp.core.check.violation import above
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.plan import Plan, Stage
@@ -82,7 +81,7 @@ def judged(problem: SplitProblem, blocks: list[list[int]], homes: Sequence[Home]
     """The objective by the checker; inf: it does not fit."""
     tables = tables_of(problem.graph)
     plan = stages_of(problem, blocks, homes)
-    wires, units = Wires(plan, tables, blocks), units_of(problem.graph, problem.units, tables)
+    wires, units = StageLinks(plan, tables, blocks), units_of(problem.graph, problem.units, tables)
     classes = {d.name: d for d in problem.devices}
     costs = []
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):

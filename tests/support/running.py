@@ -17,11 +17,11 @@ from onnx import TensorProto
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import Call, Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
 from dnnp.core.runtime.report.statistics import Timing, Trace
-from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.plan import plan_records
 from dnnp.formats.stream import Stream, read_bytes, write

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dnnp.core.model.schedule import Placement
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.steps import Step, Worker
-from dnnp.core.runtime.values import Values
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Stream, read_bytes
 

@@ -11,7 +11,8 @@ from dnnp.core.extras.shards import layout_record, operators_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.tensor_parallel.rules import Operator, Rule, rules
-from dnnp.deployment.shards import Sharded, sharded_of
+from dnnp.deployment.parts import Runnable
+from dnnp.deployment.shards import runnable_shards
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.import_model import import_onnx
 from dnnp.formats.onnx.stages import StageModel, split_model
@@ -68,13 +69,14 @@ def plan_of_stages(stages: Sequence[Sequence[int]], degrees: Sequence[int], repl
     return Plan(tuple(made), first, "test", "ordered", 1.0, 0.0, "feasible", options, devices, "")
 
 
-def cut(stream: Stream, model: onnx.ModelProto, plan: Plan) -> tuple[Sharded, list[str]]:
+def cut(stream: Stream, model: onnx.ModelProto, plan: Plan) -> tuple[Runnable, list[str]]:
     """The model, cut by the layouts of a stream; and what was warned of."""
     caller = Quiet()
-    return sharded_of(caller, stream, graph_of(stream), plan, model), caller.said
+    return runnable_shards(caller, stream, graph_of(stream), plan, model), caller.said
 
 
-def split(stream: Stream, found: Sharded) -> list[StageModel]:
+def split(stream: Stream, found: Runnable) -> list[StageModel]:
     """The models of its parts."""
+    assert found.made is not None
     types = {**types_of(stream), **found.made.types}
     return split_model(found.made.model, [part.nodes for part in found.parts], types)

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.workers.messages import OtherwiseError
-from dnnp.core.runtime.workers.recipes import Form
+from dnnp.core.runtime.model.session import Values
+from dnnp.core.runtime.workers.messages import Form, NotInPlaceError
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Otherwise(Sleep):
 
     def write(self, values: Values, outputs: Mapping[str, Any]) -> None:
         """Leave the arrays alone."""
-        raise OtherwiseError(Sleep(self.seconds, self.outputs, (3,))(values))
+        raise NotInPlaceError(Sleep(self.seconds, self.outputs, (3,))(values))
 
 
 @dataclass

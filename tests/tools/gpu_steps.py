@@ -356,14 +356,15 @@ def on_both(setting: Setting, comm: str, cluster: Path, priced: Path) -> None:
 
 def overlap(setting: Setting) -> None:
     """Two sessions on one device, each with a stream and a thread of its own; copies too."""
-    from dnnp.core.runtime.model.providers import MEMORIES
-    from dnnp.core.runtime.model.session import Place, SessionConfig, make_session, make_stage
-    from dnnp.core.runtime.values import to_device
+    from dnnp.core.runtime.model.providers import MEMORIES, Place, SessionConfig
+    from dnnp.core.runtime.model.session import make_session, make_stage, to_device
 
     model, place = onnx.load(setting.file("mlp.onnx")), Place(0, (), setting.provider)
     name, config = model.graph.output[0].name, SessionConfig(pin=False)
     calls = [
-        make_stage(make_session(model, setting.folder, config, place), (name,), (), config, place)
+        make_stage(
+            make_session(model, setting.folder, config.at(place)), (name,), (), config.at(place)
+        )
         for _ in range(2)
     ]
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
@@ -408,17 +409,16 @@ def links(setting: Setting) -> None:
 def memory(setting: Setting) -> None:
     """What a stage takes beside what its plan says, above what the smallest model takes."""
     from dnnp.core.runtime.model.inputs import random_inputs
-    from dnnp.core.runtime.model.session import Place, SessionConfig, make_session, make_stage
+    from dnnp.core.runtime.model.providers import Place, SessionConfig
+    from dnnp.core.runtime.model.session import make_session, make_stage
 
     place, held = Place(0, (), setting.provider), []
     same = (("arena_extend_strategy", "kSameAsRequested"),) if setting.on_gpu else ()
-    config = SessionConfig(options=same, pin=False)
+    config = SessionConfig(options=same, pin=False).at(place)
 
     def load(model: onnx.ModelProto) -> None:
         names = [value.name for value in model.graph.output]
-        stage = make_stage(
-            make_session(model, setting.folder, config, place), names, (), config, place
-        )
+        stage = make_stage(make_session(model, setting.folder, config), names, (), config)
         held.append((stage, stage(random_inputs(model, 0))))
 
     load(smallest())

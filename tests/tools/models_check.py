@@ -53,7 +53,7 @@ from bench.run import as_json, machine, today  # noqa: E402
 
 from dnnp.core.model.errors import DnnpError  # noqa: E402
 from dnnp.core.runtime.model.inputs import bind_names, input_specs, random_inputs  # noqa: E402
-from dnnp.core.runtime.values import to_numpy, to_ort_value  # noqa: E402
+from dnnp.core.runtime.model.session import to_numpy, to_ort_value  # noqa: E402
 from dnnp.formats.onnx.load_model import load_with_hash  # noqa: E402
 from dnnp.formats.onnx.scope import all_nodes, held_tensors  # noqa: E402
 from dnnp.formats.onnx.weights import external_fields  # noqa: E402

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from dnnp.core.runtime.limits import held_bytes
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.prepare import open_pool, pooled_worker
 from dnnp.core.runtime.pipeline.sources import Repeated, Sink
 from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
-from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.pool import Rules, WorkerSpec
 from support.workers import Sleep, children
 

@@ -1,4 +1,4 @@
-"""What views are made of: what crosses, which layers, which times."""
+"""Facts of views: cuts, layers, times."""
 
 from __future__ import annotations
 

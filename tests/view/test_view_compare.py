@@ -57,7 +57,7 @@ def slower(factor: float, method: str, bound: float = 6.0, **of_header: Any) -> 
 
 
 def shown(folder: Path, streams: dict[str, bytes], *words: str) -> Result:
-    """What dnnp-view says of several."""
+    """Output of dnnp-view for several streams."""
     paths = []
     for name, data in streams.items():
         paths.append(folder / f"{name}.dnnp")
@@ -120,7 +120,7 @@ def svg(done: Result) -> ElementTree.Element:
 
 
 def texts(picture: ElementTree.Element) -> list[str]:
-    """What it says, hints apart."""
+    """Output without hints."""
     return [each.text or "" for each in picture.iter(f"{SVG}text")]
 
 

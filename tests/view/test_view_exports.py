@@ -23,7 +23,7 @@ from support.traces import parsed
 
 
 def seen(form: str, stream: bytes, *options: str | Path) -> bytes:
-    """What dnnp-view makes of a stream."""
+    """Output of dnnp-view for a stream."""
     done = dnnp("view", "--as", form, *options, stdin=stream)
     assert (done.status, done.err) == (0, "")
     return done.out
@@ -74,7 +74,7 @@ def test_graphml_of_random_graphs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["dot", "graphml"])
 def test_what_is_written_is_read_again(form: str, tmp_path: Path) -> None:
-    """Times, sizes, memory and edges of the graph that dnnp-import makes of it are the same."""
+    """dnnp-import reads back the same times, sizes, memory and edges."""
     for seed in range(10):
         data = to_bytes(random_stream(seed, 12, classes=("other",), memory=True, colors=True))
         path = tmp_path / f"g.{form}"

@@ -184,7 +184,7 @@ def test_a_plan_that_lacks_memory_says_so() -> None:
 
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
 def test_bars_end_within_their_place(comm: str) -> None:
-    """Where parts of a load overlap, their sum may be longer than every load."""
+    """The sum of overlapping parts of a load may exceed every load."""
     stream = random_stream(7, 14)
     graph = api.split(Graph(stream), k=3, method="greedy", bandwidth=0.5, comm=comm)
     text, _, _ = read(graph)

@@ -69,7 +69,7 @@ def test_boxes_hold_every_unit_once_and_one_stage(nodes: int, most: int) -> None
 
 
 def test_boxes_are_layers_only_where_names_tell_of_some() -> None:
-    """Of a graph without layers, a box for all units of a stage would be called nothing."""
+    """Boxes of a graph without layers are not empty of names."""
     graph = planned(3, 30, 12)
     assert boxes_of(read_facts(graph.stream()), 24)[1] == "part"
     stream = random_stream(3, 30)

@@ -218,7 +218,7 @@ def test_the_view_follows_the_name_of_the_file(files: list[Path], tmp_path: Path
 
 
 def test_endings_that_no_view_has(tmp_path: Path) -> None:
-    """A slip of the pen does not make a text of what was to be a page."""
+    """A misspelt ending of a file is refused."""
     stream = encode(planned())
     for name, meant in (
         ("plan.hmtl", "did you mean '.html'?"),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnp as api
-from dnnp.core.view.gantt import text_chart
-from dnnp.core.view.words import shortened
+from dnnp.core.view.drawing import text_chart
+from dnnp.core.view.facts import shortened
 from dnnp.graph import Graph
 from support.graphs import random_stream
 from support.run import dnnp
@@ -88,7 +88,7 @@ def test_shortened_names(text: str, width: int) -> None:
 
 
 def test_the_bound_stands_in_the_bars() -> None:
-    """Of 19 the bound is 6: the mark stands after 6/19 of the longest bar."""
+    """The mark of the bound 6 is at 6/19 of the longest bar."""
     text = dnnp("view", stdin=encode(planned())).out.decode()
     assert sum(line.endswith("| bound") for line in text.splitlines()) == 1
     lines = [line for line in text.splitlines() if " acc/" in line]
@@ -129,7 +129,7 @@ def test_colours_are_no_more_than_colours() -> None:
 
 
 def test_charts_have_columns_for_the_long_blocks() -> None:
-    """A block that is a thousandth of the others does not fill the chart with what goes on."""
+    """A block of a thousandth of the others does not stretch the chart."""
     passes = [{"name": n, "kind": "forward", "time_s": t} for n, t in (("a", 0.001), ("b", 1.0))]
     record = {
         "units": [{"name": "u"}, {"name": "v"}], "passes": passes, "makespan_s": 2.001,

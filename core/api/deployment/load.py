@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.model.inputs import Sample, bind_names, input_specs, random_inputs
-from dnnp.core.runtime.pipeline.schedule_orders import Program
 from dnnp.core.runtime.pipeline.sources import Arrivals, FileRun, Item, Traffic
-from dnnp.core.runtime.report.sweep import Sweep
 from dnnp.formats.onnx.value_types import known_shapes
 from dnnp.formats.stream import Stream
 from dnnp.formats.tensors import read_inputs
@@ -22,6 +20,9 @@ from dnnp.options.run import SWEEP, RunOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from dnnp.core.runtime.comparisons import Sweep
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
 
 
 SAMPLES = 32
@@ -44,7 +45,7 @@ DISTINCT = 4
 """Random inputs drawn when none are given; samples take them in turn."""
 
 ENDINGS = (".npz", ".npy", ".pb")
-"""Of files of tensors."""
+"""Endings of files of tensors."""
 
 Read = Callable[[str], "Sample"]
 
@@ -77,10 +78,12 @@ def load_of(
         if program is not None:
             raise UsageError(_scheduled("inputs that go through once each", program.count))
         first = files.first()
-        if files.fault is not None:
-            raise files.fault
+        if files.error is not None:
+            raise files.error
         return replace(load, samples=[] if first is None else [first], files=files)
-    arrivals = _arrivals(options)
+    arrivals = None
+    if options.rate is not None and options.rate != SWEEP:
+        arrivals = Arrivals(options.arrivals, float(options.rate), options.seed)
     measured = _measured(options, program, arrivals)
     total = measured if program is not None else warmup * replicas + measured
     samples = _samples(options, stream, model, read, total)
@@ -93,7 +96,7 @@ def load_of(
         load,
         samples=samples,
         count=measured,
-        settle=options.warmup is None,
+        until_steady=options.warmup is None,
         least_s=ENOUGH_S if closed and options.samples is None else 0.0,
         seconds=options.duration if options.rate is None else None,
         arrivals=arrivals,
@@ -101,9 +104,11 @@ def load_of(
 
 
 def sweep_of(options: RunOptions) -> Sweep | None:
-    """The rates to try after the measurement, if that was asked for."""
+    """The rates to try after the measurement, if requested."""
     if options.rate != SWEEP:
         return None
+    from dnnp.core.runtime.comparisons import Sweep
+
     return Sweep(
         options.arrivals,
         options.seed,
@@ -126,18 +131,12 @@ def _measured(options: RunOptions, program: Program | None, arrivals: Arrivals |
     return max(SAMPLES, len(options.inputs))
 
 
-def _arrivals(options: RunOptions) -> Arrivals | None:
-    if options.rate is None or isinstance(options.rate, str):
-        return None
-    return Arrivals(options.arrivals, float(options.rate), options.seed)
-
-
 def _scheduled(what: str, count: int) -> str:
     return f"{what}: the stream holds a schedule, of {counted(count, 'sample')}"
 
 
 def _reader(options: RunOptions, stream: Stream, model: ModelProto) -> Read:
-    """Reads one sample, checks it, and says once where sizes are not those that were predicted."""
+    """Make a function that reads and checks a sample, and notes unexpected sizes once."""
     specs, shapes = input_specs(model), known_shapes(stream)
     told: set[str] = set()
 
@@ -213,7 +212,7 @@ def _refuse_with_files(options: RunOptions) -> None:
 
 
 def _holds_many(path: str) -> bool:
-    """Tell whether a folder holds samples; one with `input_0.pb` is a sample itself."""
+    """True if a folder holds samples; one with `input_0.pb` is a sample itself."""
     if not os.path.isdir(path):
         return False
     try:
@@ -226,7 +225,7 @@ def _holds_many(path: str) -> bool:
 
 
 def _is_sample(folder: str, name: str) -> bool:
-    """Tell whether an entry of a folder is a sample by its name, or a folder with one."""
+    """True if an entry of a folder is a sample by its name, or a folder with one."""
     if name.startswith("."):
         return False
     return name.endswith(ENDINGS) or os.path.isfile(os.path.join(folder, name, "input_0.pb"))
@@ -270,10 +269,7 @@ def _refuse_same_names(paths: Sequence[str], outputs: str | None) -> None:
 def names_in(file: BinaryIO, separator: bytes) -> Iterator[str]:
     """File names, as they come; empty ones do not count.
 
-    Raises
-    ------
-    InputFileError
-        They cannot be read.
+    Raises `InputFileError` if they cannot be read.
     """
     some = getattr(file, "read1", file.read)
     rest = b""

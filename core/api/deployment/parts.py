@@ -4,50 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnp.callbacks import Callbacks
-from dnnp.core.check.passes import check_passes
-from dnnp.core.check.schedule import check_schedule
-from dnnp.core.cost.runnable import runnable_parts
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import counted
-from dnnp.core.runtime.pipeline.schedule_orders import Program, program_of
-from dnnp.formats.export.manifest import Role
 from dnnp.formats.graph import units_of
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Stream
+
+if TYPE_CHECKING:
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
+    from dnnp.formats.onnx.shards import ShardedModel
 
 MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
 """Kinds of violation with which a schedule cannot be followed."""
 
 
-def program_of_stream(stream: Stream, plan: Plan, samples: int | None) -> Program | None:
-    """Make the program of each device by the schedule of the stream, if there is one.
+@dataclass(frozen=True, eq=False)
+class Runnable:
+    """A plan as ONNX models: parts that each run in one go."""
+
+    plan: Plan
+    parts: Sequence[Stage]
+    """Stages of the plan or parts of them, in topological order."""
+    owners: Sequence[int] = ()
+    """Stage of the plan that each part belongs to; empty: the parts are the stages."""
+    program: Program | None = None
+    """The schedule that is followed; its steps are the parts."""
+    shards: Sequence[int] = ()
+    """Shard of its stage that each part belongs to; empty: there are none."""
+    made: ShardedModel | None = None
+    """The model that was made of the plan's, and whose nodes the parts hold."""
+
+
+def runnable_of(
+    caller: Callbacks,
+    stream: Stream,
+    graph: NodeGraph,
+    plan: Plan,
+    samples: int | None = None,
+    *,
+    split: bool = False,
+) -> Runnable:
+    """The parts of a plan whose stages have a device each; those of its schedule, if it has one.
+
+    A stage of a plan for latency, or with `split` of any plan, is split into parts that do not wait
+    for their own results.
 
     Raises
     ------
     FormatError
         The schedule is not for this plan, or does not hold.
     UsageError
-        It is for another number of samples, or holds what cannot run.
+        It is for another number of samples, or holds passes that cannot run.
     """
     found = schedule_of_stream(stream, samples)
-    return None if found is None else program_of(*found, plan)
+    if found is not None:
+        from dnnp.core.runtime.pipeline.schedule_orders import program_of
+
+        program = program_of(*found, plan)
+        return Runnable(replace(plan, validity="ordered"), program.stages, program.owners, program)
+    if plan.objective != "latency" and not split:
+        return Runnable(plan, plan.stages)
+    from dnnp.core.cost.runnable import runnable_parts
+
+    parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
+    if len(parts) > len(plan.stages):
+        caller.note(
+            f"{counted(len(plan.stages), 'stage')} of a {plan.validity} plan run as "
+            f"{len(parts)} parts, each in one go"
+        )
+    return Runnable(replace(plan, validity="ordered"), parts, owners)
 
 
 def schedule_of_stream(
     stream: Stream, samples: int | None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-    """The schedule of a stream and its blocks, if there is one that can be followed.
-
-    Raises
-    ------
-    FormatError, UsageError
-        See `program_of_stream`.
-    """
+    """The schedule of a stream and its blocks, if any; see `runnable_of` for errors."""
     if not stream.get("schedule"):
         return None
     (schedule, *others), blocks = stream.get("schedule"), stream.get("block")
@@ -55,6 +91,8 @@ def schedule_of_stream(
         raise stream.fault_at("schedule", 1, None, "a second schedule; a stream holds one")
     if schedule.get("digest") != plan_digest(stream.get("plan")[0], stream.get("stage")):
         raise stream.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
+    from dnnp.core.check.schedule import check_passes, check_schedule
+
     found = [*check_schedule(schedule, blocks).violations, *check_passes(schedule, stream.records)]
     for violation in found:
         if violation.kind in MATTERS:
@@ -69,64 +107,21 @@ def schedule_of_stream(
     return schedule, blocks
 
 
-def one_by_one(
-    caller: Callbacks, stream: Stream, graph: NodeGraph, plan: Plan
-) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
-    """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
-    parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
-    if len(parts) > len(plan.stages):
-        caller.note(
-            f"{counted(len(plan.stages), 'stage')} of a {plan.validity} plan run as "
-            f"{len(parts)} parts, each in one go"
-        )
-    return replace(plan, validity="ordered"), parts, owners, 1
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Parts of a plan that are exported."""
-
-    roles: tuple[Role, ...]
-    """Parts that run in one go, in an order in which they can run."""
-    schedule: dict[str, Any] | None = None
-    """Program of each device by a schedule, as a manifest has it; None: there is none."""
-
-
-def parts_of(caller: Callbacks, stream: Stream, graph: NodeGraph, plan: Plan) -> Parts:
-    """The parts of a plan that run in one go: those of its schedule, if the stream has one.
-
-    Raises
-    ------
-    FormatError, UsageError
-        See `program_of_stream`.
-    """
-    stages: Sequence[Stage]
-    owners: Sequence[int]
-    program = program_of_stream(stream, plan, None)
-    if program is not None:
-        stages, owners = program.stages, program.owners
+def export_order(graph: NodeGraph, found: Runnable) -> list[int]:
+    """Positions of the parts with nodes, each after those that it waits for."""
+    before = waits_of(graph, found.parts)
+    if found.program is None:
+        # The parts of a device run in the order in which they are listed.
+        for i, owner in enumerate(found.owners):
+            before[i] |= {j for j in range(i) if found.owners[j] == owner}
     else:
-        _, stages, owners, _ = one_by_one(caller, stream, graph, plan)
-    before = waits_of(graph, stages)
-    if program is None:
-        # The parts of a device run in the order in which they stand.
-        for i, owner in enumerate(owners):
-            before[i] |= {j for j in range(i) if owners[j] == owner}
-    else:
-        for first, then in program.unit_orders.of_nodes()[1]:
+        for first, then in found.program.unit_orders.of_nodes()[1]:
             before[then].add(first)
-    order = [i for i in in_turn(before) if stages[i].nodes]
-    roles = tuple(
-        Role(stages[i], owners[i], len(stages[i].nodes) == len(plan.stages[owners[i]].nodes))
-        for i in order
-    )
-    if program is None:
-        return Parts(roles)
-    return Parts(roles, exported_order(program, order))
+    return [i for i in topological_order(before) if found.parts[i].nodes]
 
 
 def exported_order(program: Program, order: Sequence[int] | None = None) -> dict[str, Any]:
-    """A program as a manifest has it; `order` is that of exported steps, None: as they stand."""
+    """A program for a manifest; `order` is that of exported steps, None: as they stand."""
     place = {step: position for position, step in enumerate(order or range(len(program.stages)))}
     rows = []
     for row in program.unit_orders.of_nodes()[0]:
@@ -153,8 +148,8 @@ def waits_of(graph: NodeGraph, stages: Sequence[Stage]) -> list[set[int]]:
     return before
 
 
-def in_turn(before: Sequence[set[int]]) -> list[int]:
-    """Stages such that each comes after those before it; what is in a circle, as numbered."""
+def topological_order(before: Sequence[set[int]]) -> list[int]:
+    """Topological order of stages; those on a cycle as numbered."""
     order: list[int] = []
     while len(order) < len(before):
         done = {*order}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,13 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.shards import Share
 from dnnp.core.model.text import counted
-from dnnp.core.runtime.pipeline.schedule_orders import Program, program_of
-from dnnp.core.runtime.pipeline.shard_schedule import Piece, schedule_of_pieces
-from dnnp.deployment.parts import Parts, exported_order, in_turn, schedule_of_stream
-from dnnp.formats.export.manifest import Role
+from dnnp.core.runtime.pipeline.schedule_orders import (
+    Piece,
+    Program,
+    program_of,
+    schedule_of_pieces,
+)
+from dnnp.deployment.parts import Runnable, schedule_of_stream, topological_order
 from dnnp.formats.onnx.scope import reads, writes
 from dnnp.formats.onnx.shard_ops import Layout
 from dnnp.formats.onnx.shards import ShardedModel, StageLayout, Task, shard_model
@@ -32,42 +35,36 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-@dataclass(frozen=True, eq=False)
-class Sharded:
-    """Parts of such a plan that run."""
-
-    made: ShardedModel
-    parts: tuple[Stage, ...]
-    """Parts that run in one go, in an order in which they can; nodes are of the model that was
-    made."""
-    owners: tuple[int, ...]
-    """Stage of the plan that each of them is part of."""
-    shards: tuple[int, ...]
-    """Shard of that stage that each of them belongs to, from 0."""
-    depths: tuple[int, ...]
-    """Parts of its stage that come before each of them, on the longest way."""
-
-
-def sharded_of(
-    caller: Callbacks, stream: Stream, graph: Graph, plan: Plan, model: ModelProto
-) -> Sharded:
-    """Cut the model of a stream as the layouts of its nodes say, and find what runs in one go.
+def runnable_shards(
+    caller: Callbacks,
+    stream: Stream,
+    graph: Graph,
+    plan: Plan,
+    model: ModelProto,
+    samples: int | None = None,
+) -> Runnable:
+    """Cut the model of a stream by its layouts, into parts that run in one go.
 
     Raises
     ------
     UsageError
-        Nodes do not state their layout.
+        Nodes do not state their layout, or as for `runnable_of`.
     FormatError
-        The plan is for training; see `shard_model`, too.
+        The plan is for training, or as for `shard_model`, `schedule_of_pieces` and `runnable_of`.
     """
     refuse_training(graph)
     names = [record["name"] for record in stream.get("tensor")]
     place = {node: v for v, node in enumerate(graph.node_ids.tolist())}
+    degrees = [] if graph.shards is None else graph.shards.degrees.tolist()
     stages = []
     for stage in plan.stages:
         layouts = {}
         if stage.shards > 1:
-            shares = _shares(graph, stage.shards)
+            shares = {
+                share.node: share
+                for share in (() if graph.shards is None else graph.shards.shares)
+                if degrees[share.degree] == stage.shards
+            }
             missing = next((node for node in stage.nodes if place[node] not in shares), None)
             if missing is not None:
                 raise UsageError(
@@ -84,53 +81,35 @@ def sharded_of(
             f"{counted(len(made.whole), 'node')} run whole on each device of a stage, against the "
             f"plan, such as '{name}': {reason}"
         )
-    return _parts(graph, plan, made)
+    pieces, parts, shards = pieces_of(graph, plan, made)
+    owners = tuple(piece.stage for piece in pieces)
+    program = _program(stream, plan, pieces, parts, samples)
+    shown = tuple(
+        shard if plan.stages[owner].shards > 1 else -1
+        for owner, shard in zip(owners, shards, strict=True)
+    )
+    return Runnable(plan, parts, owners, program, shown, made)
 
 
-def program_of_shards(
-    stream: Stream, plan: Plan, sharded: Sharded, samples: int | None
+def _program(
+    stream: Stream,
+    plan: Plan,
+    pieces: Sequence[Piece],
+    parts: tuple[Stage, ...],
+    samples: int | None,
 ) -> Program | None:
-    """Make the program of each device by the schedule of the stream, if there is one.
-
-    Its stages are the parts, its owners the stages of the plan.
-
-    Raises
-    ------
-    FormatError, UsageError
-        See `program_of_stream` and `schedule_of_pieces`.
-    """
+    """The program of each device by the schedule of the stream, if there is one."""
     found = schedule_of_stream(stream, samples)
     if found is None:
         return None
-    owned = zip(sharded.owners, sharded.parts, sharded.depths, strict=True)
-    pieces = [Piece(owner, part.homes, depth) for owner, part, depth in owned]
     made, rows = schedule_of_pieces(*found, pieces)
-    program = program_of(made, rows, replace(plan, stages=sharded.parts))
+    program = program_of(made, rows, replace(plan, stages=parts))
     # Records name transfers by their positions in the schedule of the stream.
     others = [p for p, row in enumerate(found[0]["passes"]) if row["kind"] != "forward"]
     orders = program.unit_orders
     moves = (t._replace(number=others[t.number - len(pieces)]) for t in orders.transfers)
     orders = replace(orders, transfers=tuple(moves))
-    return replace(program, owners=sharded.owners, unit_orders=orders)
-
-
-def parts_of_shards(stream: Stream, plan: Plan, sharded: Sharded) -> Parts:
-    """The same for an export."""
-    homes = [*zip(sharded.owners, sharded.shards, strict=True)]
-    roles = [
-        Role(part, home[0], homes.count(home) == 1, home[1])
-        for part, home in zip(sharded.parts, homes, strict=True)
-    ]
-    program = program_of_shards(stream, plan, sharded, None)
-    return Parts(tuple(roles), None if program is None else exported_order(program))
-
-
-def _shares(graph: Graph, devices: int) -> dict[int, Share]:
-    """Collect the layouts of nodes on so many devices, by position."""
-    if graph.shards is None:
-        return {}
-    degrees = graph.shards.degrees.tolist()
-    return {one.node: one for one in graph.shards.shares if degrees[one.degree] == devices}
+    return replace(program, owners=tuple(piece.stage for piece in pieces), unit_orders=orders)
 
 
 def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
@@ -144,15 +123,17 @@ def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
     )
 
 
-def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
-    """Cut what each device runs into parts that run in one go, and order them."""
+def pieces_of(
+    graph: Graph, plan: Plan, made: ShardedModel
+) -> tuple[list[Piece], tuple[Stage, ...], list[int]]:
+    """Pieces of stages in topological order, the same as stages, and their shards."""
     rows = list(made.tasks)
     homes = sorted({(task.stage, task.device) for task in made.tasks.values()})
     number = {place: h for h, place in enumerate(homes)}
     home = np.array([number[task.stage, task.device] for task in made.tasks.values()])
     unit, pairs = _units(made, home.tolist())
     before, after = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
-    # The last of the tasks of a unit tells where it runs.
+    # The last of the tasks of a unit determines its device.
     last = np.zeros(max(unit, default=-1) + 1, dtype=np.int64)
     last[unit] = np.arange(len(rows))
     level = np.array(_exchanges([homes[h] for h in home[last].tolist()], pairs), dtype=np.int64)
@@ -168,10 +149,9 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
         waits[p] |= {q for q in range(p) if of_home[q] == mine}
     times = np.array(_times(graph, plan, made))
     total = np.bincount(home, weights=times, minlength=len(homes))
-    parts, owners, shards = [], [], []
+    pieces, parts, shards = list[Piece](), list[Stage](), list[int]()
     depth = [0] * len(waits)
-    turn = in_turn(waits)
-    for p in turn:
+    for p in topological_order(waits):
         at = of_home[p]
         owner, shard = homes[at]
         held = np.flatnonzero(part == p)
@@ -179,12 +159,11 @@ def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
         nodes = tuple(rows[i] for i in held.tolist())
         alone = of_home.count(at) == 1
         parts.append(_part(plan.stages[owner], nodes, shard, share, alone=alone))
-        owners.append(owner)
         shards.append(shard)
         own = (q for q in waits[p] if homes[of_home[q]][0] == owner)
         depth[p] = max((depth[q] + 1 for q in own), default=0)
-    depths = tuple(depth[p] for p in turn)
-    return Sharded(made, tuple(parts), tuple(owners), tuple(shards), depths)
+        pieces.append(Piece(owner, parts[-1].homes, depth[p]))
+    return pieces, tuple(parts), shards
 
 
 def _exchanges(homes: Sequence[tuple[int, int]], pairs: Collection[tuple[int, int]]) -> list[int]:

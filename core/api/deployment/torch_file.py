@@ -56,13 +56,13 @@ class Trained(NamedTuple):
     recomputed: tuple[int, ...]
     """Stages whose forward passes run again."""
     parameters: frozenset[str]
-    """Those with a gradient."""
+    """Parameters with a gradient."""
     entries: Sequence[Entry]
     """The schedule in its order."""
 
 
 class _Ops(NamedTuple):
-    """What the file of operators has."""
+    """Contents of the file of operators."""
 
     source: dict[str, str]
     """Functions, by name."""
@@ -100,17 +100,14 @@ def torch_file(
 ) -> bytes:
     """The file.
 
+    Raises `UsageError` for an operator, attribute or shape that is not supported, by name.
+
     Parameters
     ----------
     about
         Path and SHA-256 of the model.
     known
         Types of tensors at the sizes of the plan, by name.
-
-    Raises
-    ------
-    UsageError
-        An operator, an attribute or a shape that cannot be written so, by name.
     """
     held = {v for stage in plan.stages for v in stage.nodes}
     makers = [v for v in range(len(model.graph.node)) if v not in held]
@@ -265,13 +262,13 @@ class _Writer:
                 cost += size[x] * (part(state, degree) + 2 * rule.reduced + joined)
             return cost
 
-        def said(i: int, rule: Rule) -> Layout:
+        def layout_of(i: int, rule: Rule) -> Layout:
             ends = (inputs[i], rule.inputs), (outputs[i], rule.outputs)
             read, made = (dict(zip((names[x] for x in row), to, strict=True)) for row, to in ends)
             return Layout(read, made, rule.reduced)
 
         def suits(i: int, rule: Rule) -> bool:
-            layout = said(i, rule)
+            layout = layout_of(i, rule)
             if not layout.divided or _by_rows(nodes[i], layout):
                 return True
             try:
@@ -286,9 +283,9 @@ class _Writer:
         found = choose(inputs, outputs, ways, price, lambda x: size[x], backward=backward)
         self.stored |= {names[x]: found.state[x] for x in sorted(every)}
         self.layouts |= {
-            v.output[0]: said(i, found.rules[i])
+            v.output[0]: layout_of(i, found.rules[i])
             for i, v in enumerate(nodes)
-            if said(i, found.rules[i]).divided
+            if layout_of(i, found.rules[i]).divided
         }
 
     def stage(self, s: int) -> str:
@@ -315,7 +312,7 @@ class _Writer:
 
 
 def _by_rows(node: onnx.NodeProto, layout: Layout) -> bool:
-    """Test whether each device looks up some rows of a table."""
+    """True if each device looks up some rows of a table."""
     at_rows = all(one.name != "axis" or not one.i for one in node.attribute)
     return node.op_type == "Gather" and layout.reduced and at_rows
 
@@ -338,7 +335,7 @@ class _StageText:
         self.state[name], self.local[name, state] = state, local
 
     def get(self, name: str, need: int) -> str:
-        """What has a tensor in a state, made where it is not there."""
+        """Variable of a tensor in a state, made if needed."""
         if name not in self.state:
             value = self.writer.value(name)
             if value is not None:
@@ -409,8 +406,8 @@ class _StageText:
             if (one.name, value) in (("auto_pad", b"NOTSET"), ("storage_order", 0)):
                 continue
             if one.name not in _ops().words.get(node.op_type, ()):
-                said = f"the attribute {one.name} of {node.op_type} '{label}'"
-                raise UsageError(f"--to torch does not know {said}")
+                what = f"the attribute {one.name} of {node.op_type} '{label}'"
+                raise UsageError(f"--to torch does not know {what}")
             if one.name == "to":
                 value = dtype_name(value)
             elif isinstance(value, bytes):
@@ -434,10 +431,8 @@ def entries(
     Passes that name no stages, such as those of a shape, are stages in their order, anew in each
     chain of passes that wait for each other; micro-batches of chains take turns.
 
-    Raises
-    ------
-    UsageError
-        A pass is none of all of a stage, or blocks do not come in an order that stages can run in.
+    Raises `UsageError` if a pass is not one of a whole stage, or blocks do not come in an order
+    that stages can run in.
     """
     passes, letters = schedule["passes"], {"forward": "F", "backward": "B", "weight": "W"}
     if all(one["kind"] != "weight" for one in passes):

@@ -13,7 +13,7 @@ from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, S
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.text import counted, operator_name
 from dnnp.core.runtime.report.statistics import tells_nothing
-from dnnp.core.runtime.waits import DISTURBED
+from dnnp.core.runtime.usage import DISTURBED
 from dnnp.formats.edited_costs import basis_of
 from dnnp.formats.files import KINDS, whole_file
 from dnnp.formats.graph import graph_of

@@ -286,7 +286,7 @@ class ProfileOptions(Options):
     @cached_property
     def provider_options(self) -> tuple[tuple[str, str], ...]:
         """Options of the provider, by name."""
-        from dnnp.core.runtime.model.device_mapping import parse_options
+        from dnnp.core.runtime.model.providers import parse_options
 
         return parse_options(self.provider_option, [self.provider])
 

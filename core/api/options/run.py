@@ -154,8 +154,7 @@ class RunOptions(Options):
         """Refuse what makes no sense."""
         super().check()
         if self.provider not in PROVIDERS or self.place:
-            from dnnp.core.runtime.model.device_mapping import parse_places
-            from dnnp.core.runtime.model.providers import provider_name
+            from dnnp.core.runtime.model.providers import parse_places, provider_name
 
             provider_name(self.provider)
             parse_places(self.place)

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
-from dnnp.core.runtime.model.providers import PROVIDERS, require_provider
-from dnnp.core.runtime.model.session import SessionConfig, open_session
+from dnnp.core.runtime.model.providers import PROVIDERS, SessionConfig, require_provider
+from dnnp.core.runtime.model.session import open_session
 from dnnp.core.runtime.model.weights import absent_files
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.onnx.scope import UNREPEATABLE, copy_fields, domain_of, reads, subgraphs, writes
@@ -112,7 +112,7 @@ def mapped_back(model: ModelProto, optimised: ModelProto) -> Fusions:
 
 
 def regions_by_name(model: ModelProto, optimised: ModelProto) -> dict[str, tuple[int, ...]]:
-    """Nodes of a model that each node of its optimised graph stands for, by the name of that.
+    """Name of each node of the optimised graph -> nodes of the model that it replaces.
 
     What an optimised node writes is a key too: ONNX Runtime calls nodes by it that it makes later.
     """
@@ -174,7 +174,7 @@ class _Source:
         self.stored = {t.name: t for t in graph.initializer}
         self.names = {*self.maker, *self.stored, *(value.name for value in graph.input)}
         self.first = self._first_names()
-        """Name -> first name of a tensor of equal value; names without a twin are missing."""
+        """Name -> first name of a tensor of equal value; names of unique values are missing."""
 
     def known(self, name: str) -> str:
         """The model's name for a tensor of the optimised graph; the name itself if it has none."""
@@ -190,16 +190,16 @@ class _Source:
         for name, tensor in self.stored.items():
             key = _content(tensor)
             if key is not None:
-                twin = seen.setdefault(key, (name,))[0]
-                if twin != name:
-                    first[name] = twin
+                original = seen.setdefault(key, (name,))[0]
+                if original != name:
+                    first[name] = original
         for v, node in enumerate(self.nodes):
             key = self._value_of(node, first)
-            twins = seen.setdefault(key, self.writes[v]) if key is not None else ()
-            if len(twins) == len(self.writes[v]):
-                for name, twin in zip(self.writes[v], twins, strict=True):
-                    if twin != name:
-                        first[name] = twin
+            originals = seen.setdefault(key, self.writes[v]) if key is not None else ()
+            if len(originals) == len(self.writes[v]):
+                for name, original in zip(self.writes[v], originals, strict=True):
+                    if original != name:
+                        first[name] = original
         return first
 
     def _value_of(self, node: NodeProto, first: Mapping[str, str]) -> object | None:
@@ -288,12 +288,12 @@ def _region(
                 continue
             inside[v] = None
             for name in source.reads[v]:
-                twin = source.first.get(name, name)
-                if name not in source.maker or twin in cluster.read:
+                original = source.first.get(name, name)
+                if name not in source.maker or original in cluster.read:
                     continue
                 if source.maker[name] in folded:
                     continue
-                if twin in alive and twin not in cluster.written:
+                if original in alive and original not in cluster.written:
                     passed.append(name)
                 else:
                     todo.append(name)
@@ -371,7 +371,7 @@ def tightened(
     fusions: Fusions,
     types: Mapping[str, TensorType],
 ) -> Fusions:
-    """Let groups grow until ONNX Runtime fuses them by themselves too.
+    """Extend groups until ONNX Runtime fuses them as models of their own.
 
     Parameters
     ----------
@@ -436,7 +436,7 @@ class _Parts:
         self.operators = {
             group[0]: ops for group, ops in zip(fusions.groups, fusions.operators, strict=True)
         }
-        """What runs in place of each group of several nodes."""
+        """Operators that replace each group of several nodes."""
 
     def readers(self, group: int) -> list[list[int]]:
         """Other groups that read an output of a group, output by output; then those of any."""

@@ -84,30 +84,27 @@ Limits: TypeAlias = tuple[float, float]
 Recipe: TypeAlias = "Callable[[int], list[int]]"
 
 
-class Borne(NamedTuple):
+class ValueRanges(NamedTuple):
     """Values of inputs that the operators which use them can bear."""
 
     ranges: dict[str, Limits]
     """Input -> its least and largest value, where something is known of them."""
     exact: dict[str, Recipe]
-    """Input that is a shape, sizes, axes or boxes -> its values, by how many there are."""
+    """Input of shape, sizes, axes or boxes -> its values for a given count."""
 
 
 def integer_ranges(
     model: ModelProto,
     inputs: Sequence[str],
     shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Borne:
+) -> ValueRanges:
     """Read off a model which values its operators can bear in its inputs.
 
     The model's metadata decides; otherwise inputs used as indices stay inside the indexed
     axis, inputs used as counts are 1, divisors are above 0, axes differ, shapes hold what there
     is, and lengths that attention takes are those there are.
 
-    Parameters
-    ----------
-    shapes
-        Shapes of tensors of the main graph, beyond those that the model has.
+    `shapes`: shapes of tensors of the main graph, beyond those that the model has.
     """
     uses = _IndexUses(model, inputs, shapes or {})
     ranges: dict[str, Limits] = {}
@@ -128,11 +125,11 @@ def integer_ranges(
                 raise FormatError(f"metadata '{entry.key}': {entry.value!r} is empty")
             ranges[name] = max(least, -_LARGEST - 1), min(most, _LARGEST)
             uses.exact.pop(name, None)
-    return Borne(ranges, uses.exact)
+    return ValueRanges(ranges, uses.exact)
 
 
 def branch_inputs(model: ModelProto, inputs: Sequence[str]) -> list[str]:
-    """Those of some inputs whose values, not their shapes, reach the condition of an If."""
+    """Inputs whose values, not shapes alone, reach the condition of an If."""
     from dnnp.formats.onnx.scope import subgraphs
 
     found: set[str] = set()
@@ -314,7 +311,7 @@ class _IndexUses:
 
 
 def _recipe(node: NodeProto, index: int, shapes: Mapping[str, tuple[int, ...]]) -> Recipe | None:
-    """Values of input `index` of a node if it is a shape, sizes or axes, by how many there are."""
+    """Values of input `index` for a given count, if it is a shape, sizes or axes."""
     op, data, made = node.op_type, shapes.get(node.input[0]), shapes.get(node.output[0])
     if index == _AXES.get(op, 1 if op.startswith("Reduce") else None):
         single = [i for i, d in enumerate(data or ()) if d == 1] if op == "Squeeze" else []
@@ -399,7 +396,7 @@ class Sample(dict[str, Any]):
 
 
 def blamed(error: DnnpError, sample: Mapping[str, Any]) -> DnnpError:
-    """The error that came of a sample, with its file, or what a value drawn for it may explain."""
+    """The error of a sample, with its file or the random inputs that may explain it."""
     source = getattr(sample, "source", "")
     if source:
         return type(error)(f"{source}: {error}")
@@ -427,14 +424,14 @@ class InputSpec:
 
     name: str
     kind: str
-    """`tensor`, `sequence`, `optional` of what is not known, or another ONNX type that cannot be
-    made here."""
+    """`tensor`, `sequence`, `optional` of unknown content, or another ONNX type that cannot be made
+    here."""
     elem_type: int
     """ONNX element type."""
     shape: tuple[int | str | None, ...] | None
     """Numbers, symbols, None for an unknown dimension; None: unknown rank."""
     may_miss: bool = False
-    """Whether it is of an optional type, so that it need not be given."""
+    """True for an optional type, which need not be given."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -493,10 +490,8 @@ def _spec(name: str, declared: TypeProto) -> InputSpec:
 def check_sample(sample: Mapping[str, Any], specs: Sequence[InputSpec], source: str) -> Sample:
     """Return the sample in the model's order, after checking names, types and shapes.
 
-    Raises
-    ------
-    FormatError
-        An input is unknown or missing, or has another type or shape than the model declares.
+    Raises `FormatError` if an input is unknown or missing, or has another type or shape than the
+    model declares.
     """
     names = [s.name for s in specs]
     for name in sample:
@@ -573,15 +568,12 @@ def _check_shape(
 def bind_names(
     values: Mapping[str, Any] | Sequence[Any], specs: Sequence[InputSpec], source: str
 ) -> Sample:
-    """Name the tensors of a file that has none, in the order of the model's inputs.
+    """Name the tensors of a file without names, in the order of the model's inputs.
 
     Names in a file that fit none of the inputs, as ONNX test data have them, do not count when
     there are as many tensors as inputs.
 
-    Raises
-    ------
-    FormatError
-        More or fewer tensors than inputs, or see `check_sample`.
+    Raises `FormatError` if tensors and inputs differ in number, or as `check_sample`.
     """
     names = [s.name for s in specs]
     if isinstance(values, Mapping):
@@ -633,7 +625,7 @@ def random_inputs(
 def _draw_input(
     spec: InputSpec,
     rng: np.random.Generator,
-    ranges: Borne,
+    ranges: ValueRanges,
     dims: Mapping[str, int],
     known: Sequence[int] | None,
 ) -> Any:

@@ -1,4 +1,4 @@
-"""Operators that the installed ONNX Runtime has no kernel for on CPUs, found before a run.
+"""Find operators without a CPU kernel in the installed ONNX Runtime, before a run.
 
 An operator is tried alone: a model of nothing else, with its types, makes a session or does not. So
 Casts and functions that take the place of operators count as in a run. Only what may lack a kernel
@@ -21,7 +21,7 @@ RARE = frozenset((
     "Bernoulli", "BitCast", "GlobalLpPool", "ImageDecoder", "MaxRoiPool", "Multinomial",
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "RoiAlign", "Swish",
 ))  # fmt: skip
-"""Operators of ONNX that version 1.32 runs in none, or not in all, of the sets that it knows."""
+"""Operators of ONNX that version 1.32 does not run in every known operator set."""
 USUAL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool", "string", None)
 """Element types for which what takes them has kernels."""
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
@@ -77,7 +77,7 @@ def _guessed(node: NodeProto, sets: Mapping[str, int]) -> dict[str, ValueType]:
 
 
 def _runs(node: NodeProto, model: ModelProto, types: Mapping[str, ValueType]) -> bool:
-    """Test whether a session of a node alone is made, or fails for want of something else."""
+    """True if a session of a node alone can be made, or fails for another reason."""
     import onnxruntime
 
     given = {

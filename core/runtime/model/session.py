@@ -1,7 +1,13 @@
-"""ONNX Runtime sessions of a stage or a whole model, and how they are called by tensor names."""
+"""ONNX Runtime sessions of a stage or a whole model, called by tensor names; values and seeds.
+
+Tensors between stages are numpy arrays, lists of them, or OrtValues. Random operators without a
+seed draw by the seed of the process and their number in ONNX Runtime: each new session of a process
+draws the same numbers.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections import defaultdict
@@ -17,16 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import InputFileError, UnavailableError, UsageError
-from dnnp.core.model.processes import available_cores
-from dnnp.core.model.text import counted
-from dnnp.core.runtime.model.memory import large_blocks_apart, resident_bytes
 from dnnp.core.runtime.model.providers import (
     CPU,
     MEMORIES,
     RECORD,
+    SessionConfig,
     Target,
     blame_provider,
-    count_gpus,
     first_line,
     left_to_cpu,
     not_started,
@@ -35,10 +38,87 @@ from dnnp.core.runtime.model.providers import (
     require_provider,
 )
 from dnnp.core.runtime.model.weights import supplied_weights
-from dnnp.core.runtime.values import AS_BYTES, Values, is_added, to_device, to_numpy, to_ort_value
+from dnnp.core.runtime.usage import large_blocks_apart, resident_bytes
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
+
+
+Values = dict[str, Any]
+"""Tensor name -> numpy array, list of arrays, or OrtValue; or what lies with workers elsewhere and
+has a method `fetch`."""
+
+_BY_NUMPY_ONLY_AS_BYTES = frozenset(range(16, 27))
+"""ONNX element types without numpy counterpart: bfloat16, float8, and those of 4 and 2 bits.
+
+ONNX Runtime hands out no arrays of them."""
+
+AS_BYTES = ("bfloat16", "float8", "float4", "int4", "int2")
+"""Substrings of the names of these types."""
+
+
+def to_ort_value(value: Any) -> Any:
+    """An OrtValue on the CPU; it shares the array's memory if a byte holds no two elements."""
+    import onnxruntime
+
+    if not isinstance(value, np.ndarray):
+        return value
+    array = np.asarray(value, order="C")
+    if not is_added(array.dtype):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    from onnx import helper, numpy_helper
+
+    element = helper.np_dtype_to_tensor_dtype(array.dtype)
+    raw = numpy_helper.from_array(array).raw_data
+    if len(raw) < array.nbytes:
+        packed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), element)
+        ctypes.memmove(packed.data_ptr(), raw, len(raw))
+        return packed
+    plain = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, element)
+
+
+def is_added(dtype: np.dtype[Any]) -> bool:
+    """True for types that a package adds to numpy, such as bfloat16 and int4."""
+    return dtype.isbuiltin == 2 or dtype.kind == "V"
+
+
+def to_numpy(value: Any) -> Any:
+    """Convert an output of a stage to an array; lists and arrays stay as they are."""
+    if hasattr(value, "fetch"):
+        return value.fetch()
+    if isinstance(value, np.ndarray | list) or not hasattr(value, "data_ptr"):
+        return value
+    element = value.element_type() if value.is_tensor() else 0
+    value = on_host(value, element)
+    if element in _BY_NUMPY_ONLY_AS_BYTES:
+        from onnx import TensorProto, numpy_helper
+
+        raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+        tensor = TensorProto(data_type=element, dims=value.shape(), raw_data=raw)
+        return numpy_helper.to_array(tensor)
+    return value.numpy()
+
+
+def on_host(value: Any, element: int) -> Any:
+    """Copy of an OrtValue in host memory, if numpy cannot copy it itself."""
+    if element not in _BY_NUMPY_ONLY_AS_BYTES or value.device_name().lower() == "cpu":
+        return value
+    import onnxruntime
+
+    copy = onnxruntime.OrtValue.ortvalue_from_shape_and_type(value.shape(), element)
+    copy.update_inplace(value)
+    return copy
+
+
+def to_device(value: Any, device: str, number: int) -> Any:
+    """Copy an array to the memory of a device as an OrtValue; other values stay."""
+    import onnxruntime
+
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+        return value
+    array = np.asarray(value, order="C")
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, number)
 
 
 OPTIMIZATIONS = {
@@ -60,115 +140,11 @@ _SILENT = 4
 """ONNX Runtime's log level for fatal messages only: failures come as exceptions anyway."""
 
 
-@dataclass(frozen=True)
-class SessionConfig:
-    """Settings of all sessions of a run."""
-
-    provider: str = "cpu"
-    """Short name, such as `cpu` or `cuda`; of places that name no other."""
-    optimization: str = "all"
-    """Graph optimisation level: a key of `OPTIMIZATIONS`."""
-    threads: int = 1
-    """Threads of one stage."""
-    pin: bool = True
-    """Keep the threads of a stage on cores of their own."""
-    targets: Mapping[str, Target] = field(default_factory=dict)
-    """Device classes, and devices, of the plan that are not for `provider`."""
-    options: tuple[tuple[str, str], ...] = ()
-    """Options of the provider, by name; none go to that of the CPU."""
-    allow_fallback: bool = False
-    """Nodes that the provider leaves to the CPU may run there."""
-    as_listed: bool = True
-    """Run nodes as the model lists them, as far as no fusion moves one; else in ONNX Runtime's
-    default order, in which what waits for nothing but weights comes first."""
-    overlap: bool = False
-    """Threads of stages on the CPU copy what goes to and from GPUs, while these compute; else the
-    threads of the GPUs' stages do, so that their loads contain it."""
-    seed: int | None = None
-    """Of random operators without one; None: that of the process, which sessions share."""
-
-    def at(self, place: Place | None) -> SessionConfig:
-        """The configuration with the provider of a place."""
-        provider = (place.provider if place is not None else "") or self.provider
-        return replace(self, provider=provider)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Provider, GPU and cores of one session."""
-
-    device_id: int = 0
-    """Number of the GPU; 0 on the CPU."""
-    cores: tuple[int, ...] = ()
-    """Logical processors of its threads; empty: wherever the system puts them."""
-    provider: str = ""
-    """Empty: that of the configuration."""
-
-    @property
-    def memory(self) -> str:
-        """Name of the memory that its tensors may stay in; empty: that of the host."""
-        return MEMORIES.get(self.provider, "")
-
-
-def places(
-    count: int, config: SessionConfig, what: str = "stage", targets: Sequence[Target] = ()
-) -> tuple[list[Place], list[str]]:
-    """Places of `count` sessions, and notices about what they have to share.
-
-    Sessions on GPUs whose number is not given take these in turn; threads go to cores in order.
-    Both wrap around. `what` the sessions are is for the notices. Without `targets` all are for the
-    provider of the configuration.
-
-    Raises
-    ------
-    UnavailableError
-        There is no such GPU.
-    """
-    targets = targets or [Target(config.provider)] * count
-    numbers, notices = _gpu_numbers(targets, what)
-    cores = available_cores()
-    width = min(config.threads, len(cores))
-    if count * config.threads > len(cores):
-        notices.append(
-            f"{counted(count, what)} of {counted(config.threads, 'thread')} share "
-            f"{counted(len(cores), 'core')}; measured loads include waiting for each other"
-        )
-    result = []
-    for i, (target, number) in enumerate(zip(targets, numbers, strict=True)):
-        mine = tuple(cores[(i * width + j) % len(cores)] for j in range(width))
-        result.append(Place(number, mine if config.pin else (), target.provider))
-    return result, notices
-
-
-def _gpu_numbers(targets: Sequence[Target], what: str) -> tuple[list[int], list[str]]:
-    """Number of the GPU of each target, 0 for others; and a notice if some share one."""
-    there = count_gpus() if any(target.on_cuda for target in targets) else 0
-    numbers, turn = [], 0
-    for target in targets:
-        if target.number is None:
-            numbers.append(turn % there if target.on_cuda else 0)
-            turn += target.on_cuda
-            continue
-        if target.on_cuda and target.number >= there:
-            raise UnavailableError(
-                f"{target.provider}:{target.number}: the last of {counted(there, 'GPU')} is number "
-                f"{there - 1}"
-            )
-        numbers.append(target.number)
-    taken = [n for n, target in zip(numbers, targets, strict=True) if target.on_cuda]
-    gpus = len(set(taken))
-    shared = [f"{len(taken)} {what}s share {counted(gpus, 'GPU')}"] if len(taken) > gpus else []
-    return numbers, shared
-
-
 def make_session(
     model: ModelProto,
     folder: Path,
     config: SessionConfig,
-    place: Place | None = None,
     weights: Mapping[str, NDArray[np.generic]] | None = None,
-    *,
-    alone: bool = False,
     profile: str = "",
 ) -> Any:
     """Make an `onnxruntime.InferenceSession` for a model or stage.
@@ -179,39 +155,35 @@ def make_session(
         A whole model or one stage; initializers may be external data.
     folder
         Where the model's external data are.
-    config, place
+    config
         Provider, optimisation, threads; GPU and cores.
     weights
         Values for initializers declared as external data, in place of a file; the session
         uses their memory, so keep them as long as it.
-    alone
-        Nothing else runs at the same time: threads may spin while they wait within a run.
     profile
         Beginning of a file name: profile the session, into a file that starts like this.
 
     Raises
     ------
     UnavailableError
-        ONNX Runtime did not use the provider that was asked for, or not for all nodes.
+        ONNX Runtime did not use the requested provider, or not for all nodes.
     UsageError
         The provider does not know an option.
     InputFileError
         Weights are missing, or ONNX Runtime cannot load the model.
     """
-    require_provider(config.at(place).provider)
+    require_provider(config.provider)
     supplied = supplied_weights(model, folder, weights or {})
     data = model_bytes(model)
-    return open_session(data, folder, config, place, supplied, alone=alone, profile=profile)
+    return open_session(data, folder, config, supplied, profile=profile)
 
 
 def open_session(
     model: bytes,
     folder: Path,
     config: SessionConfig,
-    place: Place | None = None,
     supplied: Mapping[str, NDArray[np.generic]] | None = None,
     *,
-    alone: bool = False,
     profile: str = "",
     tune: Callable[[Any], None] = lambda options: None,
     without: Collection[str] = (),
@@ -222,12 +194,11 @@ def open_session(
     """
     import onnxruntime
 
-    config, place = config.at(place), place or Place()
     require_provider(config.provider)
     onnxruntime.set_default_logger_severity(_SILENT)
     if config.seed is not None:
         onnxruntime.set_seed(config.seed)
-    options = _options(config, place, alone)
+    options = _options(config)
     tune(options)
     if profile:
         options.enable_profiling = True
@@ -241,7 +212,7 @@ def open_session(
     name = provider_name(config.provider)
     providers: list[Any] = [CPU]
     if name != CPU:
-        providers.insert(0, (name, provider_options(config, place)))
+        providers.insert(0, (name, provider_options(config)))
         options.add_session_config_entry(RECORD, "1")
     try:
         with warnings.catch_warnings(), large_blocks_apart():
@@ -254,7 +225,7 @@ def open_session(
         if name != CPU:
             blame_provider(config.provider, error)
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
-    # It would keep the bytes, to begin again with other providers, which nobody asks it to.
+    # It would keep the bytes for a restart with other providers, which is not used.
     session._model_bytes = None
     used = session.get_providers()[0]
     if used != name:
@@ -278,19 +249,16 @@ _EMPTY = bytes.fromhex(
 
 
 def empty_session_bytes() -> int:
-    """Resident memory of this process with ONNX Runtime in it, after a session of one operator."""
+    """Resident memory of this process after a session of one operator."""
     session = open_session(_EMPTY, Path(), SessionConfig())
     session.run(None, {"x": np.zeros(4, dtype=np.float32)})
     return resident_bytes()
 
 
-def provider_options(config: SessionConfig, place: Place) -> dict[str, str]:
+def provider_options(config: SessionConfig) -> dict[str, str]:
     """Options for ONNX Runtime of a provider that is not the CPU's.
 
-    Raises
-    ------
-    UsageError
-        With one of the options nothing would be right.
+    Raises `UsageError` for an option that would make results wrong.
     """
     options = dict(config.options)
     for name, reason in _REFUSED.items():
@@ -299,11 +267,11 @@ def provider_options(config: SessionConfig, place: Place) -> dict[str, str]:
     if Target(config.provider).is_numbered:
         if "device_id" in options:
             raise UsageError("--provider-option device_id: --place says which device is which GPU")
-        options["device_id"] = str(place.device_id)
+        options["device_id"] = str(config.place.device_id)
     return options
 
 
-def _options(config: SessionConfig, place: Place, alone: bool) -> Any:
+def _options(config: SessionConfig) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -317,13 +285,13 @@ def _options(config: SessionConfig, place: Place, alone: bool) -> Any:
     options.enable_mem_pattern = False
     if config.as_listed:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-    if alone:
+    if config.alone:
         options.add_session_config_entry("session.force_spinning_stop", "1")
     else:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if len(place.cores) == config.threads > 1:
+    if len(config.place.cores) == config.threads > 1:
         # The first thread is the caller's own; processors count from 1 here.
-        groups = ";".join(str(core + 1) for core in place.cores[1:])
+        groups = ";".join(str(core + 1) for core in config.place.cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", groups)
     return options
 
@@ -350,8 +318,8 @@ def model_bytes(model: ModelProto) -> bytes:
 
 
 Memory = tuple[str, int] | str | None
-"""Where the tensors of a stage lie: None for the host's own, a memory and the number of its device,
-or `host` where a provider takes them from the host."""
+"""Memory of a stage's tensors: None for the host, (memory, device number), or `host` for a provider
+that copies from the host."""
 
 
 @dataclass
@@ -363,8 +331,8 @@ class CpuStage:
     ahead: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Outputs that are copied to a device as soon as they are there: its memory and number."""
     memory: Memory = None
-    """`host`: the session is of a provider whose memory ONNX Runtime lends nobody, or its inputs or
-    outputs cannot be bound (strings, sequences)."""
+    """`host`: the provider's memory is not accessible, or inputs or outputs cannot be bound
+    (strings, sequences)."""
     _options: Any = field(init=False)
     _boxed: bool = field(init=False)
 
@@ -396,7 +364,7 @@ class CpuStage:
 
 
 def _for_numpy_run(value: Any) -> Any:
-    """Bring a value to the host, boxed if ONNX Runtime takes its type from numpy only so."""
+    """Copy a value to the host, as an OrtValue if its type is not one of numpy."""
     value = to_numpy(value)
     boxed = isinstance(value, np.ndarray) and is_added(value.dtype)
     return to_ort_value(value) if boxed else value
@@ -502,7 +470,6 @@ def make_stage(
     outputs: Sequence[str],
     host: Iterable[str],
     config: SessionConfig,
-    place: Place,
     ahead: Mapping[str, tuple[str, int]] | None = None,
 ) -> CpuStage | BoundStage:
     """Wrap a session for its provider.
@@ -510,11 +477,75 @@ def make_stage(
     `host` names the outputs that only the host reads, and `ahead` those that a stage on the CPU
     copies to a device by itself.
     """
-    names, provider = tuple(outputs), config.at(place).provider
+    names, provider = tuple(outputs), config.provider
     if provider == "cpu":
         return CpuStage(session, names, ahead or {})
     types = [x.type for x in (*session.get_inputs(), *session.get_outputs())]
     bindable = all(t.startswith("tensor(") and t != "tensor(string)" for t in types)
     if provider in MEMORIES and bindable:
-        return BoundStage(session, names, frozenset(host), MEMORIES[provider], place.device_id)
+        number = config.place.device_id
+        return BoundStage(session, names, frozenset(host), MEMORIES[provider], number)
     return CpuStage(session, names, memory="host")
+
+
+SPACING = 1_000_003
+"""From the seed of one session to that of the next: more than there are nodes."""
+
+
+def drawing_nodes(model: ModelProto) -> list[NodeProto]:
+    """List the nodes that draw numbers, those of bodies and local functions too."""
+    from onnx import numpy_helper
+
+    from dnnp.formats.onnx.scope import UNREPEATABLE, all_nodes
+
+    found = [node for node in all_nodes(model) if node.op_type in UNREPEATABLE]
+    if not any(node.op_type == "Dropout" for node in found):
+        return found
+    stored = [(t.name, t) for t in model.graph.initializer if t.data_type == t.BOOL]
+    for node in all_nodes(model):
+        if node.op_type == "Constant":
+            stored += [(node.output[0], a.t) for a in node.attribute if a.t.data_type == a.t.BOOL]
+    training = {name for name, t in stored if numpy_helper.to_array(t).any()}
+    off = {"", *(name for name, _ in stored)} - training
+    # Without its third input, or where that is false, Dropout hands its input on.
+    return [n for n in found if n.op_type != "Dropout" or not {*n.input[2:3]} <= off]
+
+
+def named(nodes: Sequence[NodeProto]) -> list[str]:
+    """Names of nodes for messages: `RandomNormal 'a'`."""
+    return [f"{node.op_type} '{node.name or node.output[0]}'" for node in nodes]
+
+
+def seeded(
+    config: SessionConfig,
+    model: ModelProto,
+    number: int,
+    replica: int = 0,
+    base: Callable[[], int] = lambda: 0,
+) -> tuple[SessionConfig, ModelProto]:
+    """Give session `number` of several a seed of its own, counted from `base`.
+
+    In the model of a replica after the first one the seeds that nodes have are changed too.
+    """
+    if not drawing_nodes(model):
+        return config, model
+    own = type(model)()
+    own.CopyFrom(model)
+    seeds = [a for node in drawing_nodes(own) for a in node.attribute if a.name == "seed"]
+    for seed in seeds:
+        kind = "i" if seed.type == seed.INT else "f"
+        setattr(seed, kind, getattr(seed, kind) + replica * SPACING)
+    config = replace(config, seed=base() + number * SPACING)
+    return config, own if replica and seeds else model
+
+
+def own_seed() -> int:
+    """Draw a seed by that of the process: `onnxruntime.set_seed` or else the clock decides."""
+    from onnx import parser
+
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 13]> seed () => (double[1] y)'
+        "{ y = RandomUniform <dtype: int = 11, high: float = 2147483648.0, shape: ints = [1]> () }"
+    )
+    session = open_session(model.SerializeToString(), Path(), SessionConfig())
+    return int(session.run(None, {})[0][0])

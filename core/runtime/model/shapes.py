@@ -19,8 +19,8 @@ from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.limits import making_session, unwatch, watched
 from dnnp.core.runtime.model.inputs import blaming, random_inputs
-from dnnp.core.runtime.model.session import CpuStage, SessionConfig, make_session
-from dnnp.core.runtime.values import to_numpy
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import CpuStage, make_session, to_numpy
 from dnnp.formats.onnx.guard import guarded, less_memory
 from dnnp.formats.onnx.scope import domain_of, held_tensors, reads, writes
 from dnnp.formats.onnx.shapes import Types, is_fixed, join
@@ -39,7 +39,7 @@ _LARGEST = 2**31 - 1
 _UNRUNNABLE = re.compile(
     r"(?:implementation for |[\w.]+:|No Op registered for )([\w.]+)(?:\(| with domain_version)"
 )
-"""The operator, in what ONNX Runtime says of one that it does not know or cannot run."""
+"""The operator in ONNX Runtime's message about an unknown or unsupported one."""
 
 
 def symbolic_shapes(
@@ -77,7 +77,7 @@ def _rank(proto: onnx.TypeProto) -> int | None:
 
 
 def _loaded_types(model: onnx.ModelProto, known: Types, wanted: Sequence[str]) -> Types:
-    """Types that ONNX Runtime infers when it loads a model, of domains that ONNX knows or not."""
+    """Types that ONNX Runtime infers when it loads a model, for all its domains."""
     from onnx import helper
 
     config = SessionConfig(optimization="disable", pin=False)
@@ -183,7 +183,7 @@ def _reduced(
     blind: set[str],
     familiar: Callable[[onnx.NodeProto], bool],
 ) -> onnx.ModelProto:
-    """The part of a model that an inference can handle, with all wanted values as outputs.
+    """Part of a model that an inference supports, with all wanted values as outputs.
 
     Operators that it does not know become inputs where their outputs have fixed types; where
     not, and for the outputs in `blind`, everything that follows is left out.
@@ -214,16 +214,16 @@ def _reduced(
 
 
 SEED = 0
-"""Of the random inputs; shapes that depend on values depend on it."""
+"""Seed of the random inputs; data-dependent shapes depend on it."""
 
 _ELEMENTS = {"float": "float32", "double": "float64"}
 
 
 MOST_BYTES = 256 << 20
-"""Weights of the largest model that is run without being asked to."""
+"""Largest weights of a model that is run by default, bytes."""
 MOST_SECONDS = 20.0
 MOST_MEMORY = 1 << 30
-"""What such a run may take."""
+"""Most memory of such a run, bytes."""
 
 
 def shapes_by_running(
@@ -261,9 +261,9 @@ def shapes_by_running(
             outputs.add(name=name)
     try:
         threads = len(available_cores())
-        config = SessionConfig(optimization="disable", threads=threads, pin=False)
+        config = SessionConfig("cpu", "disable", threads, pin=False, alone=True)
         with making_session("the model"):
-            session = make_session(model, folder, config, alone=True)
+            session = make_session(model, folder, config)
     finally:
         del outputs[before:]
     types = {value.name: value.type for value in session.get_outputs()}

@@ -49,7 +49,7 @@ def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> 
 def supplied_weights(
     model: ModelProto, folder: Path, weights: Mapping[str, NDArray[np.generic]]
 ) -> dict[str, NDArray[np.generic]]:
-    """Those of the weights that a model wants; raises `InputFileError` if it lacks others."""
+    """Weights that a model needs; raises `InputFileError` if others are missing."""
     wanted = {t.name for t in model.graph.initializer}
     supplied = {name: value for name, value in weights.items() if name in wanted}
     absent = absent_files(model, folder, supplied)
@@ -72,7 +72,9 @@ def shard_weights(
     folder: Path,
     weights: Mapping[str, NDArray[np.generic]],
 ) -> dict[str, NDArray[np.generic]]:
-    """Those parts of weights that a session cannot take from a file as it is.
+    """Parts of weights that a session cannot take directly from a file.
+
+    Raises `InputFileError` if a file is missing, too short, or cannot be read.
 
     Parameters
     ----------
@@ -84,11 +86,6 @@ def shard_weights(
         Where the external data are.
     weights
         Whole weights that take the place of what is stored.
-
-    Raises
-    ------
-    InputFileError
-        A file is missing, too short, or cannot be read.
     """
     from dnnp.formats.onnx.weights import span_of
 
@@ -308,7 +305,7 @@ class _Users:
                 self.targets[tensor.name] = values
 
     def role(self, name: str, dims: tuple[int, ...]) -> _Role | None:
-        """Role of a weight by the first reader that tells."""
+        """Role of a weight by the first reader with a known role."""
         for node, index in self.readers[name]:
             if node.op_type in _SAME_VALUES and index == 0:
                 role = self.role(_first(node.output), self._after(node, dims))

@@ -18,30 +18,36 @@ from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.limits import allowed_bytes, making_session
-from dnnp.core.runtime.model.device_mapping import copied_outputs, homes_of, reference_config
-from dnnp.core.runtime.model.memory import give_back, resident_bytes
-from dnnp.core.runtime.model.providers import Left, note_provider
-from dnnp.core.runtime.model.seeds import drawing_nodes, named, seeded
-from dnnp.core.runtime.model.session import (
+from dnnp.core.runtime.model.providers import (
+    CpuFallback,
     Place,
     SessionConfig,
+    copied_outputs,
+    homes_of,
+    note_provider,
+    reference_config,
+)
+from dnnp.core.runtime.model.session import (
+    Values,
+    drawing_nodes,
     empty_session_bytes,
     make_session,
     make_stage,
     model_bytes,
+    named,
+    seeded,
+    to_numpy,
 )
 from dnnp.core.runtime.model.weights import supplied_weights, use_weights
-from dnnp.core.runtime.pipeline.schedule_orders import ScheduleSteps, schedule_steps
 from dnnp.core.runtime.pipeline.sources import Repeated, RunCallbacks, Sink, Source, Traffic, widest
 from dnnp.core.runtime.pipeline.steps import Call, DeviceOrders, Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
-from dnnp.core.runtime.report.causes import cause_of
 from dnnp.core.runtime.report.statistics import (
-    Settled,
+    SteadyRate,
     Timing,
     Trace,
     count_for,
-    settle,
+    find_steady_rate,
     summarize,
     summarize_schedule,
 )
@@ -52,20 +58,21 @@ from dnnp.core.runtime.report.verify import (
     Tolerance,
     Verdict,
     case_of_file,
+    cause_of,
     chain,
     exposed,
     verify_cases,
 )
-from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.waits import with_threads
-from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
-from dnnp.core.runtime.workers.recipes import MODEL, Recipe, SessionRecipe
+from dnnp.core.runtime.usage import give_back, resident_bytes, with_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
+    from dnnp.core.runtime.pipeline.schedule_orders import ScheduleSteps
+    from dnnp.core.runtime.workers.messages import Recipe
+    from dnnp.core.runtime.workers.pool import Rules, WorkerPool, WorkerSpec
     from dnnp.formats.onnx.stages import StageModel
     from dnnp.formats.onnx.value_types import TensorType
 
@@ -84,16 +91,16 @@ class Pipeline:
     """The plan's stages, without empty ones."""
     outputs: tuple[str, ...]
     watch: RunCallbacks = field(default_factory=RunCallbacks)
-    crowded: bool = False
+    oversubscribed: bool = False
     """Devices share processors: waiting for one says nothing about other processes."""
     homes: list[tuple[Place, ...]] = field(default_factory=list)
-    """Of each step, one place a replica."""
-    left: list[Left] = field(default_factory=list)
-    """What the provider of each step left to the CPU."""
+    """Places of each step, one a replica."""
+    fallbacks: list[CpuFallback] = field(default_factory=list)
+    """Nodes that the provider of each step left to the CPU."""
     pool: WorkerPool[Any] | None = None
-    """Where the workers of the stages come from; None: they are threads of this process."""
+    """Pool of the workers; None: threads of this process."""
     made: ModelProto | None = None
-    """What was split, if it is a model that was made of this one."""
+    """Model that was split, if derived from `model`."""
 
     @property
     def devices(self) -> int:
@@ -108,33 +115,30 @@ class Pipeline:
         """Samples that go before a trace."""
         return traffic.warmup * widest(self.stages) if traffic.apart and traffic.samples else 0
 
-    def settle(self, traffic: Traffic) -> tuple[Traffic, Settled]:
-        """Send samples through until the rate is steady, as far as the traffic asks for that.
+    def reach_steady_rate(self, traffic: Traffic) -> tuple[Traffic, SteadyRate]:
+        """Send samples through until the rate is steady, if the traffic requests it.
 
         Returns the traffic with the number of samples to measure, and what went through.
         """
         first = max(traffic.warmup, 1) * widest(self.stages)
-        most = None if traffic.settle else 1 if traffic.least_s and traffic.warmup else 0
+        most = None if traffic.until_steady else 1 if traffic.least_s and traffic.warmup else 0
         if most == 0:
-            return traffic, Settled()
+            return traffic, SteadyRate()
 
         def stretch(count: int) -> Timing:
             source = Repeated(traffic.samples, count)
             return self.figures(summarize(self._send(traffic, source)))
 
-        settled = settle(stretch, first, most=most)
-        count = count_for(settled.rate_per_s, traffic.least_s, traffic.count)
+        steady_rate = find_steady_rate(stretch, first, most=most)
+        count = count_for(steady_rate.rate_per_s, traffic.least_s, traffic.count)
         if not traffic.apart:
             traffic = replace(traffic, count=count)
-        return traffic, settled
+        return traffic, steady_rate
 
     def run(self, traffic: Traffic, keep: Callable[[int], bool] = lambda s: False) -> Trace:
         """Send the warm-up and the measured samples through; of a schedule these alone count.
 
-        Raises
-        ------
-        FormatError
-            The devices of a schedule would wait for each other for ever.
+        Raises `FormatError` if the devices of a schedule would wait for each other for ever.
         """
         sink = traffic.sink(keep)
         try:
@@ -155,6 +159,8 @@ class Pipeline:
         orders: DeviceOrders | None = None
         scheduled: ScheduleSteps | None = None
         if traffic.program is not None:
+            from dnnp.core.runtime.pipeline.schedule_orders import schedule_steps
+
             unit_orders = traffic.program.unit_orders
             scheduled = schedule_steps(self.steps, unit_orders, emulate=traffic.emulate)
             orders = scheduled.device_orders(self.outputs, traffic.queue)
@@ -181,8 +187,8 @@ class Pipeline:
     ) -> Trace:
         """Send samples through.
 
-        `among`: how many others went before, and `after` so many will come; None: nobody is told
-        of them.
+        `among`: samples that went before, and `after`: samples to come, for progress; None: there
+        is no progress.
         """
 
         def progress(number: int) -> None:
@@ -223,7 +229,7 @@ class Pipeline:
 
     def figures(self, timing: Timing) -> Timing:
         """Figures without those that mean nothing here."""
-        return replace(timing, taken=()) if self.crowded else timing
+        return replace(timing, taken=()) if self.oversubscribed else timing
 
     def verify(
         self, trace: Trace, traffic: Traffic, tolerance: Tolerance, *, last: bool = False
@@ -236,7 +242,7 @@ class Pipeline:
         if alone := last and sum(stage.memory_bytes for stage in self.stages) > allowed_bytes():
             self.watch.note("no memory for the stages and the whole model: the stages have ended")
             self.release()
-        whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
+        whole = self.whole(reference_config(self.homes, self.config), "the whole model")
         stopped = self.watch.interrupted
         reference: list[Values] = []
         if traffic.files is not None:
@@ -266,7 +272,7 @@ class Pipeline:
             examiner = self._examiner(tolerance)
             verdict.examine(case_of, examiner)
             for case in map(case_of, numbers[:FEW]) if drawing else ():
-                verdict.fault = verdict.fault or examiner.drawn(case)
+                verdict.mismatch = verdict.mismatch or examiner.drawn(case)
         if verdict.ok and verdict.max_abs and not stopped():
             case, model = case_of(verdict.worst), self.made or self.model
             crossing = chain(self.steps, verdict.worst, dict(case.sample))
@@ -279,7 +285,7 @@ class Pipeline:
         config = reference_config(self.homes, self.config)
         config = replace(config, optimization=optimization or config.optimization)
         names = [value.name for value in model.graph.output]
-        return self.worker("the whole model", model, names, config, Place()).run
+        return self.worker("the whole model", model, names, config).run
 
     def release(self) -> None:
         """End all workers and free what they hold; nothing can run any more."""
@@ -306,11 +312,9 @@ class Pipeline:
         drawing, made = named(drawing_nodes(model)), self.made is not None
         return Examiner(self.steps, tolerance, self._reference(opened), plain, drawing, made)
 
-    def whole(
-        self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
-    ) -> Worker:
+    def whole(self, config: SessionConfig, name: str) -> Worker:
         """Make a worker for the unsplit model."""
-        return self.worker(name, self.model, self.outputs, config, place, alone=alone)
+        return self.worker(name, self.model, self.outputs, config)
 
     def worker(
         self,
@@ -318,23 +322,22 @@ class Pipeline:
         model: ModelProto,
         outputs: Sequence[str],
         config: SessionConfig,
-        place: Place,
-        *,
         host: Sequence[str] | None = None,
         ahead: Mapping[str, tuple[str, int]] | None = None,
-        alone: bool = False,
     ) -> Worker:
         """Make a session and what calls it; see `make_stage` for `host` (None: all) and `ahead`."""
         model = use_weights(model, self.weights) if self.weights else model
         before = resident_bytes()
         with making_session(name):
             session, threads = with_threads(
-                lambda: make_session(model, self.folder, config, place, self.weights, alone=alone)
+                lambda: make_session(model, self.folder, config, self.weights)
             )
         host = outputs if host is None else host
-        stage = make_stage(session, outputs, host, config, place, ahead)
+        stage = make_stage(session, outputs, host, config, ahead)
         made = max(resident_bytes() - before, 0)
-        return Worker(name, stage, place.cores, stage.stop, threads, None, 0, stage.memory, made)
+        return Worker(
+            name, stage, config.place.cores, stage.stop, threads, None, 0, stage.memory, made
+        )
 
 
 MAX_SESSIONS = 4096
@@ -344,10 +347,7 @@ MAX_SESSIONS = 4096
 def count_sessions(stages: Sequence[Stage]) -> int:
     """Sessions that it takes to run stages, one for each replica.
 
-    Raises
-    ------
-    LimitError
-        Too many.
+    Raises `LimitError` if they are too many.
     """
     count = sum(stage.replicas for stage in stages if stage.nodes)
     if count > MAX_SESSIONS:
@@ -367,7 +367,7 @@ def prepare(
     watch: RunCallbacks | None = None,
     pool: WorkerPool[Any] | None = None,
 ) -> Pipeline:
-    """Split a model by a plan and make a session for every replica of every stage.
+    """Split a model by a plan and make a session for each replica of a stage.
 
     `made`: the model that the nodes of the stages are in, if it is made of `model`, whose outputs
     it has. `pool` makes the workers; None: they are threads of this process.
@@ -387,7 +387,7 @@ def prepare(
     used = [stage for stage in stages if stage.nodes]
     parts = split_model(made or model, [stage.nodes for stage in used], known)
     count_sessions(used)
-    spread = len({home for stage in used for home in stage.homes})
+    width = len({home for stage in used for home in stage.homes})
     homes, notices = homes_of(used, config)
     for notice in notices:
         watch.note(notice)
@@ -402,7 +402,7 @@ def prepare(
         stages=used,
         outputs=tuple(value.name for value in model.graph.output),
         watch=watch,
-        crowded=spread * config.threads > len(available_cores()),
+        oversubscribed=width * config.threads > len(available_cores()),
         homes=homes,
         pool=pool,
     )
@@ -431,14 +431,12 @@ def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[P
             break
         shown = _replica_name(name, j, spots)
         mine, own = seeded(config, part.model, first + j, j)
-        workers.append(
-            pipeline.worker(shown, own, part.outputs, mine, spot, host=host, ahead=ahead)
-        )
+        workers.append(pipeline.worker(shown, own, part.outputs, mine.at(spot), host, ahead))
     stage: Any = workers[-1].call
     provider, note = config.at(spots[0]).provider, pipeline.watch.note
     model = use_weights(part.model, pipeline.weights) if pipeline.weights else part.model
     left = note_provider(name, provider, stage.session, model, dict(config.options), note)
-    pipeline.left.append(left)
+    pipeline.fallbacks.append(left)
     ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
     pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
     return Step(name, part.inputs, part.outputs, tuple(workers))
@@ -456,7 +454,10 @@ def pooled_step(
     spots: Sequence[Place],
     devices: Sequence[str],
 ) -> Step:
-    """Have workers made for one stage, a replica at each place; `pool.ready` waits for them."""
+    """Request workers for one stage, a replica at each place; `pool.ready` waits for them."""
+    from dnnp.core.runtime.workers.messages import MODEL, SessionRecipe
+    from dnnp.core.runtime.workers.pool import WorkerSpec
+
     config, weights = pipeline.config, pipeline.weights
     model = use_weights(part.model, weights) if weights else part.model
     supplied = supplied_weights(model, pipeline.folder, weights)
@@ -467,16 +468,16 @@ def pooled_step(
         mine, own = seeded(config, model, first + j, j)
         if own is not model:
             shared = shared | pool.share({MODEL: np.frombuffer(model_bytes(own), dtype=np.uint8)})
-        recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), mine, place)
+        recipe = SessionRecipe(part.outputs, os.path.realpath(pipeline.folder), mine.at(place))
         gpus = int(bool(place.memory))
         spec = WorkerSpec(_replica_name(name, j, spots), place, devices[j], config.threads, gpus)
         workers.append(pooled_worker(pool, spec, recipe, shared))
-    pipeline.left.append(Left())
+    pipeline.fallbacks.append(CpuFallback())
     return Step(name, part.inputs, part.outputs, tuple(workers))
 
 
 def pooled_worker(pool: WorkerPool[Any], spec: WorkerSpec, recipe: Recipe, shared: Any) -> Worker:
-    """Have a worker made; its tensors lie in the host's memory that all stages share, or apart."""
+    """Request a worker from a pool."""
     remote, part = pool.add(spec, recipe, shared)
     memory = None if pool.kind == "process" and not spec.place.memory else "host"
     cores = spec.place.cores
@@ -484,20 +485,15 @@ def pooled_worker(pool: WorkerPool[Any], spec: WorkerSpec, recipe: Recipe, share
     return Worker(spec.name, call, cores, remote.stop, remote=remote, part=part, memory=memory)
 
 
-THREAD, PROCESS, RAY = "thread", "process", "ray"
+THREAD, RAY = "thread", "ray"
 
 
 @contextmanager
-def open_pool(
-    kind: str, rules: Rules, address: str | None = None
-) -> Iterator[WorkerPool[Any] | None]:
-    """A pool, closed after the block; None for threads, which need none.
+def open_pool(kind: str, rules: Rules, address: str | None = None) -> Iterator[WorkerPool[Any]]:
+    """A pool of processes or Ray actors, closed after the block.
 
     `address` is that of a Ray cluster; None: one that is started.
     """
-    if kind == THREAD:
-        yield None
-        return
     pool: WorkerPool[Any]
     if kind == RAY:
         from dnnp.core.runtime.workers.ray import RayPool

@@ -1,23 +1,31 @@
-"""A schedule as steps of a pipeline, and the jobs of each unit, one after the other.
+"""A schedule as steps of a pipeline, with the jobs of each unit in order.
 
 A pass that runs nodes is a step, and so is a transfer. Of several units that run a pass at once the
-last one works; the others arrive before and leave when it is done, which are steps too. So they
-do nothing else meanwhile, and whatever waits for something is a job that waits for other jobs: a
-rehearsal of all jobs (`room_of`) proves that none waits for ever.
+last one works; the others arrive before and leave when it is done, which are steps too. So they do
+nothing else meanwhile, and all waiting is of jobs for jobs: a rehearsal of all jobs
+(`edge_capacities`) proves that none waits for ever.
 
-Devices run their blocks in the order of the schedule; a block starts when the one before it on
-its device has ended and its inputs are there. Start times are not waited for, but a stage that is
+Devices run their blocks in the order of the schedule; a block starts when the one before it on its
+device has ended and its inputs are there. Start times are not waited for, but a stage that is
 faster than predicted gets no further ahead of the next one than the schedule lets it, and a few
 samples.
 
-Threads of one process could read each other's tensors, but a schedule with transfers says that
-they move, so they do: the thread of the link, or of the device that receives, copies every tensor;
-from a GPU to the host. An emulated link copies nothing and takes as long as the schedule says.
+Threads of one process could read each other's tensors, but a schedule with transfers says that they
+move, so they do: the thread of the link, or of the device that receives, copies every tensor; from
+a GPU to the host. An emulated link copies nothing and takes as long as the schedule says.
+
+A block on several devices at once becomes one for each piece (`schedule_of_pieces`): a part of the
+stage that one of its devices runs in one go, between two exchanges with the others. Pieces of a
+block share its time by their depth. Each device keeps the order of its blocks, and none starts one
+before all devices have ended what it waits for; within a block devices wait for each other's
+tensors alone. A transfer brings what a stage made to one device of another stage; its pieces there
+take it from the transfer.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,13 +37,13 @@ import numpy as np
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.steps import DeviceOrders, Edge, Job, Step, Worker, route
 from dnnp.core.runtime.report.statistics import Moved, Trace, Transfer, share_of
-from dnnp.core.runtime.values import Values, to_numpy
 
 Record = Mapping[str, Any]
 
-Ends = Mapping[tuple[int, int], int]
+Carriers = Mapping[tuple[int, int], int]
 """(step, maker of what it reads) -> transfer, as a step, that hands it on."""
 
 
@@ -51,7 +59,7 @@ class UnitOrders:
     """f64[steps, micro-batches]; those that run nodes come first."""
     end_s: Floats
     transfers: tuple[Transfer, ...] = ()
-    via: Ends = field(default_factory=dict)
+    via: Carriers = field(default_factory=dict)
     others: tuple[str, ...] = ()
     """Names of the steps that run no nodes."""
 
@@ -88,12 +96,12 @@ class UnitOrders:
         return [row for row in orders if row], sorted(waits)
 
 
-class _Seat(NamedTuple):
+class _PassSteps(NamedTuple):
     """The steps of a pass."""
 
     work: int
     arrive: tuple[int, ...]
-    """Of all units but the last."""
+    """Steps of all units but the last."""
     leave: tuple[int, ...]
 
 
@@ -121,20 +129,20 @@ def orders_of_units(
         Passes wait for each other in a circle.
     """
     passes, count = schedule["passes"], schedule["micro_batches"]
-    seats, others = _seats(schedule, step_of)
+    pass_steps, others = _pass_steps(schedule, step_of)
     steps = len(step_of) + len(others)
     start, end = np.zeros((steps, count)), np.zeros((steps, count))
     rows: dict[int, list[tuple[float, Job]]] = {}
     for block in blocks:
         number, n = block["pass"], block["micro_batch"]
-        if number not in seats:
+        if number not in pass_steps:
             continue
-        seat, homes = seats[number], passes[number]["homes"]
+        of_pass, homes = pass_steps[number], passes[number]["homes"]
         *waiting, working = homes[n % len(homes)]
-        job = Job(seat.work, replica(number, working) if number in step_of else 0, n)
+        job = Job(of_pass.work, replica(number, working) if number in step_of else 0, n)
         rows.setdefault(working, []).append((block["start_s"], job))
-        start[seat.work, n], end[seat.work, n] = block["start_s"], block["end_s"]
-        for unit, arrive, leave in zip(waiting, seat.arrive, seat.leave, strict=True):
+        start[of_pass.work, n], end[of_pass.work, n] = block["start_s"], block["end_s"]
+        for unit, arrive, leave in zip(waiting, of_pass.arrive, of_pass.leave, strict=True):
             pair = (block["start_s"], Job(arrive, 0, n)), (block["start_s"], Job(leave, 0, n))
             rows.setdefault(unit, []).extend(pair)
             start[arrive, n] = end[arrive, n] = block["start_s"]
@@ -143,20 +151,22 @@ def orders_of_units(
     for _, row in sorted(rows.items()):
         row.sort(key=lambda entry: entry[0])  # those that start together stay as they stand
         orders.append(tuple(job for _, job in row))
-    waits, via = _joined(passes, step_of, seats)
-    transfers = tuple(_transfers(schedule, seats, step_of))
+    waits, via = _joined(passes, step_of, pass_steps)
+    transfers = tuple(_transfers(schedule, pass_steps, step_of))
     return UnitOrders(tuple(orders), waits, start, end, transfers, via, tuple(others))
 
 
-def _seats(schedule: Record, step_of: Mapping[int, int]) -> tuple[dict[int, _Seat], list[str]]:
-    """Steps of each pass that has any, and the names of those that run no nodes."""
+def _pass_steps(
+    schedule: Record, step_of: Mapping[int, int]
+) -> tuple[dict[int, _PassSteps], list[str]]:
+    """Steps of passes, and names of the steps without nodes."""
     units, others = schedule["units"], list[str]()
 
     def step(name: str) -> int:
         others.append(name)
         return len(step_of) + len(others) - 1
 
-    seats = {}
+    pass_steps = {}
     for number, row in enumerate(schedule["passes"]):
         if number not in step_of and row["kind"] != "transfer":
             continue
@@ -167,17 +177,17 @@ def _seats(schedule: Record, step_of: Mapping[int, int]) -> tuple[dict[int, _Sea
             )
         work = step_of[number] if number in step_of else step(f"transfer {name}")
         waiting = [units[u]["name"] for u in row["homes"][0][:-1]]
-        seats[number] = _Seat(
+        pass_steps[number] = _PassSteps(
             work,
             tuple(step(f"{unit}, before {name}") for unit in waiting),
             tuple(step(f"{unit}, after {name}") for unit in waiting),
         )
-    return seats, others
+    return pass_steps, others
 
 
 def _joined(
-    passes: Sequence[Record], step_of: Mapping[int, int], seats: Mapping[int, _Seat]
-) -> tuple[tuple[tuple[int, int], ...], Ends]:
+    passes: Sequence[Record], step_of: Mapping[int, int], pass_steps: Mapping[int, _PassSteps]
+) -> tuple[tuple[tuple[int, int], ...], Carriers]:
     """Steps that wait for steps, and what hands on what steps read."""
     waits = {p: [wait["pass"] for wait in row["after"]] for p, row in enumerate(passes)}
     before: dict[int, set[int]] = {}
@@ -191,33 +201,39 @@ def _joined(
     for p in order:
         before[p], brought[p] = set(), {}
         for q in waits[p]:
-            before[p] |= {seats[q].work} if q in seats else before[q]
+            before[p] |= {pass_steps[q].work} if q in pass_steps else before[q]
             own = {step_of[q]: step_of[q]} if q in step_of else brought[q]
             for maker, last in own.items():
-                hands = seats[q].work if q in seats else last
+                hands = pass_steps[q].work if q in pass_steps else last
                 # What comes by a transfer is taken from there, also where its maker is waited for.
                 if brought[p].get(maker, maker) == maker:
                     brought[p][maker] = hands
-        if p not in seats:
+        if p not in pass_steps:
             continue
-        seat = seats[p]
-        pairs |= {(b, seat.work) for b in (*before[p], *seat.arrive)}
-        pairs |= {(seat.work, after) for after in seat.leave}
-        via |= {(seat.work, m): hands for m, hands in brought[p].items() if hands != m}
+        of_pass = pass_steps[p]
+        pairs |= {(b, of_pass.work) for b in (*before[p], *of_pass.arrive)}
+        pairs |= {(of_pass.work, after) for after in of_pass.leave}
+        via |= {(of_pass.work, m): hands for m, hands in brought[p].items() if hands != m}
     return tuple(sorted(pairs)), via
 
 
 def _transfers(
-    schedule: Record, seats: Mapping[int, _Seat], step_of: Mapping[int, int]
+    schedule: Record, pass_steps: Mapping[int, _PassSteps], step_of: Mapping[int, int]
 ) -> Iterator[Transfer]:
-    for number, seat in seats.items():
+    for number, of_pass in pass_steps.items():
         row = schedule["passes"][number]
         if number not in step_of:
             units = frozenset(unit for home in row["homes"] for unit in home)
             blocking = not all(schedule["units"][unit].get("link", False) for unit in units)
             width = len(row["homes"][0])
             yield Transfer(
-                seat.work, number, row["name"], float(row["time_s"]), blocking, width, units
+                of_pass.work,
+                number,
+                row["name"],
+                float(row["time_s"]),
+                blocking,
+                width,
+                units,
             )
 
 
@@ -226,13 +242,13 @@ class Program:
     """A schedule of a plan: its stages or parts of them, and the jobs of each device."""
 
     stages: tuple[Stage, ...]
-    """What runs in one go: stages of the plan, or parts of them."""
+    """Stages of the plan, or parts of them, that each run in one go."""
     owners: tuple[int, ...]
     """Stage of the plan that each of them is part of."""
     unit_orders: UnitOrders
-    """What devices and links do; steps are positions in `stages`, and others after them."""
+    """Jobs of devices and links; steps are positions in `stages`, others follow."""
     makespan_s: float
-    """What the schedule predicts."""
+    """Predicted makespan."""
     bubble: float
 
     @property
@@ -263,10 +279,7 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
 
     Transfers are steps of their own; passes without nodes are done by themselves.
 
-    Parameters
-    ----------
-    schedule, blocks
-        Records of a schedule that `core.check` has no objection to.
+    `schedule, blocks`: records of a schedule that `core.check` has no objection to.
 
     Raises
     ------
@@ -290,7 +303,11 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
     def which(number: int, unit: int) -> int:
         stage = passes[number]["stage"]
         if (stage, unit) not in replica:
-            replica[stage, unit] = _replica(plan.stages[stage], schedule["units"][unit]["name"])
+            homes, device = plan.stages[stage].homes, schedule["units"][unit]["name"]
+            if device not in homes:
+                where = plan.stages[stage].device
+                raise FormatError(f"a pass of the stage on {where} runs on {device}")
+            replica[stage, unit] = homes.index(device)
         return replica[stage, unit]
 
     return Program(
@@ -324,19 +341,16 @@ def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
     return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
 
 
-def room_of(
+def edge_capacities(
     unit_orders: UnitOrders, edges: Sequence[Edge], spare: int
 ) -> dict[tuple[int, int], int]:
-    """Samples that edges between steps hold: as many as in the schedule, and some to spare.
+    """Capacity of edges between steps: samples held in the schedule, plus `spare`.
 
     The jobs are rehearsed in the order of their times, each after all that it waits for. As edges
-    hold what they hold then, the devices come to an end, whatever their pace.
+    hold what they hold then, the devices come to an end at any pace.
 
-    Raises
-    ------
-    FormatError
-        The orders wait for ever, for each other or for what nobody runs; names the steps that
-        come next on the devices that are stuck.
+    Raises `FormatError` if the orders wait for ever, for each other or for steps without jobs;
+    names the steps that come next on the devices that are stuck.
     """
     steps = unit_orders.steps
     tails: list[list[int]] = [[] for _ in range(steps)]
@@ -368,11 +382,11 @@ def room_of(
     if stuck:
         names = ", ".join(f"{unit_orders.name(j.step)} for sample {j.sample}" for j in stuck[:3])
         raise FormatError(f"the devices of the schedule wait for each other for ever: {names}")
-    return {edge: most + spare for edge, most in stage.room.items()}
+    return {edge: most + spare for edge, most in stage.capacities.items()}
 
 
 Event = tuple[float, bool, int]
-"""When a device hands over (False) or begins (True) the job that it is at, and the device."""
+"""Time at which a device hands over (False) or begins (True) its current job; the device."""
 
 
 class _Rehearsal:
@@ -388,13 +402,13 @@ class _Rehearsal:
         self.at = [0] * len(unit_orders.orders)
         """Position of each device in its order."""
         self._queued = [False] * len(unit_orders.orders)
-        """Whether the next event of a device was given out."""
+        """True for devices with a queued next event."""
         self._begun = [False] * len(unit_orders.orders)
         self._done: set[tuple[int, int]] = set()
         self._taken: list[set[int]] = [set() for _ in tails]
         self._first = [0] * len(tails)
         """All samples before it have begun in each step."""
-        self.room = {(t, h): 1 for t, row in enumerate(heads) for h in row}
+        self.capacities = {(t, h): 1 for t, row in enumerate(heads) for h in row}
         """Most samples that an edge held, from the first one that was not taken on."""
 
     def next_event(self, d: int) -> Event | None:
@@ -427,14 +441,7 @@ class _Rehearsal:
         self._done.add((job.step, job.sample))
         for head in self._heads[job.step]:
             held = job.sample - self._first[head] + 1
-            self.room[job.step, head] = max(self.room[job.step, head], held)
-
-
-def _replica(stage: Stage, device: str) -> int:
-    """Number of a device among those of a stage."""
-    if device in stage.homes:
-        return stage.homes.index(device)
-    raise FormatError(f"a pass of the stage on {stage.device} runs on {device}")
+            self.capacities[job.step, head] = max(self.capacities[job.step, head], held)
 
 
 def _copied(value: Any) -> Any:
@@ -460,7 +467,7 @@ class TransferCall:
     """Moves the tensors of a transfer, sample by sample."""
 
     seconds: float | None = None
-    """How long the link is to take; None: copy."""
+    """Time of an emulated link; None: copy."""
     moved: list[int] = field(default_factory=list)
     """Bytes of each sample, in any order."""
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -483,16 +490,16 @@ class ScheduleSteps:
     """The steps of a schedule."""
 
     steps: tuple[Step, ...]
-    """Those that run nodes, then the others."""
+    """Steps with nodes, then the others."""
     carriers: tuple[TransferCall, ...]
-    """Of each transfer."""
+    """Calls of each transfer."""
     unit_orders: UnitOrders
 
     def device_orders(self, outputs: Sequence[str], spare: int) -> DeviceOrders:
-        """Jobs of each device; see `room_of` for `spare` and errors."""
+        """Jobs of each device; see `edge_capacities` for `spare` and errors."""
         edges = route(self.steps, outputs, waits=self.unit_orders.waits)
-        room = room_of(self.unit_orders, edges, spare)
-        return DeviceOrders(self.unit_orders.orders, room, self.unit_orders.waits)
+        capacities = edge_capacities(self.unit_orders, edges, spare)
+        return DeviceOrders(self.unit_orders.orders, capacities, self.unit_orders.waits)
 
     def apart(self, trace: Trace) -> Trace:
         """The trace of the steps that run nodes, with what the transfers did."""
@@ -547,3 +554,130 @@ def schedule_steps(
         else:
             steps.append(Step(name, (), (), (Worker(name, lambda values: {}),)))
     return ScheduleSteps(tuple(steps), tuple(carriers.values()), unit_orders)
+
+
+class Piece(NamedTuple):
+    """A part of a stage on one of its devices."""
+
+    stage: int
+    homes: tuple[str, ...]
+    """Its device in each replica of the stage."""
+    depth: int
+    """Pieces of its stage that come before it, on the longest way."""
+
+
+def schedule_of_pieces(
+    schedule: Record, blocks: Sequence[Record], pieces: Sequence[Piece]
+) -> tuple[Record, list[Record]]:
+    """Valid schedule with a pass for each piece at its position, then the other passes.
+
+    Raises
+    ------
+    UsageError
+        A stage runs in several passes.
+    FormatError
+        A pass does not run on all devices of its stage.
+    """
+    passes = schedule["passes"]
+    held: dict[int, list[int]] = {}
+    for i, piece in enumerate(pieces):
+        held.setdefault(piece.stage, []).append(i)
+    parts: dict[int, list[int]] = {}
+    """Pass -> its pieces."""
+    for number, row in enumerate(passes):
+        if row["kind"] == "forward":
+            parts[number] = held.pop(row["stage"], [])
+            if not parts[number]:
+                raise UsageError(
+                    f"stage {row['stage']} runs in several passes ({row['name']} is another one), "
+                    "which a stage on several devices cannot"
+                )
+    rest = [number for number in range(len(passes)) if number not in parts]
+    behind = {number: len(pieces) + at for at, number in enumerate(rest)}
+    waits = _Waits(schedule, pieces, parts, behind)
+    rows: list[Record] = [{}] * len(pieces)
+    for number, mine in parts.items():
+        row = passes[number]
+        for i in mine:
+            homes = waits.turns(row, pieces[i])
+            rows[i] = {**row, "stage": i, "homes": homes, "after": waits.of_piece(row, i, homes)}
+    rows += [{**passes[number], "after": waits.of_other(passes[number])} for number in rest]
+    found: list[Record] = []
+    for block in blocks:
+        mine = parts.get(block["pass"], [])
+        if block["pass"] in behind:
+            found.append({**block, "pass": behind[block["pass"]]})
+        share = (block["end_s"] - block["start_s"]) / (
+            1 + max((pieces[i].depth for i in mine), default=0)
+        )
+        for i in mine:
+            start = block["start_s"] + pieces[i].depth * share
+            found.append({**block, "pass": i, "start_s": start, "end_s": start + share})
+    return {**schedule, "passes": rows}, found
+
+
+class _Waits:
+    """Waits of pieces, from those of passes."""
+
+    def __init__(
+        self,
+        schedule: Record,
+        pieces: Sequence[Piece],
+        parts: Mapping[int, Sequence[int]],
+        behind: Mapping[int, int],
+    ) -> None:
+        self._passes, self._parts, self._behind = schedule["passes"], parts, behind
+        self._names = [unit["name"] for unit in schedule["units"]]
+        first: dict[tuple[int, tuple[str, ...]], int] = {}
+        last: dict[tuple[int, tuple[str, ...]], int] = {}
+        for i in sorted(range(len(pieces)), key=lambda i: pieces[i].depth):
+            first.setdefault(pieces[i][:2], i)
+            last[pieces[i][:2]] = i
+        self._first, self._last = {*first.values()}, {*last.values()}
+
+    def turns(self, row: Record, piece: Piece) -> list[list[int]]:
+        """The device of a piece for micro-batches in turn."""
+        turns = [[u for u in home if self._names[u] in piece.homes] for home in row["homes"]]
+        if any(len(turn) != 1 for turn in turns):
+            raise FormatError(f"pass {row['name']} does not run on all devices of its stage")
+        return turns
+
+    def of_piece(self, row: Record, i: int, homes: Sequence[Sequence[int]]) -> list[Record]:
+        """Waits of a piece: transfers to its device, and all before the first one on a device."""
+        found: dict[int, None] = {}
+        for number in (wait["pass"] for wait in row["after"]):
+            moves = self._passes[number]["kind"] == "transfer"
+            if moves and self._brings(self._passes[number], homes):
+                found[self._behind[number]] = None
+            elif i in self._first:
+                own = (
+                    [wait["pass"] for wait in self._passes[number]["after"]] if moves else [number]
+                )
+                found |= dict.fromkeys(self._ends(own, last=True))
+        return [{"pass": number} for number in found]
+
+    def of_other(self, row: Record) -> list[Record]:
+        """Waits of a pass that has no pieces."""
+        before = self._ends([wait["pass"] for wait in row["after"]], last=False)
+        return [{"pass": number} for number in before]
+
+    def _ends(self, numbers: Sequence[int], *, last: bool) -> list[int]:
+        """Pieces of passes, or the last one of each device; other passes as they are."""
+        found = []
+        for number in numbers:
+            mine = self._parts.get(number)
+            if mine is None:
+                found.append(self._behind[number])
+            else:
+                found += [i for i in mine if i in self._last or not last]
+        return found
+
+    def _brings(self, transfer: Record, homes: Sequence[Sequence[int]]) -> bool:
+        """True if a transfer ends on a device, or does not say where."""
+        turns = transfer["homes"]
+        for n in range(math.lcm(len(turns), len(homes))):
+            carriers = [self._names[u] for u in turns[n % len(turns)]]
+            _, arrow, target = carriers[-1].rpartition(">")
+            if (arrow or len(carriers) > 1) and target != self._names[homes[n % len(homes)][0]]:
+                return False
+        return True

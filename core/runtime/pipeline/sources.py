@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from threading import BoundedSemaphore, Condition, Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,19 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.model.inputs import Sample
-from dnnp.core.runtime.pipeline.schedule_orders import Program
-from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.formats.files import replacement
 from dnnp.formats.tensors import write_outputs
+
+if TYPE_CHECKING:
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
 
 Clock = Callable[[], int]
 """Nanoseconds, as `time.perf_counter_ns`."""
 
 
 POISSON, UNIFORM = "poisson", "uniform"
-"""How samples may arrive: at random, or at equal distances."""
+"""Arrival processes: at random, or at equal distances."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Arrivals:
     """`poisson` or `uniform`. Poisson: gaps are exponential, and independent of each other."""
     rate_per_s: float
     seed: int = 0
-    """Of the gaps."""
+    """Seed of the gaps."""
 
     def times_ns(self, count: int) -> NDArray[np.int64]:
         """i64[count], when each sample arrives, from the begin of the run; the first one at once.
@@ -69,11 +71,11 @@ class Arrivals:
 class Source:
     """Gives samples by number, to any thread and in any order; this one has none.
 
-    A sample may be asked for several times, by the stages that read it, until it is `done`.
+    Each stage that reads a sample may request it, until it is `done`.
     """
 
     count: int | None = 0
-    """How many there are; None: that is not known yet."""
+    """Number of samples; None: not known yet."""
 
     def begin(self, now_ns: int) -> None:
         """Start: the run begins."""
@@ -91,10 +93,10 @@ class Source:
         return None
 
     def done(self, number: int) -> None:
-        """Forget a sample: nobody asks for it any more."""
+        """Drop a sample that is no longer needed."""
 
     def close(self) -> None:
-        """Wake whoever waits: the run is over."""
+        """Wake waiting threads at the end of a run."""
 
 
 class Repeated(Source):
@@ -128,7 +130,7 @@ class Repeated(Source):
         self._seconds = seconds
         self._began_ns = 0
         self._first = 0
-        """The first sample that nobody has asked for, nor for one after it."""
+        """First sample that was not requested, nor any after it."""
         self._lock = Lock()
 
     def begin(self, now_ns: int) -> None:
@@ -205,7 +207,7 @@ class Kept(Sink):
 
 
 AHEAD = 2
-"""Samples that are read before anybody asks for them."""
+"""Samples read in advance."""
 WRITERS = 2
 """Threads that write; what they wait for is mostly the disk."""
 BEHIND = 4
@@ -217,7 +219,7 @@ class Item(NamedTuple):
 
     path: str
     target: str | None
-    """Where its outputs go; None: nowhere."""
+    """File for its outputs; None: none."""
 
 
 @dataclass
@@ -225,7 +227,7 @@ class Tally:
     """Files by their outcome."""
 
     written: int = 0
-    """Went through; their outputs were written, if that was asked for."""
+    """Files that went through, with outputs written if requested."""
     skipped: int = 0
     """Their outputs were there."""
     failed: int = 0
@@ -238,13 +240,13 @@ class FileRun:
     Parameters
     ----------
     items
-        The files, in their order; the thread that reads asks for them one by one.
+        The files, in their order; iterated by the thread that reads.
     read
         Reads and checks one; raises `DnnpError`.
     most
         Files to send through at most; None: all.
     keep_going
-        Told of a file that fails, when the others shall go on; None: the run ends there.
+        Callback for a file that fails, if the others shall go on; None: the run ends there.
     unique
         No two items have the same target; else that is found out on the way.
     """
@@ -265,14 +267,14 @@ class FileRun:
         """Read before the run begins."""
         self._lock = Lock()
         self.found = 0
-        """Files that there are; 0: nobody knows."""
+        """Number of files; 0: unknown."""
         self.tally = Tally()
-        self.fault: DnnpError | None = None
-        """Why the run ended before its time."""
+        self.error: DnnpError | None = None
+        """Error that ended the run early."""
         self.items: dict[int, Item] = {}
-        """Of the samples that are on their way."""
+        """Files of the samples in the pipeline."""
         self.went: list[Item] | None = None
-        """What went through, where somebody wants to know."""
+        """Files that went through; None: not recorded."""
         self.source = FileSource(self)
         self.sink = FileSink(self)
 
@@ -310,7 +312,7 @@ class FileRun:
                     if not self.fails(error):
                         break
         except DnnpError as error:  # names that cannot be had
-            self.fault = self.fault or error
+            self.error = self.error or error
         return None
 
     def _is_there(self, item: Item) -> bool:
@@ -342,10 +344,10 @@ class FileRun:
     def line(self) -> str:
         """The same for people."""
         tally = self.tally
-        said = f"files       {tally.written} went through"
+        text = f"files       {tally.written} went through"
         if tally.skipped:
-            said += f", {tally.skipped} were done before"
-        return said + (f", {tally.failed} failed" if tally.failed else "")
+            text += f", {tally.skipped} were done before"
+        return text + (f", {tally.failed} failed" if tally.failed else "")
 
     def fails(self, error: DnnpError) -> bool:
         """Note that a file fails; whether the others go on."""
@@ -354,12 +356,12 @@ class FileRun:
         if self._keep_going is not None:
             self._keep_going(str(error))
             return True
-        self.fault = self.fault or InputFileError(str(error))
+        self.error = self.error or InputFileError(str(error))
         return False
 
 
 class FileSource(Source):
-    """Reads files on a thread of its own, a few ahead of who asks."""
+    """Reads files in a thread of its own, a few in advance."""
 
     def __init__(self, files: FileRun) -> None:
         self.count = None
@@ -369,14 +371,14 @@ class FileSource(Source):
         self._number = 0
         """Samples that were read."""
         self._asked = -1
-        """The last sample that somebody asked for."""
+        """Last requested sample."""
         self._broken: BaseException | None = None
         self._closed = False
 
     def begin(self, now_ns: int) -> None:
         pool = ThreadPoolExecutor(1, thread_name_prefix="reader")
         pool.submit(self._work).add_done_callback(self._ended)
-        # Who waits for a slow disk, or for names, cannot be woken: nobody waits for it in the end.
+        # A thread that waits for a slow disk, or for names, cannot be woken, so it is not joined.
         pool.shutdown(wait=False)
 
     def _work(self) -> None:
@@ -415,7 +417,7 @@ class FileSource(Source):
             return self._samples[number]
 
     def stop(self) -> None:
-        """No sample sets out but those that somebody has asked for and that were read."""
+        """End after the samples that were requested and read."""
         with self._changed:
             if self.count is None:
                 self.count = min(self._asked + 1, self._number)
@@ -432,7 +434,7 @@ class FileSource(Source):
 
 
 class FileSink(Sink):
-    """Writes the outputs of samples, each into a file of its own, on a few threads."""
+    """Writes the outputs of each sample to a file of its own, in a few threads."""
 
     def __init__(self, files: FileRun) -> None:
         self._files = files
@@ -477,10 +479,7 @@ class FileSink(Sink):
 def write_whole(target: str, values: Values) -> None:
     """Write the outputs of a sample, as a whole or not at all.
 
-    Raises
-    ------
-    InputFileError
-        The file cannot be written.
+    Raises `InputFileError` if the file cannot be written.
     """
     try:
         with replacement(target) as file:
@@ -504,9 +503,9 @@ class Traffic:
     window: int | None = None
     """Samples that may be on their way at once; None: as many as there is room for."""
     program: Program | None = None
-    """What each device runs, sample by sample; its samples are the `count` to measure. The
-    warm-up goes through before them, on its own. None: as the samples come."""
-    settle: bool = False
+    """Jobs of each device; its samples are the `count` to measure, and the warm-up goes before
+    them. None: samples in order of arrival."""
+    until_steady: bool = False
     """Send other samples through before the warm-up, until the rate is steady; repeat what other
     processes disturb."""
     emulate: bool = False
@@ -516,7 +515,7 @@ class Traffic:
     seconds: float | None = None
     """Measure what sets out in so much time, in place of `count`."""
     arrivals: Arrivals | None = None
-    """When samples arrive; None: each is there when there is room for it."""
+    """Arrival times; None: a sample arrives as soon as the pipeline has room."""
     files: FileRun | None = None
     """Files to send through once each, in place of `count` of `samples`."""
 
@@ -533,7 +532,7 @@ class Traffic:
         return self.count if self.seconds is None else 0
 
     def source(self, count: int) -> Source:
-        """Source of `count` samples, or of those that are to be measured in place of them."""
+        """Source of `count` samples, or of the files or duration in their place."""
         if self.files is not None:
             return self.files.source
         arrivals_ns = None if self.arrivals is None else self.arrivals.times_ns(count)
@@ -558,6 +557,6 @@ class RunCallbacks:
     detail: Callable[[str], None] = lambda message: None
     interrupted: Callable[[], bool] = lambda: False
     progress: Callable[[int, int], None] = lambda done, total: None
-    """Told how many samples are through, of how many; of 0: nobody knows."""
+    """Callback with completed and total samples; total 0: unknown."""
     checks: Callable[[str, float], None] = lambda doing, share: None
-    """Told what is done after that, and which share of it is done."""
+    """Callback with a later activity, and the share of it that is done."""

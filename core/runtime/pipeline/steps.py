@@ -10,8 +10,7 @@ from typing import NamedTuple, Protocol
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.limits import watched
-from dnnp.core.runtime.model.session import Memory
-from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.model.session import Memory, Values
 
 Call = Callable[[Values], Values]
 
@@ -31,7 +30,7 @@ class Worker:
     threads: tuple[int, ...] = ()
     """Other threads that compute with this one, by the system's numbers."""
     remote: Remote | None = None
-    """Who computes, if it is no thread of this process; perhaps for other steps, too."""
+    """Worker outside this process, perhaps shared with other steps; None: a thread."""
     part: int = 0
     """Number of the stage there."""
     memory: Memory = None
@@ -65,7 +64,7 @@ class Step:
     workers: tuple[Worker, ...]
     """Its replicas; they take the samples in turn."""
     takes: Mapping[str, int] = field(default_factory=dict)
-    """Inputs that come from another step than their maker -> that step, which has them too."""
+    """Input -> step that passes it on in place of its maker."""
 
 
 class Job(NamedTuple):
@@ -78,11 +77,11 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceOrders:
-    """The jobs of each device in their order, where not every replica runs its samples in turn."""
+    """Jobs of each device in their order, if replicas do not run samples in turn."""
 
     jobs: Sequence[Sequence[Job]]
     """One list a device; together every sample once in each step."""
-    room: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    capacities: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Samples that may wait between two steps; all, where it does not say."""
     waits: Collection[tuple[int, int]] = ()
     """Steps that come after a step whether they read what it makes or not."""
@@ -95,12 +94,11 @@ class Answer(NamedTuple):
     start_ns: int
     end_ns: int
     waited_ns: int = 0
-    """How long the thread that computes could have run since the last answer that says more than
-    0, but its processor ran something else."""
+    """Waiting time of the ready computing thread since the last answer with more than 0."""
 
 
 class Remote(Protocol):
-    """Computes elsewhere. Two threads use it: one submits, one asks for results."""
+    """Computes elsewhere. Two threads use it: one submits, one takes results."""
 
     @property
     def ahead(self) -> int:
@@ -113,13 +111,13 @@ class Remote(Protocol):
         """Wait for the oldest job; raises `DnnpError`, and `ClosedError` when it was stopped."""
 
     def call(self, values: Values, part: int) -> Values:
-        """Compute one sample, while nobody else asks for anything; raises `DnnpError`."""
+        """Compute one sample without other jobs under way; raises `DnnpError`."""
 
     def resident_bytes(self) -> int:
         """Memory that it holds, while it has no job; 0: unknown."""
 
     def stop(self) -> None:
-        """End for good, soon, whatever is under way."""
+        """End for good, soon, with any job under way."""
 
 
 SOURCE = -1
@@ -148,10 +146,7 @@ def route(
     What no step makes comes from the source. There is an edge for each of `waits` too, (step,
     step that comes after it).
 
-    Raises
-    ------
-    FormatError
-        The steps wait for each other in a circle.
+    Raises `FormatError` if the steps wait for each other in a circle.
     """
     sink = len(steps)
     maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
@@ -169,8 +164,8 @@ def route(
         if all(t != i for t, _ in carried):
             carried[i, sink] = []
     replicas = {SOURCE: 1, sink: 1} | {i: len(step.workers) for i, step in enumerate(steps)}
-    room = {(t, h): max(queue, replicas[t], replicas[h]) for t, h in carried}
-    enter = _ahead(room, replicas, sink)
+    capacities = {(t, h): max(queue, replicas[t], replicas[h]) for t, h in carried}
+    enter = _ahead(capacities, replicas, sink)
     edges = []
     for (tail, head), held in sorted(carried.items()):
         left = 0 if tail == SOURCE else enter[tail] + replicas[tail]
@@ -179,21 +174,21 @@ def route(
 
 
 def _ahead(
-    room: Mapping[tuple[int, int], int], replicas: Mapping[int, int], sink: int
+    capacities: Mapping[tuple[int, int], int], replicas: Mapping[int, int], sink: int
 ) -> dict[int, int]:
     """Samples that fit between the source and each step, on the way that holds most.
 
-    `room` is what an edge holds between neighbours; a step holds one sample a replica.
+    `capacities` of edges are those between neighbours; a step holds one sample a replica.
     """
     tails: dict[int, list[int]] = {i: [] for i in range(sink + 1)}
-    for tail, head in room:
+    for tail, head in capacities:
         tails[head].append(tail)
     left = {SOURCE: 0}
     enter: dict[int, int] = {}
     try:
         for i in TopologicalSorter(tails).static_order():
             if i != SOURCE:
-                enter[i] = max((left[t] + room[t, i] for t in tails[i]), default=0)
+                enter[i] = max((left[t] + capacities[t, i] for t in tails[i]), default=0)
                 left[i] = enter[i] + replicas[i]
     except CycleError as error:
         waiting = sorted({*error.args[1]})

@@ -6,36 +6,42 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.core.model.text import counted, shown_bytes, shown_seconds, table
-from dnnp.core.runtime.model.device_mapping import providers_of
-from dnnp.core.runtime.model.providers import Left
-from dnnp.core.runtime.model.session import Place, SessionConfig
+from dnnp.core.runtime.model.providers import CpuFallback, Place, SessionConfig, providers_of
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.prepare import Pipeline
-from dnnp.core.runtime.pipeline.schedule_orders import Program
 from dnnp.core.runtime.pipeline.sources import FileRun
 from dnnp.core.runtime.pipeline.steps import Step
-from dnnp.core.runtime.report.choice import Choice, Compared, Offer
 from dnnp.core.runtime.report.statistics import (
     STEADY,
     MovedFigures,
-    Settled,
+    SteadyRate,
     Timing,
     Trace,
     is_disturbed,
     timeline,
 )
-from dnnp.core.runtime.report.sweep import Queueing, Sweep, Swept
 from dnnp.core.runtime.report.verify import Tolerance, Verdict
-from dnnp.core.runtime.values import Values
-from dnnp.formats.trace_events import Timeline
+
+if TYPE_CHECKING:
+    from dnnp.core.runtime.comparisons import (
+        Choice,
+        Compared,
+        Queueing,
+        Sweep,
+        SweepResult,
+        WayPredictions,
+    )
+    from dnnp.core.runtime.pipeline.schedule_orders import Program
+    from dnnp.formats.trace_events import Timeline
 
 SHOWN = 0.01
-"""What other processes took from a stage is shown from this share of its time on."""
+"""Smallest shown share of a stage's time lost to other processes."""
 
 OTHERS = "other processes or the host"
-"""Who takes processors away; the host is that of a virtual machine."""
+"""Cause of lost processor time; the host is that of a virtual machine."""
 
 
 class Forecast(NamedTuple):
@@ -62,16 +68,16 @@ class Checks:
     """Compare outputs with the whole model, to this tolerance; None: do not."""
     compare: bool = False
     """Time the whole model and replicas as well."""
-    offer: Offer | None = None
+    predictions: WayPredictions | None = None
     """Then choose the fastest of those that fit; None: choose nothing."""
     keep: bool = False
     """Keep the outputs of each distinct input."""
     forecast: Forecast = NO_FORECAST
-    """What was predicted besides the loads."""
+    """Predictions besides the loads."""
     owners: Sequence[int] = ()
     """Stage of the plan that each stage of the pipeline is part of; empty: they are the same."""
     shards: Sequence[int] = ()
-    """Which shard of that stage each belongs to; empty, or -1: there are none."""
+    """Shard of that stage that each belongs to; empty, or -1: none."""
     sweep: Sweep | None = None
     """Rates to try after the measurement."""
     overheads: Mapping[str, float] = field(default_factory=dict)
@@ -90,24 +96,24 @@ class Outcome:
     others: list[Compared] = field(default_factory=list)
     """The pipeline's figures over all rounds, then the other ways to run the model."""
     choice: Choice | None = None
-    """The fastest of them, if that was asked for."""
+    """The fastest of them, if requested."""
     outputs: dict[int, Values] = field(default_factory=dict)
     """Outputs of each distinct input."""
     interrupted: bool = False
     discarded: int = 0
     """Samples that went through but do not count: until the rate was steady, the warm-up, and
     measurements that other processes disturbed more than this one."""
-    settled: Settled = field(default_factory=Settled)
+    steady_rate: SteadyRate = field(default_factory=SteadyRate)
     tries: int = 1
     """Measurements, of which the one that was disturbed least counts."""
     queueing: Queueing | None = None
-    """How long samples took that arrived at their own pace."""
-    swept: Swept | None = None
+    """Figures of samples that arrived at their own pace."""
+    swept: SweepResult | None = None
     """The same for many rates."""
     files: FileRun | None = None
     """Inputs that went through once each."""
     duration_s: float | None = None
-    """In how much time samples set out, if that was asked for in place of a number."""
+    """Time in which samples start, if requested in place of a count."""
     program: Program | None = None
     """The schedule that was followed."""
     warmup: int = 0
@@ -115,7 +121,7 @@ class Outcome:
     resident_bytes: Sequence[int] = ()
     """Measured memory of each stage; 0: unknown."""
     unlearned: str = ""
-    """Why no factors were learned, though that was asked for."""
+    """Reason why requested factors were not learned."""
 
     def timeline(self) -> Timeline:
         """Timeline of the devices."""
@@ -188,7 +194,7 @@ class Outcome:
                 **self._memory(i),
                 **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
                 **({"shard": self._shard(i)} if self._shard(i) >= 0 else {}),
-                **stage_fields(ran.homes[i], ran.left[i], mixed=mixed),
+                **stage_fields(ran.homes[i], ran.fallbacks[i], mixed=mixed),
             }
             for i, stage in enumerate(ran.stages)
         ]
@@ -256,7 +262,7 @@ class Outcome:
         line = f"samples     {self.timing.samples}"
         if self.discarded:
             line += f"; {self.discarded} others do not count"
-        change = self.settled.change
+        change = self.steady_rate.change
         if change is not None and change > STEADY:
             line += f", after which the rate still changed by {change:.0%}"
         if self.tries > 1:
@@ -274,7 +280,7 @@ class Outcome:
         tolerance = self.checks.tolerance
         limits = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}" if tolerance else ""
         if not verdict.ok:
-            return f"verified    NO: {verdict.fault} ({limits})"
+            return f"verified    NO: {verdict.mismatch} ({limits})"
         if verdict.self_error:
             limits += f", or as the whole model from itself: {verdict.self_error:.2g}"
         return (
@@ -286,8 +292,8 @@ class Outcome:
 def _way(mode: str, threads: int, k: int, devices: int) -> str:
     width = counted(threads, "thread")
     if mode == "pipeline":
-        spread = f" on {devices} devices" if devices > k else ""
-        return f"pipeline, {counted(k, 'stage')}{spread}, {width} each"
+        over = f" on {devices} devices" if devices > k else ""
+        return f"pipeline, {counted(k, 'stage')}{over}, {width} each"
     if mode == "whole":
         return f"whole model, {width}"
     return f"{counted(k, 'replica')} in one process, {width} each"
@@ -314,9 +320,9 @@ def _record(
 
 
 KINDS = ("shared", "device", "peer", "host")
-"""How tensors move between two stages, the nearest first: `shared`, they lie in the memory of the
-host, where both stages compute; `device`, they stay on one GPU; `peer`, the provider copies them
-from one GPU to another; `host`, they go through the memory of the host."""
+"""Ways of tensors between two stages, the nearest first: `shared`, in host memory, where both
+stages compute; `device`, on one GPU; `peer`, copied between GPUs by the provider; `host`, copied
+through host memory."""
 
 
 def run_fields(
@@ -340,7 +346,7 @@ def run_fields(
     return fields
 
 
-def stage_fields(home: Sequence[Place], left: Left, *, mixed: bool) -> dict[str, Any]:
+def stage_fields(home: Sequence[Place], left: CpuFallback, *, mixed: bool) -> dict[str, Any]:
     """Fields of a run record about where a stage ran; its provider, if `mixed` with others."""
     fields: dict[str, Any] = {"provider": home[0].provider} if mixed else {}
     if any(place.memory for place in home):
@@ -360,12 +366,9 @@ def where(home: Sequence[Place]) -> str:
 
 
 def link_kind(tail: Sequence[Any], head: Sequence[Any]) -> str:
-    """Way of tensors from the replicas of one stage to those of another, the farthest of all.
+    """Farthest way of tensors between replicas of two stages.
 
-    Parameters
-    ----------
-    tail, head
-        Where the tensors of each replica lie: see `session.Memory`.
+    `tail, head`: where the tensors of each replica lie: see `session.Memory`.
     """
     found = {_kind(a, b) for a in tail for b in head}
     return max(found, key=KINDS.index, default="shared")
@@ -380,7 +383,7 @@ def _kind(a: Any, b: Any) -> str:
 
 
 ENOUGH = 10
-"""Samples from which on a rate can be compared with the median times of the stages."""
+"""Fewest samples for comparing a rate with the median times of stages."""
 
 
 def _shown(predicted_s: float, measured_s: float | None) -> list[str]:
@@ -419,7 +422,7 @@ def sums_by(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
 def device_table(
     devices: Sequence[str], predicted_s: Sequence[float], measured_s: Sequence[float]
 ) -> list[str]:
-    """Lines that compare predicted and measured load of each device, whatever parts it runs."""
+    """Lines that compare predicted and measured load of each device over all its parts."""
     parts, predicted = Counter(devices), sums_by(devices, predicted_s)
     rows = [
         [device, str(parts[device]), *_shown(predicted[device], measured)]

@@ -1,7 +1,7 @@
 """Statistics of a run: its trace, transfers, timeline and figures, and when they are steady.
 
-A rate that still changes says little: caches fill, processors change their speed, and whatever ran
-before may take a moment to end. So stretches of samples go through until two in a row have the
+A rate that still changes says little: caches fill, processors change their speed, and earlier
+programs may take a moment to end. So stretches of samples go through until two in a row have the
 same rate and no other process took part of the processors meanwhile.
 """
 
@@ -12,16 +12,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.plan import Stage
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.steps import Job, Step, route
-from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.waits import DISTURBED
-from dnnp.formats.trace_events import Edge, Move, Timeline, Work
+from dnnp.core.runtime.usage import DISTURBED
+
+if TYPE_CHECKING:
+    from dnnp.formats.trace_events import Timeline
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ class Trace:
     interrupted: bool
     """Not all samples went through; the arrays hold those that did."""
     waited_ns: NDArray[np.int64] | None = None
-    """i64[stages, samples], how long the thread of a stage could have run since the last entry
-    above 0, but its processor ran something else; with the last sample also how long the
-    processor itself had to wait for its host. None: the system does not tell."""
+    """i64[stages, samples], waiting time of a stage's ready thread since the last entry above 0;
+    the last sample includes the waiting time of the processor for its host. None: unknown."""
     own_share: float = 0.0
     """Processor time of the thread that watches the others, over the time of the run."""
     first: int = 0
@@ -52,7 +53,7 @@ class Trace:
     arrived_ns: NDArray[np.int64] | None = None
     """i64[samples], when each sample arrived, and may have waited; None: as there was room."""
     moved: Moved | None = None
-    """What the transfers of a schedule did; None: there were none."""
+    """Times of the transfers of a schedule; None: there were none."""
 
     @property
     def done(self) -> int:
@@ -89,6 +90,8 @@ def timeline(
     warmup
         Samples of the trace that do not count.
     """
+    from dnnp.formats.trace_events import Edge, Move, Timeline, Work
+
     samples = np.arange(trace.first, trace.done)
     shared = Counter(home for stage in stages for home in stage.homes)
     numbers: dict[str, int] = {}
@@ -127,7 +130,7 @@ class Transfer(NamedTuple):
     """A transfer of a schedule."""
 
     step: int
-    """What moves the tensors."""
+    """Step that moves the tensors."""
     number: int
     """Position among the passes."""
     name: str
@@ -150,7 +153,7 @@ class Moved:
     """i64[transfers, samples], when all units of a transfer were there, and the tensors."""
     end_ns: NDArray[np.int64]
     bytes: tuple[float, ...]
-    """Of a sample, for each transfer."""
+    """Bytes of a sample, for each transfer."""
     emulated: bool
 
     @property
@@ -174,7 +177,7 @@ class MovedFigures:
     """Median over samples."""
     bytes: tuple[float, ...]
     share: float
-    """Of the time of the units that they run on, over the makespan."""
+    """Share of the makespan that transfers occupy their units."""
     emulated: bool
 
     def record(self, predicted: float) -> dict[str, Any]:
@@ -244,13 +247,13 @@ class Timing:
     """Time of a round, the median: to its last completion, from the last one of the warm-up, or
     from the first start."""
     rounds: int = 1
-    spread_per_s: float = 0.0
-    """How far the throughputs of the middle half of the rounds lie apart."""
+    quartile_range_per_s: float = 0.0
+    """Interquartile range of the throughputs of the rounds."""
     taken: tuple[float, ...] = ()
     """Share of the time of each stage that other processes took from it: it could have run, but
     its processor ran something else. Empty: not known."""
     moved: MovedFigures | None = None
-    """What the transfers of a schedule took; None: there were none."""
+    """Figures of the transfers of a schedule; None: there were none."""
 
     @property
     def lost(self) -> float:
@@ -362,7 +365,7 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
         throughput_per_s=samples / len(real) / elapsed if elapsed > 0 else 0.0,
         elapsed_s=elapsed,
         rounds=len(real),
-        spread_per_s=float(upper - lower),
+        quartile_range_per_s=float(upper - lower),
         moved=median_figures([t.moved for t in real]),
         **{name: median(name) for name in names},
     )
@@ -371,37 +374,37 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
 STEADY = 0.05
 """Rates that differ by this share at most count as the same."""
 STRETCH_S = 0.1
-"""How long a stretch takes, unless its fewest samples take longer."""
+"""Duration of a stretch, unless its fewest samples take longer."""
 SETTLE_S = 1.5
-"""How long to wait for a steady rate, seconds."""
+"""Longest wait for a steady rate, seconds."""
 PATIENCE_S = 4.0
-"""No measurement that was disturbed is repeated if that would take longer than this in all."""
+"""Total time within which disturbed measurements are repeated, seconds."""
 TRIES = 3
 """Measurements at most, the repeated ones included."""
 
 MOST_TAKEN = 0.1
-"""Nothing is concluded from a measurement if others took more from a stage, or a copy of the model:
-a share of its time, the largest of all."""
+"""Largest share of time lost to other processes, by any stage or copy, for a conclusive
+measurement."""
 
 
 @dataclass(frozen=True)
-class Settled:
+class SteadyRate:
     """Samples before the measurement."""
 
     samples: int = 0
     rate_per_s: float = 0.0
-    """Of the last stretch."""
+    """Rate of the last stretch."""
     change: float | None = None
     """By which share it differs from the rate before; None: there was only one."""
 
 
-def settle(
+def find_steady_rate(
     stretch: Callable[[int], Timing],
     first: int,
     *,
     most: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Settled:
+) -> SteadyRate:
     """Send stretches of samples through until the rate is steady, or for `SETTLE_S`.
 
     Parameters
@@ -430,7 +433,7 @@ def settle(
         long_enough = took >= STRETCH_S / 2
         late = now + took > began + SETTLE_S
         if timing.samples < count or number == most or (steady and long_enough) or late:
-            return Settled(total, rate, change)
+            return SteadyRate(total, rate, change)
         before = rate
         if not long_enough:
             count = min(4 * count, math.ceil(count * STRETCH_S / took))

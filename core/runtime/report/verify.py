@@ -1,8 +1,15 @@
-"""Compare the split model with the whole model, and find where they differ."""
+"""Compare the split model with the whole model, and explain differences.
+
+To find the cause of a small difference the whole model runs once more with one thing as the split
+has it: where it then makes the same bits, that was the cause. A tensor that goes through a sequence
+is cut as between stages: nothing is fused across it, it is stored as it is declared, and only a
+declaration says its sizes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,15 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import FormatError
-from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.core.model.errors import DnnpError, FormatError
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.formats.tensors import named_arrays, read_inputs
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, TypeProto
 
     from dnnp.core.runtime.pipeline.sources import Item
     from dnnp.core.runtime.pipeline.steps import Call, Step
+    from dnnp.formats.onnx.stages import StageModel
+
 
 Array = NDArray[Any]
 
@@ -47,7 +56,7 @@ class Tolerance:
     rtol: float
     atol: float
     floor: float = 0.0
-    """What the whole model differs from itself by in this tensor."""
+    """Difference of the whole model from itself in this tensor."""
 
 
 def tolerance_for(
@@ -101,8 +110,8 @@ class Difference:
     """Largest difference where both are finite."""
     max_rel: float = 0.0
     """The same over the largest magnitude expected."""
-    fault: str = ""
-    """Why they do not agree; empty: they do."""
+    mismatch: str = ""
+    """Reason for a mismatch; empty: they agree."""
 
 
 def compare_values(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
@@ -114,15 +123,15 @@ def compare_values(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
     if isinstance(expected, list) or isinstance(got, list):
         return _compare_lists(expected, got, tolerance)
     if expected is None or got is None:
-        return Difference(fault="" if expected is got else "one of them is empty")
+        return Difference(mismatch="" if expected is got else "one of them is empty")
     a, b = np.asarray(expected), np.asarray(got)
     if a.dtype != b.dtype:
-        return Difference(fault=f"dtype {b.dtype}, expected {a.dtype}")
+        return Difference(mismatch=f"dtype {b.dtype}, expected {a.dtype}")
     if a.shape != b.shape:
-        return Difference(fault=f"shape {list(b.shape)}, expected {list(a.shape)}")
+        return Difference(mismatch=f"shape {list(b.shape)}, expected {list(a.shape)}")
     if a.dtype.kind == "O" or a.dtype.kind in "US":
         wrong = int((a != b).sum())
-        return Difference(fault=f"{wrong} strings differ" if wrong else "")
+        return Difference(mismatch=f"{wrong} strings differ" if wrong else "")
     if a.dtype.kind in "biu":
         return _compare_exact(a, b)
     return _compare_floats(_widen(a), _widen(b), tolerance)
@@ -153,27 +162,27 @@ def _compare_floats(a: Array, b: Array, tolerance: Tolerance) -> Difference:
     largest = float(error.max()) if x.size else 0.0
     allowed = max(tolerance.atol * (scale or 1.0), tolerance.floor) + tolerance.rtol * np.abs(x)
     beyond = int((error > allowed).sum())
-    fault = ""
+    mismatch = ""
     if odd:
-        fault = f"NaN or infinity at {odd} places on one side only"
+        mismatch = f"NaN or infinity at {odd} places on one side only"
     elif beyond:
-        fault = f"{beyond} of {a.size} values differ by more than the tolerance"
-    return Difference(largest, largest / (scale or 1.0), fault)
+        mismatch = f"{beyond} of {a.size} values differ by more than the tolerance"
+    return Difference(largest, largest / (scale or 1.0), mismatch)
 
 
 def _compare_lists(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
     if not (isinstance(expected, list) and isinstance(got, list)) or len(expected) != len(got):
-        return Difference(fault="sequences of different length")
+        return Difference(mismatch="sequences of different length")
     parts = [compare_values(a, b, tolerance) for a, b in zip(expected, got, strict=True)]
     return Difference(
         max((p.max_abs for p in parts), default=0.0),
         max((p.max_rel for p in parts), default=0.0),
-        next((p.fault for p in parts if p.fault), ""),
+        next((p.mismatch for p in parts if p.mismatch), ""),
     )
 
 
 _NAMED = 4
-"""Nodes that a message names."""
+"""Nodes or tensors that a message names."""
 FEW = 16
 """Files whose outputs are compared with each other too."""
 
@@ -186,16 +195,16 @@ class Verdict:
     """Outputs compared."""
     max_abs: float = 0.0
     max_rel: float = 0.0
-    fault: str = ""
+    mismatch: str = ""
     """The worst mismatch: output, sample, largest error; empty: verified."""
     warnings: list[str] = field(default_factory=list)
     self_error: float = 0.0
-    """What the whole model differs from itself by, relative to the largest value of an output,
-    where that was allowed."""
+    """Difference of the whole model from itself, relative to the largest value of an output, where
+    that was allowed."""
     worst: int = 0
     """The sample with the largest error."""
     cause: str = ""
-    """What made outputs that agree other ones, in words; empty: nothing that is known."""
+    """Known cause of small differences, in words; empty: none."""
     parted: dict[int, float] = field(default_factory=dict)
     """Sample with a mismatch -> its largest error, relative likewise."""
 
@@ -207,36 +216,36 @@ class Verdict:
             self.worst = number if found.max_rel > self.max_rel else self.worst
             self.max_abs = max(self.max_abs, found.max_abs)
             self.max_rel = max(self.max_rel, found.max_rel)
-            if found.fault:
+            if found.mismatch:
                 if found.max_rel > max(self.parted.values(), default=-1.0):
-                    self.fault = _fault(name, case.shown, found)
+                    self.mismatch = _mismatch_words(name, case.shown, found)
                 self.parted[number] = max(self.parted.get(number, 0.0), found.max_rel)
 
     def examine(self, case_of: Callable[[int], Case], examiner: Examiner) -> None:
-        """Have mismatches examined, the worst first, until one is a fault.
+        """Examine mismatches, the worst first, until one is a real error.
 
         Where the whole model differs from itself by as much in all of them, there is none.
         """
         for number in sorted(self.parted, key=lambda number: -self.parted[number]):
-            self.fault = examiner.fault(number, case_of(number))
-            if self.fault:
+            self.mismatch = examiner.mismatch(number, case_of(number))
+            if self.mismatch:
                 return
         self.self_error = examiner.self_error
 
     @property
     def ok(self) -> bool:
         """True if all outputs agree."""
-        return not self.fault
+        return not self.mismatch
 
 
-def _fault(name: str, shown: str, found: Difference) -> str:
-    return f"output '{name}' of {shown}: {found.fault} (largest error {found.max_abs:.3g})"
+def _mismatch_words(name: str, shown: str, found: Difference) -> str:
+    return f"output '{name}' of {shown}: {found.mismatch} (largest error {found.max_abs:.3g})"
 
 
-def _worst(faults: Mapping[str, Difference], shown: str, cause: str) -> str:
-    """The largest of some faults, and what causes it."""
-    name = max(faults, key=lambda n: faults[n].max_rel)
-    return f"{_fault(name, shown, faults[name])}; {cause}"
+def _worst(mismatches: Mapping[str, Difference], shown: str, cause: str) -> str:
+    """The largest of some mismatches, and what causes it."""
+    name = max(mismatches, key=lambda n: mismatches[n].max_rel)
+    return f"{_mismatch_words(name, shown, mismatches[name])}; {cause}"
 
 
 def verify_cases(
@@ -299,7 +308,9 @@ def _weakness(values: Sequence[Any], tolerance: Tolerance) -> str:
         return "is all NaN"
     if all(a.size > 1 and (a == a.flat[0]).all() for a in wide):
         return "is one constant"
-    if len(wide) > 1 and all(not compare_values(arrays[0], a, tolerance).fault for a in arrays[1:]):
+    if len(wide) > 1 and all(
+        not compare_values(arrays[0], a, tolerance).mismatch for a in arrays[1:]
+    ):
         return "is the same for all samples"
     return ""
 
@@ -308,7 +319,7 @@ class Case(NamedTuple):
     """A sample, and what was made of it."""
 
     shown: str
-    """What messages call it."""
+    """Name in messages."""
     sample: Mapping[str, Any]
     expected: Values
     """Outputs of the whole model."""
@@ -334,13 +345,13 @@ class Examiner:
     drawing: Sequence[str]
     """Nodes that draw numbers, in words."""
     made: bool
-    """What was split was made of the model, whose outputs it has otherwise."""
+    """True if the split model was derived from the model, with other rounding."""
     floors: dict[str, float] = field(default_factory=dict)
     """Tensor -> what the whole model differs from itself by, the largest of all samples."""
     self_error: float = 0.0
     """The same of outputs that differed by no more, relative to their largest values."""
 
-    def fault(self, number: int, case: Case) -> str:
+    def mismatch(self, number: int, case: Case) -> str:
         """Say why outputs of sample `number` differ; empty: as the whole model does from itself."""
         truth, drawn = self._twice(self.opened, case.sample)
         others = [] if self.made else [(case.expected, drawn)]
@@ -349,15 +360,15 @@ class Examiner:
             for name in other.keys() & truth.keys() - drawn - unsteady:
                 error = compare_values(truth[name], other[name], self.tolerance).max_abs
                 self.floors[name] = max(self.floors.get(name, 0.0), error)
-        faults = self._faults(case)
-        steady = {name: found for name, found in faults.items() if name not in drawn}
+        mismatches = self._mismatches(case)
+        steady = {name: found for name, found in mismatches.items() if name not in drawn}
         if cause := self._cause(number, case, truth, drawn) if steady else "":
             return _worst(steady, case.shown, cause)
-        beyond = {name: steady[name] for name in steady if name in self._faults(case, self._of)}
+        beyond = {name: steady[name] for name in steady if name in self._mismatches(case, self._of)}
         if beyond:
             return _worst(beyond, case.shown, self._growth(beyond))
-        if len(steady) < len(faults):
-            return _worst(faults, case.shown, self._draws("the whole model"))
+        if len(steady) < len(mismatches):
+            return _worst(mismatches, case.shown, self._draws("the whole model"))
         for name, found in steady.items():
             relative = self.floors.get(name, 0.0) * found.max_rel / (found.max_abs or 1.0)
             self.self_error = max(self.self_error, relative)
@@ -370,16 +381,16 @@ class Examiner:
         named = [f"output '{name}' of {case.shown}: " for name in case.got if name in drawn]
         return named[0] + self._draws("the whole model") if named else ""
 
-    def _draws(self, who: str) -> str:
+    def _draws(self, subject: str) -> str:
         named = ", ".join(self.drawing[:_NAMED]) or "no operator that is known to draw"
-        return f"cannot be verified: {who} draws other numbers each time ({named})"
+        return f"cannot be verified: {subject} draws other numbers each time ({named})"
 
     def _twice(self, call: Call, sample: Mapping[str, Any]) -> tuple[Values, set[str]]:
         """Tensors of a sample, and those that are others when it runs again."""
         one, two = ({n: to_numpy(v) for n, v in call(dict(sample)).items()} for _ in range(2))
-        return one, {n for n in one if compare_values(one[n], two[n], self.tolerance).fault}
+        return one, {n for n in one if compare_values(one[n], two[n], self.tolerance).mismatch}
 
-    def _faults(
+    def _mismatches(
         self, case: Case, limit: Callable[[str], Tolerance] | None = None
     ) -> dict[str, Difference]:
         """Outputs that differ, by the tolerance or by one for each name."""
@@ -387,7 +398,7 @@ class Examiner:
             name: compare_values(case.expected[name], v, limit(name) if limit else self.tolerance)
             for name, v in case.got.items()
         }
-        return {name: difference for name, difference in found.items() if difference.fault}
+        return {name: difference for name, difference in found.items() if difference.mismatch}
 
     def _of(self, name: str) -> Tolerance:
         return replace(self.tolerance, floor=self.floors.get(name, 0.0))
@@ -402,7 +413,7 @@ class Examiner:
                 feeds = {name: values[name] for name in step.inputs}
                 got, unsteady = self._twice(worker.run, feeds)
                 for name in (n for n in step.outputs if n in truth and n not in drawn):
-                    if not compare_values(truth[name], got[name], self._of(name)).fault:
+                    if not compare_values(truth[name], got[name], self._of(name)).mismatch:
                         continue
                     if name not in unsteady:
                         return f"{worker.name} is the first to differ, in tensor '{name}'"
@@ -410,7 +421,7 @@ class Examiner:
         one, unsteady = self._twice(partial(chain, self.steps, number), case.sample)
         for name, value in case.got.items():
             steady = name not in drawn and name not in unsteady
-            if steady and compare_values(one[name], value, self.tolerance).fault:
+            if steady and compare_values(one[name], value, self.tolerance).mismatch:
                 return "every stage alone is right: tensors were mixed up between the stages"
         return cause
 
@@ -453,4 +464,89 @@ def exposed(model: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:
             if value.name not in known and value.name not in stored:
                 known.add(value.name)
                 result.graph.output.append(value)
+    return result
+
+
+_NORMALISING = ("LayerNormalization", "SimplifiedLayerNormalization", "ReduceMean")
+"""Operators that read the sum before a layer normalisation, whole or in parts."""
+_SUM = "a cut at the sum before LayerNormalization, which if fused adds in another order"
+_HALF = "rounding to 16 bits where tensors cross stages, within which CPUs compute in 32"
+_FUSED = "cuts through what ONNX Runtime fuses in the whole model"
+_SIZES = "sizes that only stages, or only the whole model, know: they decide what becomes Gemm"
+
+
+def cause_of(
+    case: Case,
+    model: ModelProto,
+    parts: Sequence[StageModel],
+    crossing: Values,
+    opened: Callable[[ModelProto], Call],
+) -> str:
+    """Find what makes a sample's outputs other ones; empty: nothing that is known does.
+
+    `crossing` are the sample's tensors between stages; `opened` makes a session for a model.
+    """
+    from onnx import helper
+
+    inputs = {v.name: v.type for part in parts for v in part.model.graph.input}
+    types = {n: inputs[n] for part in parts for n, i in part.sources.items() if i >= 0}
+    sized = {
+        n: helper.make_tensor_type_proto(kind.tensor_type.elem_type, crossing[n].shape)
+        for n, kind in types.items()
+    }
+
+    def makes(variant: ModelProto, expected: Values) -> bool:
+        """True if a model makes exactly these values."""
+        with suppress(DnnpError):
+            made, exact = opened(variant)(dict(case.sample)), Tolerance(0.0, 0.0)
+            pairs = ((value, to_numpy(made[name])) for name, value in expected.items())
+            return not any(compare_values(*pair, exact).mismatch for pair in pairs)
+        return False
+
+    def because_of(words: str, names: Collection[str]) -> str:
+        """The cause in words, if cuts of these tensors alone make the same bits."""
+        some = {name: kind for name, kind in types.items() if name in names}
+        shown = ", ".join(f"'{name}'" for name in [*some][:_NAMED])
+        dots = ", ..." * (len(some) > _NAMED)
+        same = some and makes(_cut(model, parts, some), case.got)
+        return f"{words} ({shown}{dots})" if same else ""
+
+    normal = {n for v in model.graph.node if v.op_type in _NORMALISING for n in v.input[:1]}
+    sums = {n for v in model.graph.node if v.op_type == "Add" for n in v.output} & normal
+    halves = {n for n, kind in types.items() if kind.tensor_type.elem_type in (10, 16)}
+    if cause := because_of(_SUM, sums) or because_of(_HALF, halves):
+        return cause
+    if makes(_cut(model, (), types), case.got):
+        return _SIZES
+    cause = because_of(_FUSED, types)
+    return _SIZES if cause and makes(_cut(model, parts, sized), case.expected) else cause
+
+
+def _cut(
+    model: ModelProto, parts: Sequence[StageModel], types: Mapping[str, TypeProto]
+) -> ModelProto:
+    """Cut tensors on their way to stages, and declare their types; no stages: declare alone."""
+    from onnx import helper
+
+    from dnnp.formats.onnx.scope import nested_nodes
+
+    result = type(model)()
+    result.CopyFrom(model)
+    graph = result.graph
+    for part in parts:
+        cut = {n: f"{n}~cut" for n, i in part.sources.items() if i >= 0 and n in types}
+        for node in nested_nodes(graph.node[v] for v in part.nodes):
+            node.input[:] = [cut.get(name, name) for name in node.input]
+    stated = {value.name for value in (*graph.value_info, *graph.output)}
+    for name, kind in types.items():
+        if not parts and name not in stated:
+            graph.value_info.add(name=name, type=kind)
+        elif parts:
+            empty, held, after = (f"{name}~{end}" for end in ("empty", "held", "cut"))
+            graph.value_info.add(name=after, type=kind)
+            dtype = kind.tensor_type.elem_type
+            graph.node.append(helper.make_node("SequenceEmpty", [], [empty], dtype=dtype))
+            graph.node.append(helper.make_node("SequenceInsert", [empty, name], [held]))
+            graph.node.append(helper.make_node("SequenceAt", [held, "~0"], [after]))
+    graph.initializer.append(helper.make_tensor("~0", 7, [], [0]))
     return result

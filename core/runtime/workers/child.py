@@ -1,7 +1,7 @@
 """A process that computes: `python -P -m dnnp.core.runtime.workers.child FD PARENT`.
 
 Over the socket FD come the recipes of its stages, then job after job. It ends with its
-parent, or with the one that holds the other end of the socket, whatever it does at the moment.
+parent, or with the process at the other end of the socket, at any moment.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.processes import die_with_parent
-from dnnp.core.runtime.model.memory import resident_bytes
-from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.model.session import Values
+from dnnp.core.runtime.usage import resident_bytes
 from dnnp.core.runtime.workers import messages
-from dnnp.core.runtime.workers.recipes import Computing
+from dnnp.core.runtime.workers.messages import StageRunner
 
 if TYPE_CHECKING:
-    from dnnp.core.runtime.workers.recipes import Form, Stage
+    from dnnp.core.runtime.workers.messages import Form, Stage
 
 
 def main() -> None:
-    """Compute until nobody asks any more."""
+    """Compute until the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
     parent = int(sys.argv[2])
     die_with_parent()
@@ -62,29 +62,30 @@ class _Worker:
 
     def serve(self) -> None:
         """Make the stages, and do one job after the other."""
-        computing = Computing()
+        runner = StageRunner()
         while True:
             job = self._messages.get()
             if isinstance(job, messages.Begin):
                 try:
-                    self._begin(computing, job)
-                except Exception as error:  # a stage may be anybody's code
+                    sys.path[:] = job.path
+                    runner.make(job.recipe, self._values(job.values), job.cores)
+                except Exception as error:  # a stage may be foreign code
                     messages.send(self._link, messages.failure_of(error))
                     return
                 messages.send(self._link, messages.Ready())
                 continue
-            if isinstance(job, messages.Weigh):
-                grown = max(resident_bytes() - computing.base_bytes, 0)
-                messages.send(self._link, messages.Weighed(grown))
+            if isinstance(job, messages.MemoryRequest):
+                grown = max(resident_bytes() - runner.base_bytes, 0)
+                messages.send(self._link, messages.MemoryReport(grown))
                 continue
             start_ns = time.perf_counter_ns()
             try:
-                outputs = self._do(computing.stages[job.part], job)
+                outputs = self._do(runner.stages[job.part], job)
             except Exception as error:  # as above
                 messages.send(self._link, messages.failure_of(error))
                 continue
             end_ns = time.perf_counter_ns()
-            waited_ns = computing.waited_ns(end_ns)
+            waited_ns = runner.waited_ns(end_ns)
             made = self._made
             self._made = []
             answer = messages.Done(
@@ -97,17 +98,13 @@ class _Worker:
     def _receive(self) -> Any:
         """The next message, with the buffers that come along in view."""
         message, fds = messages.receive(self._link)
-        offer: messages.Offer = message.offer
-        for number in offer.gone:
+        news: messages.BufferNews = message.news
+        for number in news.gone:
             self._buffers.pop(number, None)
-        for (number, size, write), fd in zip(offer.buffers, fds, strict=True):
+        for (number, size, write), fd in zip(news.buffers, fds, strict=True):
             self._buffers[number] = messages.view(fd, size, write=write)
             os.close(fd)
         return message
-
-    def _begin(self, computing: Computing, begin: messages.Begin) -> None:
-        sys.path[:] = begin.path
-        computing.make(begin.recipe, self._values(begin.values), begin.cores)
 
     def _values(self, refs: Mapping[str, messages.Ref]) -> Values:
         return {
@@ -118,25 +115,25 @@ class _Worker:
         values = self._values(job.values)
         forms = stage.forms
         if forms is not None:
-            refs = self._room(forms, job.room)
+            refs = self._output_refs(forms, job.lent)
             into = {n: messages.array_at(self._buffers[r.buffer], r) for n, r in refs.items()}
             try:
                 stage.write(values, into)
                 return refs
-            except messages.OtherwiseError as error:
+            except messages.NotInPlaceError as error:
                 found = error.values
         else:
             found = stage(values)
         outputs = {name: messages.plain(value) for name, value in found.items()}
-        refs = self._room(outputs, job.room)
+        refs = self._output_refs(outputs, job.lent)
         for name, ref in refs.items():
             messages.write_at(self._buffers[ref.buffer], ref, outputs[name].data)
         return refs
 
-    def _room(
+    def _output_refs(
         self,
         outputs: Mapping[str, Form | messages.Plain],
-        room: Sequence[tuple[messages.BufferId, int]],
+        lent: Sequence[tuple[messages.BufferId, int]],
     ) -> dict[str, messages.Ref]:
         """Places for outputs: in buffers that the parent offers, or in new ones."""
         sizes = [
@@ -146,7 +143,7 @@ class _Worker:
             for out in outputs.values()
         ]
         places, needs = messages.layout(sizes)
-        free = list(room)
+        free = list(lent)
         buffers = []
         for need in needs:
             fit = next((entry for entry in free if entry[1] >= need), None)

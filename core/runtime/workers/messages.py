@@ -1,4 +1,4 @@
-"""Messages between processes: what they say, and how they travel."""
+"""Messages between processes, and the recipes of stages that they carry."""
 
 from __future__ import annotations
 
@@ -12,21 +12,34 @@ import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model import errors
 from dnnp.core.model.errors import DnnpError, InputFileError
+from dnnp.core.model.processes import available_cores, keep_on
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.core.runtime.model.providers import SessionConfig, ort_errors
+from dnnp.core.runtime.model.session import (
+    CpuStage,
+    Values,
+    empty_session_bytes,
+    make_stage,
+    open_session,
+    own_seed,
+    to_numpy,
+)
+from dnnp.core.runtime.usage import WaitClock, with_threads
 
 ALIGN = 64
 """Tensors begin at multiples of this, bytes."""
 
 OWN = 1 << 16
-"""Bytes from which on a tensor has a buffer of its own, so that it leaves with its last reader."""
+"""Smallest tensor with a buffer of its own, which is freed after its last reader."""
 
 BufferId = int | str
 
@@ -41,8 +54,8 @@ class Ref(NamedTuple):
     shape: tuple[int, ...]
 
 
-class OtherwiseError(Exception):
-    """A stage has computed its outputs, but not where it was told to."""
+class NotInPlaceError(Exception):
+    """A stage has computed its outputs, but not in the given memory."""
 
     def __init__(self, values: Values) -> None:
         super().__init__()
@@ -121,16 +134,13 @@ def layout(sizes: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 _FOLDERS = ("/dev/shm",)
-"""Where files lie in memory, if the system makes no memory without names."""
+"""Folders of files in memory, for systems without anonymous shared memory."""
 
 
 def reserve(size: int) -> int:
-    """A descriptor of so many bytes, all of them set aside, so that none is missing later.
+    """File descriptor of `size` bytes of reserved shared memory.
 
-    Raises
-    ------
-    InputFileError
-        There is not so much shared memory, or there are too many open files.
+    Raises `InputFileError` if there is not so much shared memory, or there are too many open files.
     """
     try:
         fd = os.memfd_create("dnnp") if hasattr(os, "memfd_create") else _unlinked()
@@ -147,7 +157,7 @@ def reserve(size: int) -> int:
 
 
 def _unlinked() -> int:
-    """A file that nobody else finds, in memory if there is a folder for that."""
+    """Unlinked file, in memory if there is a folder for that."""
     folder = next((f for f in _FOLDERS if os.access(f, os.W_OK)), None)
     fd, path = tempfile.mkstemp(dir=folder)
     os.unlink(path)
@@ -171,7 +181,7 @@ def view(fd: int, size: int, *, write: bool) -> memoryview:
     return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ))
 
 
-class Offer(NamedTuple):
+class BufferNews(NamedTuple):
     """News about buffers; their descriptors go with the message."""
 
     buffers: Sequence[tuple[BufferId, int, bool]]
@@ -183,35 +193,35 @@ class Offer(NamedTuple):
 class Begin(NamedTuple):
     """A stage to make; those of a process come before all jobs."""
 
-    offer: Offer
+    news: BufferNews
     recipe: bytes
-    """What to make, pickled."""
+    """Pickled recipe."""
     values: Mapping[str, Ref]
-    """What to make it of."""
+    """Values of the recipe."""
     cores: tuple[int, ...]
     """The process computes on the first of these; empty: anywhere."""
     path: Sequence[str]
-    """Where to look for modules."""
+    """Search path of modules."""
 
 
 class Job(NamedTuple):
     """One sample to compute."""
 
-    offer: Offer
+    news: BufferNews
     part: int
     """By which of the stages, from 0, as they were made."""
     values: Mapping[str, Ref]
-    room: Sequence[tuple[BufferId, int]]
+    lent: Sequence[tuple[BufferId, int]]
     """Buffers for outputs, and their bytes."""
 
 
-class Weigh(NamedTuple):
+class MemoryRequest(NamedTuple):
     """Ask for the memory that the process holds."""
 
-    offer: Offer
+    news: BufferNews
 
 
-class Weighed(NamedTuple):
+class MemoryReport(NamedTuple):
     """The answer."""
 
     resident_bytes: int
@@ -279,7 +289,7 @@ def send(link: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
 def _send(link: socket.socket, data: bytes, fds: Sequence[int]) -> None:
     head = _HEAD.pack(len(data), len(fds))
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    # At once: whoever waits for it wakes up once.
+    # At once, so that the receiver wakes up once.
     sent = link.sendmsg([head, data], rights)
     if sent < len(head) + len(data):
         link.sendall((head + data)[sent:])
@@ -312,3 +322,147 @@ def _read(link: socket.socket, size: int) -> bytearray:
             raise EOFError
         rest = rest[got:]
     return data
+
+
+Array = NDArray[Any]
+
+_NUMBERS = {
+    "float": "f4", "double": "f8", "float16": "f2", "bool": "?", "int8": "i1", "int16": "i2",
+    "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8",
+}  # fmt: skip
+"""Element type of ONNX Runtime -> of numpy, where these are the same numbers."""
+
+
+class Form(NamedTuple):
+    """Type and shape of an output, independent of the inputs."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Stage(Protocol):
+    """Computes in a worker."""
+
+    @property
+    def forms(self) -> Mapping[str, Form] | None:
+        """Forms of all outputs; None: unknown before computation."""
+
+    def __call__(self, values: Values) -> Values:
+        """Compute; raises `DnnpError`."""
+
+    def write(self, values: Values, outputs: Mapping[str, Array]) -> None:
+        """Compute right into arrays of these forms; raises `DnnpError`, or `NotInPlaceError`."""
+
+
+class Recipe(Protocol):
+    """Makes a stage in the process of its worker; it is pickled on the way there."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what the stage computes."""
+
+    def make(self, values: Values) -> Stage:
+        """The stage, of values that it keeps as long as it lives; raises `DnnpError`."""
+
+
+MODEL = ""
+"""Name of the bytes of a model among the values of `SessionRecipe`; the others are weights."""
+
+
+@dataclass(frozen=True)
+class SessionRecipe:
+    """A session of ONNX Runtime."""
+
+    outputs: tuple[str, ...]
+    folder: str
+    """Folder of the model's external data."""
+    config: SessionConfig
+
+    def make(self, values: Values) -> Stage:
+        """Make the session."""
+        weights = {name: value for name, value in values.items() if name != MODEL}
+        config = self.config
+        if config.seed is not None:  # a process that is restarted draws other numbers
+            config = replace(config, seed=config.seed + own_seed())
+        session = open_session(values[MODEL].tobytes(), Path(self.folder), config, weights)
+        stage = make_stage(session, self.outputs, self.outputs, self.config)
+        return _SessionStage(stage, weights)
+
+
+@dataclass
+class _SessionStage:
+    stage: Any
+    weights: Values
+    """The session uses their memory."""
+    forms: Mapping[str, Form] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forms = _forms(self.stage)
+
+    def __call__(self, values: Values) -> Values:
+        return {name: to_numpy(value) for name, value in self.stage(values).items()}
+
+    def write(self, values: Values, outputs: Mapping[str, Array]) -> None:
+        session = self.stage.session
+        binding = session.io_binding()
+        try:
+            for name, value in values.items():
+                binding.bind_cpu_input(name, np.ascontiguousarray(value))
+            for name, into in outputs.items():
+                binding.bind_output(name, "cpu", 0, into.dtype, into.shape, into.ctypes.data)
+            session.run_with_iobinding(binding)
+        except ort_errors():
+            # A loop, for one, wants to make its outputs itself; what really fails fails again.
+            self.forms = None
+            raise NotInPlaceError(self(values)) from None
+
+
+def _forms(stage: Any) -> dict[str, Form] | None:
+    """Forms of all outputs, if the session states them and can write to given memory."""
+    if not isinstance(stage, CpuStage) or stage.memory is not None:
+        return None
+    known: dict[str, Form] = {}
+    types = {value.name: value for value in stage.session.get_outputs()}
+    for name in stage.outputs:
+        form = _form(types[name].type, types[name].shape)
+        if form is None:
+            return None
+        known[name] = form
+    plain = all(_form(value.type, ()) is not None for value in stage.session.get_inputs())
+    return known if plain else None
+
+
+def _form(kind: str, shape: Sequence[Any]) -> Form | None:
+    element = _NUMBERS.get(kind.removeprefix("tensor(").removesuffix(")"))
+    if not kind.startswith("tensor(") or element is None:
+        return None
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        return None
+    return Form(np.dtype(element), tuple(shape))
+
+
+class StageRunner:
+    """Stages and the thread that makes them, pinned to its first core."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self.base_bytes = empty_session_bytes()
+        """Memory of the process before it makes any."""
+        self._free = available_cores()
+        self._threads: tuple[int, ...] = ()
+        """Numbers of the threads that compute with the first one."""
+
+    def make(self, recipe: bytes, values: Values, cores: Sequence[int]) -> None:
+        """Make a stage of a pickled recipe; raises `DnnpError`, and any error of a foreign
+        stage."""
+        made = pickle.loads(recipe)
+        keep_on(self._free)  # threads that a session starts would be bound, too
+        stage, threads = with_threads(lambda: made.make(values))
+        self.stages.append(stage)
+        self._threads += threads
+        keep_on(cores[:1])
+        self._waits = WaitClock()
+
+    def waited_ns(self, now_ns: int) -> int:
+        """Nanoseconds that the thread waited for its core since this was last more than 0."""
+        return self._waits.at_times_ns(now_ns, self._threads)

@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
 from dnnp.core.model.text import counted
-from dnnp.core.runtime.model.session import Place
-from dnnp.core.runtime.pipeline.channel import ClosedError
+from dnnp.core.runtime.model.providers import Place
+from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.steps import Answer
-from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.workers.recipes import Recipe
+from dnnp.core.runtime.pipeline.threads import ClosedError
+from dnnp.core.runtime.workers.messages import Recipe
 
 S = TypeVar("S")
 
@@ -40,7 +40,7 @@ class WorkerSpec(NamedTuple):
     """For messages: `stage 2`, or `replica 1 of stage 2`."""
     place: Place = Place()
     device: str = ""
-    """Of the plan: `cpu-core/1`."""
+    """Device of the plan: `cpu-core/1`."""
     threads: int = 1
     gpus: int = 0
 
@@ -61,11 +61,11 @@ class Rules:
     retries: int = 0
     """Times that each worker is started again when it is lost."""
     seconds: float = math.inf
-    """That a job, or the making of a session, may take."""
+    """Time limit of a job, or of creating a session."""
     memory_bytes: float = math.inf
-    """That tensors between workers may take."""
+    """Memory limit of tensors between workers."""
     note: Callable[[str], None] = lambda message: None
-    """Told of every loss."""
+    """Callback with every loss."""
     interrupted: Callable[[], bool] = lambda: False
     by_device: bool = False
     """A worker holds all stages of its device, which runs jobs in one order."""
@@ -102,7 +102,7 @@ class WorkerPool(Generic[S]):
     def add(
         self, spec: WorkerSpec, recipe: Recipe, values: Mapping[str, S]
     ) -> tuple[RemoteWorker[Any], int]:
-        """Have a stage made in a worker; returns that, and the number of the stage there.
+        """Request a stage in a worker; returns the worker and the stage's number there.
 
         `values` are what `share` returned, for one stage or several.
         """
@@ -133,7 +133,7 @@ class WorkerPool(Generic[S]):
             worker.ready()
 
     def close(self) -> None:
-        """End all workers, and whatever else was started for them."""
+        """End all workers, and all else that was started for them."""
         for worker in self.workers:
             worker.stop()
         for worker in self.workers:
@@ -150,7 +150,7 @@ class WorkerPool(Generic[S]):
 
 
 class Recent(Generic[S]):
-    """Copies of the arrays that were seen last, by identity, as long as the arrays live."""
+    """Copies of the last arrays seen, by identity, while the arrays live."""
 
     def __init__(self, copy: Callable[[Any], S]) -> None:
         self._copy = copy
@@ -213,11 +213,11 @@ class RemoteWorker(ABC, Generic[J]):
         self._lost = 0
         self._stopped = False
         self._given_up: tuple[type[DnnpError], str] | None = None
-        """Why there is no worker any more."""
+        """Reason why the worker was given up."""
 
     @abstractmethod
     def _start(self) -> None:
-        """Have it made; `_made` waits for it."""
+        """Start the worker; `_made` waits for it."""
 
     @abstractmethod
     def _made(self, seconds: float) -> bool:
@@ -240,19 +240,19 @@ class RemoteWorker(ABC, Generic[J]):
         LostError
             There is no such worker any more.
         DnnpError
-            The error that it reports, or that it cannot be asked.
+            The error that it reports, or of the request.
         """
 
     @abstractmethod
     def _kill(self) -> None:
-        """End it at once; whoever waits for an answer is told."""
+        """End the worker at once, and waits for its answers."""
 
     @abstractmethod
     def _clear(self) -> None:
         """End it, and let go of all that it had."""
 
     def add(self, recipe: Recipe, values: Mapping[str, Any]) -> int:
-        """Have one more stage made; returns its number."""
+        """Request one more stage; returns its number."""
         self._parts.append((pickle.dumps(recipe), values))
         return len(self._parts) - 1
 
@@ -293,7 +293,7 @@ class RemoteWorker(ABC, Generic[J]):
             return answer
 
     def call(self, values: Values, part: int = 0) -> Values:
-        """Compute one sample while nobody else asks for anything."""
+        """Compute one sample without other jobs under way."""
         self.submit(values, 0, part)
         return self.result().values
 
@@ -307,7 +307,7 @@ class RemoteWorker(ABC, Generic[J]):
         self._kill()
 
     def close(self) -> None:
-        """End for good, and let go of whatever is under way."""
+        """End for good, and drop all jobs under way."""
         self._stopped = True
         self._clear()
         self._jobs.clear()
@@ -330,7 +330,7 @@ class RemoteWorker(ABC, Generic[J]):
                 return
 
     def _replace(self, loss: LostError) -> None:
-        """Have another worker made, and send it all jobs again; or give up."""
+        """Start another worker and send it all jobs again, or give up."""
         with self._lock:
             while not self._stopped:
                 sample = self._jobs[0].sample

@@ -1,7 +1,7 @@
-"""Workers that are processes of this machine: tensors stay in shared memory, one copy of each.
+"""Workers as processes of this machine; tensors stay in shared memory, one copy each.
 
-This process owns the memory and knows who has what in view. A process that is lost takes nothing
-along: its inputs are still there, so that another one can do its jobs again.
+This process owns the memory and knows which process maps which buffer. A lost process loses
+nothing: its inputs are still there, so that another one can do its jobs again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime import limits
 from dnnp.core.runtime.pipeline.steps import Answer
 from dnnp.core.runtime.workers import messages
+from dnnp.core.runtime.workers.messages import Recipe
 from dnnp.core.runtime.workers.pool import (
     LostError,
     RemoteWorker,
@@ -39,19 +40,18 @@ from dnnp.core.runtime.workers.pool import (
     WorkerSpec,
     finite,
 )
-from dnnp.core.runtime.workers.recipes import Recipe
 
 WASTE = 4
-"""A buffer is lent to what takes at least this part of it, or all of a small one."""
+"""Largest ratio of a buffer to the tensor it is lent to, unless it is small."""
 
 SMALL = 1 << 16
 
 SPARE = 16
-"""Buffers of other sizes that a pool keeps while nobody wants them."""
+"""Most unused buffers of other sizes that a pool keeps."""
 
 
-class Reader(Protocol):
-    """Somebody else who has buffers in view."""
+class BufferUser(Protocol):
+    """A process that maps buffers."""
 
     def forget(self, buffer: messages.BufferId) -> None:
         """The buffer is not used any more."""
@@ -85,8 +85,8 @@ class Buffer:
 
     def __init__(self, number: messages.BufferId, fd: int, size: int) -> None:
         self.number, self.fd, self.size = number, fd, size
-        self.readers: list[Reader] = []
-        """Who was given its descriptor."""
+        self.readers: list[BufferUser] = []
+        """Processes that were given its descriptor."""
         self._view: memoryview | None = None
 
     def view(self) -> memoryview:
@@ -96,7 +96,7 @@ class Buffer:
         return self._view
 
     def close(self) -> None:
-        """Give it up; the memory is free when nobody has it in view."""
+        """Close it; the memory is freed when no process maps it."""
         os.close(self.fd)
         for reader in self.readers:
             reader.forget(self.number)
@@ -117,7 +117,7 @@ class Lease:
 
 
 class Shared:
-    """A value in shared memory, as long as somebody refers to it."""
+    """A value in shared memory, kept while referenced."""
 
     __slots__ = ("lease", "ref")
 
@@ -171,12 +171,12 @@ class BufferPool:
             return Lease(fit, self)
 
     def take_back(self, buffer: Buffer) -> None:
-        """Nobody uses a buffer any more; called at any moment, so that it takes no lock."""
+        """Take back an unused buffer; it takes no lock, as it may be called at any moment."""
         self._returned.append(buffer)
         if self._closed:
             self.close()
 
-    def adopt(self, number: messages.BufferId, fd: int, size: int, writer: Reader) -> Lease:
+    def adopt(self, number: messages.BufferId, fd: int, size: int, writer: BufferUser) -> Lease:
         """A buffer that the worker has made; raises `LimitError`."""
         try:
             self._budget.take(size)
@@ -213,7 +213,7 @@ class BufferPool:
         self._budget.give(buffer.size)
 
 
-WEIGHED_S = 5.0
+MEMORY_REPORT_S = 5.0
 """Most that a process may take to tell what memory it holds."""
 
 LAST_BREATH_S = 2.0
@@ -256,9 +256,9 @@ class _Process:
         self.known.discard(buffer)
         self._gone.append(buffer)
 
-    def offer(
+    def news(
         self, inputs: Iterable[Buffer], outputs: Iterable[Buffer]
-    ) -> tuple[messages.Offer, list[int]]:
+    ) -> tuple[messages.BufferNews, list[int]]:
         """News for the process about these buffers, and descriptors."""
         buffers, fds = [], []
         for write, group in ((False, inputs), (True, outputs)):
@@ -269,7 +269,7 @@ class _Process:
                     buffers.append((buffer.number, buffer.size, write))
                     fds.append(buffer.fd)
         gone = [self._gone.popleft() for _ in range(len(self._gone))]
-        return messages.Offer(buffers, gone), fds
+        return messages.BufferNews(buffers, gone), fds
 
     def send(self, message: Any, fds: Sequence[int]) -> None:
         """Send; what cannot be sent is noticed when there is no answer."""
@@ -279,10 +279,7 @@ class _Process:
     def receive(self, seconds: float) -> tuple[Any, list[int]] | None:
         """An answer and descriptors; None: not in time.
 
-        Raises
-        ------
-        LostError
-            The process has ended.
+        Raises `LostError` if the process has ended.
         """
         wait_s = finite(seconds)
         poll = select.poll()
@@ -295,7 +292,7 @@ class _Process:
             raise LostError(self._end()) from None
 
     def kill(self) -> None:
-        """End it at once; whoever waits for an answer is told that it has ended."""
+        """End the process at once, and waits for its answers."""
         self._process.kill()
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
@@ -325,7 +322,7 @@ class _Process:
 class _Sent(Sent):
     """A job, and the memory that is lent for its outputs."""
 
-    room: list[Lease] = field(default_factory=list)
+    lent: list[Lease] = field(default_factory=list)
 
 
 class ProcessWorker(RemoteWorker[_Sent]):
@@ -357,9 +354,9 @@ class ProcessWorker(RemoteWorker[_Sent]):
 
     def _begin(self, number: int) -> None:
         recipe, values = self._parts[number]
-        offer, fds = self._process.offer((v.lease.buffer for v in values.values()), ())
+        news, fds = self._process.news((v.lease.buffer for v in values.values()), ())
         refs = {name: value.ref for name, value in values.items()}
-        self._process.send(messages.Begin(offer, recipe, refs, self._cores, sys.path), fds)
+        self._process.send(messages.Begin(news, recipe, refs, self._cores, sys.path), fds)
         self._awaited += 1
 
     def _made(self, seconds: float) -> bool:
@@ -367,22 +364,22 @@ class ProcessWorker(RemoteWorker[_Sent]):
         return not self._awaited
 
     def _received(self, seconds: float) -> tuple[Any, list[int]] | None:
-        """Wait so long for a message and its descriptors; raises the error that it tells of."""
+        """Wait so long for a message and its descriptors; raises the error that it reports."""
         got = self._process.receive(seconds)
         if got is not None and isinstance(got[0], messages.Failed):
             raise messages.error_of(got[0])
         return got
 
     def _job(self, sample: int, part: int, values: Mapping[str, Shared]) -> _Sent:
-        room = [self._buffers.lease(size) for size in self._sizes.get(part, ())]
-        return _Sent(sample, part, values, room)
+        lent = [self._buffers.lease(size) for size in self._sizes.get(part, ())]
+        return _Sent(sample, part, values, lent)
 
     def _send(self, job: _Sent) -> None:
-        room = [lease.buffer for lease in job.room]
-        offer, fds = self._process.offer((v.lease.buffer for v in job.values.values()), room)
+        buffers = [lease.buffer for lease in job.lent]
+        news, fds = self._process.news((v.lease.buffer for v in job.values.values()), buffers)
         refs = {name: value.ref for name, value in job.values.items()}
-        lent = [(buffer.number, buffer.size) for buffer in room]
-        self._process.send(messages.Job(offer, job.part, refs, lent), fds)
+        lent = [(buffer.number, buffer.size) for buffer in buffers]
+        self._process.send(messages.Job(news, job.part, refs, lent), fds)
 
     def _answer(self, job: _Sent, seconds: float) -> Answer | None:
         got = self._received(seconds)
@@ -394,7 +391,7 @@ class ProcessWorker(RemoteWorker[_Sent]):
 
     def _taken(self, job: _Sent, done: messages.Done, fds: Sequence[int]) -> dict[str, Shared]:
         """The outputs, in buffers that were lent for them or that the process has made."""
-        leases = {lease.buffer.number: lease for lease in job.room}
+        leases = {lease.buffer.number: lease for lease in job.lent}
         for (number, size), fd in zip(done.made, fds, strict=True):
             self._process.known.add(number)
             leases[number] = self._buffers.adopt(number, fd, size, self._process)
@@ -406,8 +403,8 @@ class ProcessWorker(RemoteWorker[_Sent]):
         if self._jobs or self._stopped:  # interrupted: what was sent is answered first
             return 0
         with suppress(DnnpError, LostError):
-            self._process.send(messages.Weigh(messages.Offer((), ())), ())
-            got = self._received(WEIGHED_S)
+            self._process.send(messages.MemoryRequest(messages.BufferNews((), ())), ())
+            got = self._received(MEMORY_REPORT_S)
             return 0 if got is None else int(got[0].resident_bytes)
         return 0
 

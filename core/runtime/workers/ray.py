@@ -26,10 +26,10 @@ import numpy as np
 from dnnp.core.model.errors import InputFileError, LimitError, UnavailableError
 from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted
-from dnnp.core.runtime.model.session import Place
+from dnnp.core.runtime.model.providers import Place
+from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.steps import Answer
-from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.messages import Failed, error_of, failure_of
+from dnnp.core.runtime.workers.messages import Failed, Recipe, StageRunner, error_of, failure_of
 from dnnp.core.runtime.workers.pool import (
     LostError,
     RemoteWorker,
@@ -39,7 +39,6 @@ from dnnp.core.runtime.workers.pool import (
     WorkerSpec,
     finite,
 )
-from dnnp.core.runtime.workers.recipes import Computing, Recipe
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -50,17 +49,17 @@ class Home(NamedTuple):
     node: str
     """Its address."""
     machine: str
-    """Of all processes that share a clock; empty: not known."""
+    """Name shared by processes with one clock; empty: unknown."""
 
 
 def machine() -> str:
-    """Name that tells this machine from others, as long as it runs."""
+    """Name of this machine that is unique while it runs."""
     with suppress(OSError), open(_BOOT, encoding="ascii") as file:
         return file.read().strip()
     return ""
 
 
-class Computer:
+class StageActor:
     """Stages; what it returns first of each call is `Failed`, or figures.
 
     Ray calls it from several threads, so that values come and go while one thread computes, which
@@ -74,8 +73,8 @@ class Computer:
         parts: Sequence[tuple[bytes, Sequence[str]]],
         *values: Any,
     ) -> None:
-        """`path` is where the one who starts it finds modules; `parts` are recipes of stages and
-        the names of their values, which follow."""
+        """`path`: search path of the starter; `parts`: recipes of stages and names of their values,
+        which follow."""
         sys.path += [folder for folder in path if folder not in sys.path]
         self._cores, rest = spec.place.cores, iter(values)
         self._parts = [(recipe, {n: next(rest) for n in names}) for recipe, names in parts]
@@ -91,10 +90,10 @@ class Computer:
         import ray
 
         try:
-            self._computing = Computing()
+            self._runner = StageRunner()
             for recipe, values in self._parts:
-                self._computing.make(recipe, values, self._cores)
-        except Exception as error:  # a stage may be anybody's code
+                self._runner.make(recipe, values, self._cores)
+        except Exception as error:  # a stage may be foreign code
             return failure_of(error)
         return Home(ray.util.get_node_ip_address(), machine())
 
@@ -118,18 +117,18 @@ class Computer:
     def _compute(self, part: int, values: Values) -> tuple[Failed | tuple[int, int, int], Values]:
         start_ns = time.perf_counter_ns()
         try:
-            found = self._computing.stages[part](values)
+            found = self._runner.stages[part](values)
         except Exception as error:  # as above
             return failure_of(error), {}
         end_ns = time.perf_counter_ns()
-        return (start_ns, end_ns, self._computing.waited_ns(end_ns)), found
+        return (start_ns, end_ns, self._runner.waited_ns(end_ns)), found
 
 
 _CLOCK_ROUNDS = 5
 
 
 class Stored:
-    """A value in the object store, as long as somebody refers to it."""
+    """A value in the object store, kept while referenced."""
 
     __slots__ = ("_ray", "ref")
 
@@ -156,34 +155,34 @@ class RayWorker(RemoteWorker[_Sent]):
         super().__init__(spec.name, pool)
         self.spec = spec
         self._outputs: list[tuple[str, ...]] = []
-        """Of each stage."""
+        """Output names of each stage."""
         self._ray = pool.ray
-        self._seat = Seat("", False, {})
+        self._placement = Placement("", False, {})
         self._actor: Any = None
         self._number = 0
         """Jobs that the actor was sent."""
         self._home: Any = None
-        """What Ray has promised to say when the stages are made."""
+        """Reference to the result of making the stages."""
         self._ahead_ns = 0
-        """How far the clock of the actor is ahead of the one here."""
+        """Offset of the actor's clock from the one here."""
 
     def add(self, recipe: Recipe, values: Mapping[str, Any]) -> int:
         self._outputs.append(tuple(recipe.outputs))
         return super().add(recipe, values)
 
-    def begin(self, seat: Seat) -> None:
-        """Have the actor made there; `ready` waits for it."""
-        self._seat = seat
+    def begin(self, placement: Placement) -> None:
+        """Start the actor there; `ready` waits for it."""
+        self._placement = placement
         self._start()
 
     def _start(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._number, seat = 0, self._seat
-        where = NodeAffinitySchedulingStrategy(seat.node, soft=not seat.bound)
+        self._number, placement = 0, self._placement
+        where = NodeAffinitySchedulingStrategy(placement.node, soft=not placement.bound)
         how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": self.ahead + 1}
-        kind = self._ray.remote(Computer)
-        kind = kind.options(**how, **seat.options, scheduling_strategy=where)
+        kind = self._ray.remote(StageActor)
+        kind = kind.options(**how, **placement.options, scheduling_strategy=where)
         refs = [value.ref for _, values in self._parts for value in values.values()]
         parts = [(recipe, list(values)) for recipe, values in self._parts]
         self._actor = kind.remote(sys.path, self.spec, parts, *refs)
@@ -272,9 +271,9 @@ class RayPool(WorkerPool[Stored]):
         return RayWorker(spec, self)
 
     def ready(self) -> None:
-        found = seats(self.ray, [worker.spec for worker in self.workers], self._note)
-        for worker, seat in zip(self.workers, found, strict=True):
-            worker.begin(seat)
+        found = placements(self.ray, [worker.spec for worker in self.workers], self._note)
+        for worker, placement in zip(self.workers, found, strict=True):
+            worker.begin(placement)
         super().ready()
 
     def _note(self, message: str) -> None:
@@ -294,30 +293,23 @@ _LONGEST = 22
 _HERE = "127.0.0.1"
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 _WIDE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Variable that, if false, lets Ray take the address of the loopback interface for this machine's,
-which it otherwise does on other systems alone."""
+"""Variable that, if false, lets Ray use the loopback address for this machine; otherwise it does so
+on other systems alone."""
 
 
 @contextmanager
 def connected(address: str | None, rules: Rules) -> Iterator[Any]:
     """The module `ray`, connected; a cluster that is started for it ends with the block.
 
-    Parameters
-    ----------
-    address
-        `host:port`, or `auto` for the one that runs here; None: one that is started.
-
-    Raises
-    ------
-    UnavailableError
-        Ray is not installed, or there is no cluster.
+    `address`: `host:port`, or `auto` for the one that runs here; None: one that is started. Raises
+    `UnavailableError` if Ray is not installed, or there is no cluster.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
         raise UnavailableError("--engine ray needs Ray: pip install 'dnnp[ray]'") from None
-    if ray.is_initialized():  # by whoever calls us
+    if ray.is_initialized():  # by the caller
         yield ray
         return
     logging.getLogger("ray").setLevel(logging.CRITICAL)
@@ -347,7 +339,7 @@ def _start(ray: Any, folder: str, rules: Rules) -> None:
     if rules.memory_bytes < math.inf:
         store["object_store_memory"] = int(min(max(rules.memory_bytes, 80e6), _default_store()))
     store |= {"num_cpus": len(available_cores()), "include_dashboard": False}
-    # Ray lets everybody write to its folder: ours around it is shut, and so are files in it.
+    # Ray's folder is open to all users, so it lies in a private one, with private files.
     inner, mask = os.path.join(folder, "r"), os.umask(0o077)
     try:
         ray.init(_temp_dir=inner, _node_ip_address=_HERE, **store, **_QUIET)
@@ -357,7 +349,7 @@ def _start(ray: Any, folder: str, rules: Rules) -> None:
 
 @contextmanager
 def _loopback(ray: Any) -> Iterator[None]:
-    """Let a cluster listen on the loopback interface alone, with a token that no file holds.
+    """Restrict a cluster to the loopback interface, with a token that no file holds.
 
     Versions of Ray that know no tokens ignore it.
     """
@@ -381,7 +373,7 @@ def _loopback(ray: Any) -> Iterator[None]:
 
 
 def _forget_token(ray: Any) -> None:
-    """Let Ray read the token anew; it keeps the one that it read first."""
+    """Clear Ray's cached token."""
     with suppress(Exception):
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
@@ -418,7 +410,7 @@ def _handlers_kept() -> Iterator[None]:
 
 @contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Ray prints a paragraph about every actor that is lost, which no option of its own prevents.
+    """Suppress Ray's paragraphs about lost actors, which no option prevents.
 
     Where a version of Ray prints otherwise, its words stand beside ours.
     """
@@ -438,8 +430,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class Seat(NamedTuple):
-    """Node of an actor, and what it asks for there."""
+class Placement(NamedTuple):
+    """Node of an actor, and its resources there."""
 
     node: str
     """The node's number in the cluster."""
@@ -449,15 +441,14 @@ class Seat(NamedTuple):
     """Processors, GPUs and other resources."""
 
 
-def seats(ray: Any, specs: Sequence[WorkerSpec], note: Callable[[str], None]) -> list[Seat]:
+def placements(
+    ray: Any, specs: Sequence[WorkerSpec], note: Callable[[str], None]
+) -> list[Placement]:
     """A node for each actor: one for its device if there is any, else the one with most room.
 
     Where a node has fewer processors than its actors have threads, they share them.
 
-    Raises
-    ------
-    LimitError
-        No node has the GPU that an actor needs.
+    Raises `LimitError` if no node has the GPU that an actor needs.
     """
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     mine = [_candidates(spec, nodes) for spec in specs]
@@ -480,7 +471,7 @@ def seats(ray: Any, specs: Sequence[WorkerSpec], note: Callable[[str], None]) ->
         options: dict[str, Any] = {"num_cpus": cpus}
         if spec.gpus:
             options["num_gpus"] = spec.gpus
-        found.append(Seat(home, bound, options))
+        found.append(Placement(home, bound, options))
     return found
 
 

@@ -89,7 +89,7 @@ class Parted(torch.autograd.Function):
 
 
 def has_gradient(x):
-    """Test whether something is a tensor with a gradient."""
+    """True if something is a tensor with a gradient."""
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
@@ -101,11 +101,11 @@ def total(x, group):
 
 
 class Stage(nn.Module):
-    """A stage, or the part of it of one of the `t` devices that run it together, from 0."""
+    """A stage, or the part of one of its `t` devices, numbered from 0."""
 
     READS, MAKES, STORED, CONSTANTS = (), (), {}, {}
     later = None
-    """What blocks for weights have left to do; None: there are no such blocks."""
+    """Pending work of blocks for weights; None: there are no such blocks."""
 
     def __init__(self, devices, rank, held):
         super().__init__()
@@ -157,7 +157,7 @@ def sample(batch):
 
 
 def loss(outputs):
-    """The loss of a micro-batch, for the outputs of the model that one stage makes, by name."""
+    """The loss of a micro-batch, for the named outputs of one stage."""
     return sum(one.square().mean() for one in outputs.values() if one.is_floating_point())
 
 
@@ -172,7 +172,7 @@ def group_of(devices):
 
 
 def values_of(path):
-    """What the model stores, by name."""
+    """Stored tensors of the model, by name."""
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != DIGEST:
             raise SystemExit(f"{path} is not the model that was exported")
@@ -242,7 +242,7 @@ class Run:
         return found
 
     def hand_on(self, what, s, b, home):
-        """Send or receive what a block has made, whoever ran it."""
+        """Send or receive the outputs of a block of any device."""
         for c, stage in enumerate(STAGES):
             for name in stage.READS if what == "F" else ():
                 for r in self.home[c, b] if self.maker.get(name) == s else ():
@@ -274,7 +274,7 @@ class Run:
             self.inbox[key].append((distributed.irecv(value, source, tag=self.tag), value))
 
     def taken(self, key):
-        """What came under a name."""
+        """Values received under a name."""
         for work, value in self.inbox.pop(key, ()):
             if work is not None:
                 work.wait()
