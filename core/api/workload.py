@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from copy import copy
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks
-from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Clustering, Graph
@@ -16,6 +16,9 @@ from dnnp.formats.graph import clustering_of, digest_of, graph_of, units_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import Stream
 from dnnp.options.table import DEFAULT_DEVICE
+
+if TYPE_CHECKING:
+    from dnnp.core.cost.problem import SplitProblem
 
 FIELDS = ("value", "bound", "gap", "status")
 """Kinds of violation that are named after the field of the plan that they are about."""
@@ -71,6 +74,8 @@ class Workload:
         self, devices: tuple[DeviceClass, ...], options: CostOptions, links: tuple[Link, ...] = ()
     ) -> SplitProblem:
         """A problem of the graph; all of them share what follows from graph and units."""
+        from dnnp.core.cost.problem import SplitProblem
+
         made = SplitProblem(self.graph, self.units, devices, options, links)
         self._first = self._first or made
         return self._first.sharing(made)
