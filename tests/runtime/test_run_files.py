@@ -325,7 +325,7 @@ def test_a_run_that_is_broken_off_goes_on_where_it_was(
         assert before <= there
         assert not {f"{path}.npz" for path in files.read} & before
         assert run.tally.written == len(there) - len(before) <= left
-        assert (run.fault is not None) == bool(run.tally.failed)
+        assert (run.error is not None) == bool(run.tally.failed)
         before = there
     last = Files(tmp_path, count)
     assert last.run().tally.written == count - len(before)
@@ -348,7 +348,7 @@ def test_what_is_ended_from_outside_is_no_bad_file(tmp_path: Path) -> None:
     trace = send(steps, run.source, run.sink, ["y"], interrupted=lambda: len(files.read) > 3)
     run.sink.close()
     assert (trace.interrupted, trace.done) == (True, 3)
-    assert (run.tally.failed, run.fault) == (0, None)
+    assert (run.tally.failed, run.error) == (0, None)
     assert files.check() == {f"{i:05}.npz" for i in range(3)}
 
 
@@ -376,7 +376,7 @@ def test_names_that_cannot_be_had_end_the_run_after_the_others(tmp_path: Path) -
 
     files.items = items  # type: ignore[method-assign]
     run = files.run()
-    assert (run.tally.written, str(run.fault)) == (3, "no more")
+    assert (run.tally.written, str(run.error)) == (3, "no more")
 
 
 def test_a_reader_that_breaks_is_no_silent_end(tmp_path: Path) -> None:
