@@ -91,10 +91,7 @@ def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
     A stage of degree t has t devices or more, each of which holds the memory of its items at it;
     a shared one has all there are.
 
-    Raises
-    ------
-    InfeasibleError
-        All items, or one of them, need more.
+    Raises InfeasibleError: all items, or one of them, need more.
     """
     allowed = degrees_of(hybrid) + [hybrid.whole] * (hybrid.whole >= 0)  # of shared stages
     if not allowed:
@@ -221,10 +218,7 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
     they are read. So there are two sets of items for each colour: its operators and what is between
     them are one item; or they are apart, and only shared stages may hold them.
 
-    Raises
-    ------
-    UsageError
-        Too many colours hold operators with others between them.
+    Raises UsageError: too many colours hold operators with others between them.
     """
     graph, units = problem.graph, problem.units
     found = [Divided(items) for items in problem.item_choices]

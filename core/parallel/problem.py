@@ -73,10 +73,8 @@ MOST_DEVICES = 20_000
 def check_hybrid(given: SplitProblem, options: HybridOptions) -> DeviceClass:
     """The class of devices of a parallel plan.
 
-    Raises
-    ------
-    UsageError
-        What parallel plans do not know: several classes, links, or other models of memory.
+    Raises UsageError: what parallel plans do not know: several classes, links, or other models
+    of memory.
     """
     classes = [d for d in given.devices if not d.is_cpu]
     if len(classes) != 1 or len(given.devices) > 1:
@@ -403,10 +401,7 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan, *, explicit: bool = Fal
     With `explicit`, what moves from stage to stage is `Wait.transfer_s`, else part of the blocks;
     what the devices of a stage exchange for it is part of them in any case.
 
-    Raises
-    ------
-    UsageError
-        Transfers that overlap with computing.
+    Raises UsageError: transfers that overlap with computing.
     """
     if plan.options.comm != "sum":
         raise UsageError(

@@ -90,10 +90,7 @@ class Space:
 def simple_bound(problem: HybridProblem) -> float:
     """All work shared by all devices.
 
-    Raises
-    ------
-    InfeasibleError
-        No device can run some item.
+    Raises InfeasibleError: no device can run some item.
     """
     work = least_work(problem)
     if not np.isfinite(work).all():
