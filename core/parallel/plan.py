@@ -15,12 +15,13 @@ from dnnp.core.cost.problem import SplitProblem, shortage
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, csr, totals
-from dnnp.core.model.parallel import HybridBlock, HybridOptions, HybridProblem
-from dnnp.core.model.plan import CLOSED, Plan, Stage
+from dnnp.core.model.plan import CLOSED, HybridOptions, Plan, Stage
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.parallel.problem import (
     METHOD,
+    HybridBlock,
+    HybridProblem,
     check_hybrid,
     costs_of,
     degrees_of,
