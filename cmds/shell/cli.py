@@ -161,7 +161,10 @@ class Command:
             parser.add_argument("stream", nargs="?", default="-", metavar="STREAM", help=said)
         add_options(parser, self.tables)
         parser.set_defaults(**dict.fromkeys(self._unsaid))
-        parser.methods = self._methods
+        for title, methods in self._methods.items():
+            from dnnp.core.methods import lines
+
+            parser.add_argument_group(title, lines(methods))
         return parser
 
     def page(self) -> str:

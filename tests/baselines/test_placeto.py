@@ -12,7 +12,7 @@ import pytest
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow
-from dnnp.core.latency.lists.schedule import memory_limits
+from dnnp.core.latency.lists.schedule import room_of
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.search_context import PLAIN, MethodOptions, Policy, SearchContext, Training
 from dnnp.samples.papers import placeto as network
@@ -79,7 +79,7 @@ def test_rewards_are_those_of_the_cost_model(seed: int) -> None:
     drawn = np.random.default_rng(seed).random((1, where.q))
     (seen,) = where.episodes(Network(torch, policy), drawn)
     home, best = where.home.copy(), np.inf
-    limit = memory_limits(where.problem).limit
+    limit = room_of(where.problem).limit
     for step in range(where.q + 1):
         if step:
             home[where.groups.visits[step - 1]] = seen.taken[step - 1]
@@ -96,7 +96,7 @@ def test_rewards_are_those_of_the_cost_model(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "messages"), [(0, 10**4), (1, 10**4), (2, 1), (3, 60)])
 def test_slopes_are_differences(seed: int, messages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where few messages are derived at once, episodes are derived in several pieces."""
+    """Episodes are derived in several pieces if few messages may be derived at once."""
     monkeypatch.setattr(network, "MESSAGES", messages)
     where, rng = case(seed), np.random.default_rng(seed)
     policy = policy_for(where.groups.able.shape[1], seed)

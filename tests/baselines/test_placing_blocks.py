@@ -47,7 +47,7 @@ def blocks_problem(
 
 
 def greedy(problem: LatencyProblem) -> Split:
-    """What the method makes of a problem."""
+    """The method's placement of a problem."""
     return greedy_blocks(problem, MethodOptions(), PLAIN).split
 
 

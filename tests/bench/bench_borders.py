@@ -1,4 +1,4 @@
-"""What a border between two stages costs threads, beside what the cost model charges for it.
+"""The cost of a border between two stages in threads, beside the cost model's charge for it.
 
 Both stages run as a pipeline on two cores, then each alone with inputs that stay: what a stage
 takes longer in a pipeline is what its border costs it, and the other stage beside it. Nothing is

@@ -1,4 +1,4 @@
-"""How good plans are proven to be: generated graphs, the 2020 workloads, sample models.
+"""Bounds and gaps of good plans: generated graphs, the 2020 workloads, sample models.
 
 DNNP_BENCH_GRAPHS says how many of the 30 generated graphs are split (two small ones, then a large
 one, and so on), DNNP_BENCH_COUNTS over how many devices ("2 8 64"), DNNP_BENCH_BOUND_S for how
@@ -88,12 +88,12 @@ class Result(NamedTuple):
 
     @property
     def closed(self) -> bool:
-        """Whether the gap is 0."""
+        """True if the gap is 0."""
         return self.status == "optimal"
 
     @property
     def optimal(self) -> bool:
-        """Whether no more is left than solvers of integer programs leave."""
+        """True if the gap is within the tolerance of solvers of integer programs."""
         return self.ratio <= 1 + TOLERANCE
 
     @property
@@ -114,7 +114,7 @@ def command(name: str, *words: str, stdin: bytes, one_core: bool) -> bytes:
 
 
 def verdict_of(stream: bytes) -> str:
-    """What the checker says of the certificate; SystemExit if anything else is wrong."""
+    """The checker's verdict on the certificate; SystemExit if anything else is wrong."""
     done = subprocess.run(
         [executable("check"), "-q", "--certificate", "--json"],
         input=stream,
@@ -215,7 +215,7 @@ def model_jobs(folder: Path) -> list[Job]:
 
 
 def known() -> dict[tuple[str, str, int], Result]:
-    """What the file of results holds."""
+    """The contents of the file of results."""
     if not RESULTS or not Path(RESULTS).exists():
         return {}
     lines = Path(RESULTS).read_text().splitlines()
@@ -310,7 +310,7 @@ def grid_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
 
 
 def missed_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
-    """Where a gap remains, the widest first."""
+    """Rows with a gap, the widest first."""
     left = sorted((r for r in results if not r.closed), key=lambda r: -r.gap)
     return [
         (

@@ -68,7 +68,7 @@ RANDOM = ("partition", "-k", "8", "--bandwidth", "10")
 DEFAULTS: tuple[tuple[str, ...], ...] = (
     RANDOM, ("bound",), ("schedule", "-n", "8"), (*RANDOM, "--time-limit", "10"),
 )  # fmt: skip
-"""What `versions` runs on a random graph of 64 nodes; bounds and schedules of its plan."""
+"""Commands that `versions` runs on a random graph of 64 nodes; bounds and schedules of its plan."""
 
 
 class Outcome(NamedTuple):

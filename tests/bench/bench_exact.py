@@ -86,7 +86,7 @@ def solved(problem: SplitProblem) -> Solved:
 
 
 def reference(problem: SplitProblem) -> tuple[list[Reference], float]:
-    """What the plain program finds, and its seconds; compiled before the clock starts."""
+    """Result and seconds of the plain program; compiled before the clock starts."""
     charts = [attached(chart) for chart in charts_of_problem(problem)]
     plain_dp(charts[0], lambda: True)
     began = time.perf_counter()

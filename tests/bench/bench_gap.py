@@ -1,4 +1,4 @@
-"""What `auto` saves by a gap that is small enough: commands with `--max-gap 0` against the default.
+"""Time that `auto` saves by a gap that is small enough: `--max-gap 0` against the default.
 
     PYTHONPATH=tests python tests/bench/bench_gap.py
 

@@ -16,7 +16,7 @@ from support.run import Result, dnnp
 WORKLOADS = Path(__file__).resolve().parents[3] / "shared" / "workloads"
 IP_LIMIT_S = float(os.environ.get("DNNP_BENCH_IP_S", "10"))
 FREE_WITHIN = 1.01
-"""How far above the published values splits without order may be."""
+"""Largest ratio of values of splits without order to the published ones."""
 
 Published = Callable[[Row], float | None]
 METHODS: dict[str, tuple[tuple[str, ...], Published]] = {
@@ -37,7 +37,7 @@ METHODS: dict[str, tuple[tuple[str, ...], Published]] = {
 PROGRAMS = ("convex", "free")
 """Validities of the integer programs."""
 EXACT = ("auto", "dpl", "expert", "pipedream")
-"""What has to be equal to Table 1 to the printed digits."""
+"""Columns that must equal Table 1 to the printed digits."""
 
 
 def at_hand() -> list[str]:
@@ -63,7 +63,7 @@ def cell(result: Result, published: float | None) -> str:
 
 
 def differs(name: str, result: Result, published: float | None) -> bool:
-    """Whether a value breaks a promise about Table 1."""
+    """True if a value breaks a promise about Table 1."""
     value = value_of(result)
     if value is None or published is None:
         return False

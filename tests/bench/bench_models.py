@@ -1,4 +1,4 @@
-"""How much is proven on real models: operators alone, and after coarsening."""
+"""Bounds proven on real models: operators alone, and after coarsening."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Race(NamedTuple):
     k: int
     values: dict[str, float]
     seconds: float
-    """That ours took."""
+    """Seconds of our search."""
 
 
 def race(seed: int, k: int) -> Race:

@@ -1,4 +1,4 @@
-"""How far from the bound plans of random graphs are in a limited time, and those of brkga-10000.
+"""Gaps to the bound of plans of random graphs in limited time, and those of brkga-10000.
 
     PYTHONPATH=tests GRAPHS=4 LIMIT_S=60 python tests/bench/bench_quality.py
 

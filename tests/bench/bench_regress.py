@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a command took and found."""
+    """Time, memory and results of a command."""
 
     status: int
     cpu_s: float
@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 def sample(model: str, *more: str, device: str = "cpu-core") -> tuple[str, ...]:
-    """How a sample becomes a priced stream of groups."""
+    """Steps from a sample to a priced stream of groups."""
     return (f"import {model}.onnx", "coarsen", f"profile --device {device}", *more)
 
 
@@ -123,7 +123,7 @@ def run(version: Version, case: Case, stream: Path | None, out: Path, warm: bool
 
 
 def worth_of(out: Path) -> dict[str, float]:
-    """How good a result is: fields of its plan, bound and schedule, the last one of each."""
+    """Quality of a result: fields of its plan, bound and schedule, the last one of each."""
     found: dict[str, float] = {}
     with open(out, "rb") as lines:
         for line in lines:

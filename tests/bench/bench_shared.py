@@ -68,7 +68,7 @@ WAYS = (
 
 
 class Figures(NamedTuple):
-    """What is predicted of a run, and what it took."""
+    """Predicted and measured time of a run."""
 
     load_s: float
     """No pipeline of the plan is faster."""

@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 
 def scheduled(name: str, ratio: float, mode: str) -> Case:
-    """What dnnp-schedule makes of a shape with such transfers."""
+    """Schedule by dnnp-schedule of a shape with such transfers."""
     placement = shape(
         name, DEVICES, forward_s=FORWARD_S, backward_s=3 * FORWARD_S, shared_s=FORWARD_S
     )
@@ -65,7 +65,7 @@ def scheduled(name: str, ratio: float, mode: str) -> Case:
 
 
 class Figures(NamedTuple):
-    """What a schedule predicts, or a run of it takes."""
+    """Time that a schedule predicts, or that a run takes."""
 
     makespan_s: float
     bubble: float

@@ -49,7 +49,7 @@ def machine() -> str:
 
 
 def has_section(text: str, name: str) -> bool:
-    """Whether `text` has the comments of the section NAME."""
+    """True if `text` has the comments of the section NAME."""
     return f"<!-- {name} -->\n" in text
 
 

@@ -1,4 +1,4 @@
-"""What reaches what."""
+"""Reachability between items."""
 
 from __future__ import annotations
 

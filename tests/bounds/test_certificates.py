@@ -42,7 +42,7 @@ ORDERED = BoundTask("ordered")
 
 
 def made_of(case: Case, validity: str, name: str) -> Made | None:
-    """What an argument makes of a case, as it would stand in a stream."""
+    """Bound and certificate of a case as they would stand in a stream."""
     problem = case.problem
     claim = PRODUCERS[name](problem, BoundTask(validity))
     if claim.certificate is None or claim.certificate.get("checkable") is False:
@@ -117,7 +117,7 @@ def beyond(made: Made) -> Iterator[Json]:
 
 
 def limit(made: Made) -> int:
-    """What the certificate proves at most.
+    """The largest value that the certificate proves.
 
     Flows, means and times are exact; the path's target was found by bisection. Loads below a bound
     that pairs prove must not carry all that is paid. Ideals prove the optimum of whole numbers.

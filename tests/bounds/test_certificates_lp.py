@@ -37,7 +37,7 @@ VALIDITIES = ("ordered", "convex", "free")
 
 
 def made_of(case: Case, validity: str, name: str, value: float) -> Made | None:
-    """What an argument makes of a case, as it would stand in a stream."""
+    """Bound and certificate of a case as they would stand in a stream."""
     claim = PRODUCERS[name](case.problem, BoundTask(validity, value=value))
     if claim.certificate is None:
         return None
@@ -86,7 +86,7 @@ def beyond(made: Made) -> Iterator[Json]:
 
 
 def limit(made: Made) -> int:
-    """What the certificate proves at most.
+    """The largest value that the certificate proves.
 
     A target is reached exactly; prices hold until a set that breaks them is light enough.
     """
@@ -96,7 +96,7 @@ def limit(made: Made) -> int:
 
 
 def multiplied(made: Made, certificate: Json, *, closed: bool = True) -> int:
-    """What multipliers prove, by the rows of the one who made them."""
+    """The value that multipliers prove, by the rows of the program that made them."""
     whole = instance(made)
     options = made.case.options
     stages = min(whole.devices[0].count, whole.items.count)
@@ -297,7 +297,7 @@ def test_nothing_that_verifies_is_false_whatever_it_looks_like():
 
 
 def verdict_of(graph, count, certificate, **options):
-    """What is said of a certificate for devices that move a byte in a second."""
+    """Verdict on a certificate for devices that move a byte in a second."""
     device = DeviceClass("dev", count=count, bandwidth_bytes_per_s=1.0)
     certificate = {"quantum": 1.0, **certificate}
     record = {"value": certificate["units"], "validity": "ordered", "certificate": certificate}

@@ -62,7 +62,7 @@ def record(value: float, validity: str, certificate: object) -> Json:
 
 
 def claimed(problem: SplitProblem, known: BoundTask) -> Iterator[tuple[str, float, object]]:
-    """What each argument claims of a problem, as dnnp-bound asks it."""
+    """Bounds of a problem by each method, as dnnp-bound calls it."""
     for name in ARGUMENTS:
         try:
             claim = BOUNDS[name].function()(problem.searched, known, PLAIN)

@@ -61,7 +61,7 @@ needs_highs = pytest.mark.skipif(
 
 
 def known_for(case: Case, validity: str, solver: str = "cbc") -> tuple[BoundTask, float] | None:
-    """What is known, and the optimum; the split known is the optimal one, a bad one, or none."""
+    """The task and the optimum; the known split is the optimal one, a bad one, or none."""
     problem = case.problem
     optimum, blocks = brute_force(problem, validity)
     if math.isinf(optimum):

@@ -1,4 +1,4 @@
-"""What the checker of certificates relies on: its inequalities hold, its search misses nothing."""
+"""Premises of the checker of certificates: its inequalities hold, its search misses nothing."""
 
 from __future__ import annotations
 

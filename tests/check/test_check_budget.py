@@ -1,4 +1,4 @@
-"""What takes the checker long: linear where it can be, else counted, and not checkable."""
+"""Expensive checks: linear where possible, else counted, and not checkable above a limit."""
 
 from __future__ import annotations
 

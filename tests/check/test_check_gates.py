@@ -65,7 +65,7 @@ def plan() -> bytes:
 
 
 def gates(result: Result) -> dict[str, dict]:
-    """What --json says of each gate."""
+    """Verdicts of each gate in --json."""
     return {gate["gate"]: gate for gate in orjson.loads(result.out)["gates"]}
 
 
@@ -193,7 +193,7 @@ def test_measured(plan: bytes) -> None:
 
 
 def test_measured_memory(plan: bytes) -> None:
-    """What stages held in the last run counts, not what the plan says that they need."""
+    """Measured memory of stages in the last run counts, not the plan's statement."""
     records = [orjson.loads(line) for line in plan.splitlines()]
     stages = [r for r in records if r["type"] == "stage"]
     digest = plan_digest(next(r for r in records if r["type"] == "plan"), stages)

@@ -107,22 +107,20 @@ def test_some_plans_have_everything() -> None:
         assert sum(name in stage for stage in stages) > 5, name
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_what_is_changed_is_noticed(seed: int) -> None:
-    data = planned(seed)
-    if data is None:
-        return
-    lines = data.splitlines()
-    for i, line in enumerate(lines):
-        record = json.loads(line)
-        if record["type"] != "stage":
-            continue
-        for name in NUMBERS:
-            if name not in record:
-                continue
-            changed = json.dumps({**record, name: 2 * record[name] + 1}).encode()
-            forged = b"\n".join([*lines[:i], changed, *lines[i + 1 :]]) + b"\n"
-            assert dnnp("check", stdin=forged).status != 0, (name, record)
+def test_what_is_changed_is_noticed() -> None:
+    changes = dict.fromkeys(NUMBERS, 0)
+    for data in filter(None, map(planned, range(12))):
+        lines = data.splitlines()
+        for i, line in enumerate(lines):
+            record = json.loads(line)
+            for name in NUMBERS if record["type"] == "stage" else ():
+                if name not in record:
+                    continue
+                changed = json.dumps({**record, name: 2 * record[name] + 1}).encode()
+                forged = b"\n".join([*lines[:i], changed, *lines[i + 1 :]]) + b"\n"
+                assert dnnp("check", stdin=forged).status != 0, (name, record)
+                changes[name] += 1
+    assert min(changes.values()) > 0, changes
 
 
 def trained(**device: Any) -> list[dict[str, Any]]:

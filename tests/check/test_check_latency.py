@@ -254,7 +254,7 @@ def later(plan: Plan, offset: float) -> Plan:
 
 
 def test_an_offset_hides_nothing() -> None:
-    """What starts too early does so however late it is."""
+    """A task that starts too early is named however late it is."""
     found = 0
     for seed in range(40):
         case = Case(seed, "operators")

@@ -83,7 +83,7 @@ def random_blocks(
 
 
 def colors_meet(graph: Graph, blocks: list[Block]) -> bool:
-    """Whether every colour is in one block."""
+    """True if every colour is in one block."""
     seen: dict[int, int] = {}
     for i, block in enumerate(blocks):
         for color in graph.color[block.nodes].tolist():
@@ -93,7 +93,7 @@ def colors_meet(graph: Graph, blocks: list[Block]) -> bool:
 
 
 def features(graph: Graph, plan: Plan, grouped: bool) -> list[str]:
-    """What a plan exercises, so that the test below cannot lose it."""
+    """Features that a plan has, so that the test below cannot lose one."""
     found = [plan.validity, plan.objective, plan.options.comm, plan.options.memory_mode]
     found += ["training"] * bool(graph.backward.any()) + ["groups"] * grouped
     found += ["replicas"] * any(s.replicas > 1 for s in plan.stages)

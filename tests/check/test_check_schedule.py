@@ -416,7 +416,7 @@ def home_of(row: Record, batch: int) -> list[int]:
 
 
 def faults_of(passes: Records, start: Start) -> set[str]:
-    """What is wrong with start times, pair by pair."""
+    """Violations by start times, pair by pair."""
     found = set()
     for (number, batch), at in start.items():
         for wait in passes[number]["after"]:
@@ -433,7 +433,7 @@ def faults_of(passes: Records, start: Start) -> set[str]:
 
 
 def held_by(passes: Records, start: Start, unit: int, until: float) -> float:
-    """What a unit holds at a time."""
+    """Memory of a unit over time."""
     return sum(
         passes[number].get("memory_bytes", 0.0)
         for (number, batch), at in start.items()
@@ -530,7 +530,7 @@ def test_random_schedules(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_repetends(seed: int) -> None:
-    """What repeats is judged as many copies of it are, and its memory is theirs in the middle."""
+    """A repeated part is judged like many copies; its memory is that in the middle."""
     placement, start, count = random_schedule(seed)
     rng = np.random.default_rng([seed, 2])
     records = records_of(placement, start, count)

@@ -225,6 +225,7 @@ def modes_in(record: Any, within: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_fields_are_named_and_not_checkable(kind: str) -> None:
     """Of a record and of every object inside; those that begin with x_ are free."""
+    counted = 0
     for where, data in written():
         if not any(mark in where for mark in ("bound", "shape", "shared", "operators", "slice,")):
             continue
@@ -242,6 +243,8 @@ def test_other_fields_are_named_and_not_checkable(kind: str) -> None:
             assert result.status in (4, 9), (where, path)
             field = ".".join((*path, "spill"))
             assert f"not checkable: no check covers the field '{field}" in result.err
+            counted += 1
+    assert counted > 0
 
 
 def objects_in(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -254,7 +257,7 @@ def objects_in(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def with_field(records: list[Any], number: int, path: tuple[str, ...], name: str) -> Any:
-    """What dnnp-check says where the object at a path has a field more."""
+    """Message of dnnp-check if the object at a path has one field more."""
     changed = copy.deepcopy(records)
     place = changed[number]
     for step in path:
@@ -400,7 +403,7 @@ def test_a_bound_is_of_what_parallel_plans_may_use(change: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("over", [1e-13, 1e-11, 1e-10])
 def test_memory_fits_for_the_checker_as_for_the_search(over: float) -> None:
-    """What a search may not fill, nobody may: else a bound is above a split that is accepted."""
+    """Memory that a search may not fill is no plan's: else a bound is above an accepted split."""
     need = 100.0
     records = [
         seeds.header(),

@@ -1,4 +1,4 @@
-"""What nothing stands behind is not claimed: without costs, by other methods, options or bounds."""
+"""Statements without evidence are not claimed: without costs, by other methods or bounds."""
 
 from __future__ import annotations
 

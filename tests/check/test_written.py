@@ -1,4 +1,4 @@
-"""What commands write passes the checker: what once did not, and a few of the random runs."""
+"""Streams of commands pass the checker: earlier failures, and a few of the random runs."""
 
 from __future__ import annotations
 

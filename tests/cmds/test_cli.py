@@ -1,4 +1,4 @@
-"""What every command shares."""
+"""Options, messages and statuses that all commands share."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def needs(shell: str) -> pytest.MarkDecorator:
 
 
 def answer(words: list[str], text: str, folder: Path) -> str:
-    """What a shell prints that runs `text` in a folder."""
+    """Output of a shell that runs `text` in a folder."""
     done = subprocess.run(
         [*words, text],
         cwd=folder,
@@ -38,7 +38,7 @@ def answer(words: list[str], text: str, folder: Path) -> str:
 
 
 def in_bash(line: list[str], folder: Path) -> list[str]:
-    """What bash offers for the last word of a line."""
+    """Completions that bash offers for the last word of a line."""
     words = " ".join(f"'{word}'" for word in line)
     return answer(
         ["bash", "--norc", "-c"],

@@ -23,7 +23,7 @@ GRAPH = to_bytes(random_stream(3, 7))
 
 
 def front(*words: str) -> Result:
-    """What `dnnp` says where no command is named, in this process."""
+    """Output of `dnnp` without the name of a command, in this process."""
     out, err = io.BytesIO(), io.StringIO()
     status = COMMAND.invoke(words, Context("dnnp", list(words), io.BytesIO(), out, err))
     return Result(status, out.getvalue(), err.getvalue())

@@ -29,7 +29,7 @@ OTHERS = {
     "dnnp.core.split.order_search", "dnnp.core.split.first",
     "dnnp.formats.inputs.devices",
 }  # fmt: skip
-"""What other methods and options of dnnp-partition need."""
+"""Modules that other methods and options of dnnp-partition need."""
 
 PROGRAM = """
 import importlib, io, json, sys

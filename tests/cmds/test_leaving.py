@@ -1,4 +1,4 @@
-"""How a command's process ends: complete, and without taking down the interpreter."""
+"""The end of a command's process: complete, and without taking down the interpreter."""
 
 from __future__ import annotations
 

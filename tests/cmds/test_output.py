@@ -12,7 +12,7 @@ from support.run import dnnp
 
 
 def test_a_name_that_can_be_foreseen_leads_nowhere(tmp_path: Path) -> None:
-    """Nobody can plant a link where a command will write before it renames."""
+    """No link can be planted at the name that a command writes before it renames."""
     victim, target = tmp_path / "victim", tmp_path / "out"
     victim.write_bytes(b"precious")
     (tmp_path / f"out.{os.getpid()}.tmp").symlink_to(victim)

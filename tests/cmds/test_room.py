@@ -1,4 +1,4 @@
-"""What a command does where memory is short."""
+"""Commands that run out of memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dnnp.core.runtime.model.session import model_bytes
 from support.run import PATIENCE_S, dnnp
 
 LOST = SystemError("error return without exception set")
-"""What Python 3.11 raises where it has no memory for a frame."""
+"""The error of Python 3.11 that has no memory for a frame."""
 
 
 def test_nothing_is_imported_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ PLAN = seeds.encode(seeds.planned())
 
 
 def both(name: str, *arguments: str, **options: Any) -> list[subprocess.CompletedProcess[bytes]]:
-    """What a command leaves that is started afresh, and one that the server forks."""
+    """Results of a command that is started afresh, and of a fork of the server."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": PATIENCE_S}
     return [
         subprocess.run([*words, *arguments], **(pipes | options))

@@ -123,7 +123,7 @@ def test_every_rule_fires(rule: Rule) -> None:
 
 @pytest.mark.parametrize("name", bundled())
 def test_most_rules_fire_beside_all_others(name: str) -> None:
-    """What one rule would fuse is fused by it, or by another one that comes first."""
+    """A group that one rule would fuse is fused by it, or by one before it."""
     rules = load_rules(name)
     for rule in rules.rules:
         made = Made(rule)

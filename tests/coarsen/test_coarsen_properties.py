@@ -1,4 +1,4 @@
-"""What every coarsening promises, on random graphs."""
+"""Properties of every coarsening, on random graphs."""
 
 from __future__ import annotations
 

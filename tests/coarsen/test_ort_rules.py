@@ -133,7 +133,7 @@ def test_residual_convolutions_with_other_activations(op, tmp_path):
 
 
 def test_what_is_known_in_advance(tmp_path):
-    """ONNX Runtime computes these when it loads the model; the group goes to who reads them."""
+    """ONNX Runtime computes these when it loads the model; the group goes to their readers."""
     model = Model(17)
     x = model("Sin", model.input("x", *SEQUENCE))
     rows = model("Gather", model("Shape", x), model.constant([0]))

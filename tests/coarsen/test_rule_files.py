@@ -279,7 +279,7 @@ def test_the_command_names_file_rule_and_operator(tmp_path):
 
 
 def test_versions_that_rules_were_compared_with(monkeypatch):
-    """Where another one is installed, a note says so; where none is, nothing does."""
+    """A note says if another version is installed; nothing is said if none is."""
     stream = to_bytes(op_stream("y = Relu(x)"))
     versions = load_rules("ort-cpu").versions
     assert versions

@@ -1,4 +1,4 @@
-"""What is compiled changes no answer, nor does the number of threads."""
+"""Compiled kernels change no answer, nor does the number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the parts of a load combine: one formula, for numbers, for arrays and for kernels."""
+"""Combination of the parts of a load: one formula, for numbers, arrays and kernels."""
 
 from __future__ import annotations
 

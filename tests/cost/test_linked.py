@@ -1,4 +1,4 @@
-"""What stages cost over links, with the arithmetic in comments."""
+"""Costs of stages over links, with the arithmetic in comments."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_help_lists_every_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_one_page(name: str) -> None:
-    """What is used most, in groups, and two examples that can be parsed."""
+    """The most used options, in groups, and two examples that can be parsed."""
     page = dnnp(name, "--help")
     assert (page.status, page.err) == (0, "")
     assert page == dnnp(name, "-h") == dnnp(name, "-q", "--help")

@@ -30,7 +30,7 @@ LARGER = {
     "--duration 2": "--duration 0.5",
     "--time-limit 2": "--time-limit 0.5",
 }
-"""What takes long in the documents, and what stands for it here."""
+"""Parts of the documents that take long, and their stand-ins here."""
 
 IDS = [path.stem for path in DOCUMENTS]
 CUTS = ("## An operator too heavy", "## Make and CI")
@@ -52,7 +52,7 @@ PARTS = [*parts()]
 
 @cache
 def anchors(path: Path) -> set[str]:
-    """What links can point at: headings, as GitHub names them."""
+    """Targets of links: headings, as GitHub names them."""
     headings = re.findall(
         r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S), re.M
     )

@@ -31,7 +31,7 @@ SMALLER = {
     "--effort 0.1": "--effort 0.01",
     "seed in 1 2 3": "seed in 1 2",
 }
-"""What takes long in the examples, and what stands for it here."""
+"""Parts of the examples that take long, and their stand-ins here."""
 
 
 def layers(*leading: str | int) -> bytes:
@@ -73,7 +73,7 @@ def workload(*, training: bool) -> str:
 
 
 def profiled() -> list[dict]:
-    """What ONNX Runtime's profiler writes about the model of `layers`."""
+    """Output of ONNX Runtime's profiler about the model of `layers`."""
     return [
         {"cat": "Node", "name": f"/layer.{i}/{op}_kernel_time", "ts": 2 * i, "dur": 1, "args": {}}
         for i in range(8)
@@ -82,7 +82,7 @@ def profiled() -> list[dict]:
 
 
 def layered() -> list[dict]:
-    """What trtexec writes about it."""
+    """Output of trtexec about it."""
     names = (f"/layer.{i}/MatMul + /layer.{i}/Relu" for i in range(8))
     return [{"count": 9}, *({"name": name, "averageMs": 0.5} for name in names)]
 
@@ -129,7 +129,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def scripts(path: Path) -> list[str]:
-    """What a page tells to type. Filters of dnnp-graph(5) get a plan to filter."""
+    """Commands that a page shows. Filters of dnnp-graph(5) get a plan to filter."""
     page = path.read_text()
     text = section(page, "EXAMPLES") if path.suffix == ".1" else page
     found = [b for b in literal_blocks(text) if re.match(r"dnnp-|dnnp |jq |for |set |cd ", b)]

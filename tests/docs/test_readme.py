@@ -23,7 +23,7 @@ COOKBOOK = (ROOT / "samples" / "cookbook.md").read_text()
 PAPERS = (ROOT / "samples" / "papers" / "RESULTS.md").read_text()
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 SHORT_BYTES = {"README.md": 8_000, "BENCHMARKS.md": 20_000, "CHANGELOG.md": 6_000}
-"""What documents may take."""
+"""Largest size of documents."""
 
 
 def test_packages_are_those_of_the_project() -> None:

@@ -1,4 +1,4 @@
-"""A plan that contradicts itself: dnnp-check says so, and nobody builds on it."""
+"""A plan that contradicts itself is refused by dnnp-check, and by all later steps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_device_records_that_were_edited_after_a_plan():
 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_a_class_that_is_counted_as_cpus_has_no_limits(objective):
-    """Whatever its record, one of an accelerator, states."""
+    """Any statement of a record of an accelerator."""
     records = seeds.graph_records()
     records[1].pop("count")
     limits = {"memory_bytes": 500, "bandwidth_bytes_per_s": 4.0}

@@ -89,7 +89,7 @@ def alone(records: list[Record], folder: Path) -> Result:
 
 
 def said(result: Result) -> list[Record]:
-    """What a plan says of itself and its stages."""
+    """Statements of a plan about itself and its stages."""
     plan = {name: value for name, value in result.one("plan").items() if name != "digest"}
     return [plan, *result.records("stage")]
 

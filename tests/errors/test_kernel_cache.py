@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def doubled(folder: Path, value: int = 3) -> tuple[int, int]:
-    """What the kernel computes, and how many times it was loaded rather than compiled."""
+    """Result of the kernel, and number of times it was loaded rather than compiled."""
     load(folder, "callee")
     double = load(folder, "caller").double
     result = double(value)
@@ -61,7 +61,7 @@ def doubled(folder: Path, value: int = 3) -> tuple[int, int]:
 
 
 def files(folder: Path, name: str = "caller") -> list[Path]:
-    """What is on disk."""
+    """Files on disk."""
     return sorted((folder / "cache").rglob(f"{name}.*"))
 
 

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and what happens where they cannot be."""
+"""Folders of compiled kernels, and what happens without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRIPLED = (
 
 
 def run(folder: Path, user: int | None = None, **env: str) -> str:
-    """What a program with a kernel prints: the result, and how many times it was loaded."""
+    """Output of a program with a kernel: the result, and the number of times it was loaded."""
     (folder / "triple.py").write_text(TRIPLED)
     kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
     done = subprocess.run(
@@ -46,7 +46,7 @@ def run(folder: Path, user: int | None = None, **env: str) -> str:
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Path:
-    """A folder that nobody can make, not even root."""
+    """A folder that cannot be made, not even by root."""
     (tmp_path / "file").write_text("")
     return tmp_path / "file" / "kernels"
 
@@ -141,7 +141,7 @@ NOBODY = (
     *("setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"),
     *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
 )
-"""Runs a program as somebody unknown, who may read everything: Python may be in root's home."""
+"""Runs a program as an unknown user, allowed to read everything: Python may be in root's home."""
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.cmds.shell.context import CLEAR
+from dnnp.cmds.shell.console import CLEAR
 from support import seeds
 from support.run import PATIENCE_S, SAMPLES, dnnp, executable, interrupted_at_terminal
 
@@ -198,7 +198,7 @@ def wait_until_stuck(process: subprocess.Popen[bytes]) -> int:
 
 
 def gone(process: int) -> bool:
-    """Whether a process ends within a while; nobody may have waited for it yet."""
+    """True if a process ends within a while; it may be a zombie."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:

@@ -1,4 +1,4 @@
-"""What is said about costs goes with them, however others take their place."""
+"""Statements about costs go with them when others take their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure a plan's value is, by hand, and as the checker has it."""
+"""Confidence intervals of a plan's value, by hand, and as the checker has them."""
 
 from __future__ import annotations
 

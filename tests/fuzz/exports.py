@@ -61,7 +61,7 @@ def frames() -> list[bytes]:
 
 
 def read_frames(data: bytes, _: Path) -> None:
-    """What comes over a connection, until it ends."""
+    """Bytes from a connection, until it ends."""
     one, other = socket.socketpair()
     with one, other:
         one.sendall(data)

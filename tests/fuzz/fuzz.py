@@ -125,7 +125,7 @@ def outcome_in_time(target: Target, data: bytes, folder: Path) -> tuple[str, str
 
 
 def shares(count: int) -> list[tuple[Target, int]]:
-    """How many of `count` cases each target gets; what is left over goes to the first."""
+    """Number of cases of each target out of `count`; the rest goes to the first."""
     total = sum(target.share for target in TARGETS)
     counts = [max(1, count * target.share // total) for target in TARGETS]
     counts[0] += max(0, count - sum(counts))

@@ -206,7 +206,7 @@ def dims(data: bytes, random_: random.Random) -> bytes:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Whether a field is a list; protobuf 6 renamed the question."""
+    """True if a field is a list; protobuf 6 renamed the question."""
     known = getattr(field, "is_repeated", None)
     return known if known is not None else field.label == FieldDescriptor.LABEL_REPEATED
 

@@ -33,7 +33,7 @@ def _line_fault(line: bytes) -> str | None:
 
 
 def schema_fault(data: bytes) -> str | None:
-    """Why no reader may accept a stream, or None if the schema has no objection."""
+    """The reason for which no reader may accept a stream, or None if the schema accepts it."""
     rows = data.split(b"\n")
     if rows and not rows[-1]:
         rows.pop()

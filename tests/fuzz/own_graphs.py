@@ -119,4 +119,4 @@ NODE_LINK: dict[str, Any] = {
     "links": [{"Bytes": 8, "source": ["a", 0], "target": 7, "key": 0},
               {"Bytes": 16, "source": 7, "target": "c", "key": 0}],
 }  # fmt: skip
-"""What networkx writes of a graph with attributes of somebody's own."""
+"""Output of networkx for a graph with a user's own attributes."""

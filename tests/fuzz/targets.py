@@ -1,4 +1,4 @@
-"""What is fuzzed: every reader, with small valid seeds, and the commands behind them."""
+"""Targets of fuzzing: every reader, with small valid seeds, and the commands behind them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _bounded() -> list[bytes]:
 
 
 class RefusedError(DnnpError):
-    """What a command refused, with its exit status."""
+    """A refusal of a command, with its exit status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -355,7 +355,7 @@ def _piper() -> list[bytes]:
 
 
 def _sharded() -> list[bytes]:
-    """What Piper's form becomes: a stream that states what nodes take on several devices."""
+    """Piper's form as a stream that states times of nodes on several devices."""
     return [dnnp("import", "--from", "piper", "-", stdin=json.dumps(PIPER).encode()).out]
 
 

@@ -97,7 +97,7 @@ def test_limits_of_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What works for too long, or waits for too long; waiting takes no processor time."""
+    """Work that takes too long, and waiting that does; waiting takes no processor time."""
     monkeypatch.setattr(fuzz, limit, 0.2)
     target = Target("planted", (), list, work)
     assert fuzz.outcome_in_time(target, b"", tmp_path)[0] == kind

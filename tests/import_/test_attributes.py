@@ -32,7 +32,7 @@ def graph() -> networkx.DiGraph:
 
 
 def facts(data: bytes) -> tuple[list[object], ...]:
-    """What a stream says of nodes and tensors."""
+    """Statements of a stream about nodes and tensors."""
     records = [orjson.loads(line) for line in data.splitlines()]
     nodes = [r for r in records if r["type"] == "node"]
     return (
@@ -77,7 +77,7 @@ def test_columns_that_say_which_node(tmp_path: Path, table: str, ours: str, name
 
 
 def test_dot(tmp_path: Path):
-    """What is for drawing and layout counts where it is asked for, defaults of nodes too."""
+    """Attributes for drawing count if they are named, defaults of nodes too."""
     (tmp_path / "g.dot").write_text(DOT)
     done = dnnp("import", tmp_path / "g.dot", *OURS)
     assert (done.status, done.err) == (0, "")

@@ -1,4 +1,4 @@
-"""What is refused, how it is said, and with which status."""
+"""Models that are refused, their messages and statuses."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ GRAPHS: dict[str, tuple[str, str, str]] = {
                a = Constant<value_ints = [0]>() p = Unsqueeze(r, a)
                g = Gather(table, p) y = Relu(g) }"""),
 }  # fmt: skip
-"""What fits -> what does not, and the graph."""
+"""Fitting value -> misfit, and the graph."""
 
 
 def model(tmp_path: Path, text: str) -> Path:

@@ -1,4 +1,4 @@
-"""What ONNX models may hold, and what becomes of it."""
+"""Contents of ONNX models, and their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where shapes come from, and that no step is taken in vain."""
+"""Sources of shapes; no step is taken in vain."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_measured_costs_of_other_outputs_are_not_taken(
 
 
 def test_with_a_fixed_input(path: Path):
-    """What is folded first may free an output of an input."""
+    """Folding first may free an output of an input."""
     done = dnnp("import", path, "--dim", "N=2", "--set-input", "flag=true",
                 "--keep-outputs", "features")  # fmt: skip
     assert done.status == 0, done.err

@@ -20,7 +20,7 @@ from support.run import dnnp
 LETTERS = st.characters(
     codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="\ufffe\uffff"
 )
-"""What XML admits."""
+"""Characters that XML admits."""
 
 
 def read(data: bytes) -> Stream:

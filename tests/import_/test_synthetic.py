@@ -48,7 +48,7 @@ def edge_set(graph: Synthetic) -> set[tuple[int, int]]:
 
 
 def near(count: float, trials: int, probability: float) -> bool:
-    """Whether a binomial count is within five deviations of its mean."""
+    """True if a binomial count is within five deviations of its mean."""
     deviation = math.sqrt(trials * probability * (1 - probability))
     return abs(count - trials * probability) <= 5 * deviation
 

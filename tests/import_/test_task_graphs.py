@@ -316,7 +316,7 @@ def test_gml_without_networkx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_split_of_each(tmp_path: Path):
-    """What is read can be split."""
+    """Every graph that is read can be split."""
     for name, content in (
         ("g.stg", STG_COSTS), ("w.json", WORKFLOW), ("i.json", INSTANCE), ("g.gml", GML),
     ):  # fmt: skip

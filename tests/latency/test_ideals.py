@@ -45,7 +45,7 @@ def problem_of(seed: int) -> LatencyProblem:
 
 
 def is_exact(problem: LatencyProblem) -> bool:
-    """Whether the search relaxes nothing."""
+    """True if the search relaxes nothing."""
     return problem.options.invocations == 1 and not problem.tasks.backward.any()
 
 
@@ -95,7 +95,7 @@ def test_a_split_that_is_too_good_to_beat(seed: int) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_labels_that_are_merged_still_bound(slots: int) -> None:
-    """However few labels are kept, the first sweep is below the optimum."""
+    """The first sweep is below the optimum for any limit of labels."""
     merged = 0
     for seed in range(40):
         problem, least = solved(seed)
@@ -106,7 +106,7 @@ def test_labels_that_are_merged_still_bound(slots: int) -> None:
         state = search._Search(problem, items, lattice, net, np.inf, PLAIN)
         state.scratch = search.new_scratch(items, net)
         tables = search.new_tables(net)
-        state.sweep_forward(net, tables)
+        state.decided(net, tables)
         merged += int(tables.merged[0])
         assert float(tables.done[-1].min()) <= least * (1 + 1e-12)
     assert merged > 0 or slots > 1
@@ -129,7 +129,7 @@ def test_live_tasks_by_definition() -> None:
 
 
 def test_many_kinds_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the mixes of kinds are too many the bound is weaker, and holds."""
+    """The bound is weaker for too many mixes of kinds, and holds."""
     monkeypatch.setattr(search, "MOST_WAYS", 2)
     for seed in range(40):
         problem, least = solved(seed)

@@ -71,7 +71,7 @@ def test_operators(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("execution", ["blocks", "operators"])
 def test_bounds_without_time(execution: str) -> None:
-    """Whatever there was time for, the plan says what proves its bound."""
+    """The plan names the proof of its bound whatever the time limit."""
     for words in ((), ("--method", "ip"), ("--method", "greedy")):
         result = partition(
             "-k", 3, "--execution", execution, "--time-limit", 0, *words, stdin=stream()

@@ -23,7 +23,7 @@ from dnnp.core.latency.operators.anneal import (
     placed,
 )
 from dnnp.core.latency.operators.bound import operators_bound
-from dnnp.core.latency.operators.moves import new_annealing, start_state, sweep
+from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import singletons
@@ -69,7 +69,7 @@ def test_annealing_keeps_the_exact_latency(congestion: str, transfers: str) -> N
     tasks = problem.tasks
     net = net_of(problem, tails=True)
     rng = np.random.default_rng(0)
-    search = new_annealing(net, 1, MIX, 40)
+    search = new_search(net, 1, MIX, 40)
     state = start_state(net, search, tasks.order, rng.integers(0, 4, tasks.n))
     for temperature in (10.0, 1.0, 0.1, 0.01):
         for _ in range(5):
@@ -90,7 +90,7 @@ def test_annealing_of_odd_problems_keeps_the_exact_latency(seed: int) -> None:
     device = np.argmax(net.allowed, axis=1)[tasks.together]
     if not net.allowed.any(axis=1).all():
         return
-    search = new_annealing(net, seed, MIX, 40)
+    search = new_search(net, seed, MIX, 40)
     search.strict[:] = 2.0, 0.1
     state = start_state(net, search, tasks.order, device)
     for _ in range(10):
@@ -118,21 +118,26 @@ def test_times_without_congestion_are_those_of_lazy_events(seed: int) -> None:
     assert (one.end_s == two.end_s).all()
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_insertion_gives_valid_placements(seed: int) -> None:
-    problem = small(seed, 9)
-    net = net_of(problem, tails=True)
-    if not net.allowed.any(axis=1).all():
-        return
-    order = falling(net, best_rank(net))
-    for ahead in (0.0, 1.0):
-        found = inserted(net, order, np.full(problem.tasks.n, -1), ahead)
-        if found is not None:
+def test_insertion_gives_valid_placements() -> None:
+    counted = 0
+    for seed in range(30):
+        problem = small(seed, 9)
+        net = net_of(problem, tails=True)
+        if not net.allowed.any(axis=1).all():
+            continue
+        order = falling(net, best_rank(net))
+        for ahead in (0.0, 1.0):
+            found = inserted(net, order, np.full(problem.tasks.n, -1), ahead)
+            if found is None:
+                continue
             value = problem.value(found[1])
+            assert np.isfinite(value), seed
             again = inserted(net, found[0], found[1].device)
             assert again is not None
             assert (again[1].device == found[1].device).all()
             assert problem.value(again[1]) <= 2 * value
+            counted += 1
+    assert counted > 40
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,4 +1,4 @@
-"""How many threads a search has."""
+"""Number of threads of a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of long work never gets worse, whatever is said last."""
+"""Progress of long work never gets worse, whatever is reported last."""
 
 from __future__ import annotations
 

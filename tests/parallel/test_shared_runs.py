@@ -100,7 +100,7 @@ def test_verified_by_its_schedule(name: str, workers: str, scheduled: dict[str, 
 
 
 def test_devices_of_a_stage_work_at_the_same_time(plans: dict[str, bytes]) -> None:
-    """What waits for an exchange is no part of what others wait for."""
+    """Waiting for an exchange does not count as waiting for others."""
     stream = read_bytes(plans["K"])
     graph = graph_of(stream)
     plan = plan_of(stream, graph)

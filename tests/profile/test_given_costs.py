@@ -52,7 +52,7 @@ def table(folder: Path, text: str) -> Path:
 
 
 def events(*runs: list[tuple[str, float]], gap: float = 0, **fields: object) -> list[dict]:
-    """What ONNX Runtime's profiler writes about runs of (node, microseconds), `gap` apart."""
+    """Output of ONNX Runtime's profiler about runs of (node, microseconds), `gap` apart."""
     found: list[dict] = [{"cat": "Session", "name": "session_initialization", "ts": 1, "dur": 2}]
     now = 100
     for run in runs:
@@ -67,7 +67,7 @@ def events(*runs: list[tuple[str, float]], gap: float = 0, **fields: object) -> 
 
 
 def layers(*rows: tuple[str, float]) -> list[dict]:
-    """What trtexec writes about layers of (name, milliseconds)."""
+    """Output of trtexec about layers of (name, milliseconds)."""
     named = [
         {"name": name, "timeMs": 50 * ms, "averageMs": 2 * ms, "medianMs": ms, "percentage": 1}
         for name, ms in rows

@@ -88,7 +88,7 @@ def sleeping(latency_s: float, bandwidth: float, trips: int = 1) -> Transfer:
 
 @pytest.mark.parametrize("trips", [1, 2])
 def test_a_link_that_sleeps_is_found_again(trips: int) -> None:
-    """What is asserted is the value that is fitted; disturbed sizes are outvoted."""
+    """The fitted value is asserted; disturbed sizes are outvoted."""
     sizes = (256, 4096, 65536, 262144, 1048576, 4194304)
     fit = measured_link(sleeping(1e-3, 1e8, trips), sizes=sizes, trips=trips)
     assert fit.latency_s == pytest.approx(1e-3, rel=0.05)

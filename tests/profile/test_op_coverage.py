@@ -41,7 +41,7 @@ def key(domain: str, op: str) -> str:
 
 
 def covered(name: str) -> bool:
-    """Whether the operator has a formula, or is listed as having none; and has a family."""
+    """True if the operator has a formula, or is listed as having none; and has a family."""
     listed = (name in RULES) + (name in CONTROL_FLOW) + (name in BY_BYTES)
     return listed == 1 and name.rpartition(":")[2] in FAMILY
 

@@ -12,7 +12,7 @@ from support.run import dnnp
 
 
 def stream() -> bytes:
-    """A square of 64 x 64 three times, a sum, and an operator that nobody knows."""
+    """A square of 64 x 64 three times, a sum, and an unknown operator."""
     matrix = {"shape": [64, 64]}
     kinds = ["input", *["activation"] * 5, "parameter"]
     tensors = [tensor(i, kind, 16384, **matrix) for i, kind in enumerate(kinds)]

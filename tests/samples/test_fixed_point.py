@@ -16,7 +16,7 @@ from dnnp.samples import build
 from dnnp.samples.fixed_point import Round, fixed_point, main
 
 TRUE = {"MatMul": 1.6, "Add": 0.5, "Conv": 0.7, "DepthwiseConv": 2.5, "Gather": 4.0, "TopK": 3.0}
-"""How much longer operators really take than the formula says; 1.2 times where nothing is said."""
+"""Ratio of real times of operators to the formula's; 1.2 where nothing is said."""
 OTHERS = 1.2
 
 

@@ -1,4 +1,4 @@
-"""What samples/ci has for continuous integration: make, a shell job and a workflow."""
+"""samples/ci for continuous integration: make, a shell job and a workflow."""
 
 from __future__ import annotations
 

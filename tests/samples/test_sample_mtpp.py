@@ -139,7 +139,7 @@ def test_rows_are_options() -> None:
 
 
 def test_stopped_and_continued(tmp_path: Path) -> None:
-    """What a killed run wrote down is not computed again, and half a line does no harm."""
+    """Results that a killed run wrote are not computed again, and half a line does no harm."""
     graph, journal = tmp_path / "g.dnnp", tmp_path / "j.jsonl"
     graph.write_bytes(dnnp("import", "--synthetic", "--nodes", "40").out)
     words = [graph, "--journal", journal, "--counts", "2", "3", "--rows", "slice"]

@@ -157,7 +157,7 @@ def test_times() -> None:
 
 
 def in_process(words: Sequence[str]) -> Answer:
-    """What the command answers, without a process of its own."""
+    """Answers of the command, without a process of its own."""
     done = dnnp("schedule", "-q", "--timings", *words)
     return answer(done.out, done.err) if done.status == 0 else Answer(None, 0.0)
 

@@ -1,4 +1,4 @@
-"""What the sample for Tessel simulates: costs, cuts, transfers, and the smallest of each figure."""
+"""The simulation for Tessel: costs, cuts, transfers, and the smallest of each figure."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_replay_counts_every_wait() -> None:
 
 
 def in_process(words: Sequence[str]) -> Answer:
-    """What the command answers, without a process of its own."""
+    """Answers of the command, without a process of its own."""
     done = dnnp("schedule", "-q", "--timings", *words)
     return answer(done.out, done.err) if done.status == 0 else Answer(None, 0.0)
 
@@ -276,7 +276,7 @@ def test_factors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 def test_a_large_vocabulary_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where all is one stage, unless embedding and scores are shared."""
+    """All is one stage, unless embedding and scores are shared."""
     path = tmp_path / "small.onnx"
     size = gpt.Size(4, 64, 4, vocabulary=20_000, context=64, length=64, planning=True)
     save(gpt.build(size), path)

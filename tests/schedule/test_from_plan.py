@@ -86,7 +86,7 @@ def test_parts_hold_every_node_and_cost_what_stages_cost(case: tuple) -> None:
 @settings(max_examples=100, deadline=None)
 @given(cases)
 def test_parts_follow_the_graph(case: tuple) -> None:
-    """Whatever a node reads was made by a block before its own."""
+    """Every tensor that a node reads was made by a block before its own."""
     seed, n, k, training, comm, _ = case
     graph, plan = random_plan(seed, n, k, training, CostOptions(comm=comm))
     placement = placement_of_plan(graph, singletons(graph), plan)

@@ -100,7 +100,7 @@ def test_blocks_without_time_block_nobody() -> None:
 
 
 def test_starts_at_the_same_time_count_together() -> None:
-    """What one block of no time releases, the other takes at the same instant."""
+    """Memory that one block of no time releases is taken at the same instant by the other."""
     blocks = (
         PlacedBlock("F", "forward", ((0,),), 0.0, 1.0),
         PlacedBlock("X", "forward", ((1,),), 2.0, 0.0, (Wait(0),)),

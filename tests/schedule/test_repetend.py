@@ -149,7 +149,10 @@ def compare(problem: ScheduleProblem) -> Repetend | None:
 def limit_below(problem: ScheduleProblem, seed: int) -> ScheduleProblem:
     """A limit somewhere below what is needed without one."""
     held = find_repetend(problem).memory_bytes.max()
-    return limited(problem, float(np.random.default_rng(seed).integers(0, max(int(held), 1))))
+    most = float(np.random.default_rng(seed).integers(0, max(int(held), 1)))
+    below = limited(problem, most)
+    assert (below.capacity <= most).all()
+    return below
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -35,7 +35,7 @@ def test_shapes_keep_the_busiest_device_busy(name: str, devices: int) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_full_search_needs_no_more_memory(name: str) -> None:
-    """What is found fits, and the search over index sets gets by with it, too."""
+    """The result fits, and suffices for the search over index sets, too."""
     held = float(tessel_fast(shape(name, 4)).repetend.memory_bytes.max())
     limited = with_memory(shape(name, 4), held)
     found = tessel_fast(limited)

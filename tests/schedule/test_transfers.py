@@ -191,7 +191,7 @@ def random_start(problem: ScheduleProblem, rng: random.Random) -> np.ndarray:
 def programs(
     placement: Placement, problem: ScheduleProblem, order: np.ndarray
 ) -> dict[str, list[int]]:
-    """What each device runs, sends and receives, in order."""
+    """Blocks, sends and receives of each device, in order."""
     found: dict[str, list[int]] = {unit.name: [] for unit in placement.units if not unit.link}
     for i in order.tolist():
         for d in problem.unit[problem.ptr[i] : problem.ptr[i + 1]].tolist():

@@ -48,7 +48,7 @@ def test_beams_are_named_where_they_beat_the_repetend() -> None:
 
 
 def test_one_block_needs_no_search() -> None:
-    """What is optimal from the start was not found by beams."""
+    """A schedule that is optimal from the start was not found by beams."""
     found, _ = solved(Wanted(3, "optimal"), shape("V", 1, inference=True))
     assert (found.method, found.status) == ("in-turn", "optimal")
     assert (found.start_s.ravel() == in_turn(problem_of(found.placement, 3))).all()

@@ -23,7 +23,7 @@ EVEN = (2, 4, 6, 8)
 
 
 def split(name: str, devices: int, *, backward_s: float = 2.0, share: float = 0.5) -> Placement:
-    """What a recipe is for; by default every block takes 1."""
+    """Placement of a recipe; by default every block takes 1."""
     return split_backward(shape(FORMS[name], devices, backward_s=backward_s), share)
 
 
@@ -171,7 +171,7 @@ Op = tuple[str, str, int, int]
 
 
 def published(made: Classic, placement: Placement, pairs: int) -> list[list[list[Op]]]:
-    """What devices run at once: single passes, backward ones with their weights, and pairs.
+    """Simultaneous work of devices: single passes, backward ones with their weights, and pairs.
 
     Weights are late for the first and the last backward passes of a device. A forward pass and the
     full backward pass after it are one block, but for the first such pair in the middle.
@@ -225,7 +225,7 @@ def waited(found: list[list[list[Op]]], devices: int, together: float) -> float:
 
 
 def waits(op: Op, devices: int) -> list[Op]:
-    """What a pass comes after."""
+    """Predecessors of a pass."""
     kind, chain, stage, n = op
     if kind == "F":
         return [("F", chain, stage - 1, n)] if stage else []

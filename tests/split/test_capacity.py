@@ -1,4 +1,4 @@
-"""What sums of memory refuse before any search, and that they refuse nothing that fits."""
+"""Sums of memory refuse some problems before any search, and none that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work searches do, and how many kernels they need, counted: no clock, on any machine.
+"""Work of searches, and kernels that they need, counted: no clock, on any machine.
 
 `python tests/split/test_counts.py` prints the table as it is now. What is changed without
 changing results, or for better ones, may change counts: then look whether more is worth it.
@@ -54,9 +54,9 @@ class Meter(NamedTuple):
     where: str
     """`module:function` of `dnnp.core`: the name by which Python calls it."""
     done: Callable[[tuple[Any, ...], Any], float]
-    """What a call did, by its arguments and its answer."""
+    """Work of a call, by its arguments and its answer."""
     before: Callable[[tuple[Any, ...], Any], float] = lambda *_: 0
-    """What of that was done before, where the arguments hold a counter."""
+    """Work done before, where the arguments hold a counter."""
 
 
 METERS = (

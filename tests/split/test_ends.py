@@ -95,6 +95,7 @@ def scaled(seed: int, scale: float, *, training: bool, clusters: bool) -> SplitP
 def test_methods_and_arguments(scale: float) -> None:
     for training, clusters in ((False, False), (False, True), (True, True)):
         problem = scaled(2, scale, training=training, clusters=clusters)
+        solved = bounded = 0
         for method in SPLITS:
             if method in LONG:
                 continue
@@ -102,14 +103,19 @@ def test_methods_and_arguments(scale: float) -> None:
                 solve(problem, MethodOptions(method=method), SearchContext(effort=0.1))
             except (InfeasibleError, LimitError, UnavailableError, UsageError):
                 continue
+            solved += 1
         blocks = solve(problem, MethodOptions(method="slice")).blocks
         known = BoundTask("ordered", blocks, problem.value(blocks))
         for name in ("simple", "chain", "zone-cut", "node-cut", "ideal", "halves", "pairs"):
             assert name in BOUNDS
             try:
-                bound(problem, known, name, SearchContext(effort=0.1))
+                proof = bound(problem, known, name, SearchContext(effort=0.1))
             except UsageError:
                 continue
+            assert 0 <= proof.claim.value <= known.value
+            bounded += 1
+        assert solved > 10
+        assert bounded > 1
 
 
 @pytest.mark.parametrize("time", [TINY, 2 * TINY, 1e-310, 1e300])

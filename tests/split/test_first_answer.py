@@ -218,7 +218,7 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
 
 
 def test_a_search_that_is_left_alone_says_nothing_more() -> None:
-    """What it has to say would stand after the result."""
+    """A late message would stand after the result."""
     err, go, said = io.StringIO(), Event(), Event()
     context = Context("dnnp-test", [], None, io.BytesIO(), err)
 

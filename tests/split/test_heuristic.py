@@ -93,7 +93,7 @@ def test_ordered_annealing_equals_brute_force(first):
 
 
 def test_items_that_a_device_cannot_run_stay_in_order(short_annealing):
-    """What an item pulls along may be unsupported there: then nothing moves."""
+    """Nothing moves if an item pulls along one that is unsupported there."""
     counted = 0
     for seed in (*range(300, 320), 349):
         case = random_case(seed, 7, max_replicas=1, training=False)

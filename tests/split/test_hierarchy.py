@@ -57,7 +57,7 @@ class Contiguous(_Search):
         return None if shared else (d, *sorted(mine))
 
     def is_contiguous(self, homes: list[tuple[int, ...]]) -> bool:
-        """Whether some pipeline order leaves no cluster before it is done with it."""
+        """True if some pipeline order leaves no cluster before it is done with it."""
         members = [
             sum(bits for a, bits in enumerate(self.bits) if block >> a & 1)
             for block, _, _ in self.parts

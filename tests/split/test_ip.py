@@ -539,7 +539,7 @@ def test_a_solver_that_dies(monkeypatch):
 
 
 def test_bounds_of_a_search_that_is_cut_short(monkeypatch):
-    """Whatever the solver says after too little time, its bound is one."""
+    """The solver's answer after too little time is a bound in any case."""
     rng = random.Random(1)
     whole = Slices.times
 
@@ -662,7 +662,7 @@ def test_no_solver_outlives_its_parent():
 
 
 def running(pid: int) -> bool:
-    """Whether a process lives, and is no zombie."""
+    """True if a process lives, and is no zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""What was known is kept: the best value and the best bound of all that ran are the record."""
+"""Incumbents are kept: the record has the best value and the best bound of all that ran."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
 
 @pytest.fixture(params=["returns", "is left alone"])
 def ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
-    """How a method ends: it comes back, or a signal comes first and it hears nothing."""
+    """The end of a method: it returns, or a signal comes first and it does not heed it."""
     over = Event()
     monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
     if request.param == "returns":

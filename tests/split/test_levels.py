@@ -76,7 +76,7 @@ def test_splits_and_bounds_against_brute_force() -> None:
 
 
 def test_a_front_ends_where_links_of_two_levels_are_priced() -> None:
-    """What meets a target may cost less than what its level says."""
+    """A split that meets a target may cost less than its level states."""
     sizes = (11, 6, 13, 5, 3, 0, 9, 18, 2, 5.28653421105097)
     sent = {3: 5.292030279783976, 5: 5.0}
     pins = (([1], [3]), ([3, 1], [4, 5]), ([5, 4, 2], [6, 7]), ([5, 7, 3, 6], [8, 9]))

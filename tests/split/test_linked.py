@@ -22,7 +22,7 @@ METHODS = ("exact", "slice", "dpl", "anneal", "uniform", "greedy", "single")
 
 
 def found(problem: SplitProblem, asked: MethodOptions, least: float) -> Solution | None:
-    """What a method finds, judged; None: nothing fits."""
+    """The solution of a method, checked; None: nothing fits."""
     try:
         solution = solve(problem, asked, SearchContext(effort=0.1))
     except InfeasibleError:
@@ -61,7 +61,7 @@ def test_hosts_that_no_link_names():
 
 
 def _between(link: Link, device: DeviceClass, cpus: set[str]) -> bool:
-    """Whether a link joins a device of the class with one of the CPUs."""
+    """True if a link joins a device of the class with one of the CPUs."""
     ends = {link.source.rpartition("/")[0], link.target.rpartition("/")[0]}
     return device.name in ends and bool(ends & cpus)
 

@@ -103,7 +103,7 @@ def alike(count: int) -> bytes:
 
 @pytest.mark.parametrize("count", [21, 71])
 def test_small_graphs_end_at_the_gap_asked_for(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes first is within the gap: there is no search over ideals and for two stages."""
+    """The first split is within the gap: no search over ideals nor for two stages runs."""
     monkeypatch.setattr("dnnp.core.split.exact.ideal_search", None)
     monkeypatch.setattr("dnnp.core.split.cuts.Halves.search", None)
     data = dnnp("partition", "-k", "2", "--max-gap", "0.05", stdin=alike(count)).out

@@ -131,7 +131,7 @@ def test_any_number_of_threads():
 
 
 def some_values() -> list[object]:
-    """What orders of some graphs are worth, and which are found."""
+    """Values of orders of some graphs, and those that are found."""
     found: list[object] = []
     for seed in range(4):
         space = space_of(plain_case(seed, 14, comm=("sum", "duplex")[seed % 2]))

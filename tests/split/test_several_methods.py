@@ -63,7 +63,7 @@ def test_at_ties_the_first_with_the_best_bound() -> None:
 
 
 def test_a_bound_of_fewer_splits_says_nothing_of_more() -> None:
-    """Where a free split is better, what is proven of ordered ones is no bound of it."""
+    """A bound proven for ordered splits is no bound of a better free one."""
     for seed in range(30):
         data = to_bytes(random_stream(seed, 9))
         plan = split("exact,anneal", data=data).one("plan")

@@ -189,7 +189,7 @@ def test_a_time_limit_is_for_all(tmp_path: Path) -> None:
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    """What is done stays; the search at hand ends with what it has, and is the last."""
+    """Finished splits stay; the running search ends with its incumbent, and is the last."""
     words = ("-v", "-k", "1,5,6,7", "--bandwidth", "1", "-o", str(tmp_path / "{k}.st"))
     (tmp_path / "in.st").write_bytes(LONG)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What is not known of costs is in the plan, in what commands say, and never optimal."""
+"""Unknown costs are in the plan, in messages, and never optimal."""
 
 from __future__ import annotations
 

@@ -379,16 +379,21 @@ def test_from_python() -> None:
         dnnp.split(graph, k=2, allow_replicas=True, max_replicas=1)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_what_was_predicted_of_a_choice(seed: int) -> None:
-    """Whatever a run may state is accepted; a little more or less is not, where it is exact."""
+def test_what_was_predicted_of_a_choice() -> None:
+    judged = sum(map(judged_choices, range(40)))
+    assert judged > 60
+
+
+def judged_choices(seed: int) -> int:
+    """Check what a run states of a random case, and 0.1 % more or less; count the modes."""
     case = random_case(seed, 6, training=False, limited=bool(seed % 2))
     try:
         solution = compare_ways(with_all(case), MethodOptions())[0]
     except InfeasibleError:
-        return
+        return 0
     plan = make_plan(with_all(case), solution.blocks, bound=0.0)
     predictions = predictions_of(plan, case.graph, case.units)
+    judged = 0
     exact = plan.options.memory_model == "sum" or not seed % 2
     for mode, sessions in (("pipeline", 1), ("whole", 1), ("replicas", 2)):
         ratio = predictions.predicted(mode, sessions, as_planned=True)
@@ -399,10 +404,12 @@ def test_what_was_predicted_of_a_choice(seed: int) -> None:
             runs[0]["choice"] = {"mode": mode, "predicted_ratio": ratio * factor}
             found = check_choices(case.graph, case.units, plan, runs)
             assert bool(found) == (factor != 1) or (factor != 1 and not exact), (mode, factor)
+        judged += 1
+    return judged
 
 
 def test_a_note_names_replicas_that_take_no_time() -> None:
-    """Where all that takes time is what moves, copies take none."""
+    """Copies take none if all time is that of transfers."""
     result = partition(chain(0, 0), "--method", "uniform")
     assert result.one("plan")["value"] == 1
     assert (

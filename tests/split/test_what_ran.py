@@ -53,7 +53,7 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What ran of searches that others start from, fall back on, or replace."""
+    """Searches that ran, among those that others start from, fall back on, or replace."""
     seen = Calls()
     for kind in ("solve", "cpsat"):
         seen.watch(monkeypatch, SolverProcess, kind, "ip" if kind == "solve" else "cpsat")
@@ -81,7 +81,7 @@ def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None
 
 @pytest.mark.parametrize("seed", [3, 24, 28])
 def test_exact_is_the_exact_search_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the ideals are too many, `auto` goes on; both keep a bound."""
+    """`auto` goes on after too many ideals; both keep a bound."""
     monkeypatch.setattr("dnnp.core.split.ideals.search.MAX_IDEALS", 2)
     problem, run = accelerators_case(seed).problem, SearchContext(effort=0.01)
     seen = Calls()
@@ -117,7 +117,7 @@ def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(*program: object, **how: object) -> Outcome:
-    """What is said of a solver that has crashed."""
+    """The message about a solver that has crashed."""
     return Outcome("failed", reason="signal 11")
 
 

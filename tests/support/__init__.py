@@ -1,3 +1,3 @@
-"""What tests, benchmarks and tools share."""
+"""Helpers of tests, benchmarks and tools."""
 
 import dnnp.core.runtime  # noqa: F401  # turns telemetry off, before anything imports onnxruntime

@@ -193,7 +193,7 @@ class _Search:
         return cost.load_s, 0.0
 
     def admits(self, block: int) -> bool:
-        """Whether no path inside a pass leaves the block and comes back, unless that may be."""
+        """True if no path inside a pass leaves the block and comes back, unless that may be."""
         if self.any_block:
             return True
         if block not in self._admitted:
@@ -205,7 +205,7 @@ class _Search:
         return self._admitted[block]
 
     def has_order(self, blocks: Sequence[int]) -> bool:
-        """Whether a pipeline order of the blocks exists for one direction of the backward pass."""
+        """True if a pipeline order of the blocks exists for one direction of the backward pass."""
         members = [sum(bits for a, bits in enumerate(self.bits) if b >> a & 1) for b in blocks]
         for before, _ in self.orders:
             needs = [_union(before, m) & ~m for m in members]
@@ -260,7 +260,7 @@ Ends = tuple[list[int], list[int]]
 
 
 def _ends(tables: Tables, along: bool) -> Ends:
-    """What a pipeline order must respect: edges inside a pass, backward ones turned or not."""
+    """Edges that a pipeline order must respect: inside a pass; backward ones turned or not."""
     before, after = [0] * tables.n, [0] * tables.n
     for v in range(tables.n):
         for u in tables.producers(v):

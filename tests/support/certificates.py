@@ -32,7 +32,7 @@ class Made:
         return self.record["certificate"]
 
     def verdict(self, record: object) -> str:
-        """What the checker says; a verdict that is not bad has no violations, and vice versa."""
+        """The checker's verdict; one that is not bad has no violations, and vice versa."""
         case = self.case
         report = check_certificate(case.graph, case.units, case.devices, case.options, record)
         assert (report.verdict == REFUTED) == bool(report.violations)

@@ -1,4 +1,4 @@
-"""What must hold of a repetend with warm-up and cool-down."""
+"""Conditions on a repetend with warm-up and cool-down."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ STAND_INS = Path(__file__).resolve().parent / "stand_ins"
 """Programs that do on this machine what those of the same name do on a cluster."""
 
 PROGRAMS = Path(sysconfig.get_path("scripts"))
-"""Where the commands are installed."""
+"""The folder where the commands are installed."""
 
 _BLOCK = re.compile(r"^```(sh|text)( about| varies)?\n(.*?)^```$", re.M | re.S)
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
@@ -51,7 +51,7 @@ def words(printed: str) -> list[str]:
 
 
 def run(script: str, folder: Path, programs: Path, shorter: Mapping[str, str]) -> str:
-    """What a script prints; it must succeed. Strings of `shorter` take the place of others."""
+    """Output of a script, which must succeed. Strings of `shorter` take the place of others."""
     for long, short in shorter.items():
         script = script.replace(long, short)
     # To append: commands of a pipe that write at once must not write over each other.
@@ -83,7 +83,7 @@ def run(script: str, folder: Path, programs: Path, shorter: Mapping[str, str]) -
 
 
 def free_ports(text: str) -> dict[str, str]:
-    """Every address of this machine in a text -> one with a port that nobody uses."""
+    """Every address of this machine in a text -> one with a free port."""
     with_ports = {}
     listeners = []
     for port in sorted({*_ADDRESS.findall(text)}):

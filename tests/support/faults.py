@@ -35,7 +35,7 @@ HOWS = {
     "ray": ("kill", "exit", "hang", "raise", "slow", "interrupt"),
 }
 """Kind of worker -> faults. `killed`: from outside, at any moment; `full`: no more shared memory;
-`slow`: whoever takes the outputs takes his time; `interrupt`: Ctrl-C."""
+`slow`: outputs are taken slowly; `interrupt`: Ctrl-C."""
 
 SAMPLES = 30
 LIMIT_S = {"thread": 0.0, "process": 2.0, "ray": 15.0}
@@ -188,7 +188,7 @@ def _wrong_outputs(
 
 
 def _left() -> tuple[int, ...]:
-    """What this process has: workers, open files, which shared memory is as well, and threads.
+    """Resources of this process: workers, open files, which shared memory is as well, and threads.
 
     /dev/shm is not counted: workers have no names there, and other tests at work have.
     """

@@ -1,7 +1,7 @@
 """False numbers in valid streams: every number of results changed, one at a time.
 
-What depends on a number by definition (digests, gaps) is made to fit again, as who forges it
-would; all else stays. What `dnnp-check` still accepts is a forgery that nobody notices.
+Values that depend on it by definition (digests, gaps) are made to fit again, as a forger would do;
+all else stays. A stream that `dnnp-check` still accepts is an undetected forgery.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MUTATIONS: dict[str, Callable[[float], float]] = {
     "huge": lambda x: 1e90,
     "none": lambda x: 0.0,
 }
-"""How a number that is not whole by nature is changed."""
+"""Changes of a number that is not whole by nature."""
 
 WHOLE: dict[str, Callable[[int], int]] = {
     "one more": lambda x: x + 1,
@@ -54,7 +54,7 @@ WHOLE: dict[str, Callable[[int], int]] = {
     "most": lambda x: 2**53 - 1,
     "none": lambda x: 0,
 }
-"""How counts, ids and positions are changed."""
+"""Changes of counts, ids and positions."""
 
 COUNTS = (
     "id", "k", "count", "cluster_size", "max_replicas", "invocations", "replicas", "nodes",
@@ -181,7 +181,7 @@ class Forgery:
     after: float
     accepted: bool
     reason: str
-    """Why that is no fault, if it is accepted; else empty."""
+    """The reason why that is no fault, if it is accepted; else empty."""
 
 
 def leaves(records: Sequence[Record], kinds: Sequence[str]) -> list[Leaf]:
@@ -273,7 +273,7 @@ def forge(
 
 
 def accepts(records: Sequence[Record], *options: str) -> bool:
-    """Whether `dnnp-check` finds nothing wrong with a stream."""
+    """True if `dnnp-check` finds nothing wrong with a stream."""
     result = dnnp("check", "-q", *options, stdin=seeds.encode(list(records)))
     if "Traceback" in result.err:
         raise AssertionError(result.err)
@@ -309,7 +309,7 @@ DEFAULTS: dict[str, Any] = {
     "links": [], "larger_clusters": [], "execution": "operators", "invocations": 1,
     "transfers": "tensor", "congestion": "device", "receives": [],
 }  # fmt: skip
-"""What a field means where it is absent."""
+"""Meaning of an absent field."""
 
 
 def meaning(value: Any) -> Any:
@@ -410,7 +410,7 @@ def resealed(records: Sequence[Record]) -> list[Record]:
 
 
 def why_true(before: Sequence[Record], after: Sequence[Record]) -> str:
-    """Why what an accepted stream says is no false statement; empty: nothing shows that.
+    """The reason why an accepted stream states nothing false; empty: nothing shows that.
 
     It means the same; or the search's own cost model, which shares no code with the checker, comes
     to all numbers of its plan, and no bound with a certificate is above the best split of all.
@@ -424,7 +424,7 @@ def why_true(before: Sequence[Record], after: Sequence[Record]) -> str:
 
 
 def allowed(before: Sequence[Record], after: Sequence[Record]) -> str:
-    """Whether a plan that the checker knows alone states the same stages as before, but for the
+    """True if a plan that the checker knows alone states the same stages as before, but for the
     numbers of devices and the order of nodes, and allows what they use: they fit, and replicas
     have nothing to synchronise.
     """
@@ -481,7 +481,7 @@ def _named(passes: Sequence[Record], records: Sequence[Record]) -> list[Record]:
 
 
 def proven(records: Sequence[Record]) -> str:
-    """Whether no split is better than a bound says, of all that there are."""
+    """True if no split is better than a bound says, of all that there are."""
     stream = read_bytes(seeds.encode(list(records)))
     graph = graph_of(stream)
     plan = plan_of(stream, graph, check_digest=False)
@@ -495,7 +495,7 @@ def proven(records: Sequence[Record]) -> str:
 
 
 def priced(records: Sequence[Record]) -> str:
-    """Whether the cost model of the searches comes to all that a plan says."""
+    """True if the cost model of the searches gives all numbers of a plan."""
     stream = read_bytes(seeds.encode(list(records)))
     graph = graph_of(stream)
     plan = plan_of(stream, graph, check_digest=False)

@@ -1,4 +1,4 @@
-"""What ONNX Runtime makes of a model, read in a way of its own, to compare commands with."""
+"""ONNX Runtime's version of a model, read in a way of its own, to compare commands with."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def optimised(model: onnx.ModelProto, folder: Path, level: str = "EXTENDED") -> 
 
 
 def operators(model: onnx.ModelProto, folder: Path) -> Counter[str]:
-    """How many of each operator run."""
+    """Number of each operator that runs."""
     return Counter(node.op_type for node in optimised(model, folder).graph.node)
 
 

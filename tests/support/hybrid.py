@@ -10,16 +10,8 @@ from itertools import product
 import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.plan import WEIGHT_SYNC, HybridOptions
-from dnnp.core.parallel.problem import (
-    HybridBlock,
-    HybridProblem,
-    costs_of,
-    degrees_of,
-    memory_of,
-    replicas_of,
-    value_of,
-)
+from dnnp.core.model.parallel import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
+from dnnp.core.parallel.problem import costs_of, degrees_of, memory_of, replicas_of, value_of
 from dnnp.core.parallel.search import plan_hybrid
 from dnnp.core.parallel.shared import plan_shared
 
@@ -244,7 +236,7 @@ def _best_stage(problem, stages, chosen, s) -> float:  # type: ignore[no-untyped
 
 
 def _ways(problem, items, *, whole: bool = False):  # type: ignore[no-untyped-def]
-    """What a stage may run again; `whole`: all of it or nothing."""
+    """Nodes of a stage that may run again; `whole`: all of it or nothing."""
     every = np.flatnonzero(np.isin(problem.part, items))
     if problem.partwise and problem.options.recompute == "auto" and not whole:
         return [every[np.array(b, dtype=bool)] for b in product((0, 1), repeat=len(every))]

@@ -22,7 +22,8 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Clustering, singletons
-from dnnp.core.model.plan import CostOptions, HybridOptions, Plan, Stage
+from dnnp.core.model.parallel import HybridOptions
+from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.parallel.plan import solve_hybrid
 from dnnp.formats.graph import clustering_of, graph_of
@@ -104,7 +105,7 @@ def _groups(rng: random.Random, nodes: list[dict[str, Any]]) -> Iterator[dict[st
 
 
 def shard_of(rng: random.Random, node: dict[str, Any], t: int, *, given: bool) -> dict[str, Any]:
-    """What a node takes on t devices; `given`: and if its forward pass runs again."""
+    """Time of a node on t devices; `given`: and if its forward pass runs again."""
     time, memory = node["time_s"]["dev"] / t, float(rng.randint(2, 20))
     costs = {
         "devices": t, "time_s": {"dev": time}, "memory_bytes": memory,
@@ -226,7 +227,7 @@ class _All:
         return best
 
     def colored(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> bool:
-        """Whether the checker has nothing to say about where colours are."""
+        """True if the checker finds nothing wrong with the places of colours."""
         stages = [self.stage(b, team, ()) for b, team in zip(blocks, teams, strict=True)]
         return not check_colors(self.case(stages, blocks))
 

@@ -121,7 +121,7 @@ class _Blocks:
                 self.assign(i + 1)
 
     def choices(self, i: int) -> Iterator[tuple[int, int]]:
-        """Where an item may go: twins and blocks are taken up one after the other."""
+        """Devices for an item: identical devices and blocks are taken up one after the other."""
         item = self.items[i]
         used = {d for d, _ in self.place[:i]}
         for d in self.devices:
@@ -139,7 +139,7 @@ class _Blocks:
             yield POOL, 0
 
     def fits(self, i: int) -> bool:
-        """Whether memory and colours allow the items up to number `i`."""
+        """True if memory and colours allow the items up to number `i`."""
         device = self.place[i][0]
         for j in range(i):
             if self.color[i] & self.color[j] and self.place[j][0] != device:
@@ -151,7 +151,7 @@ class _Blocks:
         return needed <= float(self.problem.machine.capacity[device]) * (1 + SLACK)
 
     def least(self, i: int) -> float:
-        """What the items up to number `i` take at least: busy devices, and paths of the pool."""
+        """Lower bound of the items up to number `i`: busy devices, and paths of the pool."""
         time = self.problem.tasks.time
         busy: dict[int, float] = {}
         end: dict[int, float] = {}
@@ -213,7 +213,7 @@ class _Operators:
         self.home[v] = -1
 
     def fits(self, i: int) -> bool:
-        """Whether memory and colours allow the tasks up to number `i` of the order."""
+        """True if memory and colours allow the tasks up to number `i` of the order."""
         v = self.order[i]
         mine = [u for u in self.order[: i + 1] if self.home[u] == self.home[v]]
         others = [u for u in self.order[:i] if self.home[u] != self.home[v]]

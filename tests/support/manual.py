@@ -10,7 +10,7 @@ PAGES = sorted((ROOT / "man").glob("man[157]/*"))
 
 
 def literal_blocks(page: str) -> list[str]:
-    """What stands between `.nf` and `.fi`, as a reader of the page sees it."""
+    """The text between `.nf` and `.fi`, as a reader of the page sees it."""
     blocks = re.findall(r"^\.nf\n(.*?)^\.fi$", page, re.M | re.S)
     return [b.replace("\\&", "").replace("\\-", "-").replace("\\e", "\\") for b in blocks]
 

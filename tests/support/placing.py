@@ -30,7 +30,7 @@ PLACERS = tuple(
 def place(
     method: str, problem: LatencyProblem, run: SearchContext = PLAIN, **how: Any
 ) -> Placement:
-    """What a method makes of a problem; `how`: fields of the run to be changed."""
+    """The placement of a problem by a method; `how`: fields of the run to be changed."""
     split = method_of(method, "operators")(
         problem, MethodOptions(method), replace(run, **how)
     ).split

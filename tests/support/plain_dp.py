@@ -25,7 +25,7 @@ CHUNK = 64
 
 
 class Reference(NamedTuple):
-    """What the program found, and what it took."""
+    """Result of the program, and its work."""
 
     value: float
     """Least largest load; inf: nothing fits, or it was stopped."""

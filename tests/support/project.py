@@ -1,4 +1,4 @@
-"""Where the project's sources are, and what pyproject.toml says about them."""
+"""Places of the project's sources, and the contents of pyproject.toml."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _residues(problem: ScheduleProblem, period: int) -> np.ndarray:
 
 
 def _held(problem: ScheduleProblem, rows: np.ndarray) -> np.ndarray:
-    """What each unit holds at most if all lags are 0, less what pairs hold; f64[n, units].
+    """Memory of each unit if all lags are 0, less the memory of pairs; f64[n, units].
 
     At the residue of block j, block i has started once more than its lag says if its residue is
     not above.
@@ -205,7 +205,7 @@ def _held(problem: ScheduleProblem, rows: np.ndarray) -> np.ndarray:
 def _of_pairs(
     problem: ScheduleProblem, pairs: list[tuple[int, int]], gaps: tuple[int, ...]
 ) -> np.ndarray:
-    """What each unit holds because of the lags between the blocks of pairs; f64[units]."""
+    """Memory of each unit due to the lags between the blocks of pairs; f64[units]."""
     found = np.zeros(problem.units)
     for (i, _), gap in zip(pairs, gaps, strict=True):
         found[units_of(problem, i)] += problem.memory[i] * gap
@@ -303,7 +303,7 @@ def _span(
 
 
 def possible_at_all(problem: ScheduleProblem) -> bool:
-    """Whether micro-batches one after another, blocks in some order, keep within capacities.
+    """True if micro-batches one after another, blocks in some order, keep within capacities.
 
     If they do not, no repetend does: what a unit holds of one micro-batch, it holds at least.
     Blocks that start at the same time count together; what has started since the limits were
@@ -372,7 +372,7 @@ def least_period(problem: ScheduleProblem, deepest: int = 1) -> tuple[Fraction, 
 def run_for_long(
     problem: ScheduleProblem, start: np.ndarray, period: float
 ) -> tuple[list[str], np.ndarray]:
-    """What is wrong with a repetend, and the peak memory of each unit, from many repetitions.
+    """Violations of a repetend, and the peak memory of each unit, from many repetitions.
 
     Micro-batches -n to n run; memory counts once the first of them are done. Blocks that start
     within rounding of each other start together.

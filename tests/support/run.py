@@ -25,15 +25,15 @@ from support.served import program
 INTERRUPTED = 130
 
 SAMPLES = r"samples [1-9]\d* %"
-"""What `dnnp-run` shows on a terminal once a good part of the samples is through."""
+"""Progress line of `dnnp-run` on a terminal once a good part of the samples is through."""
 
 PATIENCE_S = 600.0
-"""How long to wait for what is sure to happen; only what hangs takes so long on a busy machine."""
+"""Time to wait for what is sure to happen; only a hang takes so long on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """Status and output of a command."""
 
     status: int
     out: bytes
@@ -86,7 +86,7 @@ def dnnp_process(
 def interrupted(
     name: str, *arguments: str | Path, after: str, env: dict[str, str] | None = None
 ) -> Result:
-    """What a command leaves that gets Ctrl-C right after a message on standard error.
+    """Result of a command that gets Ctrl-C right after a message on standard error.
 
     Complete, marked as interrupted, and valid.
     """
@@ -115,7 +115,7 @@ def interrupted(
 
 
 def interrupted_at_terminal(name: str, *arguments: str | Path, after: str) -> Result:
-    """What a command leaves that gets Ctrl-C once a pattern is found on its terminal."""
+    """Result of a command that gets Ctrl-C once a pattern is found on its terminal."""
     ours, theirs = pty.openpty()
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
@@ -141,7 +141,7 @@ def interrupted_at_terminal(name: str, *arguments: str | Path, after: str) -> Re
 
 
 def _shown(terminal: int) -> Iterator[bytes]:
-    """What appears on a terminal until nobody has it open any more."""
+    """Output on a terminal until no process has it open any more."""
     while select.select([terminal], [], [], PATIENCE_S)[0]:
         try:
             part = os.read(terminal, 65536)

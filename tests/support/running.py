@@ -71,7 +71,7 @@ def known_time(seconds: float, outputs: Sequence[str], *, busy: bool = False) ->
 def made_up(
     times_s: Sequence[float], count: int, *, window: int, replicas: Sequence[int] = ()
 ) -> Trace:
-    """What a chain of stages that take exactly these times does, with so many samples under way."""
+    """A chain of stages that take exactly these times, with so many samples under way."""
     workers = list(replicas) or [1] * len(times_s)
     start = np.zeros((len(times_s), count), dtype=np.int64)
     end, done = start.copy(), np.zeros(count, dtype=np.int64)

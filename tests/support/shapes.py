@@ -22,7 +22,7 @@ class Part(NamedTuple):
     name: str
     reads: tuple[str, ...] = ()
     large: bool = False
-    """Whether it is made for all devices together."""
+    """True if it is made for all devices together."""
     weight: str = ""
     """Weights that others read, too; empty: its own."""
     held: float = 1.0

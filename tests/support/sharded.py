@@ -24,7 +24,7 @@ Choice = Callable[[int, Operator, tuple[Rule, ...]], Rule]
 
 
 class Quiet:
-    """Whoever calls: keeps what is said."""
+    """A caller that keeps all messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

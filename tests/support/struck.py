@@ -21,13 +21,13 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def begun(process: int) -> bool:
-    """Whether a worker computes: it has waited often, as it does before and after each sample."""
+    """True if a worker computes: it has waited often, as it does before and after each sample."""
     status = Path(f"/proc/{process}/status").read_text()
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) > 300
 
 
 def struck(plan: Path, act: Callable[[int, list[int]], object], *words: str) -> Result:
-    """What a long run in processes leaves to whose workers something happens."""
+    """Result of a long run in processes whose workers are struck."""
     words = ("--workers", "process", "--warmup", "1", "-n", "300000", *words)
     process = subprocess.Popen(
         [sys.executable, executable("run"), *words, plan],

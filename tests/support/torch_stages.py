@@ -78,7 +78,7 @@ def train(
     layers: int,
     port: int,
 ) -> None:
-    """What a rank does: one step of its stages."""
+    """The work of a rank: one step of its stages."""
     import torch
     from torch import distributed, nn
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime

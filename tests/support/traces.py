@@ -21,7 +21,7 @@ def ns(us: float) -> int:
 
 @dataclass
 class Read:
-    """What a trace says, by the rules of its format."""
+    """Contents of a trace, by the rules of its format."""
 
     about: dict[str, Any]
     slices: dict[str, list[tuple[str, int, Span]]] = field(default_factory=dict)

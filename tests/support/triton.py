@@ -1,4 +1,4 @@
-"""What Triton would do with a repository: its rules for configurations, and running an ensemble.
+"""Triton's treatment of a repository: rules for configurations, and running an ensemble.
 
 Rules and words are those of `ValidateEnsembleSchedulingConfig` and `ValidateIOShape` in the server.
 """

@@ -1,4 +1,4 @@
-"""What a process takes."""
+"""Time and memory of a process."""
 
 from __future__ import annotations
 

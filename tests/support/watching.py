@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dnnp.cmds.dnnp import command
-from dnnp.cmds.shell.context import CLEAR, Context
+from dnnp.cmds.shell.console import CLEAR
+from dnnp.cmds.shell.context import Context
 from support.run import Result
 
 SHARE = re.compile(r"[^%]* (\d+) %, \d+ ")
@@ -82,7 +83,7 @@ def watched(
 
 
 def frames(err: str, tool: str) -> list[str]:
-    """What a bar showed, one after the other; without the name of the command."""
+    """Texts of a bar, one after the other; without the name of the command."""
     parts = [line.rpartition(CLEAR)[2] for part in err.split(CLEAR) for line in part.splitlines()]
     drawn = [part for part in parts if re.search(r", \d+ (of at most \S+ )?s(, |$)", part)]
     return [part.removeprefix(f"{tool}: ") for part in drawn]
@@ -95,7 +96,7 @@ def shares(shown: Iterable[str]) -> list[int]:
 
 
 def numbers(shown: Iterable[str]) -> dict[str, list[float]]:
-    """What each word stood for, one after the other."""
+    """Meaning of each word, one after the other."""
     found: dict[str, list[float]] = {}
     for frame in shown:
         for part in frame.split(", "):

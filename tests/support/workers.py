@@ -128,7 +128,7 @@ def children() -> list[int]:
 
 
 def workers_of(process: int) -> list[int]:
-    """Processes of workers below a process, whoever started them."""
+    """Processes of workers below a process, at any depth."""
     below, found = [process], []
     while below:
         process = below.pop()
@@ -142,7 +142,7 @@ def workers_of(process: int) -> list[int]:
 
 
 def is_worker(process: int) -> bool:
-    """Whether a process computes for others; also when it has ended, and nobody has noticed."""
+    """True if a process computes for others; also when it is a zombie."""
     with suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
         words = file.read()
         return not words or b"workers.child" in words

@@ -164,7 +164,7 @@ def compute(op: str, given: list[Array], out: tuple[int, ...]) -> Array:
 
 
 def part_of(x: Array, state: int, i: int) -> Array:
-    """What the i-th of two devices has of a tensor."""
+    """The part of a tensor on the i-th of two devices."""
     if state == WHOLE:
         return x
     parts = np.split(x, 2 * blocks_of(state), axis_of(state))

@@ -88,7 +88,7 @@ def plan(model: Path) -> bytes:
 
 
 def outputs_of(path: Path, folder: Path) -> tuple[dict, dict]:
-    """What exported stages make of a sample, and what the whole model makes of it."""
+    """Results of a sample by exported stages, and by the whole model."""
     stages = api.load_stages(folder)
     whole = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     feeds = {"x": np.random.default_rng(1).standard_normal((64, WIDE)).astype(np.float32)}

@@ -57,7 +57,7 @@ def perceptron(**changes: float) -> bytes:
 
 
 def shards(result: Result, t: int) -> dict[str, dict]:
-    """What nodes and tensors state for `t` devices, by name."""
+    """Statements of nodes and tensors for `t` devices, by name."""
     assert result.status == 0, result.err
     return {
         record["name"]: one
@@ -244,7 +244,7 @@ def of_experts(result: Result, name: str = "/experts.") -> list[tuple[dict, dict
 
 
 def test_experts_are_on_devices_of_their_own(tmp_path: Path) -> None:
-    """What they add is summed up once, and so is the gradient of what they read."""
+    """Their sum is taken once, and so is the gradient of what they read."""
     result = mixture(tmp_path, apart=True)
     words = 4 * 2047 * 1024
     for record, one in of_experts(result):

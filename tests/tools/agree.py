@@ -124,12 +124,12 @@ class Judge:
 
 
 def same(a: float, b: float) -> bool:
-    """Whether two objectives differ by rounding only."""
+    """True if two objectives differ by rounding only."""
     return a == b or math.isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-12)
 
 
 def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
-    """What is wrong with the solvers' answers to one random problem."""
+    """Faults of the solvers' answers to one random problem."""
     case = random_case(seed, nodes)
     judge = Judge(case, counts)
     problem = case.problem
@@ -181,7 +181,7 @@ def chain_disagreements(seed: int, counts: Counter[str]) -> list[str]:
 
 
 def contraction_disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
-    """Whether contraction changes what the ideal search finds, or what it proves."""
+    """True if contraction changes the result of the ideal search, or its proof."""
     case = light_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
     judge = Judge(case, counts)
     problem = case.problem
@@ -204,7 +204,7 @@ def contraction_disagreements(seed: int, nodes: int, counts: Counter[str]) -> li
 
 
 def order_disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
-    """Whether slicing one order is exact, and whether priorities recover an optimal split."""
+    """True if slicing one order is exact, and priorities recover an optimal split."""
     case = random_case(seed, nodes, max_replicas=1, objective="throughput")
     judge = Judge(case, counts)
     order = random_order_of(case, seed)

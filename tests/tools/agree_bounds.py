@@ -66,7 +66,7 @@ def disagreements(
     asked: str | None = None,
     only: Collection[str] = (),
 ) -> list[str]:
-    """What is wrong with the arguments' claims about one random problem."""
+    """Faults of the bounds of one random problem."""
     case = accelerators_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
     validity = asked or VALIDITIES[seed // 2 % len(VALIDITIES)]
     problem = SplitProblem(case.graph, case.units, case.devices, case.options)
@@ -117,7 +117,7 @@ def disagreements(
 def split_by_auto(
     problem: SplitProblem, validity: str, least: float, counts: Counter[str]
 ) -> list[str]:
-    """What is wrong with the split that `auto` finds where the least value is `least`."""
+    """Faults of the split that `auto` finds where the least value is `least`."""
     try:
         found = solve(problem, MethodOptions(validity=validity), PLAIN.scaled(SPLIT_EFFORT))
     except (InfeasibleError, LimitError) as error:
@@ -146,7 +146,7 @@ def poor(problem: SplitProblem) -> list[Block] | None:
 def unverified(
     problem: SplitProblem, validity: str, name: str, claim: LowerBound, counts: Counter[str]
 ) -> list[str]:
-    """Whether a certificate that can be checked is refused."""
+    """True if a certificate that can be checked is refused."""
     if claim.certificate is None or claim.value <= 0:
         return []
     record = {
@@ -163,7 +163,7 @@ def unverified(
 
 
 def verdict(problem: SplitProblem, validity: str, claim: LowerBound) -> str:
-    """What the checker says of a claim."""
+    """The checker's verdict on a lower bound."""
     record = {"value": claim.value, "validity": validity}
     record["certificate"] = storable(claim.certificate) if claim.certificate else None
     given = problem.graph, problem.units, problem.devices, problem.options

@@ -39,7 +39,7 @@ from support.graphs import random_stream
 VALIDITIES = ("ordered", "convex", "free")
 ROUNDING = 1e-9
 BOUND_GAP = 5e-6
-"""How far below the optimum, relatively, a bound may stay."""
+"""Largest relative distance of a bound below the optimum."""
 
 
 def mixed_case(seed: int, most: int = 9, **fixed: object) -> Case:
@@ -75,7 +75,7 @@ def lanes_case(seed: int, most: int = 9) -> Case:
 
 
 def disagreements(case: Case, solver: str = "cbc", counts: Counter[str] | None = None) -> list[str]:
-    """What is wrong with the programs' answers to one problem."""
+    """Faults of the programs' answers to one problem."""
     found: list[str] = []
     counts = Counter() if counts is None else counts
     stronger: tuple[float, list[Block]] | None = None

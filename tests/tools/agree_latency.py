@@ -34,7 +34,7 @@ EXECUTIONS = ("blocks", "operators")
 SOLVERS = ("cbc", "highs", "cpsat")
 ROUNDING = 1e-9
 BOUND_GAP = 1e-5
-"""How far below the optimum, relatively, a bound may stay."""
+"""Largest relative distance of a bound below the optimum."""
 
 
 def latency_case(seed: int, execution: str, most: int = 7) -> LatencyProblem:
@@ -74,7 +74,7 @@ def solve(
 def disagreements(
     problem: LatencyProblem, solvers: list[str], counts: Counter[str] | None = None
 ) -> list[str]:
-    """What is wrong with the answers to one problem."""
+    """Faults of the answers to one problem."""
     counts = Counter() if counts is None else counts
     blocks = problem.options.execution == "blocks"
     want, known = (brute_blocks if blocks else brute_operators)(problem)
@@ -95,7 +95,7 @@ def disagreements(
 
 
 def _judged(problem: LatencyProblem, result: Any, want: float) -> list[str]:
-    """What is wrong with a result."""
+    """Faults of a result."""
     wrong = []
     value = problem.value(result.split)
     if value != result.value:

@@ -142,7 +142,7 @@ def simulated(problem: SplitProblem, plan: Plan) -> dict[str, float]:
 def _alone(
     problem: SplitProblem, unit: int, label: list[int], rank: dict[int, int]
 ) -> tuple[float, float]:
-    """What a unit makes for itself at its peak; that with all that it reads and gives others."""
+    """Memory of a unit alone at its peak; the same with all that it reads and writes."""
     graph = problem.graph
     nodes = sorted((v for v in range(graph.n) if label[v] == unit), key=rank.__getitem__)
     own, outer = [], 0.0
@@ -167,7 +167,7 @@ def _alone(
 def disagreements(
     whole: SplitProblem, counts: Counter[str], effort: float = 0.05, method: str = "auto"
 ) -> list[str]:
-    """What is wrong with the answer to one problem."""
+    """Faults of the answer to one problem."""
     problem = latency_problem(whole)
     least, _ = _brute(problem)
     loose, _ = _brute(problem.relaxed)

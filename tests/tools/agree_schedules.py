@@ -74,7 +74,7 @@ MICRO_BATCHES = 7
 COMPLETE_EFFORT = 0.02
 
 STEPS = 8
-"""How much finer than the period found CP-SAT looks for a shorter one."""
+"""Factor by which CP-SAT looks for a shorter period than the one found."""
 
 ROUNDING = 1e-9
 CLOSE = 1e-7
@@ -133,7 +133,7 @@ def random_chain(rng: random.Random) -> Placement:
 def disagreements(
     case: tuple[Placement, int], search: Search, cpsat: bool, limit_s: float, counts: Counter[str]
 ) -> list[str]:
-    """What is wrong with the answer to one problem."""
+    """Faults of the answer to one problem."""
     problem = problem_of(*case)
     wrong = recipes(case[0])
     try:
@@ -171,7 +171,7 @@ def disagreements(
 
 
 def recipes(placement: Placement) -> list[str]:
-    """What is wrong with recipes that fit any placement; limits do not matter to them."""
+    """Faults of recipes that fit any placement; limits do not matter to them."""
     wrong = []
     free = with_limit(placement, math.inf)
     for name in ("gpipe", "sequential"):
@@ -182,7 +182,7 @@ def recipes(placement: Placement) -> list[str]:
 
 
 def completed(placement: Placement, found: Repetend, counts: Counter[str]) -> list[str]:
-    """What is wrong with the schedule of a few micro-batches made from a repetend."""
+    """Faults of the schedule of a few micro-batches made from a repetend."""
     try:
         made = complete(placement, found, MICRO_BATCHES, run=SearchContext(effort=COMPLETE_EFFORT))
     except LimitError:
@@ -195,7 +195,7 @@ def completed(placement: Placement, found: Repetend, counts: Counter[str]) -> li
 
 
 def refused(schedule: Schedule) -> list[str]:
-    """What the checker says about a schedule."""
+    """The checker's verdict on a schedule."""
     problem, start = problem_of(schedule.placement, len(schedule.start_s)), schedule.start_s.ravel()
     order = global_order(problem, start).tolist()
     peak = peak_memory(problem, start).tolist()
@@ -203,7 +203,7 @@ def refused(schedule: Schedule) -> list[str]:
 
 
 def faulty(problem: ScheduleProblem, found: Repetend) -> list[str]:
-    """What is wrong with a repetend by itself."""
+    """Faults of a repetend by itself."""
     start = found.start_s.ravel()
     wrong, peaks = run_for_long(problem, start, found.period_s)
     if np.abs(peaks - found.memory_bytes).max(initial=0.0) > CLOSE:
@@ -230,7 +230,7 @@ def numbers(found: Repetend) -> list[tuple[str, float, float]]:
 
 
 def compared(found: Repetend, memory: float, span: float) -> list[str]:
-    """What is wrong with memory and span, at the least period."""
+    """Faults of memory and span, at the least period."""
     wrong = []
     _, (_, held, held_bound), (_, lasts, span_bound) = numbers(found)
     if held < memory - CLOSE or held_bound > memory + CLOSE:
@@ -245,7 +245,7 @@ def compared(found: Repetend, memory: float, span: float) -> list[str]:
 def against_exhaustion(
     problem: ScheduleProblem, found: Repetend, counts: Counter[str]
 ) -> list[str]:
-    """What exhaustion finds wrong."""
+    """Faults found by exhaustion."""
     least = least_period(problem, DEEPEST)
     if least is None:
         return ["there is no repetend at all"]
@@ -273,7 +273,7 @@ def against_exhaustion(
 def against_cpsat(
     problem: ScheduleProblem, found: Repetend, limit_s: float, counts: Counter[str]
 ) -> list[str]:
-    """What CP-SAT finds wrong."""
+    """Faults found by CP-SAT."""
     parts = PARTS if (problem.time % 1).any() else 1
     exact = Fraction(found.period_s * parts).limit_denominator(1000)
     factor = exact.denominator * parts

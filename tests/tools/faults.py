@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 """A case that takes longer hangs."""
 
 SOON_S = 5.0
-"""What a case may take besides the limit of a stage."""
+"""Time of a case besides the limit of a stage."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def clusters(kinds: Sequence[str]) -> Iterator[None]:
 
 
 def played(case: Case) -> tuple[str, float]:
-    """What is wrong with a case, and how long it took to send the samples."""
+    """Faults of a case, and the time it took to send the samples."""
     found: list[str] = []
     took: list[float] = []
     thread = threading.Thread(target=lambda: found.append(guarded(case, took)), daemon=True)

@@ -244,7 +244,7 @@ def _parallel() -> Iterator[Case]:
 
 
 def _shown() -> Iterator[Case]:
-    """What is shown and exported of one plan with its bound and schedule."""
+    """Views and exports of one plan with its bound and schedule."""
     made = ("import build/models/bert-small.onnx", "coarsen", "profile")
     made = (*made, "partition -k 3", "bound", "schedule -n 6")
     for way in ("text", "dot", "graphml", "html", "svg", "trace"):
@@ -295,7 +295,7 @@ def _through(commands: tuple[str, ...]) -> tuple[int, bytes, str]:
 
 
 def result_of(case: Case) -> dict[str, Any]:
-    """What is kept of a case."""
+    """The parts of a case's output that are kept."""
     began = time.monotonic()
     status, out, err = _through(case.commands)
     return {

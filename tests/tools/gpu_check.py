@@ -75,7 +75,7 @@ class Row:
 
 
 def gpus() -> tuple[int, str]:
-    """How many GPUs the CUDA driver shows; if none, why."""
+    """Number of GPUs that the CUDA driver shows; if none, the reason."""
     count = ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("libcuda.so.1")

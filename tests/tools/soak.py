@@ -42,7 +42,7 @@ GROWTH = 1.05
 
 
 class Reading(NamedTuple):
-    """What there is at one moment."""
+    """Resources at one moment."""
 
     memory_bytes: float
     files: int
@@ -78,7 +78,7 @@ class Order(Sink):
 
 
 def reading(order: Order) -> Reading:
-    """What there is now."""
+    """Resources now."""
     processes = [os.getpid(), *children()]
     files = 0
     for process in processes:

@@ -88,12 +88,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was chosen for one model, and what an independent run says of it."""
+    """The choice for one model, and the measurement of it by an independent run."""
 
     model: str
     chosen: str
     clear: bool
-    """Whether the choice was said to be clear."""
+    """True if the choice was said to be clear."""
     rates_per_s: dict[str, float]
     """Mode -> samples a second, in the independent run."""
 
@@ -124,7 +124,7 @@ class Bench:
         return result
 
     def file(self, model: Path, what: str) -> Path:
-        """Where a stream of a model is kept."""
+        """The place of a model's stream."""
         return self.folder / f"{name_of(model)}.{what}.dnnp"
 
     def plan(self, model: Path, mode: str, fitted: Sequence[Path]) -> Path:
@@ -211,7 +211,7 @@ def row_of(model: Path, mode: str, runs: Sequence[Sequence[Record]]) -> Row:
 
 
 def is_runnable(model: Path) -> bool:
-    """Whether the model's weights are in its file; those of the giants were never written."""
+    """True if the model's weights are in its file; those of the giants were never written."""
     import onnx
 
     proto = onnx.load(model, load_external_data=False)
@@ -274,7 +274,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def choices_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """What was chosen for each model, as Markdown, and how often that was right."""
+    """The choice for each model, as Markdown, and the share of right ones."""
     yield "| model | chosen | clear | pipeline/s | whole/s | replicas/s | of the fastest |"
     yield "|---|---|---|---:|---:|---:|---:|"
     for v in verdicts:

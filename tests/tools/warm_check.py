@@ -33,7 +33,7 @@ SHAPES: tuple[dict[str, Any], ...] = tuple({"shape": shape} for shape in ("V", "
 
 
 class _Compiled(event.Listener):
-    """What of ours is compiled."""
+    """The kernels of ours that are compiled."""
 
     def __init__(self) -> None:
         self.kernels: list[str] = []

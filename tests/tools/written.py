@@ -1,4 +1,4 @@
-"""Whatever a command writes passes dnnp-check: random runs of every command.
+"""Random runs of every command: their results pass dnnp-check.
 
     python tests/tools/written.py --count 3000 --seed 0 [--only latency,schedule] [-v]
 
@@ -325,7 +325,7 @@ KINDS: dict[str, tuple[Callable[[random.Random], tuple[bytes, list[list[str]]]],
 
 
 def faults(data: bytes, steps: Sequence[Sequence[str]], counts: Counter[str]) -> Iterator[str]:
-    """What is wrong with a run, after the words that lead to it."""
+    """Faults of a run, after the words that lead to it."""
     done: list[str] = []
     for name, *words in steps:
         done.append(" ".join(["dnnp-" + name, *words]))

@@ -78,6 +78,7 @@ def test_groups_of_both_passes_are_timed_apart(small: Path) -> None:
     grouped = dnnp.coarsen(dnnp.load(small, training=True))
     graph, _ = measured(grouped)
     node = {n["id"]: n for n in graph.nodes}
+    assert any(node[group["nodes"][0]].get("backward") for group in graph.groups)
     for group in graph.groups:
         assert group["time_s"]["cpu-core"] >= 0
         if node[group["nodes"][0]].get("backward"):

@@ -48,7 +48,7 @@ def test_rules_of_others_look_at_all_nodes() -> None:
 
 
 def test_replicas_synchronise_weights_alone(tmp_path: Path) -> None:
-    """What a node states holds gradients and activations too: weights are its parameters."""
+    """A node's stated memory holds gradients and activations too: weights are its parameters."""
     _, both = trained("dlrm", tmp_path)
     graph = graph_of(both.stream())
     read = {t for n in both.nodes for t in n["inputs"]}

@@ -1,7 +1,7 @@
 """List scheduling with transfers that wait for each other as the cost model says.
 
-Results are sequences of events to which the cost model gives the same times. Where a method runs
-out of memory, colours (tasks that share a device) are packed beforehand, or its result is repaired.
+All give sequences of events that the cost model turns into the same times. Where a method runs out
+of memory, colours (tasks that share a device) are packed beforehand, or its answer is repaired.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from dnnp.core.cost.latency import TASK, LatencyProblem, LatencySolution, Placement
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.latency.lists.build import DONE, Rules, earliest, follow, insertion
-from dnnp.core.latency.lists.net import FlowNet, falling, net_of, upward_rank
+from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext
@@ -25,7 +25,7 @@ from dnnp.core.solver.slices import ask
 FULL = "the devices are full before every task has a place"
 
 PACKING_S = 20.0
-"""Time limit of the packing program, seconds."""
+"""Patience with the program that packs."""
 
 MOST_CHOICES = 20_000
 """Colours times devices above which no program is tried."""
@@ -34,29 +34,29 @@ SHARES = (0.5, 0.9, 1.0)
 """Shares of the memory that are packed beforehand, one after the other, until the rest fits."""
 
 PACKED, REPAIRED = "-packed", "-repaired"
-"""Suffixes of the names of methods whose result was made to fit the memory."""
+"""Behind the names of methods that had to be helped to fit the memory."""
 
 
 @dataclass(frozen=True, eq=False)
-class MemoryLimits:
-    """Memory of `c` colours and `D` devices."""
+class Room:
+    """`c` colours and `D` devices."""
 
     memory: Floats
     """f64[c], bytes of each colour."""
     limit: Floats
-    """f64[D], capacity of each device, bytes."""
+    """f64[D], bytes that each device holds."""
     able: Bools
-    """bool[D, c]: the device supports all tasks of the colour, and holds them alone."""
+    """bool[D, c]: the device runs all tasks of the colour, and holds them if it is empty."""
     work: Floats
     """f64[D, c], time of all tasks of the colour; inf where unsupported."""
 
-    def applied_to(self, net: FlowNet) -> FlowNet:
+    def limits(self, net: TaskNet) -> TaskNet:
         """The same net with these limits."""
         return net._replace(allowed=np.ascontiguousarray(self.able.T), capacity=self.limit)
 
 
-def memory_limits(problem: LatencyProblem) -> MemoryLimits:
-    """Memory of the colours and devices of a problem.
+def room_of(problem: LatencyProblem) -> Room:
+    """Lay out the memory of a problem.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def memory_limits(problem: LatencyProblem) -> MemoryLimits:
             f"infeasible: all tasks need {shown_bytes(needed, 6)}, all devices together have "
             f"{shown_bytes(there, 6)}, {shown_bytes(needed - there)} short"
         )
-    return MemoryLimits(memory, limit, able, work)
+    return Room(memory, limit, able, work)
 
 
 def by_first(color: Ints) -> Ints:
@@ -103,11 +103,11 @@ def by_first(color: Ints) -> Ints:
     return found[np.argsort(first)]
 
 
-def first_fit(room: MemoryLimits) -> Ints | None:
+def first_fit(room: Room) -> Ints | None:
     """Pack by first fit decreasing, and the like; i64[c], a device of each colour, or None.
 
-    Colours that few devices can hold come first. Of the devices with room the attempts take, one
-    after the other: the first, the fullest, the emptiest.
+    Colours that few devices can take come first. Of the devices with room one takes, in turn of
+    the attempts: the first, the fullest, the emptiest.
     """
     count = len(room.memory)
     choices = room.able.sum(axis=0)
@@ -130,7 +130,7 @@ def first_fit(room: MemoryLimits) -> Ints | None:
     return None
 
 
-def packed(room: MemoryLimits, run: SearchContext = PLAIN) -> Ints:
+def packed(room: Room, run: SearchContext = PLAIN) -> Ints:
     """Pack all colours: by first fit, or by a program where that fails; i64[c].
 
     Raises
@@ -171,7 +171,7 @@ def packed(room: MemoryLimits, run: SearchContext = PLAIN) -> Ints:
     raise LimitError(FULL)
 
 
-def fits(room: MemoryLimits, home: Ints) -> bool:
+def fits(room: Room, home: Ints) -> bool:
     """True if homes of all colours (i64[c]) respect memory and support."""
     if not room.able[home, np.arange(len(home))].all():
         return False
@@ -179,10 +179,11 @@ def fits(room: MemoryLimits, home: Ints) -> bool:
     return bool((used <= room.limit).all())
 
 
-def attempts(room: MemoryLimits, run: SearchContext = PLAIN) -> Iterator[Ints]:
+def attempts(room: Room, run: SearchContext = PLAIN) -> Iterator[Ints]:
     """Homes to fix before a method starts; i64[c] each, -1: free.
 
-    First none, then the largest colours of a packing, at last all. For the errors see `packed`.
+    First nothing, then, as long as the caller asks, the largest colours of a packing, in the end
+    all. For the errors see `packed`.
     """
     count = len(room.memory)
     yield np.full(count, -1, dtype=np.int64)
@@ -195,11 +196,11 @@ def attempts(room: MemoryLimits, run: SearchContext = PLAIN) -> Iterator[Ints]:
         yield fixed if share < 1 else home
 
 
-def repaired(room: MemoryLimits, home: Ints, run: SearchContext = PLAIN) -> Ints:
+def repaired(room: Room, home: Ints, run: SearchContext = PLAIN) -> Ints:
     """Homes near those given that respect memory and support; i64[c].
 
-    Devices keep their given colours, large ones first, while there is room; the others go to the
-    device with room that runs them fastest. Homes of -1 are free.
+    Devices keep what they are given, large colours first, while there is room; the others go to
+    the device with room that runs them fastest. Homes of -1 are free.
     """
     if (home >= 0).all() and fits(room, home):
         return home
@@ -207,7 +208,7 @@ def repaired(room: MemoryLimits, home: Ints, run: SearchContext = PLAIN) -> Ints
         free = room.limit.copy()
         wanted = np.where(fixed >= 0, fixed, home)
         found = np.full(len(home), -1, dtype=np.int64)
-        # Colours that a packing has fixed come first, then the given ones, then the rest.
+        # What a packing has fixed comes first, then what was given, then the rest.
         kind = np.where(fixed >= 0, 0, np.where(home >= 0, 1, 2))
         for c in np.lexsort((np.arange(len(home)), -room.memory, kind)).tolist():
             usable = room.able[:, c] & (room.memory[c] <= free)
@@ -223,7 +224,7 @@ def repaired(room: MemoryLimits, home: Ints, run: SearchContext = PLAIN) -> Ints
     raise LimitError(FULL)
 
 
-def schedule_homes(net: FlowNet, device: Ints) -> Placement:
+def schedule_homes(net: TaskNet, device: Ints) -> Placement:
     """Sequence tasks and transfers, given the device of each task; the best of six ways.
 
     The ways: tasks by upward rank, by the earliest start, or by rank with insertion in gaps;
@@ -248,14 +249,14 @@ def schedule_homes(net: FlowNet, device: Ints) -> Placement:
 
 
 def _rules(
-    net: FlowNet,
+    net: TaskNet,
     priority: Floats,
     preferred: Bools | None = None,
     favourite: Ints | None = None,
     *,
     by_end: bool = False,
 ) -> Rules:
-    """Rules of tasks by falling priority, ties by number; None: no preference."""
+    """Rules of tasks by falling priority, ties by number; `None`: nothing is."""
     n, count = net.time.shape
     place = place_of(np.argsort(-priority, kind="stable"))
     if preferred is None:
@@ -266,7 +267,7 @@ def _rules(
 
 
 def inserted(
-    net: FlowNet, order: Ints, device: Ints, ahead: float = 0.0
+    net: TaskNet, order: Ints, device: Ints, ahead: float = 0.0
 ) -> tuple[Ints, Placement] | None:
     """Schedule by `insertion`: tasks by start, and the placement; None if they do not fit.
 
@@ -291,7 +292,7 @@ def inserted(
 
 
 def by_start(
-    net: FlowNet,
+    net: TaskNet,
     rank: Ints,
     device: Ints,
     span: tuple[Floats, Floats],
@@ -301,8 +302,8 @@ def by_start(
 ) -> Placement:
     """Events by start: tasks, i64[n] by rank, and transfers of flows to targets, i64[m] each.
 
-    Both with starts and ends. Of equal starts the event that ends first comes first, then the one
-    for which others may wait.
+    Both with starts and ends. Of what starts at the same time, that comes first which ends
+    first, and then that which others may wait for.
     """
     n = len(rank)
     keys = np.concatenate([2 * rank, 2 * rank[net.maker[flow]] + 1])
@@ -314,7 +315,7 @@ def by_start(
     return Placement(device, events[order].astype(np.int64))
 
 
-def schedule_order(net: FlowNet, device: Ints, order: Ints) -> Placement:
+def schedule_order(net: TaskNet, device: Ints, order: Ints) -> Placement:
     """Sequence tasks in a topological order (i64[n]), with transfers eager or lazy, as is best."""
     device = np.ascontiguousarray(device, dtype=np.int64)
     order = np.ascontiguousarray(order, dtype=np.int64)
@@ -323,8 +324,8 @@ def schedule_order(net: FlowNet, device: Ints, order: Ints) -> Placement:
 
 
 def list_schedule(
-    net: FlowNet,
-    room: MemoryLimits,
+    net: TaskNet,
+    room: Room,
     priority: Floats,
     *,
     preferred: Bools | None = None,
@@ -334,10 +335,10 @@ def list_schedule(
 ) -> tuple[Placement, bool]:
     """Choose devices and build a schedule at the same time; see `earliest`.
 
-    Where the devices are full before every task has a place, some homes are fixed beforehand by
-    `attempts`, which has the errors, too. Returns the placement, and True if that was so.
+    Where the devices are full before every task has a place, some homes are fixed beforehand,
+    see `attempts`, which has the errors, too. Returns the placement, and whether that was so.
     """
-    net, rules = room.applied_to(net), _rules(net, priority, preferred, favourite, by_end=by_end)
+    net, rules = room.limits(net), _rules(net, priority, preferred, favourite, by_end=by_end)
     for home in attempts(room, run):
         lost, _, device, events = earliest(net, rules, home)
         if lost == DONE:
@@ -353,10 +354,10 @@ def answer(
     instead: str = "",
     why: str = "",
 ) -> LatencySolution:
-    """Solution of a method under the name of the method that ran, with a warning if it is another.
+    """The answer of a method under the name of what ran, which the run is warned of.
 
-    `found`: result of `list_schedule`; `instead`, `why`: name and reason of a replacement of the
-    method's program, both empty if there is none.
+    `found` is what `list_schedule` returns; `instead` is the name of what replaced the program of
+    the method, and `why` the reason for that, both empty where none was replaced.
     """
     placement, packed = found
     name = instead if why else method
@@ -372,17 +373,18 @@ def answer(
 
 def repaired_answer(
     problem: LatencyProblem,
-    room: MemoryLimits,
+    room: Room,
     home: Ints,
     method: str,
     run: SearchContext,
     *,
     passed: Bools | None = None,
 ) -> LatencySolution:
-    """Solution of a method that finds the device of each colour (i64[c]), and no times.
+    """The answer of a method that says where colours go (i64[c]), and not when.
 
-    Homes that do not fit or are missing are `repaired` under a name of its own, with a warning;
-    that has the errors, too. Colours that the method left out (`passed`, bool[c]) do not count.
+    Where these homes do not fit, or are not all there, they are `repaired` under a name of its
+    own, which the run is warned of; that has the errors, too. Colours that the method itself puts
+    anywhere (`passed`, bool[c]) do not count.
     """
     found = repaired(room, home, run)
     placement = schedule_homes(net_of(problem), found[problem.tasks.together])

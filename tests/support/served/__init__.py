@@ -69,7 +69,7 @@ def served() -> Path:
 
 
 def program(name: str) -> Path:
-    """What runs `dnnp-NAME`."""
+    """The program that runs `dnnp-NAME`."""
     return served() / "bin" / f"dnnp-{name}"
 
 

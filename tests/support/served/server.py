@@ -32,7 +32,7 @@ import numba
 SCRIPTS = sysconfig.get_path("scripts")
 BEFORE = dict(os.environb)
 OTHERS = ("onnx", "onnxruntime", "scipy.optimize", "scipy.sparse.csgraph", "sympy")
-"""What the package imports only when it is needed."""
+"""Modules that the package imports only when it needs them."""
 
 READ_AGAIN = b"NUMBA_NUM_THREADS"
 """Numba has started no threads yet."""
@@ -61,7 +61,7 @@ def special(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 class Server:
-    """Forks commands, and tells those who asked for them how they end."""
+    """Forks commands, and reports their status to the clients."""
 
     def __init__(self, listener: socket.socket, alive: int) -> None:
         self._listener = listener
@@ -76,7 +76,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
-        """Serve until nobody is there to ask."""
+        """Serve until the client closes its end."""
         while True:
             ready, _, _ = select.select([self._listener, self._alive, self._ends], [], [])
             if self._ends in ready:
@@ -168,7 +168,7 @@ def main() -> None:
     sys.path.insert(0, SCRIPTS)
     import_modules()
     sys.modules["dnnp.core.runtime.report.statistics"].MOST_TAKEN = math.inf  # type: ignore[attr-defined]
-    sys.modules["dnnp.cmds.shell.context"].FIRST_S = 30.0  # type: ignore[attr-defined]
+    sys.modules["dnnp.cmds.shell.console"].FIRST_S = 30.0  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()  # lest forks copy the pages where it counts
     server = socket.socket(fileno=listener)

@@ -1,4 +1,4 @@
-"""What is called `dnnp-NAME` in the folder of `support.served`: it has the server run the command.
+"""The program `dnnp-NAME` in the folder of `support.served`: it has the server run the command.
 
 It costs 20 ms, so it imports what is built in. Signals that it gets go to the command, and it ends
 as the command does.
