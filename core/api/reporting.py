@@ -9,7 +9,7 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.items import Items, items_of
 from dnnp.core.cost.problem import SplitProblem, tied_by
 from dnnp.core.methods.splits import LATENCY, SPLITS
-from dnnp.core.model.graph import Floats, singletons, totals
+from dnnp.core.model.graph import Floats, distinct, singletons, totals
 from dnnp.core.model.plan import OBJECTIVES, WITHIN, Plan, contiguous_words, status_words
 from dnnp.core.model.text import counted, shown_bytes, shown_share, shown_time
 from dnnp.formats.spread import NO_COSTS, has_costs, shown_gap, unknown_words
@@ -110,7 +110,7 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
         what = f"{counted(len(nodes), 'node')} that stay together"
         if len(nodes) == 1:
             what = f"node '{first}' alone"
-        elif len(np.unique(problem.units.label[nodes])) == 1:
+        elif len(distinct(problem.units.label[nodes])) == 1:
             what = f"the group of node '{first}'"
             helps.append("no groups (dnnp-coarsen)")
         elif tie:

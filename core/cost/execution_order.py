@@ -10,10 +10,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-import numpy as np
-
 from dnnp.core.cost.load import stage_memory
-from dnnp.core.model.graph import Graph, Ints, place_of
+from dnnp.core.model.graph import Graph, Ints, distinct, place_of
 from dnnp.core.model.plan import CostOptions
 
 
@@ -75,7 +73,7 @@ def file_order(graph: Graph, nodes: Ints, options: CostOptions) -> FileOrder:
 def _makers(graph: Graph, nodes: Ints) -> list[list[int]]:
     """For each of some nodes those, by position, that make what it reads; ascending."""
     step = place_of(nodes, graph.n + 1)
-    rows = (np.unique(step[graph.producer[graph.reads(v)]]) for v in nodes.tolist())
+    rows = (distinct(step[graph.producer[graph.reads(v)]]) for v in nodes.tolist())
     return [row[row >= 0].tolist() for row in rows]
 
 

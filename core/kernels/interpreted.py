@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -175,21 +177,40 @@ def _counting(function: FunctionType, called: Container[str]) -> CodeType | None
     """The code of a function whose loops count, and which hands on what they count with to those
     that it calls; None: its source is not at hand."""
     try:
-        source = textwrap.dedent(inspect.getsource(function))
+        tree = _parsed(function)
     except (OSError, TypeError):
         return None
-    tree = ast.parse(source)
     (found,) = tree.body
     if not isinstance(found, ast.FunctionDef):
         return None
     found.decorator_list = []
-    found.args.args.insert(0, ast.arg(_ROUNDS))
+    found.args.args.insert(0, ast.copy_location(ast.arg(_ROUNDS), found))
     for node in [*ast.walk(found)]:
         if isinstance(node, ast.For | ast.While):
             node.body[:0] = ast.parse(_COUNT).body
         elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in called:
-            node.args.insert(0, ast.Name(_ROUNDS, ast.Load()))
-    ast.fix_missing_locations(found)
+            node.args.insert(0, ast.copy_location(ast.Name(_ROUNDS, ast.Load()), node))
     whole = compile(tree, function.__code__.co_filename, "exec", dont_inherit=True)
     inner = [c for c in whole.co_consts if isinstance(c, CodeType) and c.co_name == found.name]
     return inner[0]
+
+
+def _parsed(function: FunctionType) -> ast.Module:
+    """Parse the source of a function; OSError, TypeError: it is not at hand."""
+    code = function.__code__
+    # The positions of its code say where it ends; `inspect` reads it token by token instead.
+    ends = (end for part in _nested(code) for _, end, _, _ in part.co_positions() if end)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : max(ends)]
+    with suppress(SyntaxError):
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        if tree.body:
+            return tree
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all that are inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)

@@ -7,10 +7,10 @@ search; what it cannot finish it leaves with a bound.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnnp.core.bounds.lower_bound import LIMIT, REFUSED, SOLVED, BoundTask, LowerBound, whole_of
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
@@ -20,6 +20,9 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
 from dnnp.core.split.slices import SLICED, best_slicing, incumbent, slice_order
+
+if TYPE_CHECKING:
+    from dnnp.core.bounds.lower_bound import BoundTask, LowerBound
 
 STEPS, MOST_STEPS = 8, 10_000_000
 """Steps of a checker for each block that the search walks, mostly; and how many it surely takes."""
@@ -108,6 +111,8 @@ def nothing_found(run: SearchContext) -> LimitError:
 
 def ideal_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound for ordered splits; a better split, if it finds one."""
+    from dnnp.core.bounds.lower_bound import LIMIT, REFUSED, SOLVED, LowerBound
+
     if known.validity != "ordered":
         return LowerBound(0.0, REFUSED, "holds for ordered splits only")
     if problem.clustered:
@@ -140,6 +145,8 @@ def _certified(
     What they do not know: peaks of memory, but where these change nothing, what replicas
     synchronise, and passes of `gpipe`.
     """
+    from dnnp.core.bounds.lower_bound import LowerBound, whole_of
+
     told = {"ideals": found.ideals, "walked": found.walked}
     options = problem.options
     endless = all(d.is_cpu or np.isinf(d.memory_bytes) for d in problem.devices if d.count > 0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Bools, Ints, csr
+from dnnp.core.model.graph import Bools, Ints, csr, distinct
 
 MOST_WORDS = 20_000_000
 """Words of bit sets of the ideals of one size; 8 bytes each, twice."""
@@ -120,7 +120,7 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     if asked in _refused:
         return None
     # A pair given twice would make an item ready twice, and its ideal too.
-    tail, head = np.divmod(np.unique(tail.astype(np.int64) * n + head), max(n, 1))
+    tail, head = np.divmod(distinct(tail.astype(np.int64) * n + head), max(n, 1))
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
     succ_ptr, succ, pred_ptr, pred = plain(succ_ptr, succ, pred_ptr, pred)

@@ -240,7 +240,7 @@ def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
         for weights in (None, other + 1.0)
     ]
     costs = np.vstack([line.work, line.backward_work, line.memory, *around])
-    if np.unique(costs, axis=1).shape[1] == n:
+    if len(np.unique(costs, axis=1, return_index=True)[1]) == n:  # without it: numpy.ma is loaded
         return line  # at once: no two items are alike in what is quickly compared
     held = memory_arrays(graph, line, options)
     kinds: list[list[object]] = [[] for _ in range(n)]
