@@ -347,13 +347,13 @@ def _node_records(
     records: list[Record] = []
     for operator in graph.operators:
         proto = operator.proto
+        op, name, domain = proto.op_type, proto.name, domain_of(proto.domain)
         record: Record = {
             "type": "node",
             "id": operator.index,
-            "name": called(proto.op_type, proto.name, proto.output),
-            "op": proto.op_type,
+            "name": called(op, name, operator.writes),
+            "op": op,
         }
-        domain = domain_of(proto.domain)
         if domain:
             record["domain"] = domain
         record["inputs"] = [ids[name] for name in operator.reads]
@@ -369,7 +369,7 @@ def _node_records(
                 record["partial"] = True
         if operator.index in colors:
             record["color"] = colors[operator.index]
-        scope = _scope(proto)
+        scope = _scope(proto, name or next(iter(operator.writes), ""))
         if scope:
             record["scope"] = scope
         records.append(record)
@@ -380,6 +380,8 @@ def _add_attribute_weights(graph: OnnxGraph, nodes: list[Record], tensors: list[
     """Let nodes read the weights that their attributes hold, as those of tree ensembles and bodies,
     each a parameter named after what the node writes."""
     for operator, record in zip(graph.operators, nodes, strict=True):
+        if not operator.proto.attribute:
+            continue
         bodies = (t for body in subgraphs(operator.proto) for t in stored_tensors(body))
         size = sum(_stored_bytes(tensor) for tensor in bodies)
         size += 0 if operator.has_bodies else attribute_bytes(operator.proto)
@@ -399,11 +401,10 @@ def _stored_bytes(tensor: onnx.TensorProto) -> int:
     return int(size or 0)
 
 
-def _scope(node: onnx.NodeProto) -> str:
-    """Name scope: from the metadata that PyTorch's exporter writes, else from the name's path.
+def _scope(node: onnx.NodeProto, name: str) -> str:
+    """Name scope: from the metadata that PyTorch's exporter writes, else from the path of a name.
 
-    `transformer.h.0` inside `transformer` reads `/transformer/h.0`. Where a node has no name, that
-    of its output counts.
+    `transformer.h.0` inside `transformer` reads `/transformer/h.0`.
     """
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
@@ -411,7 +412,7 @@ def _scope(node: onnx.NodeProto) -> str:
         if entry.key == "namespace":
             parts = [part.partition(":")[0].strip() for part in entry.value.split("/")[:-1]]
             return "".join(f"/{part}" for part in parts if part)
-    return scope_of_name(node.name or next(filter(None, node.output), ""))
+    return scope_of_name(name)
 
 
 def _scope_of_modules(text: str) -> str:

@@ -11,7 +11,7 @@ import onnx
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import called
 from dnnp.formats.acyclic import find_cycle
-from dnnp.formats.onnx.scope import captures, domain_of, writes
+from dnnp.formats.onnx.scope import captures, domain_of
 from dnnp.formats.onnx.value_types import UNKNOWN, ValueType, dtype_name, tensor_type
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -26,11 +26,11 @@ class Operator:
     index: int
     """Position in `model.graph.node`."""
     proto: onnx.NodeProto
-    reads: list[str]
+    reads: tuple[str, ...]
     """Names of its inputs, then of its captures; no empty names, no repeats."""
-    captures: list[str]
+    captures: tuple[str, ...]
     """Those of `reads` that only bodies of the node read."""
-    writes: list[str]
+    writes: tuple[str, ...]
     """Names of its outputs, without empty ones."""
     has_bodies: bool = False
     """Whether it holds subgraphs, as `If`, `Loop` and `Scan` do."""
@@ -79,8 +79,9 @@ def read_graph(model: onnx.ModelProto) -> OnnxGraph:
     found.inputs = [name for name in declared if name not in found.parameters]
     defined: dict[str, int] = dict.fromkeys(found.inputs, -1)
     defined.update(dict.fromkeys(found.parameters, -1))
+    names: dict[str, str] = {}
     for index, node in enumerate(graph.node):
-        operator = _operator(index, node)
+        operator = _operator(index, node, names)
         makes_weight = node.op_type in ("Constant", "ConstantOfShape") and (
             domain_of(node.domain) == "" and ("", node.op_type) not in local
         )
@@ -164,21 +165,17 @@ def _refuse_bytes(texts: Iterable[object], what: str) -> None:
         raise FormatError(f"{what} is not UTF-8")
 
 
-def _operator(index: int, node: onnx.NodeProto) -> Operator:
-    written = writes(node)
-    _refuse_bytes((node.name, node.op_type, node.domain, *written), f"a name in node {index}")
-    reads = list(dict.fromkeys(node.input))
-    if "" in reads:
-        reads.remove("")
-    captured: list[str] = []
-    has_bodies = False
+def _operator(index: int, node: onnx.NodeProto, names: dict[str, str]) -> Operator:
+    """An operator; `names` holds each name once, however many nodes read it."""
+    written = tuple(name for name in node.output if name)
+    if not {type(text) for text in (node.name, node.op_type, node.domain, *written)} <= {str}:
+        raise FormatError(f"a name in node {index} is not UTF-8")
+    reads = tuple({names.setdefault(name, name): None for name in node.input if name})
     for attribute in node.attribute:
         if attribute.type in _GRAPHS or attribute.HasField("g"):
-            captured = [name for name in captures(node) if name not in reads]
-            reads += captured
-            has_bodies = True
-            break
-    return Operator(index, node, reads, captured, written, has_bodies)
+            captured = tuple(name for name in captures(node) if name not in reads)
+            return Operator(index, node, reads + captured, captured, written, True)
+    return Operator(index, node, reads, (), tuple(map(names.setdefault, written, written)))
 
 
 def _take_weight(

@@ -322,9 +322,13 @@ def find_shapes(
     def open_names() -> list[str]:
         return [name for name in names if not types.get(name, UNKNOWN).settled]
 
-    def fill(light: onnx.ModelProto) -> None:
-        found = {value.name: value.type for value in light.graph.value_info}
-        _merge(types, reader, found, [*open_names(), *written])
+    def fill(found: Types) -> None:
+        for name in dict.fromkeys((*names, *written)):
+            old = types.get(name, UNKNOWN)
+            if not old.settled and name in found:
+                new = reader.read_value(name, found[name])
+                if new.settled or old.dtype is None:
+                    types[name] = new
 
     allowed = STEPS[1 : STEPS.index(last) + 1]
     steps = {"infer": infer, "symbolic": symbolic}
@@ -339,10 +343,16 @@ def find_shapes(
             turns.clear()
         elif not (first and _is_confirmed(model, graph, dimensions, reader, types, first)):
             light, first = light_model(model, graph, dimensions), {}
-            wrong = {name: declared[name] for name in _contradicted(light, declared, names)}
+            found, wrong = _infer_anew(light, declared, names)
             types.update(dict.fromkeys(wrong, UNKNOWN))
-            fill(light)
-    idle, most = 0, 0 if light is None or not open_names() else _known(light, names)
+            fill(found)
+            if open_names():
+                for name, proto in found.items():
+                    light.graph.value_info.add(name=name).type.CopyFrom(proto)
+            else:
+                light = None  # it is as large as the model
+            del found
+    idle, most = 0, 0 if light is None else _known(light, names)
     while light is not None and open_names() and idle < len(turns):
         name, step = turns.popleft()
         # What nobody reads is asked for as well: it is written and takes memory all the same.
@@ -356,7 +366,7 @@ def find_shapes(
         light = onnx.ModelProto.FromString(data)
         says = _known(light, names)
         idle, most = (0, says) if says > most else (idle + 1, most)
-        fill(light)
+        fill({value.name: value.type for value in light.graph.value_info})
     shapes = Shapes(types, [], crashes, wrong, {})
     _size_maps(graph, types)
     if "run" in allowed and run is not None:
@@ -437,39 +447,33 @@ def _known(light: onnx.ModelProto, names: Sequence[str]) -> int:
     return total
 
 
-def _contradicted(
+def _infer_anew(
     light: onnx.ModelProto, declared: Mapping[str, ValueType], wanted: Sequence[str]
-) -> list[str]:
-    """Values that ONNX infers otherwise than they are declared; `light` forgets what it declares.
+) -> tuple[Types, dict[str, ValueType]]:
+    """Infer types as if `light` declared none, and find the values declared otherwise.
 
-    What is inferred takes the place of what was declared, and fills in the rest of it.
+    What is inferred takes the place of what was declared, which fills in the rest. The values of
+    `light` lose their types, so that no second copy of it is needed.
     """
-    kept = {v.name: v.type for v in (*light.graph.output, *light.graph.value_info)}
-    bare = onnx.ModelProto()
-    bare.CopyFrom(light)
-    del bare.graph.value_info[:]
-    for value in bare.graph.output:
-        value.ClearField("type")
-    asked = bare.SerializeToString()
-    del bare  # it is as large as the model
-    data = guarded(search_apart, _infer_types, asked, wanted)
-    if data is None:
-        return []
-    bare = onnx.ModelProto.FromString(data)
-    found = {value.name: value.type for value in bare.graph.value_info}
-    wrong = []
-    for name, proto in found.items():
-        if name in declared and _differ(proto, kept[name], declared[name]):
-            wrong.append(name)
-            del kept[name]
-    join(found, kept)
+    kept = {value.name: value.type for value in light.graph.value_info}
+    outputs = onnx.GraphProto(output=light.graph.output).output
+    kept = {value.name: value.type for value in outputs} | kept
     del light.graph.value_info[:]
-    for name, proto in found.items():
-        light.graph.value_info.add(name=name).type.CopyFrom(proto)
     for value in light.graph.output:
-        if value.name in wrong:
-            value.type.CopyFrom(found[value.name])
-    return wrong
+        value.ClearField("type")
+    data = guarded(search_apart, _infer_types, light.SerializeToString(), wanted)
+    found: Types = {}
+    if data is not None:
+        found = {v.name: v.type for v in onnx.ModelProto.FromString(data).graph.value_info}
+    wrong = {
+        name: declared[name]
+        for name, proto in found.items()
+        if name in declared and _differ(proto, kept[name], declared[name])
+    }
+    join(found, {name: proto for name, proto in kept.items() if name not in wrong})
+    for value in light.graph.output:
+        value.type.CopyFrom((found if value.name in wrong else kept)[value.name])
+    return found, wrong
 
 
 def _infer_types(
@@ -645,14 +649,3 @@ def _declare(graph: onnx.GraphProto, name: str, elem_type: int, dims: Sequence[i
     value.type.tensor_type.shape.SetInParent()
     for size in dims:
         value.type.tensor_type.shape.dim.add().dim_value = size
-
-
-def _merge(
-    types: dict[str, ValueType], reader: TypeReader, found: Types, missing: Sequence[str]
-) -> None:
-    """Fill in what is missing."""
-    for name in missing:
-        if name in found and not types.get(name, UNKNOWN).settled:
-            old, new = types.get(name, UNKNOWN), reader.read_value(name, found[name])
-            if new.settled or old.dtype is None:
-                types[name] = new

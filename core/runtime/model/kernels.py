@@ -38,15 +38,19 @@ def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[s
     sets = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     tried: dict[tuple[object, ...], bool] = {}
     found: dict[str, list[str]] = {}
-    inside = [n for node in model.graph.node for n in inner_nodes(node)]
+    inside = [n for node in model.graph.node if node.attribute for n in inner_nodes(node)]
     inside += nested_nodes(n for f in Functions(model).needed_by(model.graph.node) for n in f.node)
     inside = [n for n in inside if n.op_type in RARE and not n.domain]
+    newer = sets.get("", 0) > NEWEST_OPSET
+    any_odd = newer or any(kind.dtype not in USUAL for kind in types.values())
     for node in (*model.graph.node, *inside):
         domain, op = domain_of(node.domain), node.op_type
+        if not any_odd and op not in RARE and domain in DOMAINS:
+            continue
         names = [name for name in (*node.input, *node.output) if name]
         kinds = [types.get(name, UNKNOWN).dtype for name in names]
         odd = [kind for kind in kinds if kind not in USUAL]
-        rare = odd or op in RARE or domain not in DOMAINS or sets.get("", 0) > NEWEST_OPSET
+        rare = odd or op in RARE or domain not in DOMAINS or newer
         if not rare or (domain, op) in own:
             continue
         key = domain, op, *kinds
