@@ -17,11 +17,12 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dnnp.core.model.processes import die_with_parent
 
 T = TypeVar("T")
+_Call = tuple[Callable[..., Any], tuple[object, ...]]
 
 TIME_LIMIT_S = 600.0
 """Most that one call may take: far beyond the seconds that models of 50,000 nodes need."""
@@ -34,16 +35,27 @@ _worker: tuple[int, int, Connection] | None = None
 """Process that made the worker, the worker's process, and the pipe to it."""
 
 
-def guarded(function: Callable[..., T], *arguments: object, seconds: float = math.inf) -> T | None:
+def guarded(
+    function: Callable[..., T],
+    *arguments: object,
+    seconds: float = math.inf,
+    inherited: bool = False,
+) -> T | None:
     """Result of a call made by the worker; None if it crashes, raises or exceeds a limit.
 
     `function` is one that a module defines, and everything can be pickled. What the call
-    prints is lost. It may take `seconds`, and at most `TIME_LIMIT_S`.
+    prints is lost. It may take `seconds`, and at most `TIME_LIMIT_S`. Where it is `inherited`, a
+    new worker begins with it: it finds the arguments in the memory that it shares with this
+    process, and only the result is pickled.
     """
-    request = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+    call = function, arguments
+    request = b"" if inherited else pickle.dumps(call, pickle.HIGHEST_PROTOCOL)
     try:
-        pipe = _pipe()
-        pipe.send_bytes(request)
+        if inherited:
+            _discard()
+        pipe = _pipe(call if inherited else None)
+        if request:
+            pipe.send_bytes(request)
         if not pipe.poll(min(seconds, TIME_LIMIT_S)):
             _discard()
             return None
@@ -57,14 +69,14 @@ def guarded(function: Callable[..., T], *arguments: object, seconds: float = mat
     return result
 
 
-def _pipe() -> Connection:
-    """The pipe to this process's worker, which is started if need be."""
+def _pipe(first: _Call | None) -> Connection:
+    """The pipe to this process's worker, which is started if need be, with a first call if any."""
     global _worker
     if _worker is None or _worker[0] != os.getpid():
         ours, theirs = Pipe()
         child = os.fork()
         if child == 0:
-            _serve(theirs)
+            _serve(theirs, first)
         theirs.close()
         _worker = os.getpid(), child, ours
     return _worker[2]
@@ -103,7 +115,7 @@ def _limit_memory(more_bytes: int, hard: int | None = None) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if hard is None else hard))
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, call: _Call | None) -> None:
     """Serve as the worker: answer until the other end is closed, or a call fails."""
     try:
         die_with_parent()
@@ -118,7 +130,8 @@ def _serve(pipe: Connection) -> None:
         os.closerange(3, pipe.fileno())
         os.closerange(pipe.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         while True:
-            function, arguments = pickle.loads(pipe.recv_bytes())
+            function, arguments = call or pickle.loads(pipe.recv_bytes())
             pipe.send_bytes(pickle.dumps(function(*arguments), pickle.HIGHEST_PROTOCOL))
+            call = None
     finally:
         os._exit(1)

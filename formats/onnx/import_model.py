@@ -8,6 +8,7 @@ to are looked for here.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, prod
@@ -283,14 +284,16 @@ def _import(
     works: dict[int, Work] = {}
     if helpers.pricer is not None:
         works = price_operators(model, graph, dimensions, shapes, helpers.pricer)
-    nodes = _node_records(graph, ids, _colors(graph, types), works)
-    _add_attribute_weights(graph, nodes, tensors)
+    colors = _colors(graph, types)
     header = new_header("onnx", path, digest, name, "s")
     if shapes.ran:
         header["source"]["ran"] = True
-    stream = Stream(header=header, records={"tensor": tensors, "node": nodes}, name=path)
+    stream = Stream(header=header, name=path)
     stream.warnings = _warnings(model, graph, shapes, last, path)
     stream.warnings += [f"{path}: {line}" for line in helpers.lacking(model, types)]
+    del shapes, types
+    nodes = _node_records(graph, ids, colors, works, tensors)
+    stream.records = {"tensor": tensors, "node": nodes}
     return stream
 
 
@@ -342,12 +345,24 @@ def _tensor_records(
 
 
 def _node_records(
-    graph: OnnxGraph, ids: Mapping[str, int], colors: Mapping[int, int], works: Mapping[int, Work]
+    graph: OnnxGraph,
+    ids: Mapping[str, int],
+    colors: Mapping[int, int],
+    works: Mapping[int, Work],
+    tensors: list[Record],
 ) -> list[Record]:
+    """Records of the operators, which leave `graph`: both at once would need much memory.
+
+    Weights that their attributes hold, as those of tree ensembles and bodies, become parameters
+    in `tensors`.
+    """
     records: list[Record] = []
-    for operator in graph.operators:
+    operators = graph.operators[::-1]
+    graph.operators.clear()
+    while operators:
+        operator = operators.pop()
         proto = operator.proto
-        op, name, domain = proto.op_type, proto.name, domain_of(proto.domain)
+        op, name, domain = sys.intern(proto.op_type), proto.name, domain_of(proto.domain)
         record: Record = {
             "type": "node",
             "id": operator.index,
@@ -372,24 +387,22 @@ def _node_records(
         scope = _scope(proto, name or next(iter(operator.writes), ""))
         if scope:
             record["scope"] = scope
+        held = _held_bytes(operator) if operator.writes and proto.attribute else 0
+        if held >= HELD:
+            record["inputs"].append(len(tensors))
+            weight: Record = {"type": "tensor", "id": len(tensors), "kind": "parameter"}
+            weight |= {"name": operator.writes[0] + ATTRIBUTES, "size_bytes": held}
+            tensors.append({**weight, "dtype": "uint8", "shape": (held,)})
         records.append(record)
     return records
 
 
-def _add_attribute_weights(graph: OnnxGraph, nodes: list[Record], tensors: list[Record]) -> None:
-    """Let nodes read the weights that their attributes hold, as those of tree ensembles and bodies,
-    each a parameter named after what the node writes."""
-    for operator, record in zip(graph.operators, nodes, strict=True):
-        if not operator.proto.attribute:
-            continue
-        bodies = (t for body in subgraphs(operator.proto) for t in stored_tensors(body))
-        size = sum(_stored_bytes(tensor) for tensor in bodies)
-        size += 0 if operator.has_bodies else attribute_bytes(operator.proto)
-        if size >= HELD and operator.writes:
-            held: Record = {"type": "tensor", "id": len(tensors), "kind": "parameter"}
-            held |= {"name": operator.writes[0] + ATTRIBUTES, "size_bytes": size}
-            record["inputs"].append(len(tensors))
-            tensors.append({**held, "dtype": "uint8", "shape": (size,)})
+def _held_bytes(operator: Operator) -> int:
+    """Bytes of the weights in the attributes of an operator, and in those of its bodies."""
+    if not operator.has_bodies:
+        return attribute_bytes(operator.proto)
+    bodies = (t for body in subgraphs(operator.proto) for t in stored_tensors(body))
+    return sum(_stored_bytes(tensor) for tensor in bodies)
 
 
 def _stored_bytes(tensor: onnx.TensorProto) -> int:

@@ -24,8 +24,10 @@ class Operator:
     """A node that computes something."""
 
     index: int
-    """Position in `model.graph.node`."""
-    proto: onnx.NodeProto
+    """Position in `nodes`."""
+    nodes: Sequence[onnx.NodeProto]
+    """All nodes of the main graph. What Python holds of a message that is kept, and of fields
+    that were looked at, takes more memory than the message."""
     reads: tuple[str, ...]
     """Names of its inputs, then of its captures; no empty names, no repeats."""
     captures: tuple[str, ...]
@@ -33,11 +35,16 @@ class Operator:
     writes: tuple[str, ...]
     """Names of its outputs, without empty ones."""
     has_bodies: bool = False
-    """Whether it holds subgraphs, as `If`, `Loop` and `Scan` do."""
+    """True if it holds subgraphs, as `If`, `Loop` and `Scan` do."""
+
+    @property
+    def proto(self) -> onnx.NodeProto:
+        """Its node."""
+        return self.nodes[self.index]
 
     def __str__(self) -> str:
-        title = called(self.proto.op_type, self.proto.name, self.writes)
-        return f"node {self.index} '{title}'" + f" ({self.proto.op_type})" * bool(self.proto.name)
+        op, name = self.proto.op_type, self.proto.name
+        return f"node {self.index} '{called(op, name, self.writes)}'" + f" ({op})" * bool(name)
 
 
 @dataclass
@@ -81,7 +88,7 @@ def read_graph(model: onnx.ModelProto) -> OnnxGraph:
     defined.update(dict.fromkeys(found.parameters, -1))
     names: dict[str, str] = {}
     for index, node in enumerate(graph.node):
-        operator = _operator(index, node, names)
+        operator = _operator(index, graph.node, node, names)
         makes_weight = node.op_type in ("Constant", "ConstantOfShape") and (
             domain_of(node.domain) == "" and ("", node.op_type) not in local
         )
@@ -165,7 +172,9 @@ def _refuse_bytes(texts: Iterable[object], what: str) -> None:
         raise FormatError(f"{what} is not UTF-8")
 
 
-def _operator(index: int, node: onnx.NodeProto, names: dict[str, str]) -> Operator:
+def _operator(
+    index: int, nodes: Sequence[onnx.NodeProto], node: onnx.NodeProto, names: dict[str, str]
+) -> Operator:
     """An operator; `names` holds each name once, however many nodes read it."""
     written = tuple(name for name in node.output if name)
     if not {type(text) for text in (node.name, node.op_type, node.domain, *written)} <= {str}:
@@ -174,8 +183,8 @@ def _operator(index: int, node: onnx.NodeProto, names: dict[str, str]) -> Operat
     for attribute in node.attribute:
         if attribute.type in _GRAPHS or attribute.HasField("g"):
             captured = tuple(name for name in captures(node) if name not in reads)
-            return Operator(index, node, reads + captured, captured, written, True)
-    return Operator(index, node, reads, (), tuple(map(names.setdefault, written, written)))
+            return Operator(index, nodes, reads + captured, captured, written, True)
+    return Operator(index, nodes, reads, (), tuple(map(names.setdefault, written, written)))
 
 
 def _take_weight(

@@ -342,16 +342,18 @@ def find_shapes(
         if inlined_size(model) > MOST_INLINED:
             turns.clear()
         elif not (first and _is_confirmed(model, graph, dimensions, reader, types, first)):
-            light, first = light_model(model, graph, dimensions), {}
-            found, wrong = _infer_anew(light, declared, names)
+            first = {}
+            found, wrong = _infer_anew(model, graph, dimensions, declared, names)
             types.update(dict.fromkeys(wrong, UNKNOWN))
             fill(found)
             if open_names():
+                light = light_model(model, graph, dimensions)
+                del light.graph.value_info[:]
                 for name, proto in found.items():
                     light.graph.value_info.add(name=name).type.CopyFrom(proto)
-            else:
-                light = None  # it is as large as the model
-            del found
+                for value in light.graph.output:
+                    if value.name in wrong:
+                        value.type.CopyFrom(found[value.name])
     idle, most = 0, 0 if light is None else _known(light, names)
     while light is not None and open_names() and idle < len(turns):
         name, step = turns.popleft()
@@ -448,41 +450,45 @@ def _known(light: onnx.ModelProto, names: Sequence[str]) -> int:
 
 
 def _infer_anew(
-    light: onnx.ModelProto, declared: Mapping[str, ValueType], wanted: Sequence[str]
+    model: onnx.ModelProto,
+    graph: OnnxGraph,
+    dimensions: Dimensions,
+    declared: Mapping[str, ValueType],
+    wanted: Sequence[str],
 ) -> tuple[Types, dict[str, ValueType]]:
-    """Infer types as if `light` declared none, and find the values declared otherwise.
+    """Infer types as if the model declared none, and find what it declares otherwise.
 
-    What is inferred takes the place of what was declared, which fills in the rest. The values of
-    `light` lose their types, so that no second copy of it is needed.
+    What is inferred takes the place of what is declared, which fills in the rest.
     """
-    kept = {value.name: value.type for value in light.graph.value_info}
-    outputs = onnx.GraphProto(output=light.graph.output).output
-    kept = {value.name: value.type for value in outputs} | kept
-    del light.graph.value_info[:]
-    for value in light.graph.output:
-        value.ClearField("type")
-    data = guarded(search_apart, _infer_types, light.SerializeToString(), wanted)
+    values = onnx.GraphProto(value_info=model.graph.value_info, output=model.graph.output)
+    _fix_declared(values, model, dimensions)
+    kept = {value.name: value.type for value in (*values.output, *values.value_info)}
     found: Types = {}
+    data = guarded(infer_bare, model, graph, dimensions, wanted, inherited=True)
     if data is not None:
-        found = {v.name: v.type for v in onnx.ModelProto.FromString(data).graph.value_info}
+        protos = [*map(onnx.TypeProto.FromString, data[0])]
+        found = {name: protos[i] for name, i in data[1].items()}
     wrong = {
         name: declared[name]
         for name, proto in found.items()
         if name in declared and _differ(proto, kept[name], declared[name])
     }
     join(found, {name: proto for name, proto in kept.items() if name not in wrong})
-    for value in light.graph.output:
-        value.type.CopyFrom((found if value.name in wrong else kept)[value.name])
     return found, wrong
 
 
-def _infer_types(
-    light: onnx.ModelProto, types: Types, wanted: Sequence[str]
-) -> tuple[onnx.ModelProto, Types]:
-    """Types like those of `infer`, and no operators: they are here already."""
-    light, types = infer(light, types, wanted)
-    del light.graph.node[:]
-    return light, types
+def infer_bare(
+    model: onnx.ModelProto, graph: OnnxGraph, dimensions: Dimensions, wanted: Sequence[str]
+) -> tuple[list[bytes], dict[str, int]]:
+    """Types that ONNX infers if a model declares none: the different ones, and an index by name."""
+    light = light_model(model, graph, dimensions)
+    del light.graph.value_info[:]
+    for value in light.graph.output:
+        value.ClearField("type")
+    _, types = infer(light, {value.name: value.type for value in light.graph.output}, wanted)
+    numbers: dict[bytes, int] = {}
+    index = {n: numbers.setdefault(t.SerializeToString(), len(numbers)) for n, t in types.items()}
+    return [*numbers], index
 
 
 def _differ(inferred: onnx.TypeProto, declared: onnx.TypeProto, read: ValueType) -> bool:
@@ -585,13 +591,18 @@ def light_model(
             target.node[-1].output[0] = f"absent output of node {operator.index}"
     target.value_info.extend(v for v in model.graph.value_info if v.name in near)
     target.output.extend(model.graph.output)
+    _fix_declared(target, model, dimensions)
+    return light
+
+
+def _fix_declared(values: onnx.GraphProto, model: onnx.ModelProto, dimensions: Dimensions) -> None:
+    """Fill in named dimensions of declared types; what may be out of date loses its shape."""
     doubtful = set(doubtful_values(model, dimensions))
-    for value in (*target.value_info, *target.output):
+    for value in (*values.value_info, *values.output):
         if value.name in doubtful:
             value.type.tensor_type.ClearField("shape")
         elif value.type.tensor_type.HasField("shape"):
             dimensions.fix(value.type.tensor_type.shape)
-    return light
 
 
 def _is_small(tensor: onnx.TensorProto) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import numpy as np
@@ -106,15 +107,15 @@ def test_complete_declarations_are_compared_once(load, monkeypatch):
     calls = []
 
     def counted(*arguments, **limits):
-        calls.append(arguments[1])
+        calls.append(arguments[0])
         return guard.guarded(*arguments, **limits)
 
     monkeypatch.setattr(onnx_shapes, "guarded", counted)
     load(text)
-    assert calls == [onnx_shapes._infer_types]
+    assert calls == [onnx_shapes.infer_bare]
     monkeypatch.setattr(onnx_shapes, "LARGEST_CHECKED", 1)
     load(text)
-    assert calls == [onnx_shapes._infer_types]
+    assert calls == [onnx_shapes.infer_bare]
 
 
 LAYERS = """g (float[4,6] x) => (float[3,8] y)
@@ -130,9 +131,11 @@ def test_one_of_like_operators_is_inferred(load, monkeypatch):
     """Of three Relu of one shape the first; but reshapes that read other numbers are not alike."""
     asked = []
 
-    def counted(*arguments):
-        asked.append([node.name for node in onnx.ModelProto.FromString(arguments[2]).graph.node])
-        return guard.guarded(*arguments)
+    def counted(function, first, second, *others, **limits):
+        bare = function is onnx_shapes.infer_bare
+        whole = first if bare else onnx.ModelProto.FromString(second)
+        asked.append([node.name for node in whole.graph.node])
+        return guard.guarded(function, first, second, *others, **limits)
 
     monkeypatch.setattr(onnx_shapes, "guarded", counted)
     model = onnx.parser.parse_model(HEAD + LAYERS)
@@ -379,6 +382,15 @@ def test_a_crash_costs_one_answer():
     assert guard.guarded(onnx.parser.parse_graph, 3) is None
     assert guard.guarded(os.abort) is None
     assert guard.guarded(len, [1, 2, 3]) == 3
+
+
+def test_a_call_that_is_inherited_need_not_be_pickled():
+    parts = {"lock": threading.Lock()}
+    for wanted in (1, 2):
+        assert guard.guarded(lambda: len(parts), inherited=True) == wanted
+        assert guard.guarded(len, [1, 2, 3]) == 3
+        parts["more"] = threading.Lock()
+    assert guard.guarded(lambda: 1 / 0, inherited=True) is None
 
 
 def test_limits_of_time_and_memory_cost_one_answer(monkeypatch):

@@ -8,6 +8,7 @@ is tried, and ONNX Runtime imported for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from onnx import ModelProto, NodeProto, defs, helper
 
@@ -43,7 +44,7 @@ def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[s
     inside = [n for n in inside if n.op_type in RARE and not n.domain]
     newer = sets.get("", 0) > NEWEST_OPSET
     any_odd = newer or any(kind.dtype not in USUAL for kind in types.values())
-    for node in (*model.graph.node, *inside):
+    for node in chain(model.graph.node, inside):
         domain, op = domain_of(node.domain), node.op_type
         if not any_odd and op not in RARE and domain in DOMAINS:
             continue
