@@ -205,11 +205,16 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             pool=pool,
         )
         _warn_of_other_devices(caller, pipeline)
-        _tell_of_shipped_rates(caller, stream, pipeline)
+        on_cpus = all(place.provider == "cpu" for home in pipeline.homes for place in home)
+        if on_cpus:
+            _tell_of_shipped_rates(caller, stream)
         if rough := "".join(map(unknown_words, stream.get("plan"))):
             caller.note(f"the predicted loads leave something out{rough}")
-        if plan.links and not options.emulate_links:
-            _warn_of_no_links(caller, pipeline)
+        if plan.links and not options.emulate_links and on_cpus:
+            caller.note(
+                "the loads were predicted with links; threads of one process hand tensors over "
+                "without"
+            )
         outcome = execute(pipeline, load, _checks(options, pipeline, found, predictions))
     if load.files is not None and load.files.error is not None:
         caller.note(f"stopped; {counted(load.files.tally.written, 'input')} went through before")
@@ -330,14 +335,6 @@ def _watch(caller: Callbacks, shown: Shown, *, compare: bool) -> RunCallbacks:
     return RunCallbacks(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
 
 
-def _warn_of_no_links(caller: Callbacks, pipeline: Pipeline) -> None:
-    """Say when the loads were predicted with links, and no tensor goes over one."""
-    if all(place.provider == "cpu" for home in pipeline.homes for place in home):
-        caller.note(
-            "the loads were predicted with links; threads of one process hand tensors over without"
-        )
-
-
 def _warn_of_other_devices(caller: Callbacks, pipeline: Pipeline) -> None:
     """Say when the loads were predicted for something else than what runs."""
     foreign: dict[str, dict[str, None]] = {}
@@ -352,11 +349,11 @@ def _warn_of_other_devices(caller: Callbacks, pipeline: Pipeline) -> None:
         )
 
 
-def _tell_of_shipped_rates(caller: Callbacks, stream: Stream, pipeline: Pipeline) -> None:
+def _tell_of_shipped_rates(caller: Callbacks, stream: Stream) -> None:
     """Note loads that follow from the rates of the default device, not of this machine."""
     by_rates = any(d["class"] == DEFAULT_DEVICE and d.get("fitted") for d in stream.get("device"))
     known = {"measured", "calibration"} & {*stream.header}
-    if by_rates and not known and all(p.provider == "cpu" for h in pipeline.homes for p in h):
+    if by_rates and not known:
         caller.note(
             f"the loads were predicted by the rates of {DEFAULT_DEVICE}, not of this machine: "
             f"dnnp-profile --device {HERE} measures those, once"

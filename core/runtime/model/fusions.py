@@ -84,11 +84,7 @@ def title(operators: Sequence[str]) -> str:
 
 def mapped_back(model: ModelProto, optimised: ModelProto) -> Fusions:
     """Map the nodes of an optimised model back to those of the model."""
-    source = _Source(model)
-    clusters = _clusters(source, optimised)
-    alive = {name for cluster in clusters for name in cluster.written}
-    folded = source.folded(alive)
-    regions = [_region(source, cluster, alive, folded) for cluster in clusters]
+    source, clusters, regions, folded = _regions(model, optimised)
     held = Counter(v for region in regions for v in region)
     # Copies and no-ops that serve several fusions belong to none.
     regions = [
@@ -116,17 +112,24 @@ def regions_by_name(model: ModelProto, optimised: ModelProto) -> dict[str, tuple
 
     What an optimised node writes is a key too: ONNX Runtime calls nodes by it that it makes later.
     """
+    _, clusters, regions, _ = _regions(model, optimised)
+    found: dict[str, tuple[int, ...]] = {}
+    for cluster, region in zip(clusters, regions, strict=True):
+        for name in (*cluster.names, *sorted(cluster.written)):
+            if name and region:
+                found.setdefault(name, tuple(region))
+    return found
+
+
+def _regions(
+    model: ModelProto, optimised: ModelProto
+) -> tuple[_Source, list[_Cluster], list[list[int]], frozenset[int]]:
+    """Clusters of the optimised graph, the region of each in the model, and folded nodes."""
     source = _Source(model)
     clusters = _clusters(source, optimised)
     alive = {name for cluster in clusters for name in cluster.written}
     folded = source.folded(alive)
-    found: dict[str, tuple[int, ...]] = {}
-    for cluster in clusters:
-        region = tuple(_region(source, cluster, alive, folded))
-        for name in (*cluster.names, *sorted(cluster.written)):
-            if name and region:
-                found.setdefault(name, region)
-    return found
+    return source, clusters, [_region(source, c, alive, folded) for c in clusters], folded
 
 
 @dataclass(frozen=True)

@@ -440,10 +440,6 @@ class InputSpec:
 
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.elem_type))
 
-    def shown_shape(self) -> str:
-        """The shape for messages: `[1, batch, ?]`."""
-        return shown_shape(self.shape)
-
 
 def shown_shape(shape: Sequence[int | str | None] | None) -> str:
     """A shape for messages."""
@@ -552,7 +548,8 @@ def _check_shape(
     )
     if not fits:
         raise FormatError(
-            f"input '{spec.name}': shape {shown_shape(got)}, expected {spec.shown_shape()}", source
+            f"input '{spec.name}': shape {shown_shape(got)}, expected {shown_shape(spec.shape)}",
+            source,
         )
     for symbol, size in zip(spec.shape, got, strict=True):
         if isinstance(symbol, str):

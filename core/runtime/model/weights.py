@@ -168,8 +168,16 @@ def random_weights(model: ModelProto, seed: int, folder: str | Path = "") -> Wei
     """
     from onnx import helper
 
+    from dnnp.formats.onnx.weights import external_fields
+
+    absent = absent_files(model, Path(folder))
+    missing = [
+        tensor
+        for tensor in model.graph.initializer
+        if external_fields(tensor).get("location") in absent
+    ]
     wanted = dict(_constant_weights(model))
-    for tensors in (_absent_weights(model, folder), _unfit_statistics(model, wanted)):
+    for tensors in (missing, _unfit_statistics(model, wanted)):
         wanted |= {tensor.name: (tuple(tensor.dims), tensor.data_type) for tensor in tensors}
     kinds = {name: np.dtype(helper.tensor_dtype_to_np_dtype(t)) for name, (_, t) in wanted.items()}
     size = sum(math.prod(dims) * kinds[name].itemsize for name, (dims, _) in wanted.items())
@@ -238,19 +246,6 @@ def _constant_weights(model: ModelProto) -> Iterator[tuple[str, tuple[tuple[int,
             if attribute.name == "value":
                 element = attribute.t.data_type
         yield node.output[0], (dims, element)
-
-
-def _absent_weights(model: ModelProto, folder: str | Path) -> Iterator[TensorProto]:
-    """Initializers whose external file does not exist."""
-    from onnx import TensorProto
-
-    from dnnp.formats.onnx.weights import external_fields
-
-    for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            location = external_fields(tensor).get("location", "")
-            if not os.path.isfile(os.path.join(folder, location)):
-                yield tensor
 
 
 def _unfit_statistics(model: ModelProto, drawn: Collection[str]) -> Iterator[TensorProto]:
