@@ -8,7 +8,7 @@ from dnnp.cmds.shell.arguments import Listed
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
-from dnnp.options.split import BoundOptions
+from dnnp.options.schedule import BoundOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

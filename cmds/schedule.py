@@ -10,7 +10,7 @@ from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.methods.schedules import SCHEDULES
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.files import whole_file
-from dnnp.options.split import ScheduleOptions
+from dnnp.options.schedule import ScheduleOptions
 from dnnp.options.table import Options, option
 
 if TYPE_CHECKING:

@@ -102,10 +102,7 @@ def layered_graph(n: int, ratio: float = 1.0, seed: int = 0) -> Layered:
     seed
         Seed of PCG64.
 
-    Raises
-    ------
-    UsageError
-        No nodes or more than `MOST_NODES`, a negative ratio, a negative seed.
+    Raises UsageError: no nodes or more than `MOST_NODES`, a negative ratio, a negative seed.
     """
     if seed < 0:
         raise UsageError(f"the seed is {seed}; at least 0")

@@ -11,8 +11,16 @@ import numpy as np
 from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Clustering, Graph, Ints
-from dnnp.core.model.parallel import HybridOptions
-from dnnp.core.model.plan import CostOptions, Plan, PolicyUsed, Stage, Transfer, Tried, Way
+from dnnp.core.model.plan import (
+    CostOptions,
+    HybridOptions,
+    Plan,
+    PolicyUsed,
+    Stage,
+    Transfer,
+    Tried,
+    Way,
+)
 from dnnp.formats.fields import MAX_NUMBER, Form, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.records import RECORDS

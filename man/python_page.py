@@ -10,7 +10,8 @@ from typing import Any
 import dnnp
 from dnnp.options.graph import CoarsenOptions, ImportOptions, ProfileOptions
 from dnnp.options.run import CheckOptions, ExportOptions, RunOptions
-from dnnp.options.split import BoundOptions, ScheduleOptions, SplitOptions
+from dnnp.options.schedule import BoundOptions, ScheduleOptions
+from dnnp.options.split import SplitOptions
 from dnnp.options.table import Options
 
 FUNCTIONS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dnnp.cmds.shell import console
+from dnnp.cmds.shell import context
 from dnnp.core.runtime.report import (
     statistics,  # turns telemetry off, before a test imports onnxruntime
 )
@@ -37,7 +37,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "SETTLE_S", 0.0)
     monkeypatch.setattr(statistics, "TRIES", 1)
     # Nor do they say that they are still at it, which would be in some message that is compared.
-    monkeypatch.setattr(console, "FIRST_S", console.LINE_S)
+    monkeypatch.setattr(context, "FIRST_S", context.LINE_S)
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -9,13 +9,17 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import instead
 from dnnp.options.table import Option, Options, option
+
+if TYPE_CHECKING:
+    from dnnp.core.methods import Method
 
 
 class Help(argparse.HelpFormatter):
@@ -57,6 +61,8 @@ class Parser(argparse.ArgumentParser):
     """Help and version go to the stdout the command was given; errors are raised."""
 
     out: BinaryIO | None = None
+    methods: Mapping[str, Mapping[str, Method]] = MappingProxyType({})
+    """Title -> methods that the full help lists below it."""
 
     def __init__(self, name: str, summary: str, page: Callable[[], str]) -> None:
         super().__init__(
@@ -70,6 +76,15 @@ class Parser(argparse.ArgumentParser):
             self.out.flush()
         elif message:
             super()._print_message(message, file)
+
+    def format_help(self) -> str:
+        """The full help, with the lists of methods."""
+        from dnnp.core.methods import lines
+
+        shown, self.methods = self.methods, {}
+        for title, methods in shown.items():
+            self.add_argument_group(title, lines(methods))
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")

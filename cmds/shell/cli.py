@@ -161,10 +161,7 @@ class Command:
             parser.add_argument("stream", nargs="?", default="-", metavar="STREAM", help=said)
         add_options(parser, self.tables)
         parser.set_defaults(**dict.fromkeys(self._unsaid))
-        for title, methods in self._methods.items():
-            from dnnp.core.methods import lines
-
-            parser.add_argument_group(title, lines(methods))
+        parser.methods = self._methods
         return parser
 
     def page(self) -> str:

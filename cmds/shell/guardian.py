@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NoReturn
 
-from dnnp.cmds.shell.console import CLEAR, is_able
+from dnnp.cmds.shell import CLEAR, is_able
 from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.model.processes import die_with_parent
 from dnnp.core.model.text import shown_bytes

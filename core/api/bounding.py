@@ -19,7 +19,7 @@ from dnnp.formats.bounds import bound_record, is_closed, raise_bound
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, shown_gap, unknown_words
 from dnnp.formats.stream import Stream
-from dnnp.options.split import BoundOptions
+from dnnp.options.schedule import BoundOptions
 from dnnp.options.table import step
 from dnnp.workload import Workload, priced
 

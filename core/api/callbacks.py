@@ -104,16 +104,6 @@ class Callbacks:
 
         return read_file(path)
 
-    def read_json(
-        self, value: str | os.PathLike[str] | Sequence[Any], flag: str
-    ) -> tuple[bytes, str]:
-        """JSON of the file or the list that an option gives; with a name for messages."""
-        if isinstance(value, str | os.PathLike):
-            return self.read_input(os.fspath(value)), os.fspath(value)
-        import orjson
-
-        return orjson.dumps(list(value), option=orjson.OPT_SERIALIZE_NUMPY), flag
-
     def standard_input(self, option: str) -> BinaryIO:
         """Standard input, where an option says to read it.
 
@@ -148,6 +138,17 @@ class Callbacks:
 
 
 CALLBACKS = Callbacks()
+
+
+def read_json(
+    caller: Callbacks, value: str | os.PathLike[str] | Sequence[Any], flag: str
+) -> tuple[bytes, str]:
+    """JSON of the file or the list that an option gives; with a name for messages."""
+    if isinstance(value, str | os.PathLike):
+        return caller.read_input(os.fspath(value)), os.fspath(value)
+    import orjson
+
+    return orjson.dumps(list(value), option=orjson.OPT_SERIALIZE_NUMPY), flag
 
 
 def open_source(

@@ -12,7 +12,7 @@ from dnnp.formats.schedule import schedule_line, schedule_records
 from dnnp.formats.spread import NO_COSTS, has_costs, is_blind, unknown_words
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
-from dnnp.options.split import ScheduleOptions
+from dnnp.options.schedule import ScheduleOptions
 from dnnp.options.table import changed, function
 
 MOST_BLOCKS = 1_000_000

@@ -8,7 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import run_of, with_bar
+from dnnp.callbacks import read_json, run_of, with_bar
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import (
     DnnpError,
@@ -58,7 +58,7 @@ def split_stream(stream: Stream, options: SplitOptions) -> None:
         A solver or a program is missing.
     """
     caller = options.caller
-    given = None if options.eval is None else caller.read_json(options.eval, "--eval")
+    given = None if options.eval is None else read_json(caller, options.eval, "--eval")
     with caller.interruptible(), caller.held():
         work = priced(stream, caller, reprice=options.reprice)
         problem = problem_of(work, options)
@@ -116,7 +116,7 @@ def add_plan(
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
     """Find a parallel plan: stages on several devices at once, and in several replicas."""
-    from dnnp.core.model.parallel import HybridOptions
+    from dnnp.core.model.plan import HybridOptions
     from dnnp.core.parallel.plan import solve_hybrid
 
     caller = options.caller
@@ -245,7 +245,7 @@ def _order_files(
         from dnnp.core.split.slicing.decoder import given_order
         from dnnp.formats.inputs.orders import read_sequence
 
-        data, name = options.caller.read_json(options.sequence, "--sequence")
+        data, name = read_json(options.caller, options.sequence, "--sequence")
         sequence = read_sequence(data, name, units.group_ids)
         try:
             given_order(problem, sequence)
@@ -254,7 +254,7 @@ def _order_files(
     if options.priorities is not None and method == "slice":
         from dnnp.formats.inputs.orders import read_priorities
 
-        data, name = options.caller.read_json(options.priorities, "--priorities")
+        data, name = read_json(options.caller, options.priorities, "--priorities")
         priorities = read_priorities(data, name, units.g)
     return sequence, priorities
 

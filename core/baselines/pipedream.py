@@ -29,9 +29,8 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import checked, interval_blocks, sliced_orders
 from dnnp.core.cost.items import Items, Line, steps_of
-from dnnp.core.cost.load import weights_stated
+from dnnp.core.cost.load import Steps, memory_row, no_steps, tree_size, weights_stated
 from dnnp.core.cost.load_formula import COMM, MARGIN, load_of, share_of
-from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.device import DeviceClass

@@ -21,8 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.cost.load import node_memory
-from dnnp.core.cost.memory import Steps, peak_steps, summed_steps
+from dnnp.core.cost.load import Steps, node_memory, peak_steps, summed_steps
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
     INPUT,

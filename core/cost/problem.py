@@ -36,14 +36,15 @@ from dnnp.core.cost.items import (
 from dnnp.core.cost.load import (
     Linked,
     StageLoad,
+    Steps,
     at_best_links,
     link_times,
     linked_stages,
     node_memory,
+    peak_reach,
     stage_load,
 )
 from dnnp.core.cost.load_formula import MARGIN, ROOM
-from dnnp.core.cost.memory import Steps, peak_reach
 from dnnp.core.model.device import DeviceClass, Link, Machine, machine_of, offered
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import (
@@ -395,11 +396,11 @@ def link_levels(graph: Graph, blocks: Sequence[Block]) -> list[Ints | None]:
 
     None: its devices form no clusters.
     """
-    devices = {b.device.name: b.device for b in blocks if b.device.levels}
+    devices = {b.device.name: b.device for b in blocks if b.device.cluster_size}
     homes = {name: _homes(graph, blocks, device) for name, device in devices.items()}
     found: list[Ints | None] = []
     for b in blocks:
-        if not b.device.levels:
+        if not b.device.cluster_size:
             found.append(None)
             continue
         level = np.full(graph.n, len(b.device.levels), dtype=np.int64)
@@ -460,7 +461,7 @@ def _stage(problem: SplitProblem, block: Block, near: Ints | Linked | None) -> S
         node = int(graph.node_ids[nodes[group]])
         raise InfeasibleError(f"infeasible: node {node} is not supported on '{device.name}'")
     over = cost.memory_bytes > device.memory_bytes * ROOM
-    if options.memory_mode == "hard" and not device.is_cpu and over:
+    if over and options.memory_mode == "hard" and not device.is_cpu:
         raise InfeasibleError(
             f"infeasible: the stage on {name} needs {shown_bytes(cost.memory_bytes, 6)}, "
             f"its device has {shown_bytes(device.memory_bytes, 6)}"

@@ -106,10 +106,7 @@ def calibrate(runs: Sequence[RunSeen]) -> Calibration:
 
     Stages without measured time or costs, of less than `LEAST_S`, say nothing and are left out.
 
-    Raises
-    ------
-    ValueError
-        There is no stage at all.
+    Raises ValueError: there is no stage at all.
     """
     runs = [RunSeen(r.model, tuple(s for s in r.stages if _says(s))) for r in runs]
     runs = [run for run in runs if run.stages]

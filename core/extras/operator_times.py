@@ -37,10 +37,7 @@ def block_time(case: Case, spent_s: float, beside: int = 0) -> float:
     beside
         Other threads that run the long chain meanwhile, as stages run beside each other.
 
-    Raises
-    ------
-    InputFileError
-        ONNX Runtime cannot load or run the chains.
+    Raises InputFileError: ONNX Runtime cannot load or run the chains.
     """
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal(case.shape).astype(TYPES[case.dtype])}

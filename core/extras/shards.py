@@ -160,10 +160,7 @@ class Passes:
 def paired(stream: Stream, graph: Graph) -> Passes:
     """Pair each node with its backward node, and find what that makes.
 
-    Raises
-    ------
-    UsageError
-        The backward pass was not made by `dnnp-import --training`.
+    Raises UsageError: the backward pass was not made by `dnnp-import --training`.
     """
     nodes, tensors = stream.get("node"), stream.get("tensor")
     node_at = {record["id"]: v for v, record in enumerate(nodes)}
@@ -459,10 +456,8 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
     time of the node by the ratio of their rooflines. Without a backward pass each entry states the
     layout of its node, which dnnp-run and dnnp-export follow.
 
-    Raises
-    ------
-    UsageError
-        Nodes without times for a device, or a backward pass that tells not what its nodes are.
+    Raises UsageError: nodes without times for a device, or a backward pass that tells not what
+    its nodes are.
     """
     nodes, tensors = stream.get("node"), stream.get("tensor")
     for device in devices:

@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from dnnp.core.kernels.folders import LONG, folders, keep, known_files, known_long, name_of
-from dnnp.core.kernels.interpreted import OverrunError, Twin, twin_of
+
+if TYPE_CHECKING:
+    from dnnp.core.kernels.interpreted import Twin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,8 +62,8 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], *, kept: bool = False, **options: Any) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        self.name = name_of(function) if kept else ""
-        """Of its files; empty: it has none."""
+        self.kept = kept
+        """True if what is compiled is kept in files."""
         self.options = options
         self._loaded: Callable[..., Any] | None = None
 
@@ -72,6 +74,11 @@ class Kernel:
 
     def __reduce__(self) -> str:
         return self.py_func.__qualname__
+
+    @cached_property
+    def name(self) -> str:
+        """Name of its files; empty: it has none."""
+        return name_of(self.py_func) if self.kept else ""
 
     @cached_property
     def dispatcher(self) -> Any:
@@ -92,6 +99,8 @@ class Kernel:
     @cached_property
     def twin(self) -> Twin | None:
         """The same as plain Python; None: its source is not at hand."""
+        from dnnp.core.kernels.interpreted import twin_of
+
         return twin_of(self.py_func)  # type: ignore[arg-type]
 
     def called(self) -> list[Kernel]:
@@ -187,6 +196,8 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     twin = None if most <= 0 or _always else kernel.twin
     if twin is None:
         return kernel.compiled(*arguments)
+    from dnnp.core.kernels.interpreted import OverrunError
+
     try:
         answer, rounds = twin.call(arguments, most)
     except OverrunError:

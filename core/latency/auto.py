@@ -38,16 +38,14 @@ LatencyMethod = Callable[[LatencyProblem, MethodOptions, SearchContext], Latency
 """Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
 
 EFFORT = 0.1
-"""Of what serves another method, whatever effort is asked of that one."""
+"""Effort of searches that serve another method, for any effort of that one."""
 
 
 def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
-    """Refuse what no split can place, naming what is short.
+    """Refuse a problem that no split can solve, naming the scarce resource.
 
-    Raises
-    ------
-    InfeasibleError
-        A unit that no device supports or can hold, or more memory needed than there is.
+    Raises InfeasibleError: a unit that no device supports or can hold, or more memory needed
+    than there is.
     """
     tasks, machine = latency.tasks, latency.machine
     what = "node" if problem.units.g == problem.graph.n else "group"
@@ -94,23 +92,23 @@ def critical_path(problem: LatencyProblem) -> float:
 
 
 def first_bound(problem: LatencyProblem) -> tuple[float, str]:
-    """`critical_path`, and its name: the one of operators else counts transfers, too."""
+    """`critical_path` and its name, which tells it from the one of operators with transfers."""
     blocks = problem.options.execution == "blocks"
     name = "critical path" if blocks else "critical path without transfers"
     return critical_path(problem), name
 
 
 def quick(run: SearchContext) -> SearchContext:
-    """The same run with little effort."""
+    """The same search context with reduced effort."""
     return replace(run.alone(), effort=EFFORT)
 
 
 def simple_bound(
     problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
 ) -> tuple[float, str]:
-    """A lower bound of the latency without an integer program, and the argument for it.
+    """A lower bound of the latency without an integer program, and its method.
 
-    `upper` is the latency of a known split.
+    `upper`: latency of a known split.
     """
     if problem.options.execution == "blocks":
         from dnnp.core.latency.blocks.bound import path_of_blocks
@@ -153,9 +151,9 @@ def quick_split(problem: LatencyProblem, run: SearchContext = PLAIN) -> Split | 
 def with_room(
     problem: LatencyProblem, method: LatencyMethod, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Ask what knows no live tensors for operators, again with less room where they do not fit.
+    """Run a method of operators that counts no live tensors, again with less memory until they fit.
 
-    The first answer that fits, or else the last; what it says of a bound is not that of `problem`.
+    Returns the first solution that fits, or else the last; its bound is none of `problem`.
     """
     bare = problem.relaxed
     found = method(bare, asked, run)
@@ -175,25 +173,25 @@ BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
 little annealing, and of the second search."""
 
 FIRST_EFFORT = 0.08
-"""Of the search over ideals that comes first: most graphs take less, and all that follows is in
-vain where it ends."""
+"""Effort of the first search over ideals: most graphs take less, and a search that ends makes all
+further steps needless."""
 
 ENDLESS = 1000.0
-"""Effort of the second one where time is what limits it."""
+"""Effort of the second one under a time limit."""
 
 TIMED = 0.6
-"""Share of the time left that it may take then."""
+"""Share of the remaining time that it may take then."""
 
 FEWER = 0.4
 """Blocks: share of the whole work, and of a time limit, for splits with an invocation less."""
 
 STARTS = ("heft", "heft-congested", "m-etf", "single", "m-sct")
-"""Operators: methods that `auto` never falls behind, as long as there is time for them. The last,
-whose program may take long, is tried under a time limit alone. Without the others latencies were
-up to 0.3 % longer on 4 of 44 small cases, and once shorter."""
+"""Operators: methods that bound the result of `auto` from above, as long as there is time for them.
+The last, with a program that may take long, is tried under a time limit alone. Without the others
+latencies were up to 0.3 % longer on 4 of 44 small cases, and once shorter."""
 
 LISTED = 0.1
-"""Share of the whole work that they are taken for."""
+"""Their share of the whole work."""
 
 STARTED = 0.1
 """Share of a time limit that one of them may take."""
@@ -206,13 +204,13 @@ ANNEALED = 0.7
 """Share of a time limit that annealing before the last bound may take."""
 
 
-class _Known(NamedTuple):
-    """The best split and bound so far."""
+class _Best(NamedTuple):
+    """Best split and bound so far."""
 
     split: Split | None = None
     value: float = np.inf
     bound: float = 0.0
-    argument: str = "critical path"
+    bound_method: str = "critical path"
 
     @property
     def proven(self) -> bool:
@@ -223,16 +221,16 @@ class _Known(NamedTuple):
 def auto_blocks(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Search over ideals if they are few, anneal, and search again below what that found.
+    """Search over ideals if they are few, anneal, and search again below that value.
 
     For the errors see `anneal_blocks`.
     """
     run, start = _with_fewer(problem, asked, auto_blocks, run)
-    known = _first(problem, start, run.phase("bounding", 0.0, BOUNDED))
+    known = _bounded_start(problem, start, run.phase("bounding", 0.0, BOUNDED))
     first = run.phase("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
     known, more = _searched(problem, known, first)
     if not known.proven:
-        known = _begun(problem, known, run.phase("annealing", FIRST, WARM))
+        known = _annealed_briefly(problem, known, run.phase("annealing", FIRST, WARM))
     if more and not run.gap_reached(known.value, known.bound):
         second = run.phase("ideals", WARM, SEARCHED)
         if run.time_left() is not None:
@@ -244,7 +242,7 @@ def auto_blocks(
 def anneal_blocks(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Anneal splits into blocks: a little, as asked, and as long as there is time.
+    """Anneal splits into blocks: a little, at the given effort, and as long as there is time.
 
     Raises
     ------
@@ -254,8 +252,8 @@ def anneal_blocks(
         No split was found.
     """
     run, start = _with_fewer(problem, asked, anneal_blocks, run)
-    known = _first(problem, start, run.phase("bounding", 0.0, BOUNDED))
-    known = _begun(problem, known, run.phase("annealing", BOUNDED, WARM))
+    known = _bounded_start(problem, start, run.phase("bounding", 0.0, BOUNDED))
+    known = _annealed_briefly(problem, known, run.phase("annealing", BOUNDED, WARM))
     return _refined(problem, known, run.phase("annealing", WARM, 1.0))
 
 
@@ -264,17 +262,17 @@ def auto_operators(
 ) -> LatencySolution:
     """Anneal placements, from the best list schedule; for the errors see `anneal_blocks`."""
     start = _listed(problem, asked, run.phase("list schedules", 0.0, LISTED))
-    return _placed(problem, _Known(start), run.phase("annealing", LISTED, 1.0))
+    return _placed(problem, _Best(start), run.phase("annealing", LISTED, 1.0))
 
 
 def anneal_operators(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
     """Anneal placements; for the errors see `anneal_blocks`."""
-    return _placed(problem, _Known(), run)
+    return _placed(problem, _Best(), run)
 
 
-def _placed(problem: LatencyProblem, known: _Known, run: SearchContext) -> LatencySolution:
+def _placed(problem: LatencyProblem, known: _Best, run: SearchContext) -> LatencySolution:
     """Anneal operators from a placement, if there is one."""
     run.log("annealing")
     part = run.phase("annealing", 0.0, A_LITTLE).scaled(EFFORT)
@@ -297,7 +295,7 @@ def _listed(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -
     """The best of the list schedules that `auto` starts from, if any fits."""
     best: Split | None = None
     least = np.inf
-    # What stands in for a method is as good a start as the method.
+    # Any replacement of a method is as good a start as the method.
     quiet = replace(run.alone(), effort=1.0, warn=PLAIN.warn)
     for number, name in enumerate(STARTS if run.time_left() is not None else STARTS[:-1]):
         if run.stop():
@@ -315,32 +313,32 @@ def _listed(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -
     return best
 
 
-def _first(problem: LatencyProblem, start: Split | None, run: SearchContext) -> _Known:
-    """Bound the latency of blocks; `start` is a split that is known."""
+def _bounded_start(problem: LatencyProblem, start: Split | None, run: SearchContext) -> _Best:
+    """Bound the latency of blocks; `start` is a known split."""
     from dnnp.core.latency.blocks.items import block_items, check_feasible
 
     check_feasible(block_items(problem))
     value = np.inf if start is None else problem.value(start)
-    return _bounded(problem, _Known(start, value), run)
+    return _bounded(problem, _Best(start, value), run)
 
 
-def _bounded(problem: LatencyProblem, known: _Known, run: SearchContext) -> _Known:
+def _bounded(problem: LatencyProblem, known: _Best, run: SearchContext) -> _Best:
     """Bound the latency of all splits, unless it is proven already."""
     if known.proven:
         return known
     run.log("bounding")
-    bound, argument = simple_bound(problem, upper=known.value, run=run)
+    bound, name = simple_bound(problem, upper=known.value, run=run)
     if bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
     if bound > known.bound:
-        known = known._replace(bound=bound, argument=argument)
-    run.report_progress(bound=known.bound, by=known.argument)
+        known = known._replace(bound=bound, bound_method=name)
+    run.report_progress(bound=known.bound, by=known.bound_method)
     return known
 
 
-def _searched(problem: LatencyProblem, known: _Known, run: SearchContext) -> tuple[_Known, bool]:
-    """Search over ideals for something better; and whether with more effort there is more to it."""
-    from dnnp.core.latency.blocks.ideals import ARGUMENT, ideal_latency
+def _searched(problem: LatencyProblem, known: _Best, run: SearchContext) -> tuple[_Best, bool]:
+    """Search over ideals for a better split; True: more effort would get further."""
+    from dnnp.core.latency.blocks.ideals import BOUND, ideal_latency
 
     proof = ideal_latency(problem, upper=known.value, run=run)
     if proof.reason:
@@ -350,12 +348,12 @@ def _searched(problem: LatencyProblem, known: _Known, run: SearchContext) -> tup
     if proof.split is not None:
         known = known._replace(split=proof.split, value=problem.value(proof.split))
     if proof.bound > known.bound:
-        known = known._replace(bound=proof.bound, argument=ARGUMENT)
+        known = known._replace(bound=proof.bound, bound_method=BOUND)
     return known, proof.more
 
 
-def _begun(problem: LatencyProblem, known: _Known, run: SearchContext) -> _Known:
-    """Anneal blocks a little; where that finds nothing, what comes after it may."""
+def _annealed_briefly(problem: LatencyProblem, known: _Best, run: SearchContext) -> _Best:
+    """Anneal blocks a little; a later step may find a split where this finds none."""
     run.log("annealing")
     try:
         return _annealed(problem, known, run.scaled(EFFORT))
@@ -363,10 +361,10 @@ def _begun(problem: LatencyProblem, known: _Known, run: SearchContext) -> _Known
         return known
 
 
-def _refined(problem: LatencyProblem, known: _Known, run: SearchContext) -> LatencySolution:
-    """Anneal blocks as asked, and then as long as there is time, until the bound is met.
+def _refined(problem: LatencyProblem, known: _Best, run: SearchContext) -> LatencySolution:
+    """Anneal blocks at the given effort, then as long as there is time, until the bound is met.
 
-    With a time limit first as if there were none: mostly that is enough.
+    Under a time limit first as if there were none: mostly that is enough.
     """
     steps = [(run, False)]
     if run.time_left() is not None:
@@ -379,20 +377,20 @@ def _refined(problem: LatencyProblem, known: _Known, run: SearchContext) -> Late
 
 
 def _annealed(
-    problem: LatencyProblem, known: _Known, run: SearchContext, *, endless: bool = False
-) -> _Known:
-    """Anneal from what is known."""
+    problem: LatencyProblem, known: _Best, run: SearchContext, *, endless: bool = False
+) -> _Best:
+    """Anneal from the best split so far."""
     found = anneal_split(problem, start=known.split, endless=endless, run=run)
     value = problem.value(found)
     run.report_incumbent(found, value, "anneal")
     return known._replace(split=found, value=value)
 
 
-def _answer(known: _Known) -> LatencySolution:
-    """Answer with the split that is known; LimitError: there is none."""
+def _answer(known: _Best) -> LatencySolution:
+    """Solution of the best split; LimitError: there is none."""
     if known.split is None:
         raise LimitError("annealing found no split into blocks that fits; offer more memory")
-    return LatencySolution(known.split, known.bound, known.argument)
+    return LatencySolution(known.split, known.bound, known.bound_method)
 
 
 def _with_fewer(
@@ -401,10 +399,10 @@ def _with_fewer(
     method: Callable[[LatencyProblem, MethodOptions, SearchContext], LatencySolution],
     run: SearchContext,
 ) -> tuple[SearchContext, Split | None]:
-    """Let a method find a split that invokes accelerators once less, to start from.
+    """Find a start with one invocation of each accelerator less, by the same method.
 
-    There is less to choose, as colours join more; and more invocations never do worse than fewer.
-    Returns what is left of the run, and the split.
+    That space is smaller, as colours join more; and more invocations are never worse than fewer.
+    Returns the context of the remaining work, and the split.
     """
     most = problem.options.invocations
     if most == 1:

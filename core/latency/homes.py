@@ -1,4 +1,4 @@
-"""Splits of other methods, made for throughput or by hand, as answers to a latency problem."""
+"""Splits of other methods, made for throughput or by hand, as solutions of a latency problem."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
     The split of an expert or of a graph partitioner need not be contiguous, so that a device
     may need several blocks, even more than the options allow; `check_invocations` says so.
 
-    A device takes all of its tasks of one pass that are ready, and those that they make ready;
-    of several devices the one that can finish most of what is left of its part goes first, and
-    one that can finish all of it before any other. This is one block for each device and pass
-    where that is possible.
+    A block holds all ready tasks of one device and pass, and those that become ready by them; the
+    device that can finish the largest share of its remaining tasks goes first. This is one block
+    for each device and pass where that is possible.
 
     Parameters
     ----------
     home
         i64[n], device of each task, or `POOL`.
     """
-    run = _Done(problem, np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home))
+    run = _BlockBuilder(problem, np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home))
     while run.left:
         run.pooled()
         if run.left:
@@ -39,8 +38,8 @@ def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
     return Invocations(np.array(run.device, dtype=np.int64), run.number)
 
 
-class _Done:
-    """The tasks that are done, and the blocks that did them."""
+class _BlockBuilder:
+    """Finished tasks, and the blocks that hold them."""
 
     def __init__(self, problem: LatencyProblem, home: Ints) -> None:
         tasks = problem.tasks
@@ -56,7 +55,7 @@ class _Done:
             self.waits[v] += 1
         self.left = tasks.n
         self.todo: dict[tuple[int, bool], int] = {}
-        """Tasks of each part that are not done."""
+        """Number of unfinished tasks of each part."""
         self.ready: dict[tuple[int, bool], list[int]] = {}
         for v in tasks.order.tolist():
             self.todo[self.part[v]] = self.todo.get(self.part[v], 0) + 1
@@ -64,14 +63,14 @@ class _Done:
                 self.ready.setdefault(self.part[v], []).append(v)
         self.parts = sorted(self.todo)
         self.reach: dict[tuple[int, bool], int] = {}
-        """Tasks that each part could do now; unknown where something it waits for was done."""
+        """Number of tasks that each part could run now; absent where it changed."""
 
     def pooled(self) -> None:
-        """Do whatever the pool can do."""
+        """Run all ready tasks of the pool."""
         self.do(self.closure((POOL, False)))
 
     def closure(self, part: tuple[int, bool]) -> list[int]:
-        """Tasks of a part that are ready, and those that become so by them alone."""
+        """Ready tasks of a part, and those that become ready by them alone."""
         found = list(self.ready.get(part, ()))
         less: dict[int, int] = {}
         for u in found:
@@ -98,7 +97,7 @@ class _Done:
         self.left -= len(some)
 
     def block(self) -> None:
-        """Do the next block."""
+        """Append the next block."""
         best, share = None, -1.0
         for part in self.parts:
             if not self.ready.get(part):
@@ -115,20 +114,18 @@ class _Done:
 
 
 def homes_of_blocks(problem: LatencyProblem, label: Ints, blocks: Sequence[Block]) -> Ints:
-    """Device of each task, i64[n], where the blocks of a split are.
+    """Device of each task, i64[n], by the blocks of a split.
 
     Parameters
     ----------
     label
         i64[nodes], task of each node: the `label` of the units.
     blocks
-        Their nodes are positions. A block without a number takes the next device of its class
-        that none states; one with replicas, its first device.
+        Nodes are positions. A block without a number takes the next free device of its class; one
+        with replicas, its first device.
 
-    Raises
-    ------
-    FormatError
-        There are more blocks than devices of a class, or a task is in no block, or in two.
+    Raises FormatError: there are more blocks than devices of a class, or a task is in no block,
+    or in two.
     """
     home = np.full(problem.tasks.n, -1, dtype=np.int64)
     for block, d in zip(blocks, numbers_of_blocks(problem, blocks), strict=True):

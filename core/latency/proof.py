@@ -1,4 +1,4 @@
-"""Bounds for plans of the objective latency: the plan as a problem again, and what proves it."""
+"""Bounds for plans of the objective latency: the problem of a plan, and the bounding methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dnnp.core.cost.latency import (
 )
 from dnnp.core.cost.problem import SAME, SplitProblem
 from dnnp.core.latency.auto import first_bound, simple_bound
-from dnnp.core.latency.blocks.ideals import ARGUMENT, IdealProof, ideal_latency
+from dnnp.core.latency.blocks.ideals import BOUND, IdealProof, ideal_latency
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
 from dnnp.core.methods.bounds import LATENCY_BOUNDS
 from dnnp.core.model.deadline import Incumbent, run_with_fallback
@@ -29,11 +29,11 @@ from dnnp.core.model.plan import CLOSED, Plan
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
 PROGRAM_S = 60.0
-"""Seconds that the integer program gets where there is no limit."""
+"""Time limit of the integer program where none is given, seconds."""
 
 
 class LatencyTrial(NamedTuple):
-    """One argument that was tried."""
+    """One bounding method that was tried."""
 
     method: str
     status: str
@@ -43,7 +43,7 @@ class LatencyTrial(NamedTuple):
 
 
 class LatencyProof(NamedTuple):
-    """The best bound, and a better split if one was found on the way."""
+    """The best bound, and a better split if one was found."""
 
     method: str
     value: float
@@ -53,18 +53,18 @@ class LatencyProof(NamedTuple):
     """Least latency known."""
 
     def after(self, trial: LatencyTrial) -> LatencyProof:
-        """The same with one more argument tried."""
+        """The same with one more bounding method tried."""
         best = trial if trial.value > self.value or not self.tried else self
         return self._replace(method=best.method, value=best.value, tried=[*self.tried, trial])
 
 
 def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]:
-    """The problem that a plan solves, as the solvers see it, and its split.
+    """The problem of a plan in solver form, and its split.
 
     Raises
     ------
     FormatError
-        The plan is not what it says: its value is another one, or its stages do not fit.
+        Its value is not that of its stages, or these do not fit.
     InfeasibleError
         It does not fit its devices.
     """
@@ -94,7 +94,7 @@ def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]
 
 
 def _blocks(problem: LatencyProblem, home: Ints, held: list[Ints]) -> Invocations:
-    """Stages as blocks; what is on a CPU is in the pool."""
+    """Stages as blocks; tasks on CPUs are in the pool."""
     block = np.full(len(home), POOL, dtype=np.int64)
     devices: list[int] = []
     for mine in held:
@@ -106,7 +106,7 @@ def _blocks(problem: LatencyProblem, home: Ints, held: list[Ints]) -> Invocation
 
 
 def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -> Ints:
-    """Tasks and transfers by the times that the stages state."""
+    """Tasks and transfers by the stated times of the stages."""
     tasks = problem.tasks
     rank = place_of(tasks.order)
     flows: dict[tuple[int, ...], list[int]] = {}
@@ -157,10 +157,7 @@ def latency_bound(
 ) -> LatencyProof:
     """Bound the latency of every split of this problem.
 
-    Raises
-    ------
-    UsageError
-        The method is not for latency, or not for this execution.
+    Raises UsageError: the method is not for latency, or not for this execution.
     """
     if method not in LATENCY_BOUNDS:
         names = ", ".join(LATENCY_BOUNDS)
@@ -168,7 +165,7 @@ def latency_bound(
     executions = LATENCY_BOUNDS[method].kinds
     if problem.options.execution not in executions:
         raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
-    # Live tensors aside: what bounds all splits without them bounds those that fit with them.
+    # Without live tensors: a relaxation, so that its bounds hold with them.
     whole, problem = problem, problem.relaxed
     value = problem.value(split)
     known = LatencyProof("simple", 0.0, [], None, value)
@@ -194,7 +191,7 @@ def latency_bound(
 
 
 def _open(known: LatencyProof, run: SearchContext) -> bool:
-    """True if there is more to prove, and time for it."""
+    """True if there is a gap, and time left."""
     return known.value < known.latency * (1 - CLOSED) and not run.stop()
 
 
@@ -223,7 +220,7 @@ def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> 
     )
     status = "limit" if found.more or found.reason else "solved"
     spent = monotonic() - started
-    known = known.after(LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent))
+    known = known.after(LatencyTrial(BOUND, status, found.bound, found.reason, spent))
     if found.split is not None:
         known = known._replace(split=found.split, latency=problem.value(found.split))
     return known

@@ -47,10 +47,7 @@ PUBLISHED_TIES = "dnnp.samples.papers.ties:published_split"
 def check_method(name: str, execution: str) -> None:
     """Refuse a method that cannot plan this execution.
 
-    Raises
-    ------
-    UsageError
-        The method is for throughput, or for the other execution.
+    Raises UsageError: the method is for throughput, or for the other execution.
     """
     if name not in LATENCY:
         known = ", ".join(LATENCY)
@@ -120,7 +117,7 @@ def _found(
 
 
 PROGRAMS = ("ip", "cpsat")
-"""Methods that know the memory of parameters with the live tensors of each task by itself."""
+"""Methods that count the memory of parameters with the live tensors of each task by itself."""
 
 LINED = 0.1
 """Share of a time limit that a pipeline may take."""
@@ -129,11 +126,11 @@ LINED = 0.1
 def _fitted(
     method: LatencyMethod, problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Run a method where live tensors count; its bound may be that of all splits without them.
+    """Run a method where live tensors count; its bound may be that of the relaxation without them.
 
-    Annealing counts them itself, programs in part. Others see the memory of the tasks alone, and of
-    operators leave the room that those of their answer before need; where there is no answer that
-    fits, it is the best of a pipeline, and of a little annealing.
+    Annealing counts them itself, programs in part. Other methods count the memory of the tasks
+    alone, and of operators are run again with less memory, by the live tensors of their result
+    before; if none fits, the result is the best of a pipeline and of a little annealing.
 
     Raises
     ------
@@ -188,7 +185,7 @@ def _fitted(
 
 
 def _lined(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> list[Split]:
-    """Pipelines for throughput that fit as answers, if there are any."""
+    """Pipelines for throughput that fit, as splits."""
     try:
         asked = replace(asked, method="auto", ties=None, validity=None)
         home, units, _ = _throughput(problem, asked, replace(run, warn=PLAIN.warn))
@@ -226,7 +223,7 @@ def by_throughput(
 def _throughput(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> tuple[Ints, Ints, str]:
-    """Find blocks by a method for throughput: devices of tasks, units along, what made them."""
+    """Blocks by a method for throughput: devices of tasks, units in order, name of the method."""
     whole = problem.whole
     if whole is None:
         raise UsageError(f"method {asked.method} needs a graph, not only its tasks")

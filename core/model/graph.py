@@ -531,8 +531,16 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
 
     Tensors read and written inside one group only disappear, unless they are outputs of the
     model. Groups that share a colour through any member share it in the result. A group is
-    backward if all its members are.
+    backward if all its members are. A clustering remembers its last result.
     """
+    last: tuple[Graph, Graph] | None = vars(clustering).get("_contracted")
+    if last is None or last[0] is not graph:
+        last = vars(clustering)["_contracted"] = graph, _contracted(graph, clustering)
+    return last[1]
+
+
+def _contracted(graph: Graph, clustering: Clustering) -> Graph:
+    """The same, made anew."""
     g, label = clustering.g, clustering.label
     writer_group = np.where(graph.producer >= 0, label[graph.producer], -1)
     tensor_of_use = np.repeat(np.arange(graph.m, dtype=np.int64), np.diff(graph.use_ptr))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.text import shown_share, shown_time
-
-if TYPE_CHECKING:
-    from dnnp.core.model.parallel import HybridOptions
 
 OBJECTIVES = {
     "throughput": "largest load",
@@ -24,6 +21,34 @@ CLOSED = 1e-9
 
 WITHIN = "within_gap"
 """Status of plans whose gap is not closed, but as small as was asked for."""
+
+
+RECOMPUTE = ("none", "full", "auto")
+"""Whether stages run their forward passes again: none of them, all, or those that gain by it."""
+
+WEIGHT_SYNC = {"ring": 2.0, "server": 4.0}
+"""How replicas add up their gradients -> bytes that a device moves for each byte of weights, times
+(d - 1) / d: around a ring, or by parameter servers on the same devices, as in Piper's planner."""
+
+
+@dataclass(frozen=True)
+class HybridOptions:
+    """Limits of a parallel plan, and how it is priced."""
+
+    tensor_parallel: int = 1
+    """Devices that may hold a replica of a stage together, at most."""
+    data_parallel: int = 1
+    """Replicas of a stage, at most."""
+    micro_batches: int = 32
+    """Micro-batches in a batch; replicas share them equally."""
+    recompute: str = "none"
+    """One of `RECOMPUTE`."""
+    weight_sync: str = "ring"
+    """One of `WEIGHT_SYNC`."""
+    overlap_sync: bool = False
+    """Whether weights are synchronised while the stage computes."""
+    shared_stages: int = 0
+    """Stages that all devices share, at most."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
-from dnnp.core.model.parallel import HybridProblem
-from dnnp.core.parallel.problem import degrees_of, replicas_of, summed
+from dnnp.core.parallel.problem import HybridProblem, degrees_of, replicas_of, summed
 from dnnp.core.split.ideals.lattice import make_lattice, packed
 
 PLAIN, AGAIN, FASTEST = range(3)

@@ -15,12 +15,13 @@ from dnnp.core.cost.problem import SplitProblem, shortage
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, csr, totals
-from dnnp.core.model.parallel import HybridBlock, HybridOptions, HybridProblem
-from dnnp.core.model.plan import CLOSED, Plan, Stage
+from dnnp.core.model.plan import CLOSED, HybridOptions, Plan, Stage
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.parallel.problem import (
     METHOD,
+    HybridBlock,
+    HybridProblem,
     check_hybrid,
     costs_of,
     degrees_of,
@@ -91,10 +92,7 @@ def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
     A stage of degree t has t devices or more, each of which holds the memory of its items at it;
     a shared one has all there are.
 
-    Raises
-    ------
-    InfeasibleError
-        All items, or one of them, need more.
+    Raises InfeasibleError: all items, or one of them, need more.
     """
     allowed = degrees_of(hybrid) + [hybrid.whole] * (hybrid.whole >= 0)  # of shared stages
     if not allowed:
@@ -221,10 +219,7 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
     they are read. So there are two sets of items for each colour: its operators and what is between
     them are one item; or they are apart, and only shared stages may hold them.
 
-    Raises
-    ------
-    UsageError
-        Too many colours hold operators with others between them.
+    Raises UsageError: too many colours hold operators with others between them.
     """
     graph, units = problem.graph, problem.units
     found = [Divided(items) for items in problem.item_choices]

@@ -6,7 +6,7 @@ micro-batch of a batch of N,
     load = (compute + in + out) / d + sync,    sync = f (d - 1) / d * weights / (N * bandwidth)
 
 where `--comm` may let transfers and compute overlap, and `--overlap-sync` the synchronisation with
-the rest; f is a number of `dnnp.core.model.parallel.WEIGHT_SYNC`. Each of its devices holds
+the rest; f is a number of `dnnp.core.model.plan.WEIGHT_SYNC`. Each of its devices holds
 
     memory = fixed + y * held,    y = ceil(s / d)
 
@@ -30,6 +30,7 @@ backward pass, both are one block.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -53,14 +54,7 @@ from dnnp.core.model.graph import (
     row_of,
     totals,
 )
-from dnnp.core.model.parallel import (
-    WEIGHT_SYNC,
-    HybridBlock,
-    HybridCost,
-    HybridOptions,
-    HybridProblem,
-)
-from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.plan import WEIGHT_SYNC, HybridOptions, Plan, Stage
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
 METHOD = "hybrid"
@@ -70,13 +64,108 @@ MOST_DEVICES = 20_000
 """Devices of a parallel plan: there is a number for each of them and each set of items."""
 
 
+@dataclass(frozen=True, eq=False)
+class HybridProblem:
+    """`n` items to be split, `p` nets, `D` degrees; seconds (or the stream's unit) and bytes.
+
+    The first axis of `time`, `held` and `fixed` is whether the forward pass is run again. That is a
+    choice of each of `q` parts of items, or of a stage; then there is one part an item.
+    """
+
+    degrees: Ints
+    """i64[D], tensor-parallel degrees, ascending."""
+    part: Ints
+    """i64[q], the item of each part."""
+    time: Floats
+    """f64[2, D, q], of one micro-batch, collectives included; inf: it cannot run so."""
+    held: Floats
+    """f64[2, D, q], bytes on each device for every micro-batch that is under way."""
+    fixed: Floats
+    """f64[2, D, q], bytes on each device besides."""
+    weight: Floats
+    """f64[D, n], bytes of weights on each device, which replicas synchronise; what several items
+    read is the first one's."""
+    pin_ptr: Ints
+    pins: Ints
+    """Items of each net (CSR), ascending: who makes a tensor, and who reads it; or who reads a
+    weight."""
+    source: Ints
+    """i64[p], item that makes the tensor, or the first that reads the weight."""
+    in_s: Floats
+    """f64[D, p], time when it enters a stage of such a degree."""
+    out_s: Floats
+    """f64[D, p], time when it leaves one."""
+    kept: Floats
+    """f64[p], bytes that a stage that runs its forward pass again holds of a tensor that enters it,
+    for every micro-batch that is under way."""
+    read: Floats
+    """f64[D, p], bytes of weights of a stage that reads them without their first item."""
+    tail: Ints
+    head: Ints
+    """Distinct precedence pairs between items, tail < head."""
+    devices: int
+    memory: float
+    """Of one device."""
+    sync_s: float
+    """Time to synchronise a byte of weights, per micro-batch, but for the factor (d - 1) / d."""
+    comm: int
+    """How transfers and compute combine, one of `dnnp.core.cost.load_formula.COMM`."""
+    options: HybridOptions
+    ahead: Bools
+    """bool[n], items with something to run again; a stage without any does not."""
+    partwise: bool = False
+    """Whether the choice to run forward passes again is one of each part, where nothing is kept of
+    what enters a stage; else it is one of a stage."""
+    whole: int = -1
+    """Position of the degree of shared stages, which is that of all devices; -1: there are none."""
+    shared_only: Bools | None = None
+    """bool[n], items that only shared stages may hold; None: there are none."""
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return self.weight.shape[1]
+
+    def parts(self, items: Ints) -> Ints:
+        """Parts of some items, ascending."""
+        mine = np.zeros(self.n, dtype=np.bool_)
+        mine[items] = True
+        return np.flatnonzero(mine[self.part])
+
+
+class HybridBlock(NamedTuple):
+    """A stage to be: what a search returns."""
+
+    items: Ints
+    """Ascending."""
+    degree: int
+    """Position of its tensor-parallel degree in `HybridProblem.degrees`."""
+    replicas: int
+    recomputed: Ints
+    """Parts that run their forward pass again, ascending; a stage's choice: none, or all."""
+    shared: bool = False
+    """Whether all devices hold it, besides stages of their own; it has one replica then."""
+
+
+class HybridCost(NamedTuple):
+    """Costs of a stage on each of its devices, for a micro-batch."""
+
+    load_s: float
+    compute_s: float
+    """Before replicas share it, as all times but `load_s`."""
+    in_s: float
+    out_s: float
+    sync_s: float
+    memory_bytes: float
+    in_flight: int
+    """Micro-batches under way on a device at once."""
+
+
 def check_hybrid(given: SplitProblem, options: HybridOptions) -> DeviceClass:
     """The class of devices of a parallel plan.
 
-    Raises
-    ------
-    UsageError
-        What parallel plans do not know: several classes, links, or other models of memory.
+    Raises UsageError: what parallel plans do not know: several classes, links, or other models
+    of memory.
     """
     classes = [d for d in given.devices if not d.is_cpu]
     if len(classes) != 1 or len(given.devices) > 1:
@@ -403,10 +492,7 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan, *, explicit: bool = Fal
     With `explicit`, what moves from stage to stage is `Wait.transfer_s`, else part of the blocks;
     what the devices of a stage exchange for it is part of them in any case.
 
-    Raises
-    ------
-    UsageError
-        Transfers that overlap with computing.
+    Raises UsageError: transfers that overlap with computing.
     """
     if plan.options.comm != "sum":
         raise UsageError(

@@ -17,7 +17,6 @@ import numpy as np
 from dnnp.core.cost.load_formula import MARGIN, ROOM, ROUNDING
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Ints
-from dnnp.core.model.parallel import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
 from dnnp.core.model.search_context import SearchContext
@@ -37,7 +36,14 @@ from dnnp.core.parallel.cover import (
     swaps_of,
     teams_of,
 )
-from dnnp.core.parallel.problem import METHOD, block_cost, costs_of, in_flight
+from dnnp.core.parallel.problem import (
+    METHOD,
+    HybridBlock,
+    HybridProblem,
+    block_cost,
+    costs_of,
+    in_flight,
+)
 from dnnp.core.split.ideals.lattice import words_of
 
 MOST_SETS = 40_000
@@ -90,10 +96,7 @@ class Space:
 def simple_bound(problem: HybridProblem) -> float:
     """All work shared by all devices.
 
-    Raises
-    ------
-    InfeasibleError
-        No device can run some item.
+    Raises InfeasibleError: no device can run some item.
     """
     work = least_work(problem)
     if not np.isfinite(work).all():

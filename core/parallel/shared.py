@@ -30,7 +30,6 @@ from dnnp.core.cost.load_formula import MARGIN, ROOM, load_of
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.parallel import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
 from dnnp.core.model.search_context import SearchContext
@@ -46,6 +45,8 @@ from dnnp.core.parallel.cover import (
 )
 from dnnp.core.parallel.problem import (
     METHOD,
+    HybridBlock,
+    HybridProblem,
     costs_of,
     memory_of,
     shared_memory,

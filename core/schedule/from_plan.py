@@ -67,10 +67,8 @@ def placement_of_plan(
     model has them. What a device holds all the time is the memory of its stages less what each
     of them holds for one micro-batch between its parts.
 
-    Raises
-    ------
-    UsageError
-        A plan of the objective latency, or replicas that take turns for too long.
+    Raises UsageError: a plan of the objective latency, or replicas that take turns for too
+    long.
     """
     if plan.objective == "latency":
         raise UsageError(

@@ -74,10 +74,7 @@ def chain_of(placement: Placement, part: Iterable[int], name: str) -> list[Stage
     Forward blocks wait for each other one by one, backward blocks do so the other way round on
     the same units; a weight block waits for the backward block of its stage.
 
-    Raises
-    ------
-    UsageError
-        They do not; the reason names the schedule that needs it.
+    Raises UsageError: they do not; the reason names the schedule that needs it.
     """
     blocks = placement.blocks
     of_kind: dict[str, list[int]] = {"forward": [], "backward": [], "weight": []}

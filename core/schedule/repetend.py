@@ -320,11 +320,8 @@ def _without_dust(problem: ScheduleProblem) -> ScheduleProblem:
 def check_repeats(problem: ScheduleProblem) -> None:
     """Refuse what cannot be repeated.
 
-    Raises
-    ------
-    InfeasibleError
-        Every micro-batch leaves memory behind on a unit with a limit, or a limit is too small
-        for what is always held.
+    Raises InfeasibleError: every micro-batch leaves memory behind on a unit with a limit, or a
+    limit is too small for what is always held.
     """
     slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
     left = problem.left_behind()
@@ -343,10 +340,7 @@ def shortest(
 ) -> FoundOrder:
     """The shortest period of at least `least`; `start` has a `period` that is known, or is None.
 
-    Raises
-    ------
-    InfeasibleError
-        No period keeps the limits.
+    Raises InfeasibleError: no period keeps the limits.
     """
     problem = field.problem
     if start is not None and period <= least:

@@ -79,10 +79,8 @@ def shape(
     A forward block of a stage holds 1 until its backward block starts; with `inference` there
     are no backward blocks and nothing is held. `backward_s` None: 3, or as `BACKWARD_S` says.
 
-    Raises
-    ------
-    UsageError
-        Fewer than one device, or an odd number where the shape needs an even one.
+    Raises UsageError: fewer than one device, or an odd number where the shape needs an even
+    one.
     """
     if devices < 1:
         raise UsageError(f"a shape needs at least 1 device, not {devices}")

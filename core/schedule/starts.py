@@ -75,10 +75,7 @@ def merged(problem: ScheduleProblem, orders: Sequence[Ints]) -> Ints:
 
     Of the blocks that could be next the one with the least number is.
 
-    Raises
-    ------
-    FormatError
-        The orders wait for each other in a circle: a deadlock.
+    Raises FormatError: the orders wait for each other in a circle: a deadlock.
     """
     tail = np.concatenate([problem.tail, *(order[:-1] for order in orders)])
     head = np.concatenate([problem.head, *(order[1:] for order in orders)])

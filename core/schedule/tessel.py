@@ -123,10 +123,7 @@ def tessel_fast_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> An
 def answered(found: TesselResult, batch: Batch, run: SearchContext) -> Answer:
     """A schedule around the repetend; of few micro-batches, or where it holds too much, any.
 
-    Raises
-    ------
-    LimitError
-        None was found within the memory limits.
+    Raises LimitError: none was found within the memory limits.
     """
     problem, repetend = batch.problem, found.repetend
     count, method = problem.unroll, repetend.method

@@ -50,11 +50,8 @@ def with_transfers(
         Latency: time between the end of a move and the earliest start of what waits for it,
         besides `Wait.delay_s`; also where the move itself takes no time.
 
-    Raises
-    ------
-    UsageError
-        No such mode, a negative time, transfer blocks that are there already, or two blocks
-        whose devices are the same for some micro-batches only.
+    Raises UsageError: no such mode, a negative time, transfer blocks that are there already, or
+    two blocks whose devices are the same for some micro-batches only.
     """
     if mode not in MODES:
         raise UsageError(f"no way of transfers is called '{mode}': {', '.join(MODES)}")
@@ -175,10 +172,7 @@ def global_order(problem: ScheduleProblem, start: Floats) -> Ints:
     for each other in a circle: of all blocks that are not done the first one in the order is
     next on each of its devices, and all that it waits for is done.
 
-    Raises
-    ------
-    FormatError
-        A block starts before one that it waits for.
+    Raises FormatError: a block starts before one that it waits for.
     """
     slack = TOLERANCE * np.abs(start).max(initial=0.0)
     if (start[problem.tail] > start[problem.head] + slack).any():
@@ -192,11 +186,8 @@ def split_backward(placement: Placement, share: float) -> Placement:
     Blocks keep their positions; weight blocks come after all others. What a backward block
     releases, its weight block does.
 
-    Raises
-    ------
-    UsageError
-        The share is not between 0 and 1, the backward blocks have been split before, or there
-        are none.
+    Raises UsageError: the share is not between 0 and 1, the backward blocks have been split
+    before, or there are none.
     """
     if not 0 <= share <= 1:
         raise UsageError(f"the share of the weight gradient lies between 0 and 1, not {share}")

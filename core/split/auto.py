@@ -425,7 +425,7 @@ def solve(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
             raise
         found = other
     found = replace(found, method=found.method or asked.method)
-    if kept.beats(_value(problem, found.blocks)) and kept.split is not None:
+    if kept.split is not None and kept.beats(_value(problem, found.blocks)):
         found = replace(found, blocks=kept.split, method=kept.method)
     return replace(found, bound=max(found.bound, kept.proven(), floor))
 

@@ -43,14 +43,20 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.net import (
-    TaskNet,
+    FlowNet,
     edge_moves,
     falling,
     mean_times,
     net_of,
     upward_rank,
 )
-from dnnp.core.latency.lists.schedule import Room, repaired, room_of, schedule_homes, schedule_order
+from dnnp.core.latency.lists.schedule import (
+    MemoryLimits,
+    memory_limits,
+    repaired,
+    schedule_homes,
+    schedule_order,
+)
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.search_context import Learned, MethodOptions, Policy, SearchContext
@@ -173,7 +179,7 @@ class Groups(NamedTuple):
     """i64[q], the order in which an episode visits them: topological as far as there is one."""
 
 
-def groups_of(problem: LatencyProblem, net: TaskNet, room: Room) -> Groups:
+def groups_of(problem: LatencyProblem, net: FlowNet, room: MemoryLimits) -> Groups:
     """Group a problem; complexity O(q^3 log q + edges)."""
     tasks = problem.tasks
     colors = len(room.memory)
@@ -209,7 +215,7 @@ def _visits(label: Ints, order: Ints) -> Ints:
     return found[np.argsort(first)].astype(np.int64)
 
 
-def _merged(net: TaskNet, room: Room) -> Ints:
+def _merged(net: FlowNet, room: MemoryLimits) -> Ints:
     """Group of each colour: runs of a topological order with about equal work; i64[c].
 
     A run ends, too, where no device could take more of it.
@@ -404,7 +410,7 @@ class Ground:
     """A graph to learn from, and what was earned there lately."""
 
     problem: LatencyProblem
-    net: TaskNet
+    net: FlowNet
     order: Ints
     """i64[n], by upward rank."""
     groups: Groups
@@ -452,10 +458,10 @@ def ground_of(torch: Any, problem: LatencyProblem, rng: np.random.Generator) -> 
     Raises
     ------
     InfeasibleError, LimitError
-        As for `room_of`.
+        As for `memory_limits`.
     """
     net = net_of(problem)
-    groups = groups_of(problem, net, room_of(problem))
+    groups = groups_of(problem, net, memory_limits(problem))
     order = falling(net, upward_rank(net))
     drawn = np.where(groups.able, rng.random(groups.able.shape), -1.0)
     home = np.argmax(drawn, axis=1).astype(np.int64)
@@ -520,7 +526,7 @@ def placeto(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -
         It is proven, or just so, that the tasks do not fit.
     """
     with pytorch() as torch:
-        room, training = room_of(problem), asked.training
+        room, training = memory_limits(problem), asked.training
         if not problem.tasks.n:
             return LatencySolution(schedule_homes(net_of(problem), np.zeros(0, dtype=np.int64)))
         policy = training.policy or untrained(len(room.limit), run.seed)

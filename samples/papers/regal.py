@@ -1,24 +1,18 @@
-"""Random graphs: like those of REGAL (Archer et al. 2024, Appendix B.1), and layered ones.
+"""Random computation graphs like those of REGAL (Archer et al. 2024, Appendix B.1).
 
-REGAL: a random graph of one of four families gets its nodes ordered at random, and each edge leads
-from the earlier node to the later one. Each node makes one tensor, of size max(1, N(50, 10)), which
-all its successors read. A node costs the sizes of its inputs and output plus a share r ~ N(0, 0.1)
-of the sizes of all tensors together. A tensor without readers is an output of the model. That
-leaves open what becomes of negative r; `READINGS` says what else it may mean. The paper prints
+A random graph of one of four families gets its nodes ordered at random, and each edge leads from
+the earlier node to the later one. Each node makes one tensor, of size max(1, N(50, 10)), which all
+its successors read. A node costs the sizes of its inputs and output plus a share r ~ N(0, 0.1) of
+the sizes of all tensors together. A tensor without readers is an output of the model.
+
+That leaves open what becomes of negative r; `READINGS` says what else it may mean. The paper prints
 neither the parameters of the families nor what becomes of sizes below 1: those here are ours. REGAL
-also dropped graphs that leave a search little to improve; here all are kept. Families are
-undirected and simple: i64[e, 2], one row an edge between two different nodes of 0..n-1. With more
-than `FULL_NODES` nodes the probabilities of `erdos_renyi` and `stochastic_block` shrink, so that
-the mean degree stays what it is there. Time and memory are linear in nodes and edges.
+also dropped graphs that leave a search little to improve; here all are kept.
 
-Layered, on devices of unequal speed, for latency of operators: layers have 1 to 8 nodes. A node
-reads the tensors of 1 to 3 nodes of the last three layers, the first layer reads nothing. Work is
-lognormal, of mean 1; a device of speed s takes work / s times a factor between 0.8 and 1.2, drawn
-for every node and device. Each node makes one tensor, of lognormal size, which all its readers
-read. A link moves one byte per unit of time between any two devices, so that a size is a transfer
-time. Sizes are scaled so that the mean transfer time is `ratio` times the mean compute time, over
-all nodes and devices (communication-to-computation ratio of HEFT; Topcuoglu et al. 2002, Section
-5.2). Numbers have no unit.
+Families are undirected and simple: i64[e, 2], one row an edge between two different nodes of
+0..n-1. Time and memory are linear in nodes and edges. With more than `FULL_NODES` nodes the
+probabilities of `erdos_renyi` and `stochastic_block` shrink, so that the mean degree stays what it
+is there.
 """
 
 from __future__ import annotations
@@ -30,18 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import (
-    ACTIVATION,
-    Floats,
-    Graph,
-    Ints,
-    NodeColumns,
-    TensorColumns,
-    make_graph,
-    offsets,
-)
+from dnnp.core.model.graph import Floats, Ints
 
 FULL_NODES = 200
 """Nodes up to which edge probabilities are as stated."""
@@ -290,123 +274,3 @@ def _with_sink(graph: Synthetic) -> Synthetic:
     head = np.concatenate((graph.head, np.full(len(unread), graph.n)))
     size, cost = np.append(graph.size, 0.0), np.append(graph.cost, 0.0)
     return Synthetic(graph.family, graph.n + 1, tail, head, size, cost)
-
-
-SPEEDS = (1.0, 1.0, 0.5, 0.25)
-"""Of the devices."""
-
-WIDEST, MOST_READ, REACH = 8, 3, 3
-"""Nodes of a layer, tensors that a node reads, and layers that it looks back, at most."""
-
-SPREAD = 0.2
-"""Times of one device are within this part of what its speed says."""
-
-SIGMA = 2.0
-"""Standard deviation of the logarithms of work and of sizes; operators of real networks have 1
-to 3."""
-
-
-@dataclass(frozen=True, eq=False)
-class Layered:
-    """A generated graph of n nodes and e edges. Node v writes tensor v."""
-
-    n: int
-    ratio: float
-    tail: Ints
-    """i64[e], the nodes that make what is read; below `head`."""
-    head: Ints
-    """i64[e], the nodes that read it; ascending, and tails ascend for equal heads."""
-    size: Floats
-    """f64[n], size of each tensor, which is also the time to move it."""
-    devices: tuple[DeviceClass, ...]
-    """One device of each class, with a bandwidth of 1 and no limit of memory."""
-    times: dict[str, Floats]
-    """Device class -> f64[n]."""
-
-    def graph(self) -> Graph:
-        """The graph that the stream of this graph stands for."""
-        n = self.n
-        index = np.arange(n, dtype=np.int64)
-        names = tuple(f"node{i}" for i in range(n))
-        used = np.bincount(self.tail, minlength=n) > 0
-        return make_graph(
-            NodeColumns(
-                ids=index,
-                names=names,
-                ops=("",) * n,
-                reads=(offsets(np.bincount(self.head, minlength=n)), self.tail),
-                writes=(np.arange(n + 1, dtype=np.int64), index),
-                times=self.times,
-            ),
-            TensorColumns(
-                ids=index,
-                names=names,
-                kind=np.full(n, ACTIVATION, dtype=np.int8),
-                size=self.size,
-                transfer_s=np.full(n, np.nan),
-                is_output=~used,
-            ),
-        )
-
-
-def layered_graph(n: int, ratio: float = 1.0, seed: int = 0) -> Layered:
-    """Generate a graph; the same arguments give the same graph.
-
-    Structure, work and sizes up to scale depend on `n` and `seed` alone.
-
-    Parameters
-    ----------
-    n
-        Number of nodes.
-    ratio
-        Mean transfer time over mean compute time.
-    seed
-        Seed of PCG64.
-
-    Raises
-    ------
-    UsageError
-        No nodes or more than `MOST_NODES`, a negative ratio, a negative seed.
-    """
-    if seed < 0:
-        raise UsageError(f"the seed is {seed}; at least 0")
-    if not 1 <= n <= MOST_NODES:
-        raise UsageError(f"a random graph has 1 to {MOST_NODES} nodes, not {n}")
-    if not 0 <= ratio < np.inf:
-        raise UsageError(f"communication to computation is {ratio}; at least 0")
-    rng = np.random.Generator(np.random.PCG64(seed))
-    tail, head = _edges(n, rng)
-    work = rng.lognormal(-(SIGMA**2) / 2, SIGMA, n)
-    size = rng.lognormal(-(SIGMA**2) / 2, SIGMA, n)
-    factor = rng.uniform(1 - SPREAD, 1 + SPREAD, (len(SPEEDS), n))
-    time = work * factor / np.array(SPEEDS)[:, None]
-    # fsum: the same number whatever the width of the machine's vectors.
-    compute = math.fsum(time.ravel().tolist()) / time.size
-    move = math.fsum(size.tolist()) / n
-    names = [f"speed{i}" for i in range(len(SPEEDS))]
-    return Layered(
-        n=n,
-        ratio=ratio,
-        tail=tail,
-        head=head,
-        size=size * (ratio * compute / move),
-        devices=tuple(DeviceClass(name, bandwidth_bytes_per_s=1.0) for name in names),
-        times=dict(zip(names, time, strict=True)),
-    )
-
-
-def _edges(n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Tails and heads i64[e] of the edges, sorted by head, then tail."""
-    starts = [0]
-    while starts[-1] < n:
-        starts.append(min(starts[-1] + int(rng.integers(1, WIDEST, endpoint=True)), n))
-    tail: list[int] = []
-    head: list[int] = []
-    for layer in range(1, len(starts) - 1):
-        first = starts[max(layer - REACH, 0)]
-        for v in range(starts[layer], starts[layer + 1]):
-            count = min(int(rng.integers(1, MOST_READ, endpoint=True)), starts[layer] - first)
-            read = rng.choice(starts[layer] - first, count, replace=False) + first
-            tail += sorted(read.tolist())
-            head += [v] * count
-    return np.array(tail, dtype=np.int64), np.array(head, dtype=np.int64)

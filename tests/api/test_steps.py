@@ -17,7 +17,8 @@ from dnnp.callbacks import Callbacks
 from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, schedule
 from dnnp.options.graph import CoarsenOptions, ProfileOptions
 from dnnp.options.run import ExportOptions, RunOptions
-from dnnp.options.split import BoundOptions, ScheduleOptions, SplitOptions
+from dnnp.options.schedule import BoundOptions, ScheduleOptions
+from dnnp.options.split import SplitOptions
 from dnnp.options.table import Options
 from dnnp.samples import build
 from support.run import dnnp as command

@@ -7,7 +7,7 @@ import pytest
 
 from dnnp.core.baselines.placing import getf
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.lists.schedule import room_of
+from dnnp.core.latency.lists.schedule import memory_limits
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
@@ -77,7 +77,7 @@ def test_what_no_device_at_hand_runs_is_no_repair() -> None:
 
 def test_a_whole_program_without_a_proof_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = six(16.0)
-    columns = getf.program_of(problem, room_of(problem), integer=True)[1]
+    columns = getf.program_of(problem, memory_limits(problem), integer=True)[1]
 
     def ended(program: SparseProgram, **how: object) -> Outcome:
         values = np.zeros(int(columns.max()) + 1)

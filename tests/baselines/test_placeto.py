@@ -12,7 +12,7 @@ import pytest
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.build import follow
-from dnnp.core.latency.lists.schedule import room_of
+from dnnp.core.latency.lists.schedule import memory_limits
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.search_context import PLAIN, MethodOptions, Policy, SearchContext, Training
 from dnnp.samples.papers import placeto as network
@@ -79,7 +79,7 @@ def test_rewards_are_those_of_the_cost_model(seed: int) -> None:
     drawn = np.random.default_rng(seed).random((1, where.q))
     (seen,) = where.episodes(Network(torch, policy), drawn)
     home, best = where.home.copy(), np.inf
-    limit = room_of(where.problem).limit
+    limit = memory_limits(where.problem).limit
     for step in range(where.q + 1):
         if step:
             home[where.groups.visits[step - 1]] = seen.taken[step - 1]

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.lists.schedule import Room, first_fit, packed, repaired, room_of
+from dnnp.core.latency.lists.schedule import (
+    MemoryLimits,
+    first_fit,
+    memory_limits,
+    packed,
+    repaired,
+)
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from support.latency_brute import brute_operators
 from support.latency_cases import random_problem
@@ -65,7 +71,7 @@ def test_larger_problems_are_placed_within_all_limits(seed: int) -> None:
             if name == "single":
                 continue
             with pytest.raises(InfeasibleError):
-                packed(room_of(problem))
+                packed(memory_limits(problem))
             continue
         assert np.isfinite(problem.value(placement))
 
@@ -145,12 +151,12 @@ def test_where_first_fit_fails_a_program_packs(name: str) -> None:
         memory=MEMORY,
         capacity=[CAPACITY] * 2,
     )
-    assert first_fit(room_of(problem)) is None
+    assert first_fit(memory_limits(problem)) is None
     assert np.isfinite(problem.value(place(name, problem, effort=effort_of(name))))
 
 
 def test_packing_says_that_nothing_fits() -> None:
-    room = Room(np.full(3, 4.0), np.full(2, 6.0), np.ones((2, 3), bool), np.ones((2, 3)))
+    room = MemoryLimits(np.full(3, 4.0), np.full(2, 6.0), np.ones((2, 3), bool), np.ones((2, 3)))
     with pytest.raises(InfeasibleError):
         packed(room)
 
@@ -158,7 +164,7 @@ def test_packing_says_that_nothing_fits() -> None:
 def test_packing_too_large_for_a_program_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.latency.lists.schedule.MOST_CHOICES", 0)
     count = len(MEMORY)
-    room = Room(
+    room = MemoryLimits(
         np.array(MEMORY), np.full(2, CAPACITY), np.ones((2, count), bool), np.ones((2, count))
     )
     with pytest.raises(LimitError, match="full"):
@@ -166,7 +172,7 @@ def test_packing_too_large_for_a_program_is_a_limit(monkeypatch: pytest.MonkeyPa
 
 
 def test_repair_keeps_what_fits() -> None:
-    room = Room(
+    room = MemoryLimits(
         np.array([3.0, 2.0, 2.0]), np.array([5.0, 5.0]), np.ones((2, 3), bool), np.ones((2, 3))
     )
     assert repaired(room, np.array([0, 0, 1])).tolist() == [0, 0, 1]

@@ -15,7 +15,7 @@ from dnnp.core.cost.latency import LatencyProblem, Placement, simulate
 from dnnp.core.latency.homes import homes_of_blocks
 from dnnp.core.latency.lists.build import follow
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
-from dnnp.core.latency.lists.schedule import room_of, schedule_homes, schedule_order
+from dnnp.core.latency.lists.schedule import memory_limits, schedule_homes, schedule_order
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
@@ -185,10 +185,10 @@ def test_tasks_go_to_the_group_with_the_most_speed_at_or_above_their_median() ->
 @pytest.mark.parametrize("seed", range(4))
 def test_shares_without_a_solver_are_near_those_with_one(seed: int) -> None:
     problem = layered(120, 1.0, seed)
-    room = room_of(problem)
+    room = memory_limits(problem)
     program, _ = program_of(problem, room, integer=False)
     least = ask_sparse(program, patience=60.0).bound * np.mean(problem.tasks.time)
-    value, share = fluid_shares(room.limits(net_of(problem)), 200)
+    value, share = fluid_shares(room.applied_to(net_of(problem)), 200)
     assert share.sum(axis=0) == pytest.approx(np.ones(120))
     assert least * (1 - 1e-6) <= value <= least * 1.2
 

@@ -11,7 +11,7 @@ from dnnp.core.baselines.placing import baechi, getf
 from dnnp.core.baselines.placing.getf import alike
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
-from dnnp.core.latency.lists.schedule import room_of
+from dnnp.core.latency.lists.schedule import memory_limits
 from dnnp.core.latency.solve import method_of
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import MethodOptions, SearchContext
@@ -53,7 +53,7 @@ def test_favourites_cost_what_they_cost_row_by_row(seed: int) -> None:
 
 def shares_by_rows(problem: LatencyProblem) -> float:
     """Optimum of GETF's relaxation, written task by task and solved by CBC."""
-    tasks, room = problem.tasks, room_of(problem)
+    tasks, room = problem.tasks, memory_limits(problem)
     program, last = Program([1.0], [0.0], [np.inf], [False]), 0
     x = [[program.column(float(able)) for able in row] for row in room.able]
     end = [program.column(np.inf) for _ in range(tasks.n)]
@@ -79,7 +79,7 @@ def test_shares_cost_what_they_cost_row_by_row(seed: int) -> None:
     """With colours, memory that binds, and devices that cannot run all."""
     rng = random.Random(seed)
     problem = random_problem(rng, rng.randint(2, 12), colors=seed % 2 == 0, tight=seed % 3 == 0)
-    room = room_of(problem)
+    room = memory_limits(problem)
     program, column = getf.program_of(problem, room, integer=False)
     outcome = ask_sparse(program, patience=60.0)
     assert outcome.values is not None
@@ -103,10 +103,10 @@ def test_heads_are_alike() -> None:
     label = alike(heads(5).tasks)
     assert len(set(label.tolist())) == 4
     assert len(set(label[1:6].tolist())) == len(set(label[6:11].tolist())) == 1
-    program, column = getf.program_of(heads(5), room_of(heads(5)), integer=False)
+    program, column = getf.program_of(heads(5), memory_limits(heads(5)), integer=False)
     assert len(np.unique(column)) == 8
     assert ask_sparse(program, patience=60.0).bound * 27 / 12 == pytest.approx(13.5)
-    whole, column = getf.program_of(heads(5), room_of(heads(5)), integer=True)
+    whole, column = getf.program_of(heads(5), memory_limits(heads(5)), integer=True)
     assert len(np.unique(column)) == 24
     assert whole.integer.sum() == 24
 

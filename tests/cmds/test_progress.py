@@ -12,8 +12,8 @@ import pytest
 
 import dnnp
 from dnnp.callbacks import Bar, Callbacks
-from dnnp.cmds.shell import guardian
-from dnnp.cmds.shell.console import CLEAR, LINE_S, PATIENCE_S, REDRAWN_S, ProgressBar
+from dnnp.cmds.shell import CLEAR, guardian
+from dnnp.cmds.shell.context import LINE_S, PATIENCE_S, REDRAWN_S, ProgressBar
 from dnnp.core.model.search_context import Progress
 from support.run import INTERRUPTED
 from support.run import dnnp as command
@@ -52,7 +52,7 @@ def test_what_stands_in_the_line(in_seconds: bool, found: str) -> None:
 
 
 def test_a_bar_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.cmds.shell.console._columns", lambda console: 120)
+    monkeypatch.setattr("dnnp.cmds.shell.context._columns", lambda console: 120)
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 5.0
@@ -113,7 +113,7 @@ def test_lines_where_there_is_no_terminal() -> None:
 
 
 def test_lines_come_soon_and_then_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.cmds.shell.console.FIRST_S", 2.0)
+    monkeypatch.setattr("dnnp.cmds.shell.context.FIRST_S", 2.0)
     console, clock = io.StringIO(), Hands()
     with bar_on(console, clock) as bar:
         for number in range(1, 101):

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.cost import problem
 from dnnp.core.cost.items import items_of, steps_of
-from dnnp.core.cost.load import stage_load
-from dnnp.core.cost.memory import memory_row, peak_reach, tree_size
+from dnnp.core.cost.load import memory_row, peak_reach, stage_load, tree_size
 from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Block, CostOptions

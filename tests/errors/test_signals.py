@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.cmds.shell.console import CLEAR
+from dnnp.cmds.shell.context import CLEAR
 from support import seeds
 from support.run import PATIENCE_S, SAMPLES, dnnp, executable, interrupted_at_terminal
 

@@ -10,7 +10,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.auto import auto_blocks, simple_bound
-from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
+from dnnp.core.latency.blocks.anneal import anneal_blocks, valid_latency
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.search_context import MethodOptions, SearchContext
 from support.latency_brute import brute_blocks
@@ -40,7 +40,7 @@ def test_small_splits_are_optimal(seed: int) -> None:
             anneal_blocks(problem, run=SearchContext(effort=0.2))
         return
     split = anneal_blocks(problem, run=SearchContext(effort=0.5))
-    assert judge(problem, split) == pytest.approx(least, rel=1e-9, abs=1e-12)
+    assert valid_latency(problem, split) == pytest.approx(least, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -56,7 +56,7 @@ def test_a_start_is_never_lost() -> None:
     problem = random_problem(rng, 9, execution="blocks", devices=2)
     best = anneal_blocks(problem)
     kept = anneal_blocks(problem, start=best, run=SearchContext(interrupted=lambda: True))
-    assert judge(problem, kept) <= judge(problem, best)
+    assert valid_latency(problem, kept) <= valid_latency(problem, best)
 
 
 def test_stop_ends_an_endless_search() -> None:
@@ -69,7 +69,7 @@ def test_stop_ends_an_endless_search() -> None:
         return looks[0] > 500
 
     split = anneal_blocks(problem, endless=True, run=SearchContext(interrupted=stop))
-    assert np.isfinite(judge(problem, split))
+    assert np.isfinite(valid_latency(problem, split))
     assert looks[0] < 520
 
 
@@ -91,7 +91,7 @@ def test_larger_problems_get_valid_splits(seed: int, training: bool) -> None:
     except InfeasibleError:
         assert np.isinf(problem.tasks.time).any()
         return
-    value = judge(problem, split)
+    value = valid_latency(problem, split)
     bound, _ = simple_bound(problem)
     assert bound <= value * (1 + 1e-9)
     assert np.isfinite(value)
@@ -116,7 +116,7 @@ def test_without_accelerators_all_is_in_the_pool() -> None:
     split = anneal_blocks(alone)
     assert len(split.device) == 0
     bound, _ = simple_bound(alone)
-    assert judge(alone, split) == pytest.approx(bound, rel=1e-12)
+    assert valid_latency(alone, split) == pytest.approx(bound, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", [2, 7, 8])

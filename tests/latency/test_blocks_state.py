@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, time_invocations
-from dnnp.core.latency.blocks.anneal import Labels, judge, labels_of, random_start, split_of
+from dnnp.core.latency.blocks.anneal import Labels, labels_of, random_start, split_of, valid_latency
 from dnnp.core.latency.blocks.items import BlockItems, block_items
-from dnnp.core.latency.blocks.search import anneal_step, new_search
+from dnnp.core.latency.blocks.search import anneal_step, new_annealing
 from dnnp.core.latency.blocks.state import (
     BlockState,
     fits,
@@ -56,7 +56,7 @@ def test_latency_of_labels_is_that_of_their_split(seed: int) -> None:
     items = block_items(problem)
     start = random_start(items, np.random.default_rng(seed))
     state = new_state(items, start.at, start.slot, start.device)
-    search = new_search(items, seed, MIX)
+    search = new_annealing(items, seed, MIX)
     search.price[:] = (50.0, 1.0, 100.0)
     for _ in range(25):
         anneal_step(items, state, search, 30.0, 40)
@@ -72,7 +72,7 @@ def test_latency_of_labels_is_that_of_their_split(seed: int) -> None:
         if _supported(items, state):
             value = time_invocations(problem.tasks, problem.machine, split).value
             assert latency(items, state) == pytest.approx(value, rel=1e-9, abs=1e-9)
-        assert bool(fits(items, state)) == np.isfinite(judge(problem, split))
+        assert bool(fits(items, state)) == np.isfinite(valid_latency(problem, split))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -86,8 +86,10 @@ def test_labels_of_a_split_stand_for_it(seed: int) -> None:
     state = new_state(items, again.at, again.slot, again.device)
     assert _ordered(items, state)
     twin = split_of(items, again)
-    if np.isfinite(judge(problem, split)):
-        assert judge(problem, twin) == pytest.approx(judge(problem, split), rel=1e-12)
+    if np.isfinite(valid_latency(problem, split)):
+        assert valid_latency(problem, twin) == pytest.approx(
+            valid_latency(problem, split), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("seed", range(60))

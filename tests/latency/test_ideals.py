@@ -106,7 +106,7 @@ def test_labels_that_are_merged_still_bound(slots: int) -> None:
         state = search._Search(problem, items, lattice, net, np.inf, PLAIN)
         state.scratch = search.new_scratch(items, net)
         tables = search.new_tables(net)
-        state.decided(net, tables)
+        state.sweep_forward(net, tables)
         merged += int(tables.merged[0])
         assert float(tables.done[-1].min()) <= least * (1 + 1e-12)
     assert merged > 0 or slots > 1

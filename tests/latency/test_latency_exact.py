@@ -22,7 +22,7 @@ from dnnp.core.cost.latency import (
 )
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.ip.block_model import BlockProgram, items_of_tasks
-from dnnp.core.latency.ip.formulation import in_order, serial, twins
+from dnnp.core.latency.ip.formulation import identical_devices, in_order, serial_latency
 from dnnp.core.latency.ip.loop import LatencyProgram, formulation_of, solve_intervals, solve_model
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -69,8 +69,8 @@ def test_the_best_solution_is_one_of_the_models(execution):
         if best is None:
             continue
         assert formulation.windows.least <= value * (1 + 1e-12)
-        assert serial(formulation.problem) >= value
-        for upper in (serial(formulation.problem), value):
+        assert serial_latency(formulation.problem) >= value
+        for upper in (serial_latency(formulation.problem), value):
             model = formulation.model(upper)
             known = formulation.known(best)
             assert not model.hopeless
@@ -147,7 +147,7 @@ def test_items_are_those_of_brute_force():
 def test_twins_can_change_places():
     for seed in range(30):
         problem = latency_case(seed, "operators", 3)
-        for device, other in enumerate(twins(problem).tolist()):
+        for device, other in enumerate(identical_devices(problem).tolist()):
             assert other < device
             if other >= 0:
                 assert problem.machine.classes[other] == problem.machine.classes[device]

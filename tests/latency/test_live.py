@@ -15,7 +15,7 @@ from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.blocks.anneal import SINGLES, Labels, random_start, split_of
 from dnnp.core.latency.blocks.items import block_items, held_tensors
-from dnnp.core.latency.blocks.search import anneal_held, new_search
+from dnnp.core.latency.blocks.search import anneal_held, new_annealing
 from dnnp.core.latency.blocks.state import new_state
 from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods.splits import LATENCY
@@ -143,7 +143,7 @@ def test_live_tensors_of_labels_are_those_of_their_split(seed: int) -> None:
     items = block_items(problem)
     start = random_start(items, np.random.default_rng(seed))
     state = new_state(items, start.at, start.slot, start.device)
-    search = new_search(items, seed, SINGLES)
+    search = new_annealing(items, seed, SINGLES)
     search.price[:] = 1.0
     held = held_tensors(problem, items)
     for _ in range(10 if problem.live and held else 0):

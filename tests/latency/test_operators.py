@@ -23,7 +23,7 @@ from dnnp.core.latency.operators.anneal import (
     placed,
 )
 from dnnp.core.latency.operators.bound import operators_bound
-from dnnp.core.latency.operators.moves import new_search, start_state, sweep
+from dnnp.core.latency.operators.moves import new_annealing, start_state, sweep
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import singletons
@@ -69,7 +69,7 @@ def test_annealing_keeps_the_exact_latency(congestion: str, transfers: str) -> N
     tasks = problem.tasks
     net = net_of(problem, tails=True)
     rng = np.random.default_rng(0)
-    search = new_search(net, 1, MIX, 40)
+    search = new_annealing(net, 1, MIX, 40)
     state = start_state(net, search, tasks.order, rng.integers(0, 4, tasks.n))
     for temperature in (10.0, 1.0, 0.1, 0.01):
         for _ in range(5):
@@ -90,7 +90,7 @@ def test_annealing_of_odd_problems_keeps_the_exact_latency(seed: int) -> None:
     device = np.argmax(net.allowed, axis=1)[tasks.together]
     if not net.allowed.any(axis=1).all():
         return
-    search = new_search(net, seed, MIX, 40)
+    search = new_annealing(net, seed, MIX, 40)
     search.strict[:] = 2.0, 0.1
     state = start_state(net, search, tasks.order, device)
     for _ in range(10):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.core.model import parallel
+from dnnp.core.model import plan as plans
 from dnnp.formats.records import RECORDS
 from dnnp.options import table
 from support.run import dnnp
@@ -225,5 +225,5 @@ def test_views_say_how_many_devices_a_stage_has(planned: bytes) -> None:
 def test_choices_are_the_same_wherever_they_are_stated() -> None:
     fields = RECORDS["plan"]["parallel"].fields
     assert fields is not None
-    assert fields["recompute"].enum == table.RECOMPUTE == parallel.RECOMPUTE
-    assert fields["weight_sync"].enum == table.WEIGHT_SYNC == tuple(parallel.WEIGHT_SYNC)
+    assert fields["recompute"].enum == table.RECOMPUTE == plans.RECOMPUTE
+    assert fields["weight_sync"].enum == table.WEIGHT_SYNC == tuple(plans.WEIGHT_SYNC)

@@ -10,8 +10,16 @@ from itertools import product
 import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.parallel import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
-from dnnp.core.parallel.problem import costs_of, degrees_of, memory_of, replicas_of, value_of
+from dnnp.core.model.plan import WEIGHT_SYNC, HybridOptions
+from dnnp.core.parallel.problem import (
+    HybridBlock,
+    HybridProblem,
+    costs_of,
+    degrees_of,
+    memory_of,
+    replicas_of,
+    value_of,
+)
 from dnnp.core.parallel.search import plan_hybrid
 from dnnp.core.parallel.shared import plan_shared
 

@@ -22,8 +22,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Clustering, singletons
-from dnnp.core.model.parallel import HybridOptions
-from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.model.plan import CostOptions, HybridOptions, Plan, Stage
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.parallel.plan import solve_hybrid
 from dnnp.formats.graph import clustering_of, graph_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.items import Line
+from dnnp.core.cost.load import Steps, memory_row, tree_size
 from dnnp.core.cost.load_formula import COMM, combine_arrays
-from dnnp.core.cost.memory import Steps, memory_row, tree_size
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints
 

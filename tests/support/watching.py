@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dnnp.cmds.dnnp import command
-from dnnp.cmds.shell.console import CLEAR
-from dnnp.cmds.shell.context import Context
+from dnnp.cmds.shell.context import CLEAR, Context
 from support.run import Result
 
 SHARE = re.compile(r"[^%]* (\d+) %, \d+ ")

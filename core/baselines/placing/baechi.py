@@ -24,8 +24,8 @@ from dnnp.core.latency.lists.schedule import (
     answer,
     by_first,
     list_schedule,
+    memory_limits,
     repaired_answer,
-    room_of,
 )
 from dnnp.core.model.graph import Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
@@ -130,7 +130,7 @@ def m_topo(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) ->
     first task goes. What the device at hand does not run is passed over, and goes wherever it fits
     in the end; where something else is left then, the method is called `m-topo-repaired`.
     """
-    tasks, room = problem.tasks, room_of(problem)
+    tasks, room = problem.tasks, memory_limits(problem)
     load = room.memory
     if not load.any():
         load = totals(tasks.together, mean_times(tasks.time), len(load))
@@ -163,7 +163,7 @@ def m_etf(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> 
     """
     net = net_of(problem)
     level = upward_rank(net, moves=False)
-    return answer(list_schedule(net, room_of(problem), level, run=run), "m-etf", run)
+    return answer(list_schedule(net, memory_limits(problem), level, run=run), "m-etf", run)
 
 
 def m_sct(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
@@ -173,7 +173,7 @@ def m_sct(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> 
     earlier, and runs only urgent tasks meanwhile. See `favourite_children`; without
     the relaxation the method is called `m-sct-greedy`.
     """
-    room, net = room_of(problem), net_of(problem)
+    room, net = memory_limits(problem), net_of(problem)
     child, why = favourite_children(problem, run)
     level = upward_rank(net, moves=False)
     found = list_schedule(net, room, level, favourite=child, run=run)

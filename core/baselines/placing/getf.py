@@ -26,8 +26,14 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Tasks
 from dnnp.core.kernels.kernel import kernel
-from dnnp.core.latency.lists.net import TaskNet, mean_times, net_of, upward_rank
-from dnnp.core.latency.lists.schedule import Room, answer, list_schedule, repaired_answer, room_of
+from dnnp.core.latency.lists.net import FlowNet, mean_times, net_of, upward_rank
+from dnnp.core.latency.lists.schedule import (
+    MemoryLimits,
+    answer,
+    list_schedule,
+    memory_limits,
+    repaired_answer,
+)
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.search_context import MethodOptions, SearchContext
@@ -63,12 +69,12 @@ def getf(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> L
     the solver gives no answer in time, its solution is approximated (`fluid_shares`), and the
     method is called `getf-fluid`.
     """
-    room, net = room_of(problem), net_of(problem)
+    room, net = memory_limits(problem), net_of(problem)
     group, speed = groups_of(problem)
     share, why = _shares(problem, room, run)
     if why:
         rounds = max(1, round(ROUNDS * run.effort))
-        share = fluid_shares(room.limits(net), rounds)[1]
+        share = fluid_shares(room.applied_to(net), rounds)[1]
     chosen = assigned(share, room.able, group, speed)
     preferred = group[:, None] == chosen[problem.tasks.together]
     level = upward_rank(net, moves=False)
@@ -88,7 +94,7 @@ def getf_milp(problem: LatencyProblem, asked: MethodOptions, run: SearchContext)
     LimitError
         The solver found nothing in time.
     """
-    room = room_of(problem)
+    room = memory_limits(problem)
     program, column = program_of(problem, room, integer=True)
     seconds = MILP_S * run.effort
     outcome = ask_sparse(program, seconds=seconds, patience=seconds, run=run)
@@ -147,7 +153,7 @@ def assigned(share: Floats, able: Bools, group: Ints, speed: Floats) -> Ints:
     return chosen
 
 
-def _shares(problem: LatencyProblem, room: Room, run: SearchContext) -> tuple[Floats, str]:
+def _shares(problem: LatencyProblem, room: MemoryLimits, run: SearchContext) -> tuple[Floats, str]:
     """Shares of the relaxed program, f64[D, c]; and why there are none."""
     program, column = program_of(problem, room, integer=False)
     columns = len(np.unique(column)) - bool((column < 0).any())
@@ -167,7 +173,9 @@ def _read(outcome: Outcome, column: Ints) -> Floats | None:
     return share
 
 
-def program_of(problem: LatencyProblem, room: Room, *, integer: bool) -> tuple[SparseProgram, Ints]:
+def program_of(
+    problem: LatencyProblem, room: MemoryLimits, *, integer: bool
+) -> tuple[SparseProgram, Ints]:
     """The program of GETF, and its columns x, i64[D, c] (-1: none).
 
     With x the share of a colour on a device, p the time of a task and C its end:
@@ -282,7 +290,7 @@ def _rows(of: Ints, idx: Ints, n: int) -> list[list[int]]:
 
 
 @kernel
-def fluid_shares(net: TaskNet, rounds: int) -> tuple[float, Floats]:
+def fluid_shares(net: FlowNet, rounds: int) -> tuple[float, Floats]:
     """Value, and the share of each colour on each device, f64[D, c].
 
     Memory beyond what a device holds weighs like load. O(rounds * (edges + n D)).

@@ -15,8 +15,8 @@ from dnnp.core.latency.lists.schedule import (
     by_first,
     inserted,
     list_schedule,
+    memory_limits,
     repaired_answer,
-    room_of,
     schedule_order,
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
@@ -90,7 +90,7 @@ def greedy_operators(
     """
     if asked.order != "best" or asked.sequence is not None:
         raise UsageError("--order and --sequence of method greedy are for --execution blocks")
-    tasks, room = problem.tasks, room_of(problem)
+    tasks, room = problem.tasks, memory_limits(problem)
     is_cpu = problem.machine.is_cpu
     devices = [*np.flatnonzero(~is_cpu).tolist(), *np.flatnonzero(is_cpu).tolist()]
     home = np.full(len(room.memory), -1, dtype=np.int64)
@@ -116,9 +116,9 @@ def heft(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> L
     stay with their first task. Where that leaves no place for a task, large ones are packed
     beforehand, and the method is called `heft-packed`. O(n D (degree + gaps)).
     """
-    net, room = net_of(problem), room_of(problem)
+    net, room = net_of(problem), memory_limits(problem)
     order = falling(net, upward_rank(net))
-    alone = room.limits(net).without_waiting()
+    alone = room.applied_to(net).without_waiting()
     for home in attempts(room, run):
         found = inserted(alone, order, home[net.together])
         if found is not None:
@@ -135,5 +135,5 @@ def heft_congested(
     Transfers occupy their channels while the schedule is built (Sinnen and Sousa 2005).
     """
     net = net_of(problem)
-    found = list_schedule(net, room_of(problem), upward_rank(net), by_end=True, run=run)
+    found = list_schedule(net, memory_limits(problem), upward_rank(net), by_end=True, run=run)
     return answer(found, "heft-congested", run)

@@ -20,7 +20,7 @@ from dnnp.core.latency.blocks.items import (
     check_feasible,
     held_tensors,
 )
-from dnnp.core.latency.blocks.search import BlockMemory, anneal_held, anneal_step, new_search
+from dnnp.core.latency.blocks.search import BlockAnnealing, anneal_held, anneal_step, new_annealing
 from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
 from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.graph import Ints, distinct, place_of
@@ -139,7 +139,7 @@ def random_start(items: BlockItems, rng: np.random.Generator) -> Labels:
 
 
 class Line(NamedTuple):
-    """Groups of items, to be put in an order that suits both passes."""
+    """Groups of items, to be ordered for both passes."""
 
     along: bool
     """The backward pass runs through the accelerators in the order of the forward pass."""
@@ -150,7 +150,7 @@ class Line(NamedTuple):
 
 
 def line_of(items: BlockItems) -> Line:
-    """Order the groups by the edges of both passes; the direction that joins fewer groups."""
+    """Groups by the edges of both passes, in the direction that joins fewer of them."""
     groups = int(items.group.max(initial=-1)) + 1
     tail = np.repeat(np.arange(items.size), np.diff(items.after_ptr))
     head = items.after_idx
@@ -350,7 +350,7 @@ def anneal_blocks(
     return best
 
 
-def judge(problem: LatencyProblem, split: Invocations) -> float:
+def valid_latency(problem: LatencyProblem, split: Invocations) -> float:
     """Latency of a split; inf if it is not valid."""
     try:
         return problem.value(split)
@@ -373,7 +373,7 @@ def _search(
     def offer(split: Invocations | None, found: Labels | None) -> None:
         nonlocal best, value, labels
         if split is not None:
-            judged = judge(problem, split)
+            judged = valid_latency(problem, split)
             if judged < value * (1 - ROUNDING):
                 best, value, labels = split, judged, found or labels_of(items, split)
                 run.report_incumbent(split, value, "anneal")
@@ -423,7 +423,7 @@ def _round(
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(items, given.at, given.slot, given.device)
-    search: BlockMemory = new_search(items, run.seed * MOST_ROUNDS + number, how.mix)
+    search: BlockAnnealing = new_annealing(items, run.seed * MOST_ROUNDS + number, how.mix)
     scale = max(latency(items, state), 1e-300)
     price, over = how.price, excess(items, state)
     if held is not None:  # other rounds run beside

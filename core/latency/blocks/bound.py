@@ -1,8 +1,8 @@
-"""A lower bound on the latency of blocks: the longest path of a game along the graph; kernels.
+"""A lower bound on the latency of blocks: the longest adversarial path; kernels.
 
-Follow the items of a path. Where the split puts the next one is for the split to say; which way
-the path goes on is ours, knowing where everything so far was put. Whatever the split, some path
-that we choose so takes at most its latency; so the value of this game is a lower bound:
+An adversary follows a path of items. The split puts each next item into a block or the pool; the
+adversary chooses the successor, knowing where all items so far are. Every split takes at least as
+long as the adversary's path, so the value of this two-player game is a lower bound:
 
     at the entry of item w from item u, with b blocks on the path so far,
         D(u, w, b) = min(P(t, b) for the worst task t of w that reads u, I(u, w, w, b + 1))
@@ -13,14 +13,14 @@ that we choose so takes at most its latency; so the value of this game is a lowe
         P(t, b) = time of t + max over the tasks after t, in the same item: P, else: D
 
 The path visits no block twice and no more blocks than there are. A block that holds s and v and
-neither u, from which s reads, nor w, which reads v, holds all H between s and v, nothing that u
-depends on, and nothing that depends on w. So it takes at least the work of H, the flows that u and
-what is before it make and H reads, and the flows that H makes and w or what is after it reads.
-It does not exist where H is too large for every accelerator.
+neither u, from which s reads, nor w, which reads v, holds the hull H of all items between s and v,
+no ancestor of u and no descendant of w. So it takes at least the work of H, the flows into H from u
+and its ancestors, and the flows from H to w and its descendants. It does not exist where H is too
+large for every accelerator.
 
-Another flow that H reads is read too, or its maker is in the block, with its work; another flow
-that H makes is written, or all who read it are in the block, each of which may save as many flows
-as it reads from H. Items that the block has no room for cannot be in it.
+Another flow into H is read too, or its maker is in the block, with its work; another flow out of H
+is written, or all its readers are in the block, each of which may save as many flows as it reads
+from H. Items beyond the memory of the block cannot be in it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ CHUNK = 16
 
 @kernel
 def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
-    """bool[c, c]: whether there is a path from one item to another, or they are the same.
-
-    Compiled, unlike `bounds.path_closure.closure`: it is small, and so is all that follows.
-    """
+    """Reflexive transitive closure of items, bool[c, c]; unlike `bounds.path_closure`, a kernel."""
     reach = np.zeros((count, count), np.bool_)
     for i in range(count - 1, -1, -1):
         reach[i, i] = True
@@ -61,8 +58,8 @@ def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
     return reach
 
 
-class Game(NamedTuple):
-    """Graph of the game, and the tables that it fills; `e` edges between items."""
+class PathTables(NamedTuple):
+    """Graph of adversarial paths, and their DP tables; `e` edges between items."""
 
     reach: Bools
     """bool[c, c], see `reaches`."""
@@ -81,21 +78,19 @@ class Game(NamedTuple):
     """f64[e + c, most + 1], I at the start of a block by entry, in the order of `before_idx`, or as
     the first; inf at first."""
     value: Floats
-    """f64[c], value of the game from each item on, as the first of the path."""
+    """f64[c], longest adversarial path from each item on."""
 
 
 @kernel
-def path_game(items, game, most, loose, first_item, last_item):  # type: ignore[no-untyped-def]
-    """Fill the tables of the game.
+def adversarial_paths(items, tables, most, loose, first_item, last_item):  # type: ignore[no-untyped-def]
+    """Fill the DP tables for items last_item - 1 down to first_item; later ones must be done.
 
-    The items are last_item - 1 down to first_item; those after them must be done. O(c^2) hulls,
-    each looked at once for every entry and exit.
-
-    most: blocks there may be; loose: or more, they are not counted.
+    O(c^2) hulls, each visited once for every entry and exit. most: blocks at most; loose: there
+    may be more, which are not counted.
     """
-    reach, kinds, edge_of, group_memory = game.reach, game.kinds, game.edge_of, game.group_memory
-    entry_ptr, entry_task, pool, rest = game.entry_ptr, game.entry_task, game.pool, game.rest
-    value = game.value
+    reach, kinds, edge_of, value = tables.reach, tables.kinds, tables.edge_of, tables.value
+    group_memory, entry_ptr, entry_task = tables.group_memory, tables.entry_ptr, tables.entry_task
+    pool, rest = tables.pool, tables.rest
     count, edges, classes = len(items.memory), len(items.before_idx), len(kinds)
     flows, groups = len(items.maker), len(group_memory)
     widest = 1
@@ -264,7 +259,7 @@ def path_game(items, game, most, loose, first_item, last_item):  # type: ignore[
 
 @kernel
 def _size_of(items, reach, group_memory, s, v, seen_group, stamp):  # type: ignore[no-untyped-def]
-    """Bytes of what lies between two items, with what is tied to it."""
+    """Bytes of the hull of two items, with the groups of its members."""
     size = 0.0
     for i in range(s, v + 1):
         if reach[s, i] and reach[i, v] and seen_group[items.group[i]] != stamp:
@@ -275,7 +270,7 @@ def _size_of(items, reach, group_memory, s, v, seen_group, stamp):  # type: igno
 
 @kernel
 def _enter(pool, rest, edge, entry_ptr, entry_task, b, most, loose):  # type: ignore[no-untyped-def]
-    """D: what is to come at the entry of an item by an edge, after b blocks."""
+    """D: least time left at the entry of an item by an edge, after b blocks."""
     pooled = 0.0
     for q in range(entry_ptr[edge], entry_ptr[edge + 1]):
         pooled = max(pooled, pool[entry_task[q], b])
@@ -312,29 +307,29 @@ def _pool_tasks(items, pool, rest, edge_of, s, most, loose):  # type: ignore[no-
 def path_of_blocks(problem: LatencyProblem, run: SearchContext = PLAIN) -> float:
     """Lower bound of the latency of every split into blocks; inf: no split fits.
 
-    If `run` stops it the bound is weaker. The path game takes any memory, any number of invocations
-    and both passes; where a pass is backward, blocks of both count as one kind.
+    If `run` stops it the bound is weaker. It holds for any memory, any number of invocations and
+    both passes; with a backward pass, blocks of both count as one kind.
     """
     items = block_items(problem)
     if items.size > MOST_ITEMS or not items.size or run.stop():
         return 0.0
-    return float(play(items, run).game.value.max(initial=0.0))
+    return float(solve_paths(items, run).tables.value.max(initial=0.0))
 
 
-class Played(NamedTuple):
-    """The path game, and how blocks were counted in it."""
+class SolvedPaths(NamedTuple):
+    """Adversarial paths, and how blocks were counted on them."""
 
-    game: Game
+    tables: PathTables
     most: int
     """Blocks that were counted."""
     loose: bool
     """There may be more, which were not."""
     ended: bool
-    """It was not stopped before."""
+    """False: the search was stopped before."""
 
 
-def play(items: BlockItems, run: SearchContext = PLAIN) -> Played:
-    """Play the path game from each item on."""
+def solve_paths(items: BlockItems, run: SearchContext = PLAIN) -> SolvedPaths:
+    """Find the longest adversarial path from each item on."""
     count, edges = items.size, len(items.before_idx)
     most = min(len(items.slot_late), count)
     loose = (edges + count + len(items.pool)) * (most + 1) > MOST_VALUES
@@ -348,7 +343,7 @@ def play(items: BlockItems, run: SearchContext = PLAIN) -> Played:
     edge_of = rank[np.searchsorted(numbers[rank], tail * count + items.after_idx)]
     entry_ptr, entry_task = _entries(items, numbers, rank)
     groups = int(items.group.max()) + 1
-    game = Game(
+    tables = PathTables(
         reach,
         np.unique(kind_of_each(items), return_index=True)[1],
         edge_of,
@@ -361,30 +356,30 @@ def play(items: BlockItems, run: SearchContext = PLAIN) -> Played:
     )
     for last in range(count, 0, -CHUNK):
         run.report_progress(share=1 - last / count)
-        path_game(items, game, most, loose, max(last - CHUNK, 0), last)
+        adversarial_paths(items, tables, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
-            return Played(game, most, loose, last <= CHUNK)
-    return Played(game, most, loose, ended=True)
+            return SolvedPaths(tables, most, loose, last <= CHUNK)
+    return SolvedPaths(tables, most, loose, ended=True)
 
 
-def times_left(items: BlockItems, played: Played) -> Floats:
+def times_left(items: BlockItems, paths: SolvedPaths) -> Floats:
     """Least time from when a task is ready, on through one that reads it, until all is done.
 
     f64[z, most + 1] by the entries of `task_after_idx` and by the blocks that were used before,
     where the reader is in none of these; 0 between tasks of one item.
     """
-    game, count = played.game, items.size
+    tables, count = paths.tables, items.size
     ends = np.repeat(np.arange(count), np.diff(items.after_ptr)) * count + items.after_idx
     rank = np.argsort(ends)
     maker = np.repeat(items.label, np.diff(items.task_after_ptr))
     reader = items.label[items.task_after_idx]
     apart = maker != reader
-    left = np.zeros((len(reader), played.most + 1))
+    left = np.zeros((len(reader), paths.most + 1))
     entry = rank[np.searchsorted(ends[rank], (maker * count + reader)[apart])]
-    entered = game.rest[game.edge_of[entry]]
-    if not played.loose:
+    entered = tables.rest[tables.edge_of[entry]]
+    if not paths.loose:
         entered = np.hstack([entered[:, 1:], np.full((len(entry), 1), np.inf)])
-    left[apart] = np.minimum(game.pool[items.task_after_idx[apart]], entered)
+    left[apart] = np.minimum(tables.pool[items.task_after_idx[apart]], entered)
     return left
 
 

@@ -1,29 +1,28 @@
 """The exact search for the latency of blocks, over order ideals.
 
-A split whose blocks do not wait for each other is done in some order of its blocks and of the
-items of its pool. What is done grows from ideal to ideal (2020 paper, Fact 5.2), by a block or by
-an item in the pool. All that what is to come has to know of an ideal is
+A split whose blocks do not wait for each other runs its blocks and the items of its pool in some
+order. The set of finished items grows from ideal to ideal (2020 paper, Fact 5.2), by a block or by
+an item of the pool. The state of an ideal is
 
 - its *way*: how many accelerators of each kind have run a block so far,
-- when each of its *live* tasks, those that a task outside reads, is in the memory of the host,
+- when each of its *live* tasks, those with readers outside, is in the memory of the host,
 - when the last of its tasks was.
 
-Let `early` be a lower bound of the second and `done` one of the third, over all ways to do the
+Let `early` be a lower bound of the second and `done` one of the third, over all ways to run the
 ideal; and let `late` of a live task and `rest` be lower bounds of the time from when that task is
-ready, or from the begin, until all is done, over all ways to do what is left. Each is the least,
-element by element, over the blocks and pool items that come next or came last, of what these make
-of the values of the ideal on their other side. That is sound, since the end of a block and the way
-on from it never fall where what they depend on rises; it may be too low, since the least values of
-two tasks may be those of two different splits. A split of less than `target` passes only where
+ready, or from the begin, until all is done, over all ways to run the other items. Each is the
+elementwise minimum over the next, or last, blocks and pool items, computed from the values of the
+ideal on their other side. That is sound, since the end of a block and the time from it on are
+monotone in these values; it may be too low, since the minima of two tasks may be those of two
+different splits. A split of less than `target` exists only where
 
     early + late < target for each live task, done < target and rest < target
 
-so whatever else comes next or came last is left out (`dnnp.core.latency.blocks.sweeps`). Where
-nothing is left, no split takes less than `target`.
+so all other transitions are pruned (`dnnp.core.latency.blocks.sweeps`). Where none is left, no
+split takes less than `target`.
 
-In place of one least value for each way, a few *labels* may be kept apart, those that none of the
-others is below in all values. As long as there is room for all of them, what comes out at the end
-is the least latency of all.
+In place of one minimum for each way, a few *labels* may be kept, of which none is dominated. Unless
+their number reaches the label limit, the result is the least latency of all.
 
 The 2020 paper has an integer program for this (Section 4, Fig. 3 and 4); its order ideals (Section
 5.1.1) serve throughput there.
@@ -39,8 +38,8 @@ import numpy as np
 from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import plain
-from dnnp.core.latency.blocks.anneal import judge
-from dnnp.core.latency.blocks.bound import MOST_ITEMS, play, times_left
+from dnnp.core.latency.blocks.anneal import valid_latency
+from dnnp.core.latency.blocks.bound import MOST_ITEMS, solve_paths, times_left
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.sweeps import late_by_readers, live_tasks, sweep
 from dnnp.core.model.graph import Bools, Floats, Ints
@@ -54,7 +53,7 @@ MOST_WAYS = 128
 """Mixes of accelerators in use; where there are more, all kinds are counted as one, up to so many
 blocks, and beyond that not at all."""
 
-ARGUMENT = "ideals of blocks"
+BOUND = "ideals of blocks"
 """Name of the bound in plans."""
 
 MOST_VALUES = 30_000_000
@@ -123,7 +122,7 @@ class Tables(NamedTuple):
     rest: Floats
     """f64[I, w]."""
     merged: Ints
-    """i64[1], how many times two labels became one for want of room."""
+    """i64[1], number of labels merged because the label limit was reached."""
 
 
 class Scratch(NamedTuple):
@@ -204,7 +203,7 @@ def make_net(items: BlockItems, lattice: Lattice) -> IdealNet:
 
 
 def new_tables(net: IdealNet) -> Tables:
-    """Tables that leave nothing out."""
+    """Tables that prune nothing."""
     live, columns = len(net.live_idx), net.ways * net.slots
     return Tables(
         early=np.zeros((live, columns)),
@@ -217,7 +216,7 @@ def new_tables(net: IdealNet) -> Tables:
 
 
 def new_scratch(items: BlockItems, net: IdealNet) -> Scratch:
-    """Room for a sweep."""
+    """Scratch arrays of a sweep."""
     tasks, count, columns = len(items.label), len(items.memory), net.ways * net.slots
     width = int(np.diff(net.live_ptr).max(initial=0)) + 1
     deep, kinds = count + 1, net.after.shape[1]
@@ -249,7 +248,7 @@ class IdealProof(NamedTuple):
     split: Invocations | None = None
     """A split that takes less than the one that was known."""
     reason: str = ""
-    """Why it ended before it was done, unless time was over; empty: it was done."""
+    """Reason for an early end other than time; empty: it was done."""
     more: bool = False
     """True: more effort or time would get further."""
 
@@ -275,7 +274,7 @@ def ideal_latency(
     if _values(net) > MOST_VALUES:
         return IdealProof(reason=f"{lattice.size} ideals take too much memory")
     search = _Search(problem, items, lattice, net, upper, run)
-    search.look_ahead()
+    search.init_late_bounds()
     search.refine()
     bound = min(search.bound * (1 - ROUNDING), search.value)
     return IdealProof(bound, search.best, search.reason, search.stopped)
@@ -288,7 +287,7 @@ def _values(net: IdealNet) -> int:
 
 @dataclass(eq=False)
 class _Search:
-    """A search on its way."""
+    """State of a search."""
 
     problem: LatencyProblem
     items: BlockItems
@@ -301,9 +300,9 @@ class _Search:
     best: Invocations | None = None
     reason: str = ""
     stopped: bool = False
-    """A limit came."""
+    """A limit was reached."""
     at: int = 0
-    """The ideal from which it would have gone on then."""
+    """The ideal at which it stopped."""
     blocks: int = 0
     """Tried so far."""
     tables: Tables = field(init=False)
@@ -316,28 +315,28 @@ class _Search:
 
     @property
     def target(self) -> float:
-        """Splits below it are looked for."""
+        """Only splits below it are of interest."""
         return self.value * (1 - CLOSED / 2)
 
-    def look_ahead(self) -> None:
-        """Raise `late` by the path game, so that the first sweep has something to leave out."""
+    def init_late_bounds(self) -> None:
+        """Raise `late` by adversarial paths, so that the first sweep can prune."""
         if self.items.size > MOST_ITEMS:
             return
-        played = play(self.items, self.run.alone())
-        if played.ended:
+        paths = solve_paths(self.items, self.run.alone())
+        if paths.ended:
             parent, last = plain(
                 *(x.astype(np.int64) for x in (self.lattice.parent, self.lattice.last))
             )
-            used = np.minimum(self.net.used, 0 if played.loose else played.most)
-            left = times_left(self.items, played)
+            used = np.minimum(self.net.used, 0 if paths.loose else paths.most)
+            left = times_left(self.items, paths)
             late_by_readers(parent, last, self.items, self.net, left, used, self.tables.late)
 
     def refine(self) -> None:
-        """Sweep both ways as long as that leaves more and more out, then keep more labels."""
+        """Sweep both ways as long as that prunes more, then allow more labels."""
         left = np.inf
         while True:
             known = self.value
-            if self.decided(self.net, self.tables) or self.swept_back():
+            if self.sweep_forward(self.net, self.tables) or self.sweep_backward():
                 return
             before, left = left, float((self.tables.rest < np.inf).sum())
             if left >= FEWER * before and self.value >= known:
@@ -348,18 +347,18 @@ class _Search:
                 break
             tables = new_tables(net)._replace(late=self.tables.late, rest=self.tables.rest)
             self.scratch = new_scratch(self.items, net)
-            if self.decided(net, tables):
+            if self.sweep_forward(net, tables):
                 return
         self.reason = "more labels are needed than there is room for"
 
-    def decided(self, net: IdealNet, tables: Tables) -> bool:
-        """Sweep forwards; whether all is known then, or a limit came."""
+    def sweep_forward(self, net: IdealNet, tables: Tables) -> bool:
+        """Sweep forwards; True: solved, or a limit was reached."""
         for table in (tables.early, tables.done):
             table.fill(np.inf)
         tables.done[0, 0] = 0.0
         tables.came.fill(0)
         tables.merged[0] = 0
-        if not self.swept(net, tables, 0, forward=True):
+        if not self.sweep_all(net, tables, 0, forward=True):
             self.bound = max(self.bound, min(_least_on(net, tables, self.at), self.target))
             return True
         last = tables.done[-1]
@@ -368,28 +367,28 @@ class _Search:
             return True
         self.bound = max(self.bound, float(last.min()))
         self.offer(_traced(self, net, tables))
-        self.run.report_progress(value=self.value, bound=min(self.bound, self.value), by=ARGUMENT)
+        self.run.report_progress(value=self.value, bound=min(self.bound, self.value), by=BOUND)
         return not tables.merged[0] or self.bound >= self.target
 
-    def swept_back(self) -> bool:
-        """Sweep backwards; whether all is known then, or a limit came."""
+    def sweep_backward(self) -> bool:
+        """Sweep backwards; True: solved, or a limit was reached."""
         tables = self.tables
         late, rest = tables.late.copy(), tables.rest.copy()
         for table in (tables.late, tables.rest):
             table.fill(np.inf)
         tables.rest[-1] = 0.0
-        if not self.swept(self.net, tables, self.net.ideals - 2, forward=False):
+        if not self.sweep_all(self.net, tables, self.net.ideals - 2, forward=False):
             tables.late[:], tables.rest[:] = late, rest
             return True
         # What an earlier sweep proved holds where this one had to give less.
         np.maximum(tables.late, late, out=tables.late)
         np.maximum(tables.rest, rest, out=tables.rest)
         self.bound = max(self.bound, min(float(tables.rest[0, 0]), self.target))
-        self.run.report_progress(bound=min(self.bound, self.value), by=ARGUMENT)
+        self.run.report_progress(bound=min(self.bound, self.value), by=BOUND)
         return self.bound >= self.target
 
-    def swept(self, net: IdealNet, tables: Tables, at: int, *, forward: bool) -> bool:
-        """Sweep through all ideals; False: a limit came before."""
+    def sweep_all(self, net: IdealNet, tables: Tables, at: int, *, forward: bool) -> bool:
+        """Sweep through all ideals; False: a limit was reached before."""
         while 0 <= at < net.ideals - forward:
             if self.blocks > MOST_BLOCKS * self.run.effort:
                 self.reason = f"{self.blocks} blocks were tried, more than this effort is for"
@@ -404,17 +403,17 @@ class _Search:
         return True
 
     def offer(self, split: Invocations) -> None:
-        """Keep a split that is valid and better than what is known."""
-        value = judge(self.problem, split)
+        """Keep a split that is valid and better than the incumbent."""
+        value = valid_latency(self.problem, split)
         if value < self.target:
             self.value, self.best = value, split
             self.run.report_incumbent(split, value, "ideal")
 
 
 def _least_on(net: IdealNet, tables: Tables, at: int) -> float:
-    """Least latency of the splits that a sweep forwards up to ideal `at` did not leave out.
+    """Least latency of the splits that a forward sweep up to ideal `at` did not prune.
 
-    Each goes through some ideal from there on to which it came from one before.
+    Each passes some ideal from `at` on that was reached from an earlier one.
     """
     least = np.maximum(tables.done[at:], np.repeat(tables.rest[at:], net.slots, axis=1))
     begin = net.live_ptr[at]

@@ -1,8 +1,8 @@
-"""Items: what a split into blocks moves as one (2020 paper, Appendix B; `blocks`).
+"""Items of blocks: tasks that a split keeps together (2020 paper, Appendix B; `blocks`).
 
-Tasks of one colour and pass lie in one block, and so does whatever lies on a path between two of
-them: colours and then strongly connected components are contracted, each pass by itself. Colours
-also tie items of different passes to one device. An item lies in one block or wholly in the pool.
+Tasks of one colour and pass lie in one block, and so do all tasks on paths between two of them:
+colours and then strongly connected components are contracted, each pass by itself. Colours also
+tie items of different passes to one device. An item lies in one block or wholly in the pool.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from dnnp.core.model.text import shown_bytes
 
 
 class BlockItems(NamedTuple):
-    """`c` items in a topological order, their `f` flows, `n` tasks, and `a` accelerators: what the
-    kernels of all searches read."""
+    """`c` items in topological order, `f` flows, `n` tasks and `a` accelerators, for kernels."""
 
     label: Ints
     """i64[n], item of each task."""
@@ -180,11 +179,11 @@ class HeldTensors(NamedTuple):
     """i64[N], item of each node."""
     change: Floats
     marked: Ints
-    """f64[S, N + 1] and i64[S], scratch: what begins and ends with each node in each slot."""
+    """f64[S, N + 1] and i64[S], scratch: bytes that begin and end with each node in each slot."""
 
 
 def held_tensors(problem: LatencyProblem, items: BlockItems) -> HeldTensors | None:
-    """Lay out the live tensors of a problem; None if its devices hold all at once."""
+    """Live tensors of a problem as arrays; None if its devices hold all at once."""
     live = problem.live
     if live is None or not live.binds:
         return None

@@ -1,9 +1,8 @@
 """Annealing of splits into blocks at one temperature: its moves, and the kernel that tries them.
 
 Each move keeps labels from falling along edges. Moves of items are logged and can be undone; moves
-of slots that change no block need not be. The energy of a split is its latency and a price of all
-that it breaks: memory above a capacity, items where they are not supported, colours on several
-devices.
+of slots that change no block need not be. The energy of a split is its latency plus penalties for
+violations: memory above a capacity, items on devices without support, colours on several devices.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ REACH = 4
 
 
 @inlined
-def welcome(items, state, i, label):  # type: ignore[no-untyped-def]
+def is_allowed(items, state, i, label):  # type: ignore[no-untyped-def]
     """True if an item may have a label: pass and support."""
     if label % 2 == 0:
         return items.pooled[i]
@@ -55,19 +54,19 @@ def welcome(items, state, i, label):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def settle_label(items, state, i, label, up):  # type: ignore[no-untyped-def]
-    """The first label from `label` on, up or down, that welcomes an item; else one of the pool."""
+def nearest_allowed(items, state, i, label, up):  # type: ignore[no-untyped-def]
+    """First label from `label` on, up or down, that an item may have; else one of the pool."""
     step = 1 if up else -1
     found = label
     while 0 <= found <= 2 * len(state.slot):
-        if welcome(items, state, i, found):
+        if is_allowed(items, state, i, found):
             return found
         found += step
     return label if label % 2 == 0 else label + step
 
 
 @callee
-def put(items, state, i, label):  # type: ignore[no-untyped-def]
+def move_logged(items, state, i, label):  # type: ignore[no-untyped-def]
     """Relocate an item and log it; False if the log is full."""
     k = state.counts[1]
     if k == len(state.log_item):
@@ -81,7 +80,7 @@ def put(items, state, i, label):  # type: ignore[no-untyped-def]
 
 @callee
 def undo(items, state):  # type: ignore[no-untyped-def]
-    """Take back what the log holds."""
+    """Undo all logged moves."""
     k = state.counts[1]
     while k > 0:
         k -= 1
@@ -90,11 +89,10 @@ def undo(items, state):  # type: ignore[no-untyped-def]
 
 
 @callee
-def push(items, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
-    """Move an item to a label, and along what would break the order.
+def move_chain(items, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
+    """Move an item to a label, with its ancestors or descendants that would violate the order.
 
-    stack: i64[2, L], scratch. False if the log would have more than `limit` entries: then the
-    order is broken.
+    stack: i64[2, L], scratch. False if the log would exceed `limit` entries: the order is violated.
     """
     at = state.at
     if label == at[i]:
@@ -108,8 +106,8 @@ def push(items, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
         j, target = stack[0, top], stack[1, top]
         if (at[j] >= target) if up else (at[j] <= target):
             continue
-        target = settle_label(items, state, j, target, up)
-        if state.counts[1] >= limit or not put(items, state, j, target):
+        target = nearest_allowed(items, state, j, target, up)
+        if state.counts[1] >= limit or not move_logged(items, state, j, target):
             return False
         for q in range(ptr[j], ptr[j + 1]):
             other = others[q]
@@ -122,8 +120,8 @@ def push(items, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def follow(items, state, stack, rng):  # type: ignore[no-untyped-def]
-    """Bring the groups of all logged items together again, where those are now; may fail."""
+def rejoin_groups(items, state, stack, rng):  # type: ignore[no-untyped-def]
+    """Move the groups of all logged items to the devices of these; may fail."""
     k = 0
     while k < state.counts[1] and state.wrong[1] > 0:
         i = state.log_item[k]
@@ -148,14 +146,14 @@ def follow(items, state, stack, rng):  # type: ignore[no-untyped-def]
                         far = abs(2 * p + 1 - state.at[j])
                         if label < 0 or far < abs(label - state.at[j]):
                             label = 2 * p + 1
-            if label >= 0 and not push(items, state, stack, j, label, EVERYTHING):
+            if label >= 0 and not move_chain(items, state, stack, j, label, EVERYTHING):
                 return False
     return True
 
 
 @inlined
-def border(items, state, rng, item):  # type: ignore[no-untyped-def]
-    """An item (a given one, or a random one) and a neighbour with another label; -1: none seen."""
+def cut_edge(items, state, rng, item):  # type: ignore[no-untyped-def]
+    """Random edge between labels, at a given item or a random one; -1: none found."""
     at = state.at
     for _ in range(TRIES if item < 0 else 1):
         i = item if item >= 0 else below(rng, len(at))
@@ -178,8 +176,8 @@ def border(items, state, rng, item):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def single(items, state, rng, i):  # type: ignore[no-untyped-def]
-    """Give an item another label that breaks no order; False if there is none."""
+def move_single(items, state, rng, i):  # type: ignore[no-untyped-def]
+    """Give an item another label that keeps the order; False if there is none."""
     at = state.at
     low, high = 0, 2 * len(state.slot)
     for q in range(items.before_ptr[i], items.before_ptr[i + 1]):
@@ -193,14 +191,14 @@ def single(items, state, rng, i):  # type: ignore[no-untyped-def]
         label += 1
     if label % 2 and below(rng, 2):
         label = low if below(rng, 2) else high  # with a neighbour, not in between
-    if label == at[i] or not welcome(items, state, i, label):
+    if label == at[i] or not is_allowed(items, state, i, label):
         return False
-    return put(items, state, i, label)
+    return move_logged(items, state, i, label)
 
 
 @inlined
-def lift(state, source, target):  # type: ignore[no-untyped-def]
-    """Move an empty slot from one position to another; the blocks stay the same."""
+def move_slot(state, source, target):  # type: ignore[no-untyped-def]
+    """Move an empty slot to another position; the blocks stay the same."""
     slot, at = state.slot, state.at
     s = slot[source]
     step = 1 if target > source else -1
@@ -223,7 +221,7 @@ def lift(state, source, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def open_slot(items, state, stack, rng, i, limit):  # type: ignore[no-untyped-def]
-    """Move an item, with all before or all after it in its block, into an empty slot beside it."""
+    """Move an item, with all before or all after it in its block, into an adjacent empty slot."""
     slots, empty, seen = len(state.slot), -1, 0
     for p in range(slots):
         s = state.slot[p]
@@ -239,22 +237,22 @@ def open_slot(items, state, stack, rng, i, limit):  # type: ignore[no-untyped-de
     if empty < target:
         target -= 1
     if target != empty:
-        lift(state, empty, target)
-    return push(items, state, stack, i, 2 * target + 1, limit)
+        move_slot(state, empty, target)
+    return move_chain(items, state, stack, i, 2 * target + 1, limit)
 
 
 @inlined
-def merge(items, state, stack, a, label):  # type: ignore[no-untyped-def]
-    """Push all items of a slot to a label."""
+def merge_slot(items, state, stack, a, label):  # type: ignore[no-untyped-def]
+    """Move all items of a slot to a label."""
     for i in range(len(state.at)):
-        if state.home[i] == a and not push(items, state, stack, i, label, EVERYTHING):
+        if state.home[i] == a and not move_chain(items, state, stack, i, label, EVERYTHING):
             return False
     return state.counts[1] > 0
 
 
 @inlined
-def pass_by(state, p):  # type: ignore[no-untyped-def]
-    """Let the slots at positions p and p + 1 change places, if no block notices."""
+def swap_adjacent_slots(state, p):  # type: ignore[no-untyped-def]
+    """Swap the slots at positions p and p + 1 if that changes no block."""
     slot, at = state.slot, state.at
     a, b = slot[p], slot[p + 1]
     if state.needs[a, b] > 0 or (
@@ -273,8 +271,8 @@ def pass_by(state, p):  # type: ignore[no-untyped-def]
     state.place[a], state.place[b] = p + 1, p
 
 
-class BlockMemory(NamedTuple):
-    """Memory of annealing beside the state, changed in place."""
+class BlockAnnealing(NamedTuple):
+    """Annealing state without the labels, changed in place."""
 
     rng: np.ndarray
     """u64[1]."""
@@ -284,9 +282,9 @@ class BlockMemory(NamedTuple):
     """i64[8], thousandths of the moves that are of each kind; they add up to 1000 or less, the
     rest is `BORDER`."""
     price: Floats
-    """f64[3], what a full capacity of excess memory, any excess, and each wrong item cost."""
+    """f64[3], penalties of a full capacity of excess memory, of any excess, of each wrong item."""
     tied: Ints
-    """i64[1], whether groups must be brought together after a move."""
+    """i64[1], 1: groups must be rejoined after a move."""
     value: Floats
     """f64[2]: least latency of a valid split so far, inf while there is none; energy now."""
     best_at: Ints
@@ -298,10 +296,10 @@ class BlockMemory(NamedTuple):
     """i64[2, L], scratch."""
 
 
-def new_search(items: BlockItems, seed: int, mix: tuple[int, ...]) -> BlockMemory:
-    """Memory for annealing."""
+def new_annealing(items: BlockItems, seed: int, mix: tuple[int, ...]) -> BlockAnnealing:
+    """New annealing state."""
     count, slots = len(items.memory), len(items.slot_late)
-    return BlockMemory(
+    return BlockAnnealing(
         rng=generator(seed),
         dice=exponential_table(),
         mix=np.array(mix, dtype=np.int64),
@@ -317,9 +315,9 @@ def new_search(items: BlockItems, seed: int, mix: tuple[int, ...]) -> BlockMemor
 
 @callee
 def energy_of(items, state, search, held, most):  # type: ignore[no-untyped-def]
-    """Energy of the state; keeps it if it is the best valid one so far.
+    """Energy of the state; the best valid one so far is recorded.
 
-    Live tensors take a pass over all of them: they are left out where it is above `most` already.
+    Live tensors take a pass over all of them: they are skipped where it is above `most` already.
     """
     value = latency(items, state)
     over = excess(items, state)
@@ -342,8 +340,8 @@ def energy_of(items, state, search, held, most):  # type: ignore[no-untyped-def]
 
 
 @callee
-def exchange(state, one, other, whole):  # type: ignore[no-untyped-def]
-    """Let two slots of a pass, or with them all others of their accelerators, change devices."""
+def swap_devices(state, one, other, whole):  # type: ignore[no-untyped-def]
+    """Swap the devices of two slots of a pass, or of all slots of their accelerators."""
     device = state.device
     a, b = device[one], device[other]
     for s in range(len(device)):
@@ -368,7 +366,7 @@ def anneal_held(items, state, search, held, temperature, moves):  # type: ignore
 
 @callee
 def _moves(items, state, search, held, temperature, moves):  # type: ignore[no-untyped-def]
-    """Try some moves; `held` is None where live tensors do not count, which costs nothing then."""
+    """Try some moves; `held`: None if live tensors do not count."""
     rng, dice, mix, stack = search.rng, search.dice, search.mix, search.stack
     count, slots, accelerators = len(state.at), len(state.slot), len(state.used)
     rebuild(items, state)
@@ -385,7 +383,7 @@ def _moves(items, state, search, held, temperature, moves):  # type: ignore[no-u
         one, other = -1, -1
         if kind == PASS:
             if slots > 1:
-                pass_by(state, below(rng, slots - 1))
+                swap_adjacent_slots(state, below(rng, slots - 1))
             continue
         if kind == SWAP:
             if accelerators < 2:
@@ -398,12 +396,12 @@ def _moves(items, state, search, held, temperature, moves):  # type: ignore[no-u
             ):
                 continue
             whole = search.tied[0] > 0 or below(rng, 2) == 0
-            exchange(state, one, other, whole)
+            swap_devices(state, one, other, whole)
             rebuild(items, state)
             worse = temperature * dice[below(rng, len(dice))]
             after = energy_of(items, state, search, held, energy + worse)
             if after - energy > worse:
-                exchange(state, one, other, whole)
+                swap_devices(state, one, other, whole)
                 rebuild(items, state)
             else:
                 energy = after
@@ -420,24 +418,26 @@ def _moves(items, state, search, held, temperature, moves):  # type: ignore[no-u
                         break
                     item = below(rng, count)
             if kind == SINGLE:
-                done = single(items, state, rng, item)
+                done = move_single(items, state, rng, item)
             elif kind == JUMP:
                 label = 2 * below(rng, slots) + 1 if slots > 0 else 0
                 if below(rng, 4) == 0:
                     label = state.at[item] - 1 + 2 * below(rng, 2)
-                done = 0 <= label <= 2 * slots and push(items, state, stack, item, label, limit)
+                done = 0 <= label <= 2 * slots and move_chain(
+                    items, state, stack, item, label, limit
+                )
             elif kind == OPEN:
                 done = slots > 0 and open_slot(items, state, stack, rng, item, limit)
                 if state.counts[1] == 0:
                     done = False
             else:
-                i, j = border(items, state, rng, item if filled >= 0 else -1)
+                i, j = cut_edge(items, state, rng, item if filled >= 0 else -1)
                 if i < 0:
                     done = False
                 elif kind == MERGE and state.home[i] >= 0 and state.at[j] % 2:
-                    done = merge(items, state, stack, state.home[i], state.at[j])
+                    done = merge_slot(items, state, stack, state.home[i], state.at[j])
                 else:
-                    done = push(items, state, stack, i, state.at[j], limit)
+                    done = move_chain(items, state, stack, i, state.at[j], limit)
             if not done:
                 if part > 0 and state.counts[1] == logged:
                     done = True  # the first part stands
@@ -449,7 +449,7 @@ def _moves(items, state, search, held, temperature, moves):  # type: ignore[no-u
         if state.counts[1] == 0:
             continue
         if done:
-            done = search.tied[0] == 0 or follow(items, state, stack, rng)
+            done = search.tied[0] == 0 or rejoin_groups(items, state, stack, rng)
         if not done:
             undo(items, state)
             continue

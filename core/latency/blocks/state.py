@@ -2,10 +2,10 @@
 
 Blocks have slots, each of one accelerator and one pass, at positions 0..S-1. An item has a label
 0..2S: 2p + 1 is the slot at position p, 2p is the CPU pool between the slots at p - 1 and p. Labels
-never fall along an edge. Every split whose blocks do not wait for each other has this form, and
-everything of this form is such a split.
+never fall along an edge. Splits whose blocks do not wait for each other are exactly those with such
+labels.
 
-What a label breaks beside that - memory, support, colours - is counted, not forbidden.
+Violations of memory, support and colours are counted, not forbidden.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BlockState(NamedTuple):
     """f64[S], in, compute and out of each slot together."""
     used: Floats
     """f64[a], bytes on each accelerator."""
-    spread: Ints
+    group_size: Ints
     """i64[g, a + 1], items of each group on each accelerator and in the pool."""
     wrong: Ints
     """i64[2]: items where they are not supported; devices of groups beyond the first."""
@@ -94,7 +94,7 @@ def new_state(items: BlockItems, at: Ints, slot: Ints, device: Ints) -> BlockSta
         needs=np.zeros((slots, slots), np.int64),
         spent=np.zeros(slots),
         used=np.zeros(accelerators),
-        spread=np.zeros((groups, accelerators + 1), np.int64),
+        group_size=np.zeros((groups, accelerators + 1), np.int64),
         wrong=np.zeros(2, np.int64),
         pool=np.zeros(count, np.int64),
         counts=np.zeros(2, np.int64),
@@ -128,9 +128,9 @@ def rebuild(items, state):  # type: ignore[no-untyped-def]
             state.readers[e, s] = 0
     for d in range(accelerators):
         state.used[d] = 0.0
-    for g in range(len(state.spread)):
+    for g in range(len(state.group_size)):
         for d in range(accelerators + 1):
-            state.spread[g, d] = 0
+            state.group_size[g, d] = 0
     for k in range(2):
         state.wrong[k] = 0
         state.counts[k] = 0
@@ -144,16 +144,16 @@ def rebuild(items, state):  # type: ignore[no-untyped-def]
                 state.spent[s] += items.time[d, i]
             else:
                 state.wrong[0] += 1
-            state.spread[items.group[i], d] += 1
+            state.group_size[items.group[i], d] += 1
         else:
             if not items.pooled[i]:
                 state.wrong[0] += 1
-            state.spread[items.group[i], accelerators] += 1
+            state.group_size[items.group[i], accelerators] += 1
             pool_insert(state, i)
-    for g in range(len(state.spread)):
+    for g in range(len(state.group_size)):
         homes = 0
         for d in range(accelerators + 1):
-            homes += state.spread[g, d] > 0
+            homes += state.group_size[g, d] > 0
         state.wrong[1] += homes - 1
     for e in range(len(items.maker)):
         m = items.maker[e]
@@ -197,7 +197,7 @@ def pool_remove(state, i):  # type: ignore[no-untyped-def]
 
 @callee
 def relocate(items, state, i, label):  # type: ignore[no-untyped-def]
-    """Give an item another label; O(its flows and their readers). Order is the caller's matter."""
+    """Give an item another label; O(its flows and their readers). The caller keeps the order."""
     home, readers, needs, spent, move = (
         state.home,
         state.readers,
@@ -235,11 +235,11 @@ def relocate(items, state, i, label):  # type: ignore[no-untyped-def]
     elif not items.pooled[i]:
         state.wrong[0] += 1
     if da != db:
-        spread, g = state.spread, items.group[i]
-        spread[g, da] -= 1
-        state.wrong[1] -= spread[g, da] == 0
-        state.wrong[1] += spread[g, db] == 0
-        spread[g, db] += 1
+        group_size, g = state.group_size, items.group[i]
+        group_size[g, da] -= 1
+        state.wrong[1] -= group_size[g, da] == 0
+        state.wrong[1] += group_size[g, db] == 0
+        group_size[g, db] += 1
     for q in range(items.in_ptr[i], items.in_ptr[i + 1]):
         e = items.in_idx[q]
         m = items.maker[e]

@@ -1,8 +1,8 @@
 """Sweeps over ideals, forwards for `early` and `done`, backwards for `late` and `rest`: kernels.
 
-See `dnnp.core.latency.blocks.ideals` for what they compute, and why these are bounds. Each sweep
-computes its values anew from those of the other, and leaves out what these say comes too late.
-Blocks are grown by one item after the other, each above the last, so that each is met once.
+See `dnnp.core.latency.blocks.ideals` for their values, and why these are bounds. Each sweep
+computes its values anew from those of the other, and prunes by them. Blocks grow item by item, each
+above the last in number, so that each block is enumerated once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def live_tasks(parent, last, items):  # type: ignore[no-untyped-def]
 
 @kernel
 def late_by_readers(parent, last, items, net, left, used, late):  # type: ignore[no-untyped-def]
-    """Raise `late` of each live task to what is `left` through any of its readers outside.
+    """Raise `late` of each live task to the time `left` through any of its readers outside.
 
     left: f64[z, b] by the entries of `task_after_idx`; used: i64[w], the column b of each way.
     """
@@ -95,16 +95,16 @@ def sweep(items, net, tables, s, target, at, forward, most):  # type: ignore[no-
             for e in range(begin, end):
                 s.position[net.live_idx[e]] = -1
             if not forward:
-                _stand_in(net, tables, at)
+                _copy_dominating_bounds(net, tables, at)
         at += step
     return at, steps
 
 
 @callee
 def _enter(net, tables, s, target, ideal, forward):  # type: ignore[no-untyped-def]
-    """Note the columns of an ideal from which the target may be met; how many.
+    """List the columns of an ideal from which the target may be met; returns their number.
 
-    Forwards those that others make up for are left out: with no more blocks, all is ready no later.
+    Forwards dominated ones are left out: with no more blocks, all is ready no later.
     """
     columns = 0
     begin, end = net.live_ptr[ideal], net.live_ptr[ideal + 1]
@@ -132,16 +132,16 @@ def _enter(net, tables, s, target, ideal, forward):  # type: ignore[no-untyped-d
 
 
 @callee
-def _stand_in(net, tables, ideal):  # type: ignore[no-untyped-def]
-    """Give columns that another makes up for what is left from that one on."""
+def _copy_dominating_bounds(net, tables, ideal):  # type: ignore[no-untyped-def]
+    """Copy bounds from a dominating column to the columns it dominates."""
     for c in range(len(net.after)):
         if tables.came[ideal, c] < 0:
             other = -1 - tables.came[ideal, c]
             tables.rest[ideal, c] = tables.rest[ideal, other]
             for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
                 tables.late[e, c] = tables.late[e, other]
-    # What comes of those columns was never reached, but will be if what stood in for them drops
-    # out: the least of those with no more blocks bounds it.
+    # Successors of dominated columns were never reached, but will be if the dominating one is
+    # pruned: the least bound of those with no more blocks holds for them.
     for c in range(len(net.after)):
         if tables.came[ideal, c] >= 0 and tables.done[ideal, c] == np.inf:
             for other in range(len(net.after)):
@@ -155,7 +155,7 @@ def _stand_in(net, tables, ideal):  # type: ignore[no-untyped-def]
 def _pool_item(  # type: ignore[no-untyped-def]
     items, net, tables, s, target, ideal, child, columns, forward
 ):
-    """The item of a child, in the pool."""
+    """Transition: the item of a child in the pool."""
     i, after = net.child_item[child], net.child_ideal[child]
     begin, there, to = net.live_ptr[ideal], net.live_ptr[after], net.live_ptr[after + 1]
     for e in range(there, to):
@@ -188,7 +188,7 @@ def _pool_item(  # type: ignore[no-untyped-def]
 
 @inlined
 def _ends_of_tasks(items, tables, s, i, begin, c):  # type: ignore[no-untyped-def]
-    """Put into `s.time` when the tasks of an item end in the pool; the last of them."""
+    """Fill `s.time` with the ends of an item's tasks in the pool; returns the last."""
     last = 0.0
     for q in range(items.member_ptr[i], items.member_ptr[i + 1]):
         t = items.member_idx[q]
@@ -204,7 +204,7 @@ def _ends_of_tasks(items, tables, s, i, begin, c):  # type: ignore[no-untyped-de
 
 @inlined
 def _tails_of_tasks(items, net, tables, s, i, ideal, after, way):  # type: ignore[no-untyped-def]
-    """Put into `s.value` the times from the ideal's live tasks on, an item in the pool next.
+    """Fill `s.value` with the times from the ideal's live tasks on, an item in the pool next.
 
     Returns the longest from the start of a task of the item.
     """
@@ -241,7 +241,7 @@ def _pull(net, tables, s, ideal, way, rest):  # type: ignore[no-untyped-def]
 
 @callee
 def _blocks(items, net, tables, s, target, ideal, columns, forward):  # type: ignore[no-untyped-def]
-    """Every block that may come next; how many were tried."""
+    """Transitions by every next block; returns how many blocks were tried."""
     begin, kinds, depth, steps = net.live_ptr[ideal], len(net.device), 0, 0
     s.ideal[0], s.edge[0], s.item[0], s.held[0] = ideal, net.child_ptr[ideal], -1, 0.0
     for k in range(kinds):
@@ -278,7 +278,7 @@ def _blocks(items, net, tables, s, target, ideal, columns, forward):  # type: ig
                 if soon:
                     _block(net, tables, s, target, ideal, depth, k, columns, forward)
         if not possible:
-            # Nor is any larger block.
+            # Nor is any larger block possible.
             remove_item(items, s, i)
             depth -= 1
     return steps
@@ -286,7 +286,7 @@ def _blocks(items, net, tables, s, target, ideal, columns, forward):  # type: ig
 
 @callee
 def _block(net, tables, s, target, ideal, depth, k, columns, forward):  # type: ignore[no-untyped-def]
-    """The block that is laid out, on an accelerator of kind k."""
+    """Transition: the current block on an accelerator of kind k."""
     after = s.ideal[depth]
     begin, there, to = net.live_ptr[ideal], net.live_ptr[after], net.live_ptr[after + 1]
     cost = s.reads[depth, k] + s.work[depth, k] + s.writes[depth, k]
@@ -324,9 +324,9 @@ def _block(net, tables, s, target, ideal, depth, k, columns, forward):  # type: 
 
 @callee
 def offer_label(net, tables, s, ideal, way, done, came):  # type: ignore[no-untyped-def]
-    """Keep the label `s.value`, `done` unless one that is there is nowhere above it.
+    """Insert the label `s.value`, `done` unless it is dominated.
 
-    Where there is no room it becomes one with the nearest, the least of both in each value.
+    At the label limit it is merged with the nearest one: the elementwise minimum of both.
     """
     begin, width = net.live_ptr[ideal], net.live_ptr[ideal + 1] - net.live_ptr[ideal]
     first = way * net.slots
@@ -366,8 +366,8 @@ def offer_label(net, tables, s, ideal, way, done, came):  # type: ignore[no-unty
 def add_item(items, net, tables, s, begin, columns, depth):  # type: ignore[no-untyped-def]
     """Add item `s.item[depth]` to the block of the items before it.
 
-    begin: of the ideal's live tasks; columns: how many columns of it are in use. What the block
-    reads is made before it, so that reads, work and memory only grow; writes may fall.
+    begin: of the ideal's live tasks; columns: number of its columns in use. All makers outside the
+    block are in the ideal, so that reads, work and memory only grow; writes may fall.
     """
     i, before = s.item[depth], depth - 1
     kinds = len(net.device)
@@ -406,7 +406,7 @@ def add_item(items, net, tables, s, begin, columns, depth):  # type: ignore[no-u
 
 @callee
 def remove_item(items, s, i):  # type: ignore[no-untyped-def]
-    """Take the item that came last out of the block."""
+    """Remove the last item of the block."""
     s.member[i] = False
     for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
         s.readers[items.in_idx[y]] -= 1

@@ -4,9 +4,9 @@ Numbers in brackets are the constraints of the paper. Beyond these the model hol
 from them and is not seen by a linear relaxation: windows, longest paths, steps along single
 edges, and an order among devices that can change places.
 
-Tasks of one colour and pass share a device, and what lies on a path between two of them comes
-along: an *item* lies in one block, or runs on the pool, task by task. A *slot* is a block that a
-device may be invoked for.
+Tasks of one colour and pass share a device, and so do all tasks on paths between two of them: an
+*item* lies in one block, or runs on the pool, task by task. A *slot* is an invocation of a device,
+for one block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from dnnp.core.cost.latency import (
     time_invocations,
 )
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.latency.ip.formulation import Formulation, block_windows, carried, in_order
+from dnnp.core.latency.ip.formulation import (
+    Formulation,
+    block_windows,
+    carried,
+    descendants,
+    in_order,
+)
 from dnnp.core.model.graph import Floats, Ints, distinct
 from dnnp.core.solver.scheduling_model import NEVER, ORIGIN, Model, Rule
 from dnnp.core.split.ip.task import without_shortcuts
@@ -56,7 +62,7 @@ class Known(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A block that a device may be invoked for."""
+    """An invocation of a device, for one block."""
 
     device: int
     late: bool
@@ -125,9 +131,9 @@ class BlockProgram(Formulation[Invocations]):
     def solution(
         self, model: Model, times: Sequence[float], flags: Sequence[float]
     ) -> Invocations | None:
-        """The split that values of the model stand for; None if its blocks wait for each other.
+        """Split by values of the model; None if its blocks wait for each other.
 
-        Only blocks that take no time can do so; `cuts` says from then on that they must not.
+        Only blocks that take no time can do so; a cut excludes that from then on.
         """
         tasks = self.problem.tasks
         place = np.array(model.placed(flags), dtype=np.int64) - 1
@@ -219,8 +225,8 @@ class BlockProgram(Formulation[Invocations]):
 def items_of_tasks(tasks: Tasks) -> Ints:
     """Item of each task; i64[n].
 
-    Unlike in `dnnp.core.latency.blocks.items`, edges between the passes count for nothing: that
-    no blocks wait for each other is seen by the times of the model.
+    Unlike in `dnnp.core.latency.blocks.items`, edges between the passes do not count: the times of
+    the model exclude blocks that wait for each other.
     """
     label = np.unique(2 * tasks.together + tasks.backward, return_inverse=True)[1]
     tail, head = tasks.edges
@@ -285,7 +291,7 @@ class _Builder:
         self._order()
         self._paths()
         self._between()
-        self._twins()
+        self._break_symmetry()
         for cut in formulation.cuts:
             terms = [(model.places[i][s + 1], 1.0) for i, s in cut]
             model.row(terms, "<", len(cut) - 1)
@@ -426,7 +432,7 @@ class _Builder:
         return ahead, behind
 
     def _paths(self) -> None:
-        """A task is computed after those that it reads, and what goes along has moved."""
+        """A task is computed after its predecessors and the transfers between them."""
         f, model, windows = self.f, self.model, self.windows
         tasks = self.problem.tasks
         flags: dict[tuple[int, int], tuple[int, int]] = {}
@@ -459,7 +465,7 @@ class _Builder:
         return flag
 
     def _between(self) -> None:
-        """Contiguity (2, 11 to 13), and what a single edge between two places takes."""
+        """Contiguity (2, 11 to 13), and the time of a single edge between two places."""
         f, model = self.f, self.model
         rest, ready = self._edge_times()
         tail, head = (
@@ -470,7 +476,7 @@ class _Builder:
         same = f.late[tail] == f.late[head]
         kept = without_shortcuts(len(f.members), tail[same], head[same])
         inner = list(zip(*(e.tolist() for e in kept), strict=True))
-        reaches = _reaches(inner, len(f.members))
+        reaches = descendants(inner, len(f.members))
         makes = np.diff(self.problem.tasks.out_ptr) > 0
         steps = [
             edge for edge in self.f.edges if makes[edge[1]] and f.label[edge[0]] != f.label[edge[1]]
@@ -515,8 +521,8 @@ class _Builder:
                 model.row([(z[v], 1.0), (self.x(v, s), -1.0), (self.x(u, s), 1.0)], "<", 1.0)
 
     def _edge_times(self) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-        """For edges between items that are apart: least time from the end of the first to the end
-        of all, and earliest time when what goes along is there."""
+        """Edges between different items: least time from the end of the first to the end of all,
+        and earliest arrival of the flows."""
         f, windows, tasks = self.f, self.windows, self.problem.tasks
         host = np.zeros((len(self.f.devices) + 1, tasks.flows))
         for c, d in enumerate(self.f.devices):
@@ -534,8 +540,8 @@ class _Builder:
             ready[key] = max(ready.get(key, 0.0), _finite(early))
         return rest, ready
 
-    def _twins(self) -> None:
-        """Of two devices that can change places, the first one has the first item."""
+    def _break_symmetry(self) -> None:
+        """Symmetry breaking: of identical devices the first one has the first item."""
         items = range(len(self.f.members))
         for d in self.f.devices:
             e = int(self.f.before[d])
@@ -561,19 +567,6 @@ def _is_at(items: Sequence[int], slots: Sequence[int]) -> Rule:
     return lambda at: float(np.isin(at.place[list(items)], slots).any())
 
 
-def _reaches(edges: list[tuple[int, int]], count: int) -> list[int]:
-    """Bit mask of the items that can be reached from each."""
-    masks = [0] * count
-    changed = True
-    while changed:
-        changed = False
-        for u, v in edges:
-            mask = masks[u] | masks[v] | 1 << v
-            changed |= mask != masks[u]
-            masks[u] = mask
-    return masks
-
-
 def _finite(seconds: float) -> float:
-    """A time that counts only where it is finite: the flag that it goes with is never 1."""
+    """The time if finite, else 0: the flag of an infinite time is never 1."""
     return float(seconds) if np.isfinite(seconds) else 0.0

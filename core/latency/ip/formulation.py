@@ -19,7 +19,7 @@ from dnnp.core.model.graph import Bools, Floats, Ints, distinct, kahn
 from dnnp.core.solver.scheduling_model import NEVER, Model, Rule
 
 FLOORS = 16
-"""Sizes of live tensors that a program tells apart."""
+"""Number of sizes of live tensors that a program distinguishes."""
 
 
 class Windows(NamedTuple):
@@ -106,8 +106,8 @@ def _windows(tasks: Tasks, time: Floats, move: dict[tuple[int, int], Floats]) ->
     return Windows(time, end, rest)
 
 
-def twins(problem: LatencyProblem) -> Ints:
-    """The device before each that it can change places with, or -1; i64[D]."""
+def identical_devices(problem: LatencyProblem) -> Ints:
+    """For each device the last one before it that is identical, or -1; i64[D]."""
     tasks, machine = problem.tasks, problem.machine
     found = np.full(machine.count, -1, dtype=np.int64)
     swap = np.arange(machine.count)
@@ -124,8 +124,8 @@ def twins(problem: LatencyProblem) -> Ints:
     return found
 
 
-def serial(problem: LatencyProblem) -> float:
-    """A latency that some solution does not exceed, if there is one: one thing at a time."""
+def serial_latency(problem: LatencyProblem) -> float:
+    """Upper bound of the least latency: tasks and transfers one after the other."""
     tasks, machine = problem.tasks, problem.machine
     work = np.where(np.isfinite(tasks.time), tasks.time, 0.0).max(axis=0, initial=0.0).sum()
     if problem.options.execution == "blocks":
@@ -168,8 +168,8 @@ class Formulation(ABC, Generic[S]):
 
     def __init__(self, problem: LatencyProblem, windows: Windows) -> None:
         self.problem, self.windows = problem, windows
-        self.before = twins(problem)
-        """i64[D], the device before each that it can change places with, or -1."""
+        self.before = identical_devices(problem)
+        """i64[D], for each device the last one before it that is identical, or -1."""
         self.quantum = quantum_of_latency(problem)
         """A number of which all latencies are multiples; 0: none is known."""
         self.memory = problem.tasks.memory
@@ -184,7 +184,7 @@ class Formulation(ABC, Generic[S]):
 
     @abstractmethod
     def known(self, solution: S) -> object | None:
-        """A solution as the rules of the model take it; None if the model has no such one."""
+        """A solution in terms of the model's rules; None if the model has no such one."""
 
     @abstractmethod
     def solution(self, model: Model, times: Sequence[float], flags: Sequence[float]) -> S | None:
@@ -197,15 +197,16 @@ class Formulation(ABC, Generic[S]):
         there: Sequence[Sequence[int]],
         used: Callable[[list[int]], Rule],
     ) -> None:
-        """Keep memory and the largest floor of what is on a device, rounded down to one of
-        `FLOORS`, within its capacity.
+        """Constraint: memory and the largest floor of the things on a device fit its capacity.
+
+        Floors are rounded down to one of `FLOORS`.
 
         Parameters
         ----------
         there
             For each thing, the flags of its places on the device.
         used
-            The rule for whether some of these things are there.
+            The rule for a flag: 1 if some of these things are there.
         """
         limit = float(self.problem.machine.capacity[device])
         if np.isinf(limit) or self.memory.sum() + self.floor.max(initial=0.0) <= limit:
@@ -223,7 +224,7 @@ class Formulation(ABC, Generic[S]):
         model.room(held, limit)
 
     def renamed(self, uses: Iterable[int]) -> Ints:
-        """i64[D], the name of every device where twins are named in the order of their first use.
+        """i64[D], new name of every device: identical ones in the order of their first use.
 
         `uses` are devices in the order in which the model's things are on them.
         """
@@ -243,12 +244,11 @@ class Formulation(ABC, Generic[S]):
 def in_order(
     when: Mapping[int, float], edges: Iterable[tuple[int, int]]
 ) -> tuple[list[int], set[int]]:
-    """Keys of `when` in order, and those that wait for each other.
+    """Topological order of the keys of `when`, and the keys on or between cycles.
 
-    Among the keys whose predecessors are done, the one with the least value is next; ties go to
-    the least key. The middle of an interval is a good value: of two that do not overlap it is in
-    the right order even if their ends are rounded, unless both take no time. The second
-    result has the members of cycles and what lies between these.
+    Of the ready keys the one with the least value is next; ties go to the least key. The middle of
+    an interval is a good value: of two that do not overlap it is in the right order even if their
+    ends are rounded, unless both take no time.
     """
     keys = sorted(when, key=lambda v: (when[v], v))
     rank = {v: i for i, v in enumerate(keys)}
@@ -260,3 +260,16 @@ def in_order(
     while pending := left - {a for a, b in ends if b in left}:
         left -= pending
     return [keys[i] for i in done.tolist()], {keys[i] for i in left}
+
+
+def descendants(edges: Sequence[tuple[int, int]], count: int) -> list[int]:
+    """Transitive closure, as bit masks; one pass if edges of the last tails come first."""
+    masks = [0] * count
+    changed = True
+    while changed:
+        changed = False
+        for u, v in edges:
+            mask = masks[u] | masks[v] | 1 << v
+            changed |= mask != masks[u]
+            masks[u] = mask
+    return masks

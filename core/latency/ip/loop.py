@@ -8,7 +8,7 @@ Moirai has rows for all pairs of spans that share a lane (Eq. 6 and 8). Spans wh
 apart never meet; where there are still more pairs than a program can hold, it is refused.
 
 For CP-SAT (the optional extra `cpsat`) intervals that do not overlap take the place of big-M. Its
-solver runs in a process of its own and tells every better solution and bound as soon as it has it.
+solver runs in a process of its own and reports every better solution and bound at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.latency.auto import quick, quick_split, simple_bound
-from dnnp.core.latency.ip.formulation import Formulation, serial
+from dnnp.core.latency.ip.formulation import Formulation, serial_latency
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
@@ -49,12 +49,12 @@ PAIR_ENTRIES = 10
 """Numbers that two spans in a lane lead to."""
 
 ASKED_TWICE = ("highs",)
-"""Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
-programs is wrong. The second is that of the tighter program around the solution found, without
+"""Solvers with a second run that checks their proofs: about one in 500 of HiGHS 1.15.1's for small
+programs is wrong. The second run solves the tighter program around the solution, without
 presolve."""
 
 THREADS = 8
-"""Searches that CP-SAT runs side by side; fewer than that, and it leaves out kinds of them."""
+"""Parallel searches of CP-SAT; with fewer it omits kinds of them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ExactResult(Generic[S]):
     """Result of an exact model."""
 
     split: S | None
-    """The best solution known, be it the one that was given."""
+    """The best known solution, perhaps the given one."""
     value: float
     """Its latency; inf if there is none."""
     bound: float
@@ -71,7 +71,7 @@ class ExactResult(Generic[S]):
     """`optimal`, `feasible`, or `limit`: no solution is known yet."""
     solver: str
     failure: str = ""
-    """Why the search ended early, if it was no limit and no interrupt."""
+    """Reason for an early end other than a limit or an interrupt."""
     asked: bool = True
     """True: the solver was given a program."""
 
@@ -89,15 +89,19 @@ class ModelSearch(SliceSearch[S]):
     @property
     def upper(self) -> float:
         """A latency that the solutions of interest do not exceed."""
-        return self.best.value if np.isfinite(self.best.value) else serial(self.formulation.problem)
+        return (
+            self.best.value
+            if np.isfinite(self.best.value)
+            else serial_latency(self.formulation.problem)
+        )
 
     def known(self) -> object | None:
-        """The best solution as the rules of the model take it; None if there is none."""
+        """The best solution in terms of the model's rules; None if there is none."""
         solution = self.best.solution
         return None if solution is None else self.formulation.known(solution)
 
     def result(self, solver: str, *, closed: bool) -> ExactResult[S]:
-        """Sum up the search; for the errors see `status_of`."""
+        """Result of the search; for the errors see `status_of`."""
         best, nothing = self.best, "no placement fits the devices offered"
         status = status_of(best, self.failure, closed=closed, nothing=nothing)
         bound = min(self.low, best.value)
@@ -195,7 +199,7 @@ class _Programs(ModelSearch[S]):
         return None
 
     def _ask_again(self, written: LatencyProgram) -> bool:
-        """True if the proof of a better solution does not do: the solver's, or in this scale."""
+        """True if a better solution needs a second proof: for the solver, or a finer scale."""
         coarse = 0 < COARSE * self.best.value < written.scale
         return coarse or self.solver in ASKED_TWICE
 
@@ -378,7 +382,7 @@ def cpsat(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> 
 def _solution(
     problem: LatencyProblem, run: SearchContext, what: str, solve: Callable[..., ExactResult[Any]]
 ) -> LatencySolution:
-    """Anneal and bound a little, then solve a model, and answer with the better of two bounds."""
+    """Anneal and bound with reduced effort, then solve a model; the better of two bounds counts."""
     run = run.without_shares()
     run.report_progress("annealing")
     start, value = quick_split(problem, run), np.inf
@@ -431,7 +435,7 @@ def solve_intervals(
 
 
 def _solved(search: ModelSearch[S], process: SolverProcess, run: SearchContext) -> bool:
-    """Solve until nothing is left to find, or to the end; whether it is closed."""
+    """Solve until the gap is closed (True), or the search ends."""
     from dnnp.core.solver.scheduling_model import TickProgram
 
     while search.best.value > search.low:
@@ -450,7 +454,7 @@ def _solved(search: ModelSearch[S], process: SolverProcess, run: SearchContext) 
         left = run.time_left()
 
         def take(outcome: Outcome, model=model, program=program) -> bool:  # type: ignore[no-untyped-def]
-            """Take over what the solver says; whether its solution can be used."""
+            """Take over bound and solution of the solver; False: its solution is unusable."""
             if np.isfinite(outcome.bound):
                 search.raise_bound(program.seconds(outcome.bound))
                 run.report_progress(bound=search.low, by="cpsat")

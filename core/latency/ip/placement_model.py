@@ -19,8 +19,14 @@ import numpy as np
 
 from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, Timeline, simulate
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.latency.ip.formulation import Formulation, flow_times, in_order, operator_windows
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.latency.ip.formulation import (
+    Formulation,
+    descendants,
+    flow_times,
+    in_order,
+    operator_windows,
+)
+from dnnp.core.model.graph import Bools, Floats, Ints, place_of
 from dnnp.core.solver.scheduling_model import NEVER, ORIGIN, Model, Rule, Turn
 
 
@@ -94,7 +100,7 @@ class PlacementProgram(Formulation[Placement]):
         return KnownPlacement(device, times, moves)
 
     def solution(self, model: Model, times: Sequence[float], flags: Sequence[float]) -> Placement:
-        """The placement that values of the model stand for, with its events by their start."""
+        """Placement by values of the model, its events by start."""
         tasks = self.problem.tasks
         device = np.array(model.placed(flags), dtype=np.int64)
         moves = moves_of(self.problem)
@@ -149,14 +155,14 @@ class _Builder:
             self._place()
             self._run()
             self._move()
-            self._twins()
+            self._break_symmetry()
 
     def x(self, v: int, d: int) -> int:
         """Flag of a task on a device."""
         return self.model.places[v][d]
 
     def _place(self) -> None:
-        """Every task on one device (4c), memory (5), colours, and what a device has to do."""
+        """Every task on one device (4c), memory (5), colours, and load of devices."""
         model, tasks = self.model, self.tasks
         for v in range(tasks.n):
             row = []
@@ -196,8 +202,13 @@ class _Builder:
     def _move(self) -> None:
         """Flows move where they are read (7), after they are made (4a), and congestion (8)."""
         model = self.model
-        moves = moves_of(self.problem)
-        model.ordered = partial(_ordered, moves, _reach(self.problem))
+        moves, tasks = moves_of(self.problem), self.tasks
+        rank = place_of(tasks.order)
+        edges = sorted(
+            zip(*(e.tolist() for e in tasks.edges), strict=True), key=lambda e: -rank[e[0]]
+        )
+        reach = descendants(edges, tasks.n)
+        model.ordered = partial(_ordered, moves, reach)
         for move in moves:
             for end in (0, 1):
                 model.time(_moves_at(move, end), model.low[self.end[move.maker]])
@@ -282,8 +293,8 @@ class _Builder:
             for key, (flag, _) in used.items():
                 self.model.row([(length[key][0], 1.0), (flag, -1.0)], ">", 0.0)
 
-    def _twins(self) -> None:
-        """Of two devices that can change places, the first one has the first task."""
+    def _break_symmetry(self) -> None:
+        """Symmetry breaking: of identical devices the first one has the first task."""
         order = self.tasks.order.tolist()
         for d in self.devices:
             e = int(self.f.before[d])
@@ -298,9 +309,9 @@ class _Builder:
 def _ordered(moves: list[Move], reach: list[int], first: int, second: int) -> bool:
     """True if one span comes before another: tasks along a path, and moves at both its ends.
 
-    The spans are those of the tasks, then those of the moves. That of a move to one device is
-    there only if a reader is, and the path may start at another one, so that all have to be
-    before the other.
+    The spans are those of the tasks, then those of the moves. A move to one device exists only with
+    a reader there, and the path may start at another reader, so that all have to be before the
+    other.
     """
     n = len(reach)
     if first < n and second < n:
@@ -334,16 +345,3 @@ def _is_on(homes: dict[int, int]) -> Rule:
 def _is_any_on(tasks: list[int], device: int) -> Rule:
     """1 if some of these tasks are on a device."""
     return lambda at: float((at.device[tasks] == device).any())
-
-
-def _reach(problem: LatencyProblem) -> list[int]:
-    """Bit mask of the tasks that come after each."""
-    tasks = problem.tasks
-    after: list[list[int]] = [[] for _ in range(tasks.n)]
-    for u, v in zip(*(e.tolist() for e in tasks.edges), strict=True):
-        after[u].append(v)
-    masks = [0] * tasks.n
-    for u in tasks.order[::-1].tolist():
-        for v in after[u]:
-            masks[u] |= masks[v] | 1 << v
-    return masks

@@ -2,8 +2,8 @@
 
 `insertion` is HEFT (Topcuoglu et al. 2002) with transfers that wait for each other, if they do:
 tasks come by falling rank, each goes to the device where it ends first, into a gap if there is one,
-and so do the transfers it waits for. With `ahead` a device also counts what can follow there at
-best (PEFT; Arabnejad and Barbosa 2014).
+and so do the transfers it waits for. With `ahead` the least time from there to the end counts too
+(PEFT; Arabnejad and Barbosa 2014).
 
 `earliest` takes, of the tasks that are ready and the devices with room, the pair with the earliest
 start (ETF: Hwang, Chow, Anger and Lee 1989), or the task with the highest priority where it ends
@@ -18,7 +18,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import TASK
 from dnnp.core.kernels.kernel import callee, inlined, kernel
-from dnnp.core.latency.lists.net import TaskNet, move_time
+from dnnp.core.latency.lists.net import FlowNet, move_time
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 DONE = -1
@@ -38,19 +38,19 @@ class Building(NamedTuple):
     free: Floats
     """Time from which each device, and behind them each lane, is free."""
     arrived: Floats
-    """f64[f, D], when a flow came to a device that did not make it; -1: it has not moved there."""
+    """f64[f, D], arrival of each flow on devices other than its maker's; -1: not moved there."""
     reads: Ints
     """Flows that each task reads, as `in_idx`, in the order in which they are to be sent."""
     lane: Ints
     until: Floats
     """Scratch: lanes that `arrival` tries, and when they were free before."""
     events: Ints
-    """i64[e, 2], what has happened, as in `Placement`."""
+    """i64[e, 2], events so far, as in `Placement`."""
 
 
 @inlined
-def _nothing(net: TaskNet) -> Building:
-    """Nothing is placed."""
+def _nothing(net: FlowNet) -> Building:
+    """A schedule without tasks."""
     n, count, flows = len(net.order), len(net.rate), len(net.maker)
     most, widest, lanes = n, 0, count
     for f in range(flows):
@@ -73,8 +73,8 @@ def _nothing(net: TaskNet) -> Building:
 
 
 @callee
-def _send(net: TaskNet, state: Building, f: int, target: int, at: int) -> int:
-    """Move a flow, whose maker has run, and keep its lanes busy; the number of events so far."""
+def _send(net: FlowNet, state: Building, f: int, target: int, at: int) -> int:
+    """Move a flow of a finished maker and occupy its lanes; returns the number of events."""
     source = state.device[net.maker[f]]
     begin = state.end[net.maker[f]]
     a, b = net.send[source, target], net.receive[source, target]
@@ -90,10 +90,10 @@ def _send(net: TaskNet, state: Building, f: int, target: int, at: int) -> int:
 
 
 @callee
-def _arrival(net: TaskNet, state: Building, v: int, d: int) -> float:
+def _arrival(net: FlowNet, state: Building, v: int, d: int) -> float:
     """Earliest time of all inputs of a task on a device, if its transfers are sent next.
 
-    Nothing is kept busy.
+    No lane stays occupied.
     """
     ready, busy, waits = 0.0, 0, net.waits[0]
     free, lane, until = state.free, state.lane, state.until
@@ -126,8 +126,8 @@ def _arrival(net: TaskNet, state: Building, v: int, d: int) -> float:
 
 
 @callee
-def _commit(net: TaskNet, state: Building, v: int, d: int, at: int) -> int:
-    """Run a task on a device, after the transfers that it needs; the number of events so far."""
+def _commit(net: FlowNet, state: Building, v: int, d: int, at: int) -> int:
+    """Run a task on a device after its transfers; returns the number of events."""
     ready = state.free[d]
     for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
         f = state.reads[a]
@@ -147,8 +147,8 @@ def _commit(net: TaskNet, state: Building, v: int, d: int, at: int) -> int:
 
 
 @callee
-def _sort_reads(net: TaskNet, state: Building, v: int) -> None:
-    """Put what a task reads in the order in which it is made."""
+def _sort_reads(net: FlowNet, state: Building, v: int) -> None:
+    """Sort the inputs of a task by the end of their makers."""
     low, high = net.in_ptr[v], net.in_ptr[v + 1]
     # By insertion: they are few, and nearly in order.
     for a in range(low + 1, high):
@@ -167,7 +167,7 @@ class Rules(NamedTuple):
     place: Ints
     """i64[n], 0 for the highest priority; of equal starts that task goes first."""
     preferred: Bools
-    """bool[D, n], devices for each task; it goes elsewhere only when all of these are full."""
+    """bool[D, n], devices for each task; others are used only when all of these are full."""
     favourite: Ints
     """i64[n], favourite child of each task, or -1."""
     by_end: bool
@@ -182,19 +182,19 @@ class Ready(NamedTuple):
     room: Floats
     """f64[D], bytes left."""
     waits: Ints
-    """i64[n], reads of each task whose makers have not run."""
+    """i64[n], inputs of each task that are not made yet."""
     made: Floats
     """f64[n], latest end of the makers so far."""
     tasks: Ints
     """Ready tasks by falling place."""
     parent: Ints
-    """i64[n], whose favourite child a task is, or -1."""
+    """i64[n], task of which each task is the favourite child, or -1."""
     kept: Ints
-    """i64[D], favourite child that a device waits for, or -1."""
+    """i64[D], favourite child for which each device waits, or -1."""
 
 
 @inlined
-def _takes(net: TaskNet, ready: Ready, d: int, c: int) -> bool:
+def _takes(net: FlowNet, ready: Ready, d: int, c: int) -> bool:
     """True if a device is the home of a colour, or can become it."""
     if ready.home[c] >= 0:
         return bool(ready.home[c] == d)
@@ -213,8 +213,8 @@ def _insert(ready: Ready, place: Ints, waiting: int, v: int) -> int:
 
 
 @inlined
-def _start(net: TaskNet, rules: Rules, home: Ints) -> Ready:
-    """Before anything has run."""
+def _start(net: FlowNet, rules: Rules, home: Ints) -> Ready:
+    """State before the first task."""
     n, count = len(net.order), len(net.rate)
     room = net.capacity.copy()
     for c in range(len(home)):
@@ -239,10 +239,10 @@ def _start(net: TaskNet, rules: Rules, home: Ints) -> Ready:
 
 
 @inlined
-def _reserve(net: TaskNet, rules: Rules, state: Building, ready: Ready, last: Ints) -> None:
-    """Find what devices wait for: the favourite child of the last task, if it is ready.
+def _reserve(net: FlowNet, rules: Rules, state: Building, ready: Ready, last: Ints) -> None:
+    """Set for which task each device waits: the favourite child of its last task, if ready.
 
-    It must start nowhere earlier.
+    Only if it could start nowhere earlier.
     """
     for d in range(len(last)):
         f = rules.favourite[last[d]] if last[d] >= 0 else -1
@@ -263,7 +263,7 @@ def _reserve(net: TaskNet, rules: Rules, state: Building, ready: Ready, last: In
 
 
 @inlined
-def _urgent(net: TaskNet, state: Building, v: int, when: float) -> bool:
+def _urgent(net: FlowNet, state: Building, v: int, when: float) -> bool:
     """True if all inputs of a task could be on any device by then."""
     for e in range(len(net.rate)):  # noqa: SIM110
         if _arrival(net, state, v, e) > when:
@@ -273,7 +273,7 @@ def _urgent(net: TaskNet, state: Building, v: int, when: float) -> bool:
 
 @inlined
 def _next(
-    net: TaskNet, rules: Rules, state: Building, ready: Ready, waiting: int, patient: bool
+    net: FlowNet, rules: Rules, state: Building, ready: Ready, waiting: int, patient: bool
 ) -> tuple[int, int, int]:
     """The next task and its device, or -1; and a task that has no place, or -1.
 
@@ -331,7 +331,7 @@ def _next(
 
 
 @kernel
-def earliest(net: TaskNet, rules: Rules, home: Ints) -> tuple[int, float, Ints, Ints]:
+def earliest(net: FlowNet, rules: Rules, home: Ints) -> tuple[int, float, Ints, Ints]:
     """Build a schedule; colours with a home (i64[c], else -1) keep it.
 
     Returns `DONE` or a task without a place, the latency, the device of each task, and the events.
@@ -346,9 +346,9 @@ def earliest(net: TaskNet, rules: Rules, home: Ints) -> tuple[int, float, Ints, 
 
 @callee
 def _build(
-    net: TaskNet, rules: Rules, state: Building, ready: Ready, last: Ints
+    net: FlowNet, rules: Rules, state: Building, ready: Ready, last: Ints
 ) -> tuple[int, float, int]:
-    """`earliest`, with room to work in; what failed, the latency, and how many events."""
+    """`earliest` with scratch arrays; task without a place, latency, number of events."""
     waiting, at, value = 0, 0, 0.0
     patient = False
     for v in range(len(net.order)):
@@ -392,7 +392,7 @@ def _build(
 
 
 @kernel
-def follow(net: TaskNet, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]:
+def follow(net: FlowNet, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]:
     """Schedule tasks on their devices (i64[n]) in a topological order; value and events.
 
     Transfers go as soon as their flow is made (`eager`), those first whose readers come first; or
@@ -483,14 +483,14 @@ def _unlink(before, behind, lasts, lane, node):  # type: ignore[no-untyped-def]
 
 @kernel
 def insertion(net, wanted, ahead, start, device, sent_at):  # type: ignore[no-untyped-def]
-    """Schedule tasks in an order with insertion; whether all fit.
+    """Schedule tasks in an order with insertion; True if all fit.
 
     Parameters
     ----------
     wanted
         i64[n], every task after all it waits for.
     ahead
-        What counts of `net.tail`, 0 to 1.
+        Share of `net.tail` that counts, 0 to 1.
     start
         f64[n], filled.
     device

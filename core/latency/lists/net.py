@@ -1,4 +1,4 @@
-"""Tasks, flows and devices as the kernels of list scheduling read them, and ranks of tasks."""
+"""The graph for kernels that place operators (`FlowNet`), and ranks of tasks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dnnp.core.kernels.kernel import inlined, kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, place_of, totals
 
 
-class TaskNet(NamedTuple):
-    """A problem as kernels read it: `n` tasks, `f` flows, `D` devices, `c` colours."""
+class FlowNet(NamedTuple):
+    """Graph and devices for kernels: `n` tasks, `f` flows, `D` devices, `c` colours."""
 
     time: Floats
     """f64[n, D], inf: unsupported."""
@@ -37,12 +37,12 @@ class TaskNet(NamedTuple):
     receive: Ints
     """i64[D, D], lanes that a transfer from row to column takes, after the D devices."""
     waits: Bools
-    """bool[1]: whether transfers wait for lanes at all."""
+    """bool[1]: transfers wait for lanes."""
     pred_ptr: Ints
     pred_idx: Ints
     succ_ptr: Ints
     succ_idx: Ints
-    """Tasks that each task waits for, and that wait for it."""
+    """Predecessors and successors of each task (CSR)."""
     together: Ints
     """i64[n], colour of each task."""
     member_ptr: Ints
@@ -57,13 +57,13 @@ class TaskNet(NamedTuple):
     tail: Floats
     """f64[n, D], least time from the end of a task on a device to the end of all; see `net_of`."""
 
-    def without_waiting(self) -> TaskNet:
+    def without_waiting(self) -> FlowNet:
         """The same where transfers do not wait for each other."""
         return self._replace(waits=np.zeros(1, dtype=np.bool_))
 
 
-def net_of(problem: LatencyProblem, *, tails: bool = False) -> TaskNet:
-    """Lay a problem out for the kernels; `tail` is 0 but where `tails` are asked for."""
+def net_of(problem: LatencyProblem, *, tails: bool = False) -> FlowNet:
+    """The net of a problem; `tail` is 0 unless `tails`."""
     tasks, machine = problem.tasks, problem.machine
     n, count = tasks.n, machine.count
     tail, head = tasks.edges
@@ -76,7 +76,7 @@ def net_of(problem: LatencyProblem, *, tails: bool = False) -> TaskNet:
         send, receive = count + sender, 2 * count + receiver
     else:
         send = receive = count + count * sender + receiver
-    net = TaskNet(
+    net = FlowNet(
         *plain(
             tasks.time.T,
             tasks.order,
@@ -112,13 +112,13 @@ def net_of(problem: LatencyProblem, *, tails: bool = False) -> TaskNet:
 
 @inlined
 def move_time(net, f, a, b):  # type: ignore[no-untyped-def]
-    """Time of a transfer, as `core.cost.latency` adds it up."""
+    """Time of a transfer, in the order of additions of `core.cost.latency`."""
     return net.latency[a, b] + net.size[f] * net.rate[a, b] + net.fixed[f] * (net.charged[a, b])
 
 
 @kernel
 def _backward(net):  # type: ignore[no-untyped-def]
-    """Fill `tail`: the best devices for what follows, every reader for itself."""
+    """Fill `tail`: every successor on its best device, each by itself."""
     n, count = net.time.shape
     after = np.empty(count)
     for i in range(n - 1, -1, -1):
@@ -148,7 +148,7 @@ def mean_times(time: Floats) -> Floats:
     return mean
 
 
-def mean_transfers(net: TaskNet) -> Floats:
+def mean_transfers(net: FlowNet) -> Floats:
     """Mean time of a transfer of each flow over all pairs of two devices; f64[f]."""
     pairs = len(net.rate) * (len(net.rate) - 1)
     if not pairs:
@@ -173,7 +173,7 @@ def _upward(net, work, move):  # type: ignore[no-untyped-def]
     return rank
 
 
-def upward_rank(net: TaskNet, *, moves: bool = True) -> Floats:
+def upward_rank(net: FlowNet, *, moves: bool = True) -> Floats:
     """Longest path from each task to the end in mean times (Topcuoglu et al. 2002, Eq. 8).
 
     Without `moves` transfers take no time: the static level of ETF. f64[n].
@@ -182,17 +182,14 @@ def upward_rank(net: TaskNet, *, moves: bool = True) -> Floats:
     return np.asarray(_upward(net, mean_times(np.ascontiguousarray(net.time.T)), move))
 
 
-def falling(net: TaskNet, rank: Floats) -> Ints:
+def falling(net: FlowNet, rank: Floats) -> Ints:
     """Tasks by falling upward rank, ties in topological order: a topological order; i64[n]."""
     place = place_of(net.order)
     return np.lexsort((place, -rank)).astype(np.int64)
 
 
-def edge_moves(net: TaskNet) -> tuple[Ints, Ints, Floats]:
-    """Pairs of maker and reader, and the mean time of what goes between them; sorted.
-
-    What goes in several flows adds up.
-    """
+def edge_moves(net: FlowNet) -> tuple[Ints, Ints, Floats]:
+    """Edges (maker, reader), sorted, and the mean transfer time of all their flows."""
     flow, size = np.repeat(np.arange(len(net.maker)), np.diff(net.use_ptr)), max(len(net.order), 1)
     pairs, number = np.unique(net.maker[flow] * size + net.use_idx, return_inverse=True)
     move = np.bincount(number, mean_transfers(net)[flow], len(pairs)).astype(np.float64)

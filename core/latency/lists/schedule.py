@@ -1,7 +1,7 @@
 """List scheduling with transfers that wait for each other as the cost model says.
 
-All give sequences of events that the cost model turns into the same times. Where a method runs out
-of memory, colours (tasks that share a device) are packed beforehand, or its answer is repaired.
+Results are sequences of events to which the cost model gives the same times. Where a method runs
+out of memory, colours (tasks that share a device) are packed beforehand, or its result is repaired.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from dnnp.core.cost.latency import TASK, LatencyProblem, LatencySolution, Placement
 from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.latency.lists.build import DONE, Rules, earliest, follow, insertion
-from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
+from dnnp.core.latency.lists.net import FlowNet, falling, net_of, upward_rank
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext
@@ -25,7 +25,7 @@ from dnnp.core.solver.slices import ask
 FULL = "the devices are full before every task has a place"
 
 PACKING_S = 20.0
-"""Patience with the program that packs."""
+"""Time limit of the packing program, seconds."""
 
 MOST_CHOICES = 20_000
 """Colours times devices above which no program is tried."""
@@ -34,29 +34,29 @@ SHARES = (0.5, 0.9, 1.0)
 """Shares of the memory that are packed beforehand, one after the other, until the rest fits."""
 
 PACKED, REPAIRED = "-packed", "-repaired"
-"""Behind the names of methods that had to be helped to fit the memory."""
+"""Suffixes of the names of methods whose result was made to fit the memory."""
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
-    """`c` colours and `D` devices."""
+class MemoryLimits:
+    """Memory of `c` colours and `D` devices."""
 
     memory: Floats
     """f64[c], bytes of each colour."""
     limit: Floats
-    """f64[D], bytes that each device holds."""
+    """f64[D], capacity of each device, bytes."""
     able: Bools
-    """bool[D, c]: the device runs all tasks of the colour, and holds them if it is empty."""
+    """bool[D, c]: the device supports all tasks of the colour, and holds them alone."""
     work: Floats
     """f64[D, c], time of all tasks of the colour; inf where unsupported."""
 
-    def limits(self, net: TaskNet) -> TaskNet:
+    def applied_to(self, net: FlowNet) -> FlowNet:
         """The same net with these limits."""
         return net._replace(allowed=np.ascontiguousarray(self.able.T), capacity=self.limit)
 
 
-def room_of(problem: LatencyProblem) -> Room:
-    """Lay out the memory of a problem.
+def memory_limits(problem: LatencyProblem) -> MemoryLimits:
+    """Memory of the colours and devices of a problem.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def room_of(problem: LatencyProblem) -> Room:
             f"infeasible: all tasks need {shown_bytes(needed, 6)}, all devices together have "
             f"{shown_bytes(there, 6)}, {shown_bytes(needed - there)} short"
         )
-    return Room(memory, limit, able, work)
+    return MemoryLimits(memory, limit, able, work)
 
 
 def by_first(color: Ints) -> Ints:
@@ -103,11 +103,11 @@ def by_first(color: Ints) -> Ints:
     return found[np.argsort(first)]
 
 
-def first_fit(room: Room) -> Ints | None:
+def first_fit(room: MemoryLimits) -> Ints | None:
     """Pack by first fit decreasing, and the like; i64[c], a device of each colour, or None.
 
-    Colours that few devices can take come first. Of the devices with room one takes, in turn of
-    the attempts: the first, the fullest, the emptiest.
+    Colours that few devices can hold come first. Of the devices with room the attempts take, one
+    after the other: the first, the fullest, the emptiest.
     """
     count = len(room.memory)
     choices = room.able.sum(axis=0)
@@ -130,7 +130,7 @@ def first_fit(room: Room) -> Ints | None:
     return None
 
 
-def packed(room: Room, run: SearchContext = PLAIN) -> Ints:
+def packed(room: MemoryLimits, run: SearchContext = PLAIN) -> Ints:
     """Pack all colours: by first fit, or by a program where that fails; i64[c].
 
     Raises
@@ -171,7 +171,7 @@ def packed(room: Room, run: SearchContext = PLAIN) -> Ints:
     raise LimitError(FULL)
 
 
-def fits(room: Room, home: Ints) -> bool:
+def fits(room: MemoryLimits, home: Ints) -> bool:
     """True if homes of all colours (i64[c]) respect memory and support."""
     if not room.able[home, np.arange(len(home))].all():
         return False
@@ -179,11 +179,10 @@ def fits(room: Room, home: Ints) -> bool:
     return bool((used <= room.limit).all())
 
 
-def attempts(room: Room, run: SearchContext = PLAIN) -> Iterator[Ints]:
+def attempts(room: MemoryLimits, run: SearchContext = PLAIN) -> Iterator[Ints]:
     """Homes to fix before a method starts; i64[c] each, -1: free.
 
-    First nothing, then, as long as the caller asks, the largest colours of a packing, in the end
-    all. For the errors see `packed`.
+    First none, then the largest colours of a packing, at last all. For the errors see `packed`.
     """
     count = len(room.memory)
     yield np.full(count, -1, dtype=np.int64)
@@ -196,11 +195,11 @@ def attempts(room: Room, run: SearchContext = PLAIN) -> Iterator[Ints]:
         yield fixed if share < 1 else home
 
 
-def repaired(room: Room, home: Ints, run: SearchContext = PLAIN) -> Ints:
+def repaired(room: MemoryLimits, home: Ints, run: SearchContext = PLAIN) -> Ints:
     """Homes near those given that respect memory and support; i64[c].
 
-    Devices keep what they are given, large colours first, while there is room; the others go to
-    the device with room that runs them fastest. Homes of -1 are free.
+    Devices keep their given colours, large ones first, while there is room; the others go to the
+    device with room that runs them fastest. Homes of -1 are free.
     """
     if (home >= 0).all() and fits(room, home):
         return home
@@ -208,7 +207,7 @@ def repaired(room: Room, home: Ints, run: SearchContext = PLAIN) -> Ints:
         free = room.limit.copy()
         wanted = np.where(fixed >= 0, fixed, home)
         found = np.full(len(home), -1, dtype=np.int64)
-        # What a packing has fixed comes first, then what was given, then the rest.
+        # Colours that a packing has fixed come first, then the given ones, then the rest.
         kind = np.where(fixed >= 0, 0, np.where(home >= 0, 1, 2))
         for c in np.lexsort((np.arange(len(home)), -room.memory, kind)).tolist():
             usable = room.able[:, c] & (room.memory[c] <= free)
@@ -224,7 +223,7 @@ def repaired(room: Room, home: Ints, run: SearchContext = PLAIN) -> Ints:
     raise LimitError(FULL)
 
 
-def schedule_homes(net: TaskNet, device: Ints) -> Placement:
+def schedule_homes(net: FlowNet, device: Ints) -> Placement:
     """Sequence tasks and transfers, given the device of each task; the best of six ways.
 
     The ways: tasks by upward rank, by the earliest start, or by rank with insertion in gaps;
@@ -249,14 +248,14 @@ def schedule_homes(net: TaskNet, device: Ints) -> Placement:
 
 
 def _rules(
-    net: TaskNet,
+    net: FlowNet,
     priority: Floats,
     preferred: Bools | None = None,
     favourite: Ints | None = None,
     *,
     by_end: bool = False,
 ) -> Rules:
-    """Rules of tasks by falling priority, ties by number; `None`: nothing is."""
+    """Rules of tasks by falling priority, ties by number; None: no preference."""
     n, count = net.time.shape
     place = place_of(np.argsort(-priority, kind="stable"))
     if preferred is None:
@@ -267,7 +266,7 @@ def _rules(
 
 
 def inserted(
-    net: TaskNet, order: Ints, device: Ints, ahead: float = 0.0
+    net: FlowNet, order: Ints, device: Ints, ahead: float = 0.0
 ) -> tuple[Ints, Placement] | None:
     """Schedule by `insertion`: tasks by start, and the placement; None if they do not fit.
 
@@ -292,7 +291,7 @@ def inserted(
 
 
 def by_start(
-    net: TaskNet,
+    net: FlowNet,
     rank: Ints,
     device: Ints,
     span: tuple[Floats, Floats],
@@ -302,8 +301,8 @@ def by_start(
 ) -> Placement:
     """Events by start: tasks, i64[n] by rank, and transfers of flows to targets, i64[m] each.
 
-    Both with starts and ends. Of what starts at the same time, that comes first which ends
-    first, and then that which others may wait for.
+    Both with starts and ends. Of equal starts the event that ends first comes first, then the one
+    for which others may wait.
     """
     n = len(rank)
     keys = np.concatenate([2 * rank, 2 * rank[net.maker[flow]] + 1])
@@ -315,7 +314,7 @@ def by_start(
     return Placement(device, events[order].astype(np.int64))
 
 
-def schedule_order(net: TaskNet, device: Ints, order: Ints) -> Placement:
+def schedule_order(net: FlowNet, device: Ints, order: Ints) -> Placement:
     """Sequence tasks in a topological order (i64[n]), with transfers eager or lazy, as is best."""
     device = np.ascontiguousarray(device, dtype=np.int64)
     order = np.ascontiguousarray(order, dtype=np.int64)
@@ -324,8 +323,8 @@ def schedule_order(net: TaskNet, device: Ints, order: Ints) -> Placement:
 
 
 def list_schedule(
-    net: TaskNet,
-    room: Room,
+    net: FlowNet,
+    room: MemoryLimits,
     priority: Floats,
     *,
     preferred: Bools | None = None,
@@ -335,10 +334,10 @@ def list_schedule(
 ) -> tuple[Placement, bool]:
     """Choose devices and build a schedule at the same time; see `earliest`.
 
-    Where the devices are full before every task has a place, some homes are fixed beforehand,
-    see `attempts`, which has the errors, too. Returns the placement, and whether that was so.
+    Where the devices are full before every task has a place, some homes are fixed beforehand by
+    `attempts`, which has the errors, too. Returns the placement, and True if that was so.
     """
-    net, rules = room.limits(net), _rules(net, priority, preferred, favourite, by_end=by_end)
+    net, rules = room.applied_to(net), _rules(net, priority, preferred, favourite, by_end=by_end)
     for home in attempts(room, run):
         lost, _, device, events = earliest(net, rules, home)
         if lost == DONE:
@@ -354,10 +353,10 @@ def answer(
     instead: str = "",
     why: str = "",
 ) -> LatencySolution:
-    """The answer of a method under the name of what ran, which the run is warned of.
+    """Solution of a method under the name of the method that ran, with a warning if it is another.
 
-    `found` is what `list_schedule` returns; `instead` is the name of what replaced the program of
-    the method, and `why` the reason for that, both empty where none was replaced.
+    `found`: result of `list_schedule`; `instead`, `why`: name and reason of a replacement of the
+    method's program, both empty if there is none.
     """
     placement, packed = found
     name = instead if why else method
@@ -373,18 +372,17 @@ def answer(
 
 def repaired_answer(
     problem: LatencyProblem,
-    room: Room,
+    room: MemoryLimits,
     home: Ints,
     method: str,
     run: SearchContext,
     *,
     passed: Bools | None = None,
 ) -> LatencySolution:
-    """The answer of a method that says where colours go (i64[c]), and not when.
+    """Solution of a method that finds the device of each colour (i64[c]), and no times.
 
-    Where these homes do not fit, or are not all there, they are `repaired` under a name of its
-    own, which the run is warned of; that has the errors, too. Colours that the method itself puts
-    anywhere (`passed`, bool[c]) do not count.
+    Homes that do not fit or are missing are `repaired` under a name of its own, with a warning;
+    that has the errors, too. Colours that the method left out (`passed`, bool[c]) do not count.
     """
     found = repaired(room, home, run)
     placement = schedule_homes(net_of(problem), found[problem.tasks.together])

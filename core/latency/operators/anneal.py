@@ -2,8 +2,8 @@
 
 The best of several list schedules is annealed in rounds, two at a time: each round goes from hot
 to cold from the best schedule that was known before its wave. At the end transfers and tasks
-of the best schedule are brought into the order of their starts and shifted to the left. The
-result depends on the seed and the effort, not on the number of threads.
+of the best schedule are sorted by start and shifted left. The result depends on the seed and the
+effort, not on the number of threads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, simulate
 from dnnp.core.cost.live import Live
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import expect
-from dnnp.core.latency.lists.net import TaskNet, falling, net_of, upward_rank
-from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, packed, room_of
-from dnnp.core.latency.operators.moves import new_search, new_state, replay, start_state, sweep
+from dnnp.core.latency.lists.net import FlowNet, falling, net_of, upward_rank
+from dnnp.core.latency.lists.schedule import by_first, by_start, inserted, memory_limits, packed
+from dnnp.core.latency.operators.moves import new_annealing, new_state, replay, start_state, sweep
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct, place_of, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext
@@ -32,25 +32,25 @@ FEW = 100
 """Tasks below which there is less work."""
 
 WAVE = 2
-"""Rounds that run at the same time, from what was best before them; for any number of threads."""
+"""Rounds at the same time, from the best schedule before them; for any number of threads."""
 
 FIRST = 0.125
 """Work of the first of endless cycles, of that at effort 1; every later one takes twice as much."""
 
 STRICT = (4.0, 32.0)
-"""Price of a device above its capacity in the rounds of a wave, in mean times of a task."""
+"""Penalty of a device above its capacity in the rounds of a wave, in mean times of a task."""
 
 STEPS = 60
 """Temperatures of a round."""
 
 MOST_CHUNK = 400_000
-"""Positions after which a sweep adds its energy up anew."""
+"""Positions after which a sweep recomputes its energy."""
 
 LOOK = 4
 """Chunks of that size between two looks at the clock."""
 
 CHECKED = 500
-"""Tasks up to which live tensors are looked at after each temperature, where they count."""
+"""Tasks up to which live tensors are evaluated after each temperature, where they count."""
 
 POLISHINGS = 3
 """Insertions into gaps, at the end."""
@@ -99,8 +99,7 @@ def anneal_operators(
     Parameters
     ----------
     start
-        A valid placement to start from if it is better than list schedules, and never to fall
-        behind.
+        A valid placement: the start if it is better than list schedules; the result is no worse.
     endless
         Go on until `run` stops, in cycles of rounds that get longer.
 
@@ -119,7 +118,7 @@ def anneal_operators(
     if tasks.n == 0:
         return Placement(np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64))
     net = net_of(problem, tails=True)
-    room_of(problem)  # refuses what no placement can fit
+    memory_limits(problem)  # refuses what no placement can fit
     best, value = start, np.inf
     if start is not None:
         value = problem.value(start)
@@ -145,8 +144,8 @@ def anneal_operators(
     return best
 
 
-def placed(net: TaskNet, listed: Listed) -> Placement:
-    """The placement that a list schedule stands for: its events by start."""
+def placed(net: FlowNet, listed: Listed) -> Placement:
+    """Placement of a list schedule: its events by start."""
     state = new_state(net, *listed)
     replay(net, state, 0, len(listed.order), np.inf)
     count = net.time.shape[1]
@@ -168,10 +167,10 @@ def placed(net: TaskNet, listed: Listed) -> Placement:
 
 
 def _starts(
-    problem: LatencyProblem, net: TaskNet, start: Placement | None, run: SearchContext
+    problem: LatencyProblem, net: FlowNet, start: Placement | None, run: SearchContext
 ) -> Iterator[tuple[Listed, Placement]]:
-    """List schedules and their placements, the cheap ones first; one that does not fit comes
-    only if there is no other."""
+    """List schedules and their placements, quick ones first; one that does not fit only if no
+    other does."""
     tasks, machine = problem.tasks, problem.machine
     usable = np.isfinite(tasks.time)
     speed = np.where(usable, tasks.time, 0.0).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
@@ -202,13 +201,13 @@ def _starts(
                 yield _both(net, task_order, placement.device)[0], placement
     if not fits:
         try:
-            home = packed(room_of(problem), run)
+            home = packed(memory_limits(problem), run)
         except LimitError:
             home = np.argmax(net.allowed, axis=1)
         yield _both(net, orders[0], home[tasks.together])
 
 
-def best_rank(net: TaskNet) -> Floats:
+def best_rank(net: FlowNet) -> Floats:
     """Least time on any device, with the best that can follow; f64[n].
 
     Like an upward rank it falls along every edge.
@@ -218,7 +217,7 @@ def best_rank(net: TaskNet) -> Floats:
     return rank
 
 
-def filled(net: TaskNet, order: Ints, devices: Ints) -> Ints | None:
+def filled(net: FlowNet, order: Ints, devices: Ints) -> Ints | None:
     """Colours in the order of their first tasks, on one device after the other as far as each
     holds them; i64[n], or None if they do not fit that way."""
     count = net.time.shape[1]
@@ -241,7 +240,7 @@ def filled(net: TaskNet, order: Ints, devices: Ints) -> Ints | None:
     return home[net.together]
 
 
-def _both(net: TaskNet, order: Ints, device: Ints) -> tuple[Listed, Placement]:
+def _both(net: FlowNet, order: Ints, device: Ints) -> tuple[Listed, Placement]:
     """A list schedule and its placement."""
     listed = Listed(order, device.astype(np.int64))
     return listed, placed(net, listed)
@@ -254,8 +253,8 @@ def listed_of(placement: Placement) -> Listed:
     return Listed(order, placement.device)
 
 
-def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tuple[float, bool]:
-    """Latency of a placement, more where it does not fit; whether it fits."""
+def _judged(problem: LatencyProblem, net: FlowNet, placement: Placement) -> tuple[float, bool]:
+    """Latency of a placement, larger if it does not fit; and True if it fits."""
     used = totals(placement.device, problem.tasks.memory, problem.machine.count)
     if problem.live is not None and problem.live.binds:
         used = problem.held(placement)
@@ -263,8 +262,8 @@ def _judged(problem: LatencyProblem, net: TaskNet, placement: Placement) -> tupl
     return (value * (2 + over / float(used.sum())), False) if over > 0 else (value, True)
 
 
-def _weighed(live: Live, net: TaskNet) -> TaskNet:
-    """The net with colours as large as their tasks' parameters and all that these make."""
+def _weighed(live: Live, net: FlowNet) -> FlowNet:
+    """The net with colours as large as the parameters and outputs of their tasks."""
     made = live.maker >= 0
     made_bytes = totals(live.maker[made], live.size[made], len(live.scratch)) + live.scratch
     extra = totals(net.together, made_bytes, len(net.bytes))
@@ -273,12 +272,12 @@ def _weighed(live: Live, net: TaskNet) -> TaskNet:
 
 def _fitting(
     problem: LatencyProblem,
-    net: TaskNet,
+    net: FlowNet,
     room: Floats,
     seen: list[Listed],
     known: tuple[float, Listed],
 ) -> tuple[float, Listed]:
-    """Judge schedules by their live tensors: the best that fits, if it is better than a known one.
+    """Evaluate the live tensors of schedules: the best that fits, if better than a known one.
 
     `net.capacity` is changed: a device, of `room` bytes, is as full by the bytes of the net as it
     is by live tensors where the search stands, which is the first schedule.
@@ -298,7 +297,7 @@ def _fitting(
 
 def _search(
     problem: LatencyProblem,
-    net: TaskNet,
+    net: FlowNet,
     origin: Listed,
     endless: bool,
     run: SearchContext,
@@ -318,7 +317,7 @@ def _search(
 
     def anneal_round(number: int, how: Round, work: float) -> tuple[float, Listed]:
         own = net if live is None else _weighed(live, net)
-        search = new_search(own, run.seed * 4096 + number, how.mix, how.guided)
+        search = new_annealing(own, run.seed * 4096 + number, how.mix, how.guided)
         known = np.inf, Listed(search.best_order, search.best_device)
         bytes_ = float(own.bytes.sum())
         strict = scale * STRICT[number % WAVE]
@@ -378,8 +377,8 @@ def _search(
     return best if value < np.inf else None
 
 
-def _polished(problem: LatencyProblem, net: TaskNet, listed: Listed) -> Iterator[Placement]:
-    """The placement of a schedule, and what comes of it by insertion into gaps, again and again."""
+def _polished(problem: LatencyProblem, net: FlowNet, listed: Listed) -> Iterator[Placement]:
+    """The placement of a schedule, and those by repeated insertion into gaps."""
     placement = placed(net, listed)
     yield placement
     for _ in range(POLISHINGS):

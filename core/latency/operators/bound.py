@@ -36,9 +36,9 @@ from dnnp.core.latency.operators.windows import (
     WINDOW,
     area_bound,
     exclude,
+    fill_gaps,
     heads,
     memory_path,
-    spread,
     windows_bound,
 )
 from dnnp.core.model.errors import InfeasibleError
@@ -49,7 +49,7 @@ from dnnp.core.model.search_context import PLAIN, SearchContext
 def operators_bound(
     problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
 ) -> tuple[float, str]:
-    """Best lower bound of the latency of a placement, and its name.
+    """Best lower bound of the latency of a placement, and its method.
 
     Windows over all tasks are left out where windows span each of many segments.
 
@@ -58,10 +58,7 @@ def operators_bound(
     upper
         Latency of a placement that is known. The bound is at most that.
 
-    Raises
-    ------
-    InfeasibleError
-        A colour that no device supports or holds.
+    Raises InfeasibleError: a colour that no device supports or holds.
     """
     if problem.tasks.n == 0:
         return 0.0, "critical path"
@@ -87,7 +84,7 @@ def operators_bound(
         least = max(found)[0]
         value = windows_bound(net, usable, head, tail, weights, least, upper, run)
         found.append((value, "windows"))
-    # What comes later is named only if it proves more than rounding does.
+    # A later bound is named only if it is larger beyond rounding.
     value, name = found[0]
     for other in found[1:]:
         if other[0] > value * (1 + 1e-9):
@@ -108,15 +105,15 @@ COVERED = 0.75
 """Share of the tasks that lie in segments where windows over all are not worth their time."""
 
 MOST_WORK = 1e9
-"""Steps that all of them may take, roughly; after those that are left out paths go on."""
+"""Steps for all of them, roughly; gaps of further segments are 0."""
 
 
 def segments_bound(
     problem: LatencyProblem, usable: Bools, head: Floats, tail: Floats, run: SearchContext
 ) -> tuple[float, bool]:
-    """Least latency, and whether windows span most tasks; 0 if there are few of these.
+    """Lower bound by segments, 0 if they are few; and True if windows span most tasks.
 
-    What it has when it is stopped is a bound, too.
+    Its value when it is stopped is a bound, too.
 
     Parameters
     ----------
@@ -157,10 +154,10 @@ def segments_bound(
 
 
 def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]:
-    """Tasks of each segment from one end to the other, both included, in topological order.
+    """Tasks of each segment, both ends included, in topological order.
 
     A task is a waist if no edge passes over its position. Where waists are more than `longest`
-    positions apart, tasks of the longest way, over which few edges pass, are ends in between.
+    positions apart, tasks of the longest path with few edges over them are ends in between.
     """
     tasks = problem.tasks
     make, read = tasks.edges
@@ -201,7 +198,7 @@ def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]
 
 
 def _triples(tasks: Tasks) -> int:
-    """Tasks between two others, over all pairs of these: what windows over all of them look at."""
+    """Number of triples of tasks on one path: the size of windows over all tasks."""
     reach = np.zeros((tasks.n, tasks.n), dtype=np.float32)
     make, read = tasks.edges
     for u, v in zip(make[::-1].tolist(), read[::-1].tolist(), strict=True):
@@ -211,7 +208,7 @@ def _triples(tasks: Tasks) -> int:
 
 
 def _part(problem: LatencyProblem, mine: Ints, usable: Bools, number: Ints) -> LatencyProblem:
-    """Tasks of a segment, its waists at both ends, with the flows among them.
+    """Problem of a segment with its waists, and the flows among them.
 
     `number`: i64[n] of -1, which it is again afterwards.
     """
@@ -258,6 +255,6 @@ def _gaps(part: LatencyProblem) -> Floats:
     gap, reach = np.full((n, n, count, count), np.inf), np.zeros((n, n), dtype=np.bool_)
     none, place = np.zeros((n, count)), np.arange(n)
     for i in range(n - 1, -1, -1):
-        spread(net, place, weights, usable, none, none, np.inf, gap, reach, i)
+        fill_gaps(net, place, weights, usable, none, none, np.inf, gap, reach, i)
     gaps: Floats = gap[0, n - 1].copy()
     return gaps

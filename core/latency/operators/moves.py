@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.kernels.kernel import callee, inlined, lean
-from dnnp.core.latency.lists.net import TaskNet
+from dnnp.core.latency.lists.net import FlowNet
 from dnnp.core.model.graph import Floats, Ints, place_of
 from dnnp.core.split.annealing.random import below, exponential_table, generator
 
@@ -31,13 +31,13 @@ STRIDE = 16
 """Positions between two checkpoints."""
 
 KEPT = 0.5
-"""A new gap replaces the one kept in mind if it is at least this part of it."""
+"""Share of the remembered gap that a new one must have to replace it."""
 
 NEVER = 1 << 60
-"""Position of a transfer that does not take place."""
+"""Position of a transfer that does not exist."""
 
 MANY = 64
-"""Readers of a flow beyond which nobody asks which of them is the last."""
+"""Readers of a flow beyond which the last one is not searched for."""
 
 
 class ListState(NamedTuple):
@@ -61,7 +61,7 @@ class ListState(NamedTuple):
     """f64[n] and f64[f, D], starts of tasks and transfers by the last replay that visited them."""
     rows: Floats
     """f64[k, R], before every `STRIDE` positions: when each device and each lane is free; begin
-    and end of the gap that each lane keeps in mind; the end of the last task so far."""
+    and end of the gap that each lane remembers; the end of the last task so far."""
     peak: Floats
     """f64[k], end of the last task of each stride."""
     new_rows: Floats
@@ -70,8 +70,8 @@ class ListState(NamedTuple):
     row: Floats
     """f64[R], scratch."""
     span: Ints
-    """i64[6]: number of the replay; the border that it started at; the stride that it ended
-    before; logged tasks; logged transfers; positions visited by all replays."""
+    """i64[6]: number of the replay; position that it started at; stride before which it ended;
+    logged tasks; logged transfers; positions visited by all replays."""
     log_task: Ints
     log_end: Floats
     log_flow: Ints
@@ -81,8 +81,8 @@ class ListState(NamedTuple):
     """Values that the replay overwrote."""
 
 
-def new_state(net: TaskNet, order: Ints, device: Ints) -> ListState:
-    """Lay out a list schedule and compute its times; `rows[0]` is the empty machine."""
+def new_state(net: FlowNet, order: Ints, device: Ints) -> ListState:
+    """Arrays of a list schedule without times; `rows[0]` is the empty machine."""
     n, count = net.time.shape
     flows, strides = len(net.maker), n // STRIDE + 1
     width = count + 3 * (1 + int(max(net.send.max(), net.receive.max())) - count) + 1
@@ -115,7 +115,7 @@ def new_state(net: TaskNet, order: Ints, device: Ints) -> ListState:
 
 @callee
 def last_reader(use_ptr, use_idx, place, f):  # type: ignore[no-untyped-def]
-    """Position of the last task that reads a flow, or beyond."""
+    """Position of the last reader of a flow, or an upper bound of it."""
     first, last = use_ptr[f], use_ptr[f + 1]
     if last - first > MANY:
         return len(place)
@@ -127,7 +127,7 @@ def last_reader(use_ptr, use_idx, place, f):  # type: ignore[no-untyped-def]
 
 @lean
 def replay(net, state, first, last, limit):  # type: ignore[no-untyped-def]
-    """Latency after a change of the schedule; inf once it is known to be above `limit`.
+    """Latency after a change of the schedule; inf if it is above `limit`.
 
     Parameters
     ----------
@@ -275,8 +275,8 @@ def replay(net, state, first, last, limit):  # type: ignore[no-untyped-def]
 
 
 @callee
-def settle(state):  # type: ignore[no-untyped-def]
-    """Keep what the replay computed."""
+def commit(state):  # type: ignore[no-untyped-def]
+    """Commit the values of the replay."""
     stride = state.span[1] // STRIDE
     for k in range(stride, state.span[2]):
         state.peak[k] = state.new_peak[k]
@@ -290,8 +290,8 @@ def settle(state):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def forget(net, state, v):  # type: ignore[no-untyped-def]
-    """After a replay that is kept: drop transfers that task v, on another device, made needless."""
+def drop_transfers(net, state, v):  # type: ignore[no-untyped-def]
+    """After a commit: drop transfers that are needless since task v changed its device."""
     clock, border = state.span[0], state.span[1]
     count = net.time.shape[1]
     for k in range(net.in_ptr[v], net.in_ptr[v + 1]):
@@ -308,7 +308,7 @@ def forget(net, state, v):  # type: ignore[no-untyped-def]
 
 @inlined
 def undo(state):  # type: ignore[no-untyped-def]
-    """Take back what the replay overwrote; the schedule is the caller's business."""
+    """Restore the values that the replay overwrote; the caller restores the schedule."""
     for i in range(state.span[3] - 1, -1, -1):
         state.end[state.log_task[i]] = state.log_end[i]
     for i in range(state.span[4] - 1, -1, -1):
@@ -324,8 +324,8 @@ FAR = 64
 """Positions that most shifts stay within."""
 
 
-class ListMemory(NamedTuple):
-    """Memory of annealing beside the schedule, changed in place; n tasks, D devices."""
+class ListAnnealing(NamedTuple):
+    """Annealing state without the schedule, changed in place; n tasks, D devices."""
 
     rng: np.ndarray
     """u64[1]."""
@@ -338,30 +338,30 @@ class ListMemory(NamedTuple):
     used: Floats
     """f64[D], bytes."""
     strict: Floats
-    """f64[2], energy of a device above its capacity, and what each byte above adds."""
+    """f64[2], penalty of a device above its capacity, and of each byte above."""
     energy: Floats
-    """f64[1]: latency and price of memory of the schedule."""
+    """f64[1]: latency of the schedule plus penalty of its memory."""
     best_order: Ints
     best_device: Ints
     """i64[n] each, the best schedule so far that fits."""
     value: Floats
-    """f64[1], its latency; inf while there is none."""
+    """f64[1], its latency; inf: there is none yet."""
     path: Ints
     """i64[n], tasks on a critical path, lately."""
     moved: Ints
-    """i64[n], scratch: tasks that a move takes to another device."""
+    """i64[n], scratch: tasks whose device the move changes."""
     old: Ints
-    """i64[n], scratch: where they were."""
+    """i64[n], scratch: their devices before."""
     mark: Ints
-    """i64[c], last move that took a colour along."""
+    """i64[c], last move that changed the device of a colour."""
     counts: Ints
-    """i64[4]: moves; tasks of this move; tasks on `path`; moves before `path` is renewed."""
+    """i64[4]: moves; tasks of this move; tasks on `path`; number of the move that renews `path`."""
 
 
-def new_search(net: TaskNet, seed: int, mix: Sequence[int], guided: int) -> ListMemory:
-    """Memory for annealing."""
+def new_annealing(net: FlowNet, seed: int, mix: Sequence[int], guided: int) -> ListAnnealing:
+    """New annealing state."""
     n, devices = net.time.shape
-    return ListMemory(
+    return ListAnnealing(
         rng=generator(seed),
         dice=exponential_table(),
         mix=np.array(mix, dtype=np.int64),
@@ -382,7 +382,7 @@ def new_search(net: TaskNet, seed: int, mix: Sequence[int], guided: int) -> List
 
 @callee
 def price(net, search):  # type: ignore[no-untyped-def]
-    """Energy of memory above the capacities."""
+    """Penalty of memory above the capacities."""
     total = 0.0
     for d in range(len(search.used)):
         over = search.used[d] - net.capacity[d]
@@ -393,8 +393,8 @@ def price(net, search):  # type: ignore[no-untyped-def]
 
 @lean
 def begin(net, state, search, latency):  # type: ignore[no-untyped-def]
-    """Compute memory and energy of the schedule in `state`, whose times were just computed."""
-    settle(state)
+    """Initialise memory and energy from the schedule in `state`, just replayed."""
+    commit(state)
     for d in range(len(search.used)):
         search.used[d] = 0.0
     for c in range(len(net.bytes)):
@@ -402,12 +402,12 @@ def begin(net, state, search, latency):  # type: ignore[no-untyped-def]
     over = price(net, search)
     search.energy[0] = latency + over
     search.counts[3] = 0
-    _keep(state, search, latency, over)
+    _record_best(state, search, latency, over)
 
 
 @callee
-def _keep(state, search, latency, over):  # type: ignore[no-untyped-def]
-    """Remember the schedule if it fits and is the best."""
+def _record_best(state, search, latency, over):  # type: ignore[no-untyped-def]
+    """Record the schedule if it fits and is the best."""
     if over == 0.0 and latency < search.value[0]:
         search.value[0] = latency
         for v in range(len(state.order)):
@@ -417,7 +417,7 @@ def _keep(state, search, latency, over):  # type: ignore[no-untyped-def]
 
 @inlined
 def trace(net, state, search):  # type: ignore[no-untyped-def]
-    """Collect the tasks on a critical path, from its end; transfers that wait count as long."""
+    """Tasks on a critical path, from its end; waiting times of transfers count."""
     v = 0
     for u in range(len(state.order)):
         if state.end[u] > state.end[v]:
@@ -448,8 +448,8 @@ def trace(net, state, search):  # type: ignore[no-untyped-def]
 
 
 @callee
-def _take(net, state, search, c, target, first, last):  # type: ignore[no-untyped-def]
-    """Move all tasks of a colour; what may change: (first, last) position."""
+def _move_color(net, state, search, c, target, first, last):  # type: ignore[no-untyped-def]
+    """Move all tasks of a colour; returns the (first, last) position that may change."""
     members = net.member_ptr[c], net.member_ptr[c + 1]
     source = state.device[net.member_idx[members[0]]]
     search.mark[c] = search.counts[0]
@@ -474,8 +474,8 @@ def _take(net, state, search, c, target, first, last):  # type: ignore[no-untype
 
 
 @inlined
-def _give_back(net, state, search):  # type: ignore[no-untyped-def]
-    """Undo `_take`."""
+def _restore_devices(net, state, search):  # type: ignore[no-untyped-def]
+    """Undo all calls of `_move_color` in this move."""
     for i in range(search.counts[1]):
         v = search.moved[i]
         c = net.together[v]
@@ -500,7 +500,7 @@ def shift(state, i, j):  # type: ignore[no-untyped-def]
 
 @inlined
 def _position(net, state, search, v):  # type: ignore[no-untyped-def]
-    """Random position for task v among those that its neighbours leave it."""
+    """Random position for task v between its predecessors and successors."""
     n = len(state.order)
     lo, hi = 0, n - 1
     for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
@@ -518,7 +518,7 @@ def _position(net, state, search, v):  # type: ignore[no-untyped-def]
 
 @inlined
 def _target(net, state, search, v):  # type: ignore[no-untyped-def]
-    """A device for task v: that of a neighbour, or any; its own if the draw does not fit."""
+    """Random device for task v: a neighbour's, or any; its own if the draw is not allowed."""
     count = net.time.shape[1]
     own = state.device[v]
     before = net.pred_ptr[v + 1] - net.pred_ptr[v]
@@ -536,11 +536,11 @@ def _target(net, state, search, v):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _grow(net, state, search, v, target, first, last):  # type: ignore[no-untyped-def]
+def _move_cluster(net, state, search, v, target, first, last):  # type: ignore[no-untyped-def]
     """Move task v and tasks connected to it, most of them from its device."""
     rng = search.rng
     own = state.device[v]
-    first, last = _take(net, state, search, net.together[v], target, first, last)
+    first, last = _move_color(net, state, search, net.together[v], target, first, last)
     wanted = 2
     while wanted < 64 and below(rng, 4):
         wanted += 1
@@ -562,13 +562,13 @@ def _grow(net, state, search, v, target, first, last):  # type: ignore[no-untype
             continue
         if not net.allowed[c, target] or (state.device[w] != own and below(rng, 4)):
             continue
-        first, last = _take(net, state, search, c, target, first, last)
+        first, last = _move_color(net, state, search, c, target, first, last)
     return first, last
 
 
 @inlined
-def _sweep_range(net, state, search, a, b, swap, first, last):  # type: ignore[no-untyped-def]
-    """Move what device a runs in a range of positions to device b, and back if `swap`."""
+def _move_range(net, state, search, a, b, swap, first, last):  # type: ignore[no-untyped-def]
+    """Move the tasks of device a in a range of positions to device b, and back if `swap`."""
     rng = search.rng
     n = len(state.order)
     length = 4
@@ -587,7 +587,7 @@ def _sweep_range(net, state, search, a, b, swap, first, last):  # type: ignore[n
             continue
         target = b if d == a else a
         if net.allowed[c, target]:
-            first, last = _take(net, state, search, c, target, first, last)
+            first, last = _move_color(net, state, search, c, target, first, last)
     return first, last
 
 
@@ -635,13 +635,13 @@ def _sweep_once(net, state, search, temperature, work):  # type: ignore[no-untyp
         if target != state.device[v]:
             c = net.together[v]
             if kind == CLUSTER:
-                first, last = _grow(net, state, search, v, target, first, last)
+                first, last = _move_cluster(net, state, search, v, target, first, last)
             elif kind in (RANGE, SWAP):
-                first, last = _sweep_range(
+                first, last = _move_range(
                     net, state, search, state.device[v], target, kind == SWAP, first, last
                 )
             else:
-                first, last = _take(net, state, search, c, target, first, last)
+                first, last = _move_color(net, state, search, c, target, first, last)
         if first > last:
             continue
         over = price(net, search)
@@ -653,14 +653,14 @@ def _sweep_once(net, state, search, temperature, work):  # type: ignore[no-untyp
             state.span[3] = 0
             state.span[4] = 0
         if latency < np.inf:
-            settle(state)
+            commit(state)
             for k in range(search.counts[1]):
-                forget(net, state, search.moved[k])
+                drop_transfers(net, state, search.moved[k])
             search.energy[0] = latency + over
-            _keep(state, search, latency, over)
+            _record_best(state, search, latency, over)
         else:
             undo(state)
-            _give_back(net, state, search)
+            _restore_devices(net, state, search)
             if j != i:
                 shift(state, j, i)
 
@@ -674,8 +674,8 @@ def _span(state):  # type: ignore[no-untyped-def]
     return latency
 
 
-def start_state(net: TaskNet, search: ListMemory, order: Ints, device: Ints) -> ListState:
-    """Lay a schedule out and make it where the search stands."""
+def start_state(net: FlowNet, search: ListAnnealing, order: Ints, device: Ints) -> ListState:
+    """State of a schedule; the search is initialised with it."""
     state = new_state(net, order, device)
     latency = replay(net, state, 0, len(order), np.inf)
     begin(net, state, search, latency)

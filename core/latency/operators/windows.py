@@ -1,15 +1,15 @@
 """Windows and areas: lower bounds of latency where every task is placed by itself.
 
-Windows: positions are those of a topological order. For a task u, a task v at most W positions
-later that waits for it, and devices a, b of the two, `gap` is a lower bound of the time from the
-end of u on a to the start of v on b. It is the larger of two things. One is the longest way between
-them, every task on the way on the device that suits it best. The other is how long the devices need
-for all tasks S between them: for weights w >= 0, if task j of S takes time t(j, d) on device d, and
-no task of S can start there sooner than h(d) after u, nor end later than r(d) before v,
+Windows: positions are those of a topological order. For a task u, a descendant v at most W
+positions later, and devices a, b of the two, `gap` is a lower bound of the time from the end of u
+on a to the start of v on b: the larger of two bounds. One is the longest path between them, every
+task of it on the device that suits it best. The other is the work of all tasks S between them: for
+weights w >= 0, if task j of S takes time t(j, d) on device d, and no task of S can start there
+sooner than h(d) after u, nor end later than r(d) before v,
 
     sum over j of min over d of w(d) t(j, d) <= sum over d of w(d) (T - h(d) - r(d))
 
-where j may use d only if way to, time and way from there fit into T together. A T for which this
+where j may use d only if path to, time and path from there fit into T together. A T for which this
 fails is impossible. Devices that no schedule below `upper` can use do not count anywhere.
 """
 
@@ -20,15 +20,15 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.kernels.kernel import inlined, kernel, lean
-from dnnp.core.latency.lists.net import TaskNet, move_time
+from dnnp.core.latency.lists.net import FlowNet, move_time
 from dnnp.core.model.graph import Bools, Floats, distinct, place_of
 from dnnp.core.model.search_context import SearchContext
 
 ROUNDS = 20
-"""Raises of one gap, at most."""
+"""Times that one gap is raised, at most."""
 
 LITTLE = 1e-9
-"""Relative; what fits but for rounding fits."""
+"""Relative tolerance of rounding."""
 
 WINDOW = 64
 """Positions that a window spans, at most."""
@@ -47,7 +47,7 @@ PASSES = 3
 """Passes over the windows, at most."""
 
 POINTS = 400
-"""Earliest starts to look at for crowds, at most."""
+"""Earliest starts for which crowding is bounded, at most."""
 
 MOST_PROGRAM = 400_000
 """Tasks that differ times devices of the linear program."""
@@ -58,7 +58,7 @@ SAFE = 1 - 1e-11
 
 @lean
 def heads(net, gap, reach, usable, head):  # type: ignore[no-untyped-def]
-    """Raise `head` (f64[n, D], earliest end of each task on each device) along all ways."""
+    """Raise `head` (f64[n, D], earliest end of each task on each device) along all paths."""
     n, count = head.shape
     most = gap.shape[1]
     for i in range(n):
@@ -123,7 +123,7 @@ def tails(net, gap, reach, usable, tail):  # type: ignore[no-untyped-def]
 
 @lean
 def exclude(usable, head, tail, upper):  # type: ignore[no-untyped-def]
-    """Drop devices that no schedule below `upper` uses for a task; least latency left."""
+    """Exclude devices that no schedule below `upper` uses for a task; returns a lower bound."""
     n, count = head.shape
     latest = 0.0
     for v in range(n):
@@ -141,7 +141,7 @@ def exclude(usable, head, tail, upper):  # type: ignore[no-untyped-def]
 
 @inlined
 def _way(net, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-untyped-def]
-    """Longest way from the task at position i on device a to the start of v on b."""
+    """Longest path from the task at position i on device a to the start of v on b."""
     count = usable.shape[1]
     start = 0.0
     for x in range(net.in_ptr[v], net.in_ptr[v + 1]):
@@ -161,8 +161,8 @@ def _way(net, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-unty
 
 
 @inlined
-def raised(net, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
-    """Least time from `start` on that the tasks `inner[:many]` between two tasks leave possible."""
+def raise_gap(net, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
+    """Least time of at least `start` between two tasks for the tasks `inner[:many]` between."""
     count = usable.shape[1]
     soon, late, least = scratch
     length = start
@@ -218,8 +218,8 @@ def raised(net, gap, weights, usable, i, k, a, b, inner, many, start, scratch): 
 
 
 @kernel
-def spread(net, place, weights, usable, head, tail, upper, gap, reach, i):  # type: ignore[no-untyped-def]
-    """Fill `gap[i]` and `reach[i]`; those of later positions are there."""
+def fill_gaps(net, place, weights, usable, head, tail, upper, gap, reach, i):  # type: ignore[no-untyped-def]
+    """Fill `gap[i]` and `reach[i]` from those of later positions."""
     n, count = usable.shape
     most = gap.shape[1]
     u = net.order[i]
@@ -247,7 +247,7 @@ def spread(net, place, weights, usable, head, tail, upper, gap, reach, i):  # ty
                 length = _way(net, place, gap, reach, usable, i, k, v, a, b)
                 rest = head[u, a] + net.time[v, b] + tail[v, b]
                 if many > 1 and rest + length <= upper * (1 + LITTLE):
-                    length = raised(
+                    length = raise_gap(
                         net, gap, weights, usable, i, k, a, b, inner, many, length, scratch
                     )
                 if rest + length <= upper * (1 + LITTLE):
@@ -255,9 +255,11 @@ def spread(net, place, weights, usable, head, tail, upper, gap, reach, i):  # ty
 
 
 @kernel
-def crowded(net, usable, weights, head, tail, upper, at, order):  # type: ignore[no-untyped-def]
-    """Least latency that leaves room for all tasks that cannot start before `at` (f64[k]), nor
-    end later than something before the end; the tasks by falling least tail in `order`."""
+def crowding_bound(net, usable, weights, head, tail, upper, at, order):  # type: ignore[no-untyped-def]
+    """Lower bound of latency by tasks that cannot start before `at` (f64[k]) nor end late.
+
+    order: tasks by falling least tail.
+    """
     n, count = usable.shape
     best = 0.0
     soon, need, rest = np.empty(n), np.empty(n), np.empty(n)
@@ -287,7 +289,7 @@ def crowded(net, usable, weights, head, tail, upper, at, order):  # type: ignore
 
 
 def windows_bound(
-    net: TaskNet,
+    net: FlowNet,
     usable: Bools,
     head: Floats,
     tail: Floats,
@@ -296,9 +298,9 @@ def windows_bound(
     upper: float,
     run: SearchContext,
 ) -> float:
-    """Best bound by windows among several latencies that may or may not be refuted.
+    """Best bound by windows from several trial latencies.
 
-    For any T, every latency is at least T or what windows prove about those below T.
+    For any T, every latency is at least T or the bound that windows prove for latencies below T.
     """
     high = upper if upper < np.inf else HIGH * least
     value, tried = least, high
@@ -316,7 +318,7 @@ def windows_bound(
 
 
 def _windows(
-    net: TaskNet,
+    net: FlowNet,
     usable: Bools,
     head: Floats,
     tail: Floats,
@@ -324,7 +326,7 @@ def _windows(
     upper: float,
     run: SearchContext,
 ) -> float:
-    """Bound by windows; as far as it came when it was stopped."""
+    """Bound by windows for latencies below `upper`; weaker if it is stopped."""
     n, count = usable.shape
     usable = usable.copy()
     place = place_of(net.order)
@@ -336,11 +338,11 @@ def _windows(
         value = max(value, float(exclude(usable, head, tail, upper)))
         if not usable.any(axis=1).all():
             return upper
-        value = max(value, _crowds(net, usable, head, tail, weights, upper))
+        value = max(value, _crowding(net, usable, head, tail, weights, upper))
         gap = np.full((n, size, count, count), np.inf)
         reach = np.zeros((n, size), dtype=np.bool_)
         for i in range(n - 1, -1, -1):
-            spread(net, place, weights, usable, head, tail, upper, gap, reach, i)
+            fill_gaps(net, place, weights, usable, head, tail, upper, gap, reach, i)
             if i % 16 == 0:
                 run.report_progress(share=(number + 1 - i / n) / PASSES)
                 if run.stop():
@@ -350,30 +352,30 @@ def _windows(
         value = max(value, float(exclude(usable, head, tail, upper)))
         if not usable.any(axis=1).all():
             return upper
-        value = max(value, _crowds(net, usable, head, tail, weights, upper))
+        value = max(value, _crowding(net, usable, head, tail, weights, upper))
         if value >= upper or (int(usable.sum()), value) == before:
             break
     return min(value, upper)
 
 
-def _crowds(
-    net: TaskNet, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
+def _crowding(
+    net: FlowNet, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
 ) -> float:
-    """Bound by tasks that have to fit between a time and another one."""
+    """Bound by tasks that have to run between two times."""
     soon = np.where(usable, head - net.time, np.inf).min(axis=1)
     rest = np.where(usable, tail, np.inf).min(axis=1)
     at = distinct(soon)
     at = at[distinct(np.linspace(0, len(at) - 1, POINTS).astype(np.int64))]
     order = np.lexsort((np.arange(len(rest)), -rest))
-    return float(crowded(net, usable, weights, head, tail, upper, at, order))
+    return float(crowding_bound(net, usable, weights, head, tail, upper, at, order))
 
 
 def area_bound(
-    problem: LatencyProblem, net: TaskNet, usable: Bools
+    problem: LatencyProblem, net: FlowNet, usable: Bools
 ) -> tuple[float, Floats, Floats]:
     """Area bound; prices of memory f64[D] (time per byte); weights of devices f64[k, D].
 
-    The bound is computed from the prices, so that it holds however exact the program was solved.
+    The bound is computed from the prices, so that it holds for any accuracy of the solver.
     """
     count, memory = problem.machine.count, problem.tasks.memory
     limited = np.isfinite(net.capacity)
@@ -404,13 +406,13 @@ def area_bound(
 
 
 def time_of(time: Floats) -> Floats:
-    """Times with a huge number for what is unsupported, so that weight 0 stays 0 there too."""
+    """Times with a huge number instead of inf, so that weight 0 stays 0 there too."""
     result: Floats = np.where(np.isfinite(time), time, 1e300)
     return result
 
 
 def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Floats] | None:
-    """Dual prices of time f64[D] and of memory f64[D] of the fractional placement, if there is one.
+    """Dual prices of time f64[D] and memory f64[D] of the fractional placement, if it exists.
 
     Minimise T where so much of task j is on device d as x(j, d): that of a task sums to 1, or to
     their number for all that are alike, times on each device to T at most, memory to its capacity.
@@ -458,15 +460,15 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
     return dual[:count], prices
 
 
-def memory_path(net: TaskNet, usable: Bools, prices: Floats) -> float:
-    """Longest way where a task also pays for memory, less what the capacities are worth.
+def memory_path(net: FlowNet, usable: Bools, prices: Floats) -> float:
+    """Longest path where tasks also pay for memory, less capacities times prices.
 
-    The way to the last task visits some tasks of each device, which fit; so what it pays is at
+    The path to the last task visits some tasks of each device, which fit; so its payments are at
     most capacities times prices, for all prices of zero or more.
     """
     n, count = net.time.shape
     members = np.maximum(np.bincount(net.together, minlength=len(net.bytes)), 1)
-    # A colour counts once: its memory is shared evenly by its tasks, of which a way visits some.
+    # A colour counts once: its tasks, of which a path visits some, share its memory evenly.
     memory = (net.bytes / members)[net.together]
     none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
     capacity = np.where(np.isfinite(net.capacity), net.capacity, 0.0)

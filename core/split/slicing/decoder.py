@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.load import no_steps
 from dnnp.core.cost.load_formula import COMM, ROUNDING
-from dnnp.core.cost.memory import no_steps
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.errors import FormatError, UsageError

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import Line
+from dnnp.core.cost.load import Steps, memory_row, most_memory, no_steps, tree_size
 from dnnp.core.cost.load_formula import COMM, DUPLEX, ROUNDING, SUM, combine, load_of
-from dnnp.core.cost.memory import Steps, memory_row, most_memory, no_steps, tree_size
 from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError

@@ -168,7 +168,7 @@ def main() -> None:
     sys.path.insert(0, SCRIPTS)
     import_modules()
     sys.modules["dnnp.core.runtime.report.statistics"].MOST_TAKEN = math.inf  # type: ignore[attr-defined]
-    sys.modules["dnnp.cmds.shell.console"].FIRST_S = 30.0  # type: ignore[attr-defined]
+    sys.modules["dnnp.cmds.shell.context"].FIRST_S = 30.0  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()  # lest forks copy the pages where it counts
     server = socket.socket(fileno=listener)
