@@ -250,7 +250,7 @@ def note_compiling(caller: Callbacks) -> None:
 
 def _compiling() -> str:
     """Message for when kernels are compiled."""
-    from dnnp.core.kernels.folders import folders, writable
+    from dnnp.core.kernels.cache import folders, writable
 
     if writable() is not None:
         return "compiling kernels; this happens once and takes up to a minute"

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dnnp.callbacks import Callbacks
-from dnnp.core.kernels.folders import folders, set_name, writable
+from dnnp.core.kernels.cache import folders, set_name, writable
 from dnnp.core.kernels.kernel import compile_always
 from dnnp.core.model.deadline import wait_always
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError

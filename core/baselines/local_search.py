@@ -8,14 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, part_blocks, slots_of
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems, class_costs
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, WORTHWHILE, load_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints
+from dnnp.core.model.hypergraph import ClassCosts, Hypergraph
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 
@@ -30,94 +31,65 @@ CHUNK = 300_000
 
 
 class Moves(NamedTuple):
-    """Arrays of the problem: `n` items, `p` nets, `K` slots, `P` passes.
-
-    There is one pass, or two (forward, backward) where the objective adds their largest loads.
-    """
+    """Problem of reassigning items among `K` slots; stream 0: no memory above the capacity."""
 
     comm: int
     clustered: bool
     """Some devices form clusters."""
+    nets: Hypergraph
+    costs: ClassCosts
     slots: Ints
     """i64[K], class of each device."""
-    work: Floats
-    """f64[P, C, n]; inf: unsupported."""
-    net_pass: Ints
-    """i64[p], pass a net's transfers belong to."""
-    pin_ptr: Ints
-    pins: Ints
-    source: Ints
-    always: Bools
-    cost: Floats
-    """f64[C, p]."""
-    touch_ptr: Ints
-    touch: Ints
-    """Nets of each item (CSR)."""
     cluster: Ints
     """i64[K]; devices of one cluster share a number."""
     inner: Floats
     """f64[C], time of a transfer inside a cluster over that between clusters."""
     memory: Floats
     """f64[n], bytes; 0 everywhere where memory does not matter."""
-    capacity: Floats
-    """f64[K], bytes."""
-    stream_s: Floats
-    """f64[K], time a byte above capacity costs; 0: it is forbidden."""
 
 
 def moves_of(
-    line: Line, devices: tuple[DeviceClass, ...], options: CostOptions, memory: Floats
+    line: LinearizedItems, devices: tuple[DeviceClass, ...], options: CostOptions, memory: Floats
 ) -> Moves:
-    """Arrange a line of items without order, and their memory (f64[n]), for `descend`."""
+    """Arrange items without order, and their memory (f64[n]), for `descend`."""
     slots = slots_of(line.devices, all_kinds=True)
-    late = line.backward_work
-    two = options.objective == "gpipe"
-    ahead = np.where(np.isfinite(line.work), line.work - late, np.inf)
-    work = np.stack([ahead, late]) if two else line.work[None]
-    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
-    touch_ptr, touch = csr(line.pins, net, line.n)
     cluster = np.empty(len(slots), dtype=np.int64)
     for k, c in enumerate(slots.tolist()):
         number, size = k - int(np.searchsorted(slots, c)), devices[c].cluster_size
         cluster[k] = c + len(devices) * (number // size) if size else -1 - k
-    streamed = options.memory_mode == "overflow"
-    rate = np.array([1 / d.bandwidth_bytes_per_s if streamed else 0.0 for d in devices])
-    # Over an infinitely fast link memory above capacity costs nothing.
-    free = [d.is_cpu or (streamed and not rate[c]) for c, d in enumerate(devices)]
-    limits = [np.inf if free[c] else d.memory_bytes for c, d in enumerate(devices)]
-    capacity = np.array(limits, dtype=np.float64)
+    inner = np.array([d.inner_factor if d.cluster_size else 1.0 for d in devices])
     return Moves(
         COMM[options.comm],
         any(d.cluster_size for d in devices),
-        *plain(slots, work, (line.backward_net & two).astype(np.int64)),
-        *plain(line.pin_ptr, line.pins, line.source, line.always, line.cost, touch_ptr, touch),
-        *plain(cluster, np.array([d.inner_factor if d.cluster_size else 1.0 for d in devices])),
-        *plain(memory, capacity[slots], rate[slots]),
+        line.nets,
+        class_costs(line, options),
+        *plain(slots, cluster, inner, memory),
     )
 
 
 @kernel
 def _net(m, e, sign, part, into, out, stamp, token):  # type: ignore[no-untyped-def]
     """Add `sign` times the transfers of net `e` to what every slot pays."""
+    nets, cost = m.nets, m.costs.net_cost
     home = -1
-    if m.source[e] >= 0:
-        home = part[m.source[e]]
-    pass_ = m.net_pass[e]
-    others, far = 0, m.always[e]
-    for q in range(m.pin_ptr[e], m.pin_ptr[e + 1]):
-        k = part[m.pins[q]]
+    if nets.source[e] >= 0:
+        home = part[nets.source[e]]
+    pass_ = m.costs.net_pass[e]
+    others, far = 0, nets.always[e]
+    for q in range(nets.net_ptr[e], nets.net_ptr[e + 1]):
+        k = part[nets.pins[q]]
         if k == home or stamp[k] == token:
             continue
         stamp[k] = token
         others += 1
-        price = m.cost[m.slots[k], e]
+        price = cost[m.slots[k], e]
         if home >= 0 and m.cluster[home] == m.cluster[k]:
             price *= m.inner[m.slots[k]]
         else:
             far = True
         into[pass_, k] += sign * price
-    if home >= 0 and (others > 0 or m.always[e]):
-        price = m.cost[m.slots[home], e]
+    if home >= 0 and (others > 0 or nets.always[e]):
+        price = cost[m.slots[home], e]
         if not far:
             price *= m.inner[m.slots[home]]
         out[pass_, home] += sign * price
@@ -127,15 +99,17 @@ def _net(m, e, sign, part, into, out, stamp, token):  # type: ignore[no-untyped-
 def _judge(m, into, work, out, held, loads):  # type: ignore[no-untyped-def]
     """Fill the loads f64[P, K]; return bytes above forbidden capacities, and the objective."""
     excess, total = 0.0, 0.0
+    capacity, stream = m.costs.capacity, m.costs.stream
     for p in range(loads.shape[0]):
         largest = 0.0
         for k in range(loads.shape[1]):
             extra = 0.0
-            over = held[k] - m.capacity[k]
-            if over > ROUNDING * m.capacity[k] and p == 0:
-                if m.stream_s[k] > 0:
+            c = m.slots[k]
+            over = held[k] - capacity[c]
+            if over > ROUNDING * capacity[c] and p == 0:
+                if stream[c] > 0:
                     if loads.shape[0] == 1:
-                        extra = over * m.stream_s[k]
+                        extra = over * stream[c]
                 else:
                     excess += over
             load = load_of(m.comm, into[p, k], work[p, k], extra, out[p, k])
@@ -151,9 +125,9 @@ def _weigh(m, part, into, work, out, held, stamp, token):  # type: ignore[no-unt
     into[:], out[:], work[:], held[:] = 0.0, 0.0, 0.0, 0.0
     for i in range(len(part)):
         for p in range(len(work)):
-            work[p, part[i]] += m.work[p, m.slots[part[i]], i]
+            work[p, part[i]] += m.costs.work[m.slots[part[i]], p, i]
         held[part[i]] += m.memory[i]
-    for e in range(len(m.source)):
+    for e in range(len(m.nets.source)):
         token += 1
         _net(m, e, 1.0, part, into, out, stamp, token)
     return token
@@ -162,15 +136,17 @@ def _weigh(m, part, into, work, out, held, stamp, token):  # type: ignore[no-unt
 @kernel
 def _mark(m, part, loads, held, excess, hot, warm):  # type: ignore[no-untyped-def]
     """Mark the slots that an improvement must relieve, and the nets with a pin there."""
+    nets, capacity, stream = m.nets, m.costs.capacity, m.costs.stream
     for k in range(len(hot)):
-        over = held[k] - m.capacity[k]
-        hot[k] = excess > 0 and over > ROUNDING * m.capacity[k] and m.stream_s[k] == 0
+        c = m.slots[k]
+        over = held[k] - capacity[c]
+        hot[k] = excess > 0 and over > ROUNDING * capacity[c] and stream[c] == 0
         for p in range(len(loads)):
             hot[k] |= excess == 0 and loads[p, k] >= loads[p].max()
     for e in range(len(warm)):
         warm[e] = False
-        for q in range(m.pin_ptr[e], m.pin_ptr[e + 1]):
-            warm[e] |= hot[part[m.pins[q]]]
+        for q in range(nets.net_ptr[e], nets.net_ptr[e + 1]):
+            warm[e] |= hot[part[nets.pins[q]]]
 
 
 @kernel
@@ -185,13 +161,14 @@ def descend(m, part, limit):  # type: ignore[no-untyped-def]
     Returns the excess in bytes, the objective, and the trials made; once these pass `limit` the
     search ends where it is.
     """
-    passes, n, slots = m.work.shape[0], len(part), len(m.slots)
+    item_ptr, item_net, work_on = m.nets.item_ptr, m.nets.item_net, m.costs.work
+    passes, n, slots = work_on.shape[1], len(part), len(m.slots)
     into, out = np.zeros((passes, slots)), np.zeros((passes, slots))
     work, held = np.zeros((passes, slots)), np.zeros(slots)
     into0, out0, into1, out1 = into.copy(), out.copy(), into.copy(), out.copy()
     work1, held1, loads, spare = work.copy(), held.copy(), work.copy(), work.copy()
     stamp, token = np.zeros(slots, dtype=np.int64), 0
-    hot, warm = np.zeros(slots, dtype=np.bool_), np.zeros(len(m.source), dtype=np.bool_)
+    hot, warm = np.zeros(slots, dtype=np.bool_), np.zeros(len(m.nets.source), dtype=np.bool_)
     trials = 0
     while True:
         token = _weigh(m, part, into, work, out, held, stamp, token)
@@ -206,29 +183,29 @@ def descend(m, part, limit):  # type: ignore[no-untyped-def]
         for i in range(n):
             a = part[i]
             near = False
-            for t in range(m.touch_ptr[i], m.touch_ptr[i + 1]):
-                near |= warm[m.touch[t]]
+            for t in range(item_ptr[i], item_ptr[i + 1]):
+                near |= warm[item_net[t]]
             if not hot[a] and (not near or excess > 0):
                 continue
             into0[:], out0[:] = into, out
-            for t in range(m.touch_ptr[i], m.touch_ptr[i + 1]):
+            for t in range(item_ptr[i], item_ptr[i + 1]):
                 token += 1
-                _net(m, m.touch[t], -1.0, part, into0, out0, stamp, token)
+                _net(m, item_net[t], -1.0, part, into0, out0, stamp, token)
             for b in range(slots):
-                if b == a or not np.isfinite(m.work[0, m.slots[b], i]):
+                if b == a or not np.isfinite(work_on[m.slots[b], 0, i]):
                     continue
                 if not (hot[a] or hot[b] or m.clustered):
                     continue
                 into1[:], out1[:], work1[:], held1[:] = into0, out0, work, held
                 for p in range(passes):
-                    work1[p, a] -= m.work[p, m.slots[a], i]
-                    work1[p, b] += m.work[p, m.slots[b], i]
+                    work1[p, a] -= work_on[m.slots[a], p, i]
+                    work1[p, b] += work_on[m.slots[b], p, i]
                 held1[a] -= m.memory[i]
                 held1[b] += m.memory[i]
                 part[i] = b
-                for t in range(m.touch_ptr[i], m.touch_ptr[i + 1]):
+                for t in range(item_ptr[i], item_ptr[i + 1]):
                     token += 1
-                    _net(m, m.touch[t], 1.0, part, into1, out1, stamp, token)
+                    _net(m, item_net[t], 1.0, part, into1, out1, stamp, token)
                 part[i] = a
                 trials += 1
                 excess1, value1 = _judge(m, into1, work1, out1, held1, spare)
@@ -254,10 +231,7 @@ def local_search(
     that fits is taken, and if none does, a second round keeps the sum of the nodes' memory
     within the capacities. The run is warned of restarts that ran out of trials.
 
-    Raises
-    ------
-    InfeasibleError
-        A node runs nowhere, or no local optimum fits the memory.
+    Raises InfeasibleError: a node runs nowhere, or no local optimum fits the memory.
     """
     graph, options = problem.graph, problem.options
     items = problem.free_items
@@ -301,7 +275,7 @@ def local_search(
     )
 
 
-def _allowed(graph: Graph, items: Items, line: Line) -> Bools:
+def _allowed(graph: Graph, items: Items, line: LinearizedItems) -> Bools:
     """bool[C, n]: classes an item may be on; CPUs only where no accelerator runs it."""
     runs = np.isfinite(line.work)
     fast = runs & np.array([not d.is_cpu for d in line.devices])[:, None]

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, part_blocks, slots_of
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
@@ -73,10 +73,7 @@ def part_graph(problem: SplitProblem) -> PartGraph:
 
     Items that no accelerator runs are left out; they go to the first CPU.
 
-    Raises
-    ------
-    InfeasibleError
-        An item that no accelerator runs, and no CPU to run it.
+    Raises InfeasibleError: an item that no accelerator runs, and no CPU to run it.
     """
     items = problem.items
     line = problem.line(items, np.arange(items.count))
@@ -120,7 +117,7 @@ def split_of_parts(problem: SplitProblem, weighted: PartGraph, part: Ints) -> li
     return part_blocks(problem.graph, weighted.items, slot, weighted.slots, problem.devices)
 
 
-def _cpu_for(graph: Graph, items: Items, line: Line, left: np.ndarray) -> int:
+def _cpu_for(graph: Graph, items: Items, line: LinearizedItems, left: np.ndarray) -> int:
     """Class of the CPU for what accelerators cannot run."""
     for c, d in enumerate(line.devices):
         if d.is_cpu and d.count and np.isfinite(line.work[c, left]).all():
@@ -132,13 +129,13 @@ def _cpu_for(graph: Graph, items: Items, line: Line, left: np.ndarray) -> int:
     )
 
 
-def _edges(line: Line, cost: Floats) -> tuple[Ints, Ints, Floats]:
+def _edges(line: LinearizedItems, cost: Floats) -> tuple[Ints, Ints, Floats]:
     """Pairs of items a < b between which a producer's tensors go, and their total cost."""
-    counts = np.diff(line.pin_ptr)
-    source = np.repeat(line.source, counts)
+    counts = line.nets.sizes
+    source = np.repeat(line.nets.source, counts)
     price = np.repeat(cost, counts)
-    apart = (source >= 0) & (source != line.pins)
-    u, v = source[apart], line.pins[apart]
+    apart = (source >= 0) & (source != line.nets.pins)
+    u, v = source[apart], line.nets.pins[apart]
     key, edge = np.unique(np.minimum(u, v) * line.n + np.maximum(u, v), return_inverse=True)
     total = totals(edge.astype(np.int64), price[apart], len(key))
     return key // line.n, key % line.n, total
@@ -279,8 +276,8 @@ def metis(
     if weighted.parts < weighted.vertices:
         graph = weighted.ptr, weighted.neighbors, weighted.weights, weighted.edge_weights
         with solver_process("metis") as process:
-            found = process.metis(
-                weighted.parts, graph, run.seed, patience=time_limit_s, stop=run.stop
+            found = process.ask(
+                "metis", weighted.parts, graph, run.seed, patience=time_limit_s, stop=run.stop
             )
         if found.status == "limit":
             why = "interrupted before METIS was done"

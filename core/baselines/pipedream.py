@@ -23,16 +23,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, interval_blocks, sliced_orders
-from dnnp.core.cost.items import Items, Line, steps_of
+from dnnp.core.cost.items import Items, LinearizedItems, class_costs, steps_of
 from dnnp.core.cost.load import Steps, memory_row, no_steps, tree_size, weights_stated
 from dnnp.core.cost.load_formula import COMM, MARGIN, load_of, share_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.kernels.kernel import kernel, plain
+from dnnp.core.kernels.kernel import kernel, plain, scratch
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
     PARAMETER,
@@ -46,6 +47,7 @@ from dnnp.core.model.graph import (
     place_of,
     strong,
 )
+from dnnp.core.model.hypergraph import ClassCosts, Hypergraph
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.slicing.orders import ORDERS
 
@@ -60,24 +62,16 @@ MAX_STEPS = 500_000_000
 
 
 class Chain(NamedTuple):
-    """A line of `n` items as the program reads it; `C` classes, `o` ways to run a stage."""
+    """A chain of `n` items as the program reads it; `o` ways to run a stage."""
 
     comm: int
     streamed: bool
     """Memory above capacity costs time."""
     steps: Steps
-    work: Floats
-    """f64[C, n]; inf: unsupported."""
+    nets: Hypergraph
+    costs: ClassCosts
     reach: Ints
     """i64[C, n]."""
-    touch_ptr: Ints
-    touch: Ints
-    """Nets of each item (CSR)."""
-    pins: Ints
-    """i64[p], items of each net."""
-    source: Ints
-    always: Bools
-    cost: Floats
     weight_ptr: Ints
     weight_bytes: Floats
     weight_before: Ints
@@ -88,21 +82,17 @@ class Chain(NamedTuple):
     """i64[o], the class and the replicas of each way."""
     sync: Floats
     """f64[o], time to synchronise a byte."""
-    capacity: Floats
-    stream_s: Floats
-    """f64[C], time a byte above capacity costs."""
 
 
 class Scratch(NamedTuple):
-    """Room for the kernels."""
+    """Scratch arrays of the kernels."""
 
-    held: Ints
-    """i64[p], 0 between calls."""
-    seen: Ints
-    trees: Floats
-    memory: Floats
-    row: Floats
-    """f64[o, n + 1]."""
+    held: Annotated[Ints, "i64[nets]"]
+    """0 between calls."""
+    seen: Annotated[Ints, "i64[nets]"]
+    trees: Annotated[Floats, "f64[2, nodes]"]
+    memory: Annotated[Floats, "f64[items]"]
+    row: Annotated[Floats, "f64[ways, ends]"]
 
 
 class Stage(NamedTuple):
@@ -113,10 +103,10 @@ class Stage(NamedTuple):
     device_class: int
     replicas: int
     number: int = -1
-    """Of the first device; -1: the next that is free."""
+    """Number of the first device; -1: the next that is free."""
 
 
-def chain_of(problem: SplitProblem, line: Line) -> Chain:
+def chain_of(problem: SplitProblem, line: LinearizedItems) -> Chain:
     """Arrange a line of a problem."""
     graph, devices, options = problem.graph, problem.devices, problem.options
     ways = [
@@ -130,25 +120,21 @@ def chain_of(problem: SplitProblem, line: Line) -> Chain:
     if graph.backward.any():
         band = np.array([d.bandwidth_bytes_per_s for d in devices])[way_class]
         sync = (replicas - 1) / (replicas * band)
-    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
-    touch_ptr, touch = csr(line.pins, net, line.n)
-    limited = [not d.is_cpu and np.isfinite(d.memory_bytes) for d in devices]
-    streamed = options.memory_mode == "overflow" and any(limited)
-    capacity = np.where(limited, [d.memory_bytes for d in devices], np.inf)
+    limited = any(not d.is_cpu and np.isfinite(d.memory_bytes) for d in devices)
+    streamed = options.memory_mode == "overflow" and limited
     return Chain(
         COMM[options.comm],
         streamed,
         steps_of(graph, line, options) if streamed else no_steps(),
-        *plain(line.work, line.reach, touch_ptr, touch, np.diff(line.pin_ptr), line.source),
-        *plain(line.always, line.cost, *_weights(graph, line), way_class, replicas, sync),
-        *plain(capacity, 1 / np.array([d.bandwidth_bytes_per_s for d in devices])),
+        line.nets,
+        class_costs(line, replace(options, objective="throughput")),
+        *plain(line.reach, *_weights(graph, line), way_class, replicas, sync),
     )
 
 
-def _weights(graph: Graph, line: Line) -> tuple[Ints, Floats, Ints]:
+def _weights(graph: Graph, line: LinearizedItems) -> tuple[Ints, Floats, Ints]:
     """Weight bytes by item (CSR), each with the last earlier item that holds the same tensor."""
-    item = np.empty(graph.n, dtype=np.int64)
-    item[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
+    item = line.item_of_node
     own = weights_stated(graph)
     stated = np.flatnonzero(own)
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
@@ -166,15 +152,13 @@ def _weights(graph: Graph, line: Line) -> tuple[Ints, Floats, Ints]:
 
 
 def scratch_of(m: Chain) -> Scratch:
-    """Room for a chain."""
-    nets, n = len(m.pins), m.work.shape[1]
-    return Scratch(
-        np.zeros(nets, dtype=np.int64),
-        np.zeros(nets, dtype=np.int64),
-        np.zeros((2, tree_size(m.steps))),
-        np.zeros(n),
-        np.empty((len(m.way_class), n + 1)),
-    )
+    """Scratch arrays for a chain."""
+    n = m.reach.shape[1]
+    sizes = {
+        "nets": len(m.nets.source), "nodes": tree_size(m.steps), "items": n, "ends": n + 1,
+        "ways": len(m.way_class),
+    }  # fmt: skip
+    return scratch(Scratch, sizes)
 
 
 @kernel
@@ -184,25 +168,28 @@ def loads_from(m, first, end, into_cost, out_cost, bound, scratch):  # type: ign
     Returns the largest j that is filled; beyond it no way has a load up to `bound`. The costs
     (f64[C, p]) are those of a net that enters and that leaves a stage.
     """
-    classes = m.work.shape[0]
+    item_ptr, item_net, net_ptr = m.nets.item_ptr, m.nets.item_net, m.nets.net_ptr
+    always, capacity, stream = m.nets.always, m.costs.capacity, m.costs.stream
+    classes = m.reach.shape[0]
     held, seen, memory, row = scratch.held, scratch.seen, scratch.memory, scratch.row
     into, out, work = np.zeros(classes), np.zeros(classes), np.zeros(classes)
     if m.streamed:
         memory_row(m.steps, first, end - 1, scratch.trees[0], scratch.trees[1], memory)
     weight, touched, last = 0.0, 0, end
     for j in range(first, end):
-        for t in range(m.touch_ptr[j], m.touch_ptr[j + 1]):
-            e = m.touch[t]
-            source = m.source[e]
+        for t in range(item_ptr[j], item_ptr[j + 1]):
+            e = item_net[t]
+            size = net_ptr[e + 1] - net_ptr[e]
+            source = m.nets.source[e]
             was_mine = source >= first and source < j
             is_mine = source >= first and source <= j
-            was_out = was_mine and (held[e] < m.pins[e] or m.always[e])
+            was_out = was_mine and (held[e] < size or always[e])
             was_in = held[e] > 0 and not was_mine
             if held[e] == 0:
                 seen[touched] = e
                 touched += 1
             held[e] += 1
-            is_out = is_mine and (held[e] < m.pins[e] or m.always[e])
+            is_out = is_mine and (held[e] < size or always[e])
             for c in range(classes):
                 into[c] += into_cost[c, e] * (int(not is_mine) - int(was_in))
                 out[c] += out_cost[c, e] * (int(is_out) - int(was_out))
@@ -210,7 +197,7 @@ def loads_from(m, first, end, into_cost, out_cost, bound, scratch):  # type: ign
             if m.weight_before[t] < first:
                 weight += m.weight_bytes[t]
         for c in range(classes):
-            work[c] += m.work[c, j]
+            work[c] += m.costs.work[c, 0, j]
         hope = False
         for o in range(len(m.way_class)):
             c, r = m.way_class[o], m.way_replicas[o]
@@ -219,8 +206,8 @@ def loads_from(m, first, end, into_cost, out_cost, bound, scratch):  # type: ign
                 continue
             hope |= work[c] / r <= bound
             extra = 0.0
-            if m.streamed and memory[j] > m.capacity[c]:
-                extra = (memory[j] - m.capacity[c]) * m.stream_s[c]
+            if m.streamed and memory[j] > capacity[c]:
+                extra = (memory[j] - capacity[c]) * stream[c]
             load = load_of(m.comm, into[c], work[c], extra, out[c])
             row[o, j + 1] = share_of(m.comm, load, r, weight * m.sync[o])
         if not hope:
@@ -312,11 +299,12 @@ def _traced(
 @kernel
 def _inside(m, pin_first, pin_last, c, factor, a, b, into_cost, out_cost):  # type: ignore[no-untyped-def]
     """Costs of the nets for stages on a cluster (class c) that holds the items a..b-1."""
-    for e in range(len(m.source)):
-        price = m.cost[c, e]
-        near = m.source[e] >= a and m.source[e] < b
+    source, always = m.nets.source, m.nets.always
+    for e in range(len(source)):
+        price = m.costs.net_cost[c, e]
+        near = source[e] >= a and source[e] < b
         into_cost[c, e] = price * factor if near else price
-        near = pin_first[e] >= a and pin_last[e] < b and not m.always[e]
+        near = pin_first[e] >= a and pin_last[e] < b and not always[e]
         out_cost[c, e] = price * factor if near else price
 
 
@@ -326,10 +314,10 @@ def _segments(m, pin_first, pin_last, c, factor, sizes, bound, scratch, table): 
 
     `sizes` (i64[kinds], descending) are the devices of a cluster of each kind.
     """
-    n, classes = m.work.shape[1], len(m.work)
+    classes, n = m.reach.shape
     counts = np.zeros(classes, dtype=np.int64)
     counts[c] = sizes[0]
-    into_cost, out_cost = m.cost.copy(), m.cost.copy()
+    into_cost, out_cost = m.costs.net_cost.copy(), m.costs.net_cost.copy()
     best = np.empty((n + 1, sizes[0] + 1))
     came = np.zeros((n + 1, sizes[0] + 1), dtype=np.int64)
     how = np.zeros((n + 1, sizes[0] + 1), dtype=np.int64)
@@ -337,7 +325,7 @@ def _segments(m, pin_first, pin_last, c, factor, sizes, bound, scratch, table): 
     for a in range(n):
         work = 0.0
         for b in range(a + 1, n + 1):
-            work += m.work[c, b - 1]
+            work += m.costs.work[c, 0, b - 1]
             if not work <= bound * sizes[0]:
                 break
             _inside(m, pin_first, pin_last, c, factor, a, b, into_cost, out_cost)
@@ -364,7 +352,7 @@ def cut_levels(
 
     O(n^2) segments, each with the work of `cut_chain` on its items.
     """
-    device, n = devices[clustered], m.work.shape[1]
+    device, n = devices[clustered], m.reach.shape[1]
     inner = np.where(m.way_class == clustered, device.inner_factor, 1.0)
     m = m._replace(sync=m.sync * inner)  # no stage is in two clusters
     full, rest = divmod(device.count, device.cluster_size)
@@ -386,7 +374,7 @@ def cut_levels(
     rows = np.full((n, len(ways[0]), n + 1), np.inf)
     rows[:, : len(kinds)] = table[:, :n].transpose(1, 0, 2)
     for i in range(n if len(others) else 0):
-        last = loads_from(m, i, n, m.cost, m.cost, bound, scratch)
+        last = loads_from(m, i, n, m.costs.net_cost, m.costs.net_cost, bound, scratch)
         rows[i, len(kinds) :, i + 1 : last + 1] = scratch.row[others, i + 1 : last + 1]
     parts = _cover(rows, ways, counts, bound)
     if parts is None:
@@ -398,7 +386,7 @@ def cut_levels(
             o = others[way - len(kinds)]
             found.append(Stage(first, end, int(m.way_class[o]), int(m.way_replicas[o])))
             continue
-        into_cost, out_cost = m.cost.copy(), m.cost.copy()
+        into_cost, out_cost = m.costs.net_cost.copy(), m.costs.net_cost.copy()
         _inside(m, *pins, clustered, factor, first, end, into_cost, out_cost)
         inner = np.zeros(len(devices), dtype=np.int64)
         inner[clustered] = sizes[way]
@@ -426,7 +414,7 @@ def _cover(
     return _traced(best, came, how, 0, n, ways, counts)
 
 
-def contract_branches(items: Items, line: Line) -> Items:
+def contract_branches(items: Items, line: LinearizedItems) -> Items:
     """Join the items of each branching, and idle side leaves to the item they hang on.
 
     The edges of an idle item that sends only small tensors, such as a mask that all layers read,
@@ -438,8 +426,8 @@ def contract_branches(items: Items, line: Line) -> Items:
     idle = np.isfinite(line.work[fast]).any(axis=0) & (work <= IDLE * work.mean())
     cost = line.cost[fast].max(axis=0)
     sent = np.zeros(items.count)
-    made = line.source >= 0
-    np.maximum.at(sent, line.source[made], cost[made])
+    made = line.nets.source >= 0
+    np.maximum.at(sent, line.nets.source[made], cost[made])
     counts = ~(idle & (sent <= SMALL * cost.max(initial=0.0)))[items.tail]
     component = biconnected(items.count, items.tail[counts], items.head[counts])
     # Items that send within one component are joined through a node that stands for it.
@@ -547,10 +535,7 @@ def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
     with little work. The `gpipe` objective is replaced by the largest load, as in PipeDream. The
     run is warned of both, and where the slicing alone is left.
 
-    Raises
-    ------
-    InfeasibleError
-        No cut of the chain fits the memory of the devices.
+    Raises InfeasibleError: no cut of the chain fits the memory of the devices.
     """
     graph, devices, options = problem.graph, problem.devices, problem.options
     if options.objective == "gpipe":
@@ -593,7 +578,7 @@ def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
 
 
 def _cut(
-    problem: SplitProblem, line: Line, clusters: list[int], value: float
+    problem: SplitProblem, line: LinearizedItems, clusters: list[int], value: float
 ) -> list[Stage] | None:
     """The best stages with replicas and clusters, if they can reach `value`."""
     devices = problem.devices
@@ -601,11 +586,11 @@ def _cut(
     bound = value * (1 + MARGIN)
     if not clusters:
         counts = np.array([d.count for d in devices], dtype=np.int64)
-        return cut_chain(m, 0, line.n, (m.cost, m.cost), counts, bound)
+        return cut_chain(m, 0, line.n, (m.costs.net_cost, m.costs.net_cost), counts, bound)
     if not devices[clusters[0]].inner_factor <= 1:
         bound = np.inf
-    starts = line.pin_ptr[:-1]
-    pins = line.pins[starts], line.pins[line.pin_ptr[1:] - 1]
+    starts = line.nets.net_ptr[:-1]
+    pins = line.nets.pins[starts], line.nets.pins[line.nets.net_ptr[1:] - 1]
     return cut_levels(m, pins, devices, clusters[0], bound)
 
 
@@ -620,7 +605,7 @@ def _longest(problem: SplitProblem, clusters: list[int]) -> int:
     return max(8, int((2 * MAX_STEPS / (ways * states)) ** 0.5))
 
 
-def _shortened(chain: Items, line: Line, order: Ints, longest: int) -> Items:
+def _shortened(chain: Items, line: LinearizedItems, order: Ints, longest: int) -> Items:
     """Join the neighbours in `order` with the least work until `longest` items are left.
 
     The items that come out are numbered along the order.

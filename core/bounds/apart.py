@@ -17,12 +17,11 @@ import numpy as np
 
 from dnnp.core.bounds.lower_bound import whole_of
 from dnnp.core.bounds.pairs import between_of
-from dnnp.core.bounds.priced_sets import carrier_of, cheapest
-from dnnp.core.cost.items import nets_of
+from dnnp.core.bounds.pricing import carrier_of, cheapest
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.cuts import IN, OPEN, OUT, Nets
+from dnnp.core.split.cuts import IN, OPEN, OUT
 
 MOST_ITEMS, HEAVY, STEPS = 600, 4, 12
 """Items up to which it is tried, heaviest items that are looked at, and steps of the bisection."""
@@ -43,11 +42,8 @@ def apart_bound(problem: SplitProblem, low: float, high: float) -> float:
     work = inner.work[0] * inner.quantum
     on_cpu = inner.work[1] * inner.quantum if len(inner.work) > 1 else np.full(n, np.inf)
     cpus = sum(d.count for d in problem.devices[1:])
-    tensor = nets_of(problem.graph, items.label, options)[2]
-    made = problem.graph.producer[tensor]
-    source = np.where(made >= 0, items.label[made], -1)
+    nets, source = inner.nets, inner.nets.source
     near, far = inner.cost[0] * inner.quantum, outer.cost[0] * outer.quantum
-    net = np.repeat(np.arange(len(near)), np.diff(inner.ptr))
     between = between_of(problem.graph, items, "ordered")
     heavy = np.argsort(-work, kind="stable")[:HEAVY].tolist()
     held = {v: [between.holds(u, v) for u in range(n)] for v in heavy}
@@ -61,10 +57,10 @@ def apart_bound(problem: SplitProblem, low: float, high: float) -> float:
                 for some in held[v]
             ]
         )
-        reaches = np.bincount(net, weights=apart[inner.pins], minlength=len(near)) > 0
+        reaches = np.bincount(nets.net_of_pin, weights=apart[nets.pins], minlength=len(near)) > 0
         dear = (source >= 0) & apart[source] | (source == v) & reaches
         cost = np.where(dear, np.maximum(near, far), near)
-        carrier = carrier_of(work, Nets(inner.ptr, inner.pins, inner.always, cost))
+        carrier = carrier_of(work, nets, cost)
         state = np.where(apart, OUT, OPEN)
         state[v] = IN
         return float(cheapest(carrier, np.zeros(n), state, 1.0, 0.0)[1])

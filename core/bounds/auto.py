@@ -1,10 +1,9 @@
-"""Arguments for lower bounds by name, and the order in which `auto` tries them.
+"""Bounding methods by name, and the order in which `auto` tries them.
 
-Each argument is a function of the problem, of what is known and of the run, and makes a claim.
-Where links are stated they argue about the best link of each class, which no split can beat.
-Here claims are judged: none may exceed the value of a split that exists, and the best one wins. A
-split that an argument finds on the way replaces the one known, and the next arguments start from
-it.
+Each method is a function of the problem, a task and the search context, and returns a lower bound.
+Where links are stated they assume the best link of each class, which no split can beat. Here bounds
+are judged: none may exceed the value of a split that exists, and the best one wins. A split that a
+method finds on the way replaces the one known, and the next methods start from it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SMALL_EFFORT = 0.05
 
 
 class Trial(NamedTuple):
-    """One argument that was tried."""
+    """One method that was tried."""
 
     method: str
     status: str
@@ -64,17 +63,17 @@ class Proof(NamedTuple):
     blocks: list[Block] | None
     """That split, if it is better than the one that was given."""
     found_by: str
-    """The argument that found it."""
+    """The method that found it."""
 
 
 class Step(NamedTuple):
-    """One argument within `auto`."""
+    """One method within `auto`."""
 
     name: str
     effort: float = 1.0
-    """Of the effort asked for."""
+    """Share of the effort."""
     share: float | None = None
-    """Of the time left for solvers; None: that of the argument."""
+    """Share of the time left for solvers; None: the share of the method."""
 
 
 AUTO = (
@@ -166,7 +165,7 @@ def bound(
 
 
 class _Judge:
-    """Tries arguments, and keeps what holds."""
+    """Tries methods, and keeps the bounds that hold."""
 
     def __init__(
         self, problem: SplitProblem, known: BoundTask, run: SearchContext, *, strict: bool
@@ -187,13 +186,13 @@ class _Judge:
         """Argument -> the value that it last ended with, and its claim."""
 
     def done(self, name: str) -> bool:
-        """Tell whether nothing is left that this argument could prove, or no time to prove it."""
+        """True if nothing is left that this argument could prove, or no time to prove it."""
         most = self.value if name == LINKED else min(self.value, self.most)
         enough = self.run if "ideal" in self.last or self.run.wide_gap else PLAIN
         return enough.gap_reached(most, self.best()[1].value) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
-        """Tell whether an argument has nothing to add.
+        """True if an argument has nothing to add.
 
         Solvers prove no more than their tolerance allows. Where there were too many
         ideals to begin with, there are as many later, unless there is a better split.
@@ -215,7 +214,7 @@ class _Judge:
         return best
 
     def may_add(self, name: str) -> bool:
-        """Tell whether an argument was not tried yet with the best value that is known."""
+        """True if an argument was not tried yet with the best value that is known."""
         tried = name in self.last and self.last[name][0] == self.value
         return not tried and not self.run.stop()
 

@@ -39,6 +39,7 @@ from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.kernels.kernel import kernel, part, plain
 from dnnp.core.model.graph import Floats, Ints, csr, totals
+from dnnp.core.model.hypergraph import permuted
 from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
@@ -108,18 +109,19 @@ def works_of(share: Floats, after: Ints, until: Ints, m: int) -> tuple[Floats, F
 
 
 def never_near(nets: int) -> tuple[Ints, Ints]:
-    """For `surely_paid`: every net counts for all pairs of zones."""
+    """First and last zones for `surely_paid` where every net counts for all pairs of zones."""
     return np.zeros(nets, dtype=np.int64), np.zeros(nets, dtype=np.int64)
 
 
 @kernel
-def surely_paid(pin_ptr, pins, always, cost, after, until, first, last, paid):  # type: ignore[no-untyped-def]
+def surely_paid(nets, cost, after, until, first, last, paid):  # type: ignore[no-untyped-def]
     """Add to `paid[i', i - i']` the cost of each net that any stage between these zones pays.
 
     A pin is surely inside if after > i' and until <= i, surely outside if until <= i' or
     after > i. Pairs with an end in the zones first[e]..last[e] - 1 of a net do not count it.
     `paid` is f64[m + 1, width]; zones that are further apart are left out.
     """
+    pin_ptr, pins, always = nets.net_ptr, nets.pins, nets.always
     m, width = len(paid) - 1, paid.shape[1]
     # soonest[i']: the first zone i by which some pin with after > i' is surely inside.
     soonest = np.empty(m + 1, np.int64)
@@ -212,10 +214,8 @@ def _bound(problem: SplitProblem, items: Items) -> float:
         line = bare.line(items)
         least, most = works_of(share, after, until, len(path))
         paid = np.zeros((len(path) + 1, len(path) + 2))
-        pin_ptr, pins, always, cost = plain(
-            line.pin_ptr, items.order[line.pins], line.always, line.cost[0]
-        )
-        surely_paid(pin_ptr, pins, always, cost, after, until, *never_near(len(cost)), paid)
+        nets, (cost,) = permuted(line.nets, items.order), plain(line.cost[0])
+        surely_paid(nets, cost, after, until, *never_near(len(cost)), paid)
 
         def feasible(target: float) -> bool:
             wide = target * (1 + MARGIN)
@@ -319,14 +319,14 @@ class _Chain:
         if self.with_nets:
             self.least, self.reach = np.array(least, np.float64), np.array(most, np.float64)
             self.paid = np.zeros((m + 1, m + 2))
-            ptr, pins, always, cost = plain(whole.ptr, whole.pins, whole.always, whole.cost[0])
-            surely_paid(ptr, pins, always, cost, after, until, *never_near(len(cost)), self.paid)
+            (cost,) = plain(whole.cost[0])
+            surely_paid(whole.nets, cost, after, until, *never_near(len(cost)), self.paid)
             self.most += int(whole.cost[0].sum())
         else:
             self.low, self.high = _merged(least, most)
 
     def feasible(self, target: int) -> bool:
-        """Tell whether the devices may get to the end if no load is above `target` quanta."""
+        """True if the devices may get to the end if no load is above `target` quanta."""
         if self.with_nets:
             return bool(
                 _reaches_end(
@@ -362,7 +362,7 @@ def _merged(least: Sequence[float], most: Sequence[float]) -> tuple[list[float],
 
 @kernel
 def _reaches_end(least, most, paid, target, stages, end):  # type: ignore[no-untyped-def]
-    """Tell whether `stages` stages of load `target` may get to work `end`."""
+    """True if `stages` stages of load `target` may get to work `end`."""
     m = len(least) - 1
     place = np.full(m + 1, -np.inf)
     place[0] = 0.0
@@ -393,7 +393,7 @@ def _covers(
     max_replicas: int,
     end: float,
 ) -> bool:
-    """Tell whether the devices, `counts` of each class, get to the end in these steps of work."""
+    """True if the devices, `counts` of each class, get to the end in these steps of work."""
     furthest = {(0,) * len(counts): high[0]}
     # Mixes of devices come before those with one device more.
     for used in product(*(range(c + 1) for c in counts)):

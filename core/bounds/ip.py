@@ -59,7 +59,7 @@ from dnnp.core.bounds.lower_bound import (
 )
 from dnnp.core.bounds.pairs import between_of, closure, pair_costs
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.items import Line, quotient_order
+from dnnp.core.cost.items import LinearizedItems, quotient_order
 from dnnp.core.cost.load_formula import MARGIN, ROUNDING, WORTHWHILE, common_divisor, snapped
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -69,7 +69,7 @@ from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import SLACK, TOLERANCES, Outcome
 from dnnp.core.solver.slices import ATTEMPTS, GRACE_S, SAFETY, missing
-from dnnp.core.split.cuts import Nets, network_of, push
+from dnnp.core.split.cuts import flow_from, network_of
 from dnnp.core.split.ip.formulas import (
     Formulas,
     Kind,
@@ -95,7 +95,7 @@ EARLY = 0.5
 """Share of a slice before which a solver has no reason to give up."""
 
 LOOSE = 1e-6
-"""By how much a solver's own solution may violate a row and still be a start."""
+"""Tolerance for rows in which a solver's own solution may still be a start."""
 
 
 @dataclass
@@ -263,7 +263,7 @@ def _with_bound(outcome: Outcome, formulas: Formulas) -> Outcome:
 
 
 def _is_open(outcome: Outcome, formulas: Formulas) -> bool:
-    """Tell whether a solution that is called optimal is above the bound."""
+    """True if a solution that is called optimal is above the bound."""
     if outcome.status != "optimal" or outcome.values is None:
         return False
     return outcome.bound < outcome.values[formulas.top] - SAFETY
@@ -276,7 +276,7 @@ MOST_NUMBERS = 300_000
 """Size of a program that is written down in about two seconds."""
 
 FIRST_SHARE = 0.3
-"""Of the time for all guesses: what the program that leaves open which stage it is may take."""
+"""Share of the time for all guesses for the program without a guess."""
 
 
 class Call:
@@ -491,7 +491,7 @@ class Stages:
 
 def numbers_of(task: Task) -> int:
     """Numbers in the program of one block, roughly."""
-    return 4 * len(task.line.pins) + 3 * task.line.n + 4 * len(task.line.tail)
+    return 4 * len(task.line.nets.pins) + 3 * task.line.n + 4 * len(task.line.tail)
 
 
 def too_large(call: Call) -> LowerBound:
@@ -515,7 +515,7 @@ def _kinds(task: Task, *, guess: bool) -> list[Kind]:
 
 
 def _fits(kind: Kind, place: int, blocks: int) -> bool:
-    """Tell whether the block at a place of the pipeline can be the one that is guessed."""
+    """True if the block at a place of the pipeline can be the one that is guessed."""
     before, after = kind.before or 0, kind.after or 0
     return place <= before and blocks - 1 - place <= after
 
@@ -577,7 +577,9 @@ def pairs_apart(
         return []
     enough = ceil(Fraction(known.value) / Fraction(whole.quantum))
     between = between_of(problem.graph, whole.items, known.validity)
-    costs = pair_costs(whole.work[0], whole.nets(0), between, enough=float(enough), run=run)
+    costs = pair_costs(
+        whole.work[0], whole.nets, whole.cost[0], between, enough=float(enough), run=run
+    )
     unit = np.full(whole.items.count, units.g, dtype=np.int64)
     of_unit = whole.items.label[units.first]
     np.minimum.at(unit, of_unit, np.arange(units.g))
@@ -606,7 +608,7 @@ def exact_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
 
 
 def _plain(call: Call, task: Task) -> bool:
-    """Tell whether Figure 3 says everything about a task."""
+    """True if Figure 3 says everything about a task."""
     graph, options = call.problem.graph, call.problem.options
     if len(task.devices) > 1 or options.max_replicas > 1 or task.devices[0].cluster_size:
         return False
@@ -712,7 +714,7 @@ def _ended(failure: str) -> str:
     return FAILED if failure and "too large" not in failure else LIMIT
 
 
-def windows(line: Line, load: float, stages: int, *, cuts: bool) -> tuple[Ints, Ints]:
+def windows(line: LinearizedItems, load: float, stages: int, *, cuts: bool) -> tuple[Ints, Ints]:
     """First and last block, from 1 to `stages`, of every item; i64[items] each.
 
     For ordered splits over devices of one class, the line's first, into blocks of at most `load`
@@ -736,12 +738,12 @@ def windows(line: Line, load: float, stages: int, *, cuts: bool) -> tuple[Ints, 
     return blocks[0], stages + 1 - blocks[1]
 
 
-def least_loads(line: Line, sets: Bools, *, cuts: bool) -> Floats:
+def least_loads(line: LinearizedItems, sets: Bools, *, cuts: bool) -> Floats:
     """Least f(S) over the sets S that hold each of some sets (bool[sets, items])."""
     work = line.work[0]
     alone: Floats = sets @ work
-    if not cuts or line.n > MOST_ITEMS or len(line.pins) > MOST_PINS:
+    if not cuts or line.n > MOST_ITEMS or len(line.nets.pins) > MOST_PINS:
         return alone
-    network = network_of(work, Nets(line.pin_ptr, line.pins, line.always, line.cost[0]))
-    flows = [push(network, network.capacity.copy(), np.flatnonzero(row)) for row in sets]
+    network = network_of(work, line.nets, line.cost[0])
+    flows = [flow_from(network, network.capacity.copy(), np.flatnonzero(row)) for row in sets]
     return np.maximum(alone, np.array(flows))

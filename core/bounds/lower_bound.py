@@ -1,4 +1,4 @@
-"""Inputs and claims of arguments for lower bounds, and the problem in whole numbers.
+"""Inputs and results of bounding methods, and the problem in whole numbers.
 
 A problem in whole numbers makes a bound exact, and one that can be checked exactly.
 Times and transfers are divided by a quantum, a power of two, and rounded down. Loads only shrink,
@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -22,8 +23,8 @@ from dnnp.core.cost.items import Items, nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints, totals
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.plan import Block
-from dnnp.core.split.cuts import Nets
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ SMALLEST = -1022
 
 
 def mixes_passes(problem: SplitProblem) -> bool:
-    """Tell whether some unit holds nodes of both passes; then its edges say little about order."""
+    """True if some unit holds nodes of both passes; then its edges say little about order."""
     units = problem.units
     late = totals(units.label, problem.graph.backward, units.g)
     size = np.diff(units.member_ptr)
@@ -112,13 +113,9 @@ class Whole:
     """f64[C, g], whole numbers; inf: unsupported."""
     work: Floats
     """f64[C, n], the same of items."""
-    ptr: Ints
-    pins: Ints
-    """Items of each net (CSR)."""
+    nets: Hypergraph
     tensors: Ints
-    """i64[p], ids of the tensors that the nets are."""
-    always: np.ndarray
-    """bool[p]: paid by every stage with a pin."""
+    """i64[p], id of the tensor of each net."""
     cost: Floats
     """f64[C, p], whole numbers; 0 on a CPU."""
 
@@ -126,10 +123,6 @@ class Whole:
     def stages(self) -> int:
         """Most stages over devices of the first class."""
         return min(self.devices[0].count, self.items.count)
-
-    def nets(self, c: int) -> Nets:
-        """The nets, priced for class `c`."""
-        return Nets(self.ptr, self.pins, self.always, self.cost[c])
 
     def claim(
         self, argument: str, units: int, proof: Mapping[str, Any], status: str = SOLVED, **more: Any
@@ -181,7 +174,7 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
     graph, units = problem.graph, problem.units
     offered = tuple(d for d in problem.devices if d.count > 0)
     items = items_for(problem, validity)
-    ptr, pins, tensor, always = nets_of(graph, items.label, problem.options)
+    nets, tensor = nets_of(graph, items.label, items.count, problem.options)
     values, where = _transfers(graph, tensor, offered)
     times = units.times_on(*(d.name for d in offered))
     finite = np.where(np.isfinite(times), times, 0.0)
@@ -206,10 +199,8 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
         quantum=quantum,
         unit_work=unit_work,
         work=work,
-        ptr=ptr,
-        pins=pins,
+        nets=nets,
         tensors=graph.tensor_ids[tensor],
-        always=always,
         cost=cost,
     )
 
@@ -250,9 +241,9 @@ def flows_of(whole: Whole, pushed: Floats) -> list[Any]:
     `pushed` is f64[pins].
     """
     rows = []
-    for e, tensor in enumerate(whole.tensors.tolist()):
-        span = range(int(whole.ptr[e]), int(whole.ptr[e + 1]))
-        row = [[int(whole.names[whole.pins[q]]), int(pushed[q])] for q in span if pushed[q]]
+    names, ends = whole.names[whole.nets.pins].tolist(), whole.nets.net_ptr.tolist()
+    for tensor, (a, b) in zip(whole.tensors.tolist(), pairwise(ends), strict=True):
+        row = [[names[q], int(pushed[q])] for q in range(a, b) if pushed[q]]
         if row:
             rows.append([tensor, row])
     return rows

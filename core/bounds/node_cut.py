@@ -50,7 +50,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.plan import without_memory
 from dnnp.core.model.search_context import PLAIN, SearchContext
-from dnnp.core.split.cuts import Nets, Network, network_of, push, pushed
+from dnnp.core.split.cuts import Network, flow_from, network_of, pin_flows
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""
@@ -90,17 +90,16 @@ def node_cut_bound(problem: SplitProblem, *, above: float = 0.0) -> float:
 def _bound(problem: SplitProblem, items: Items, device: DeviceClass, above: float) -> float:
     bare = problem.with_devices(device).with_options(without_memory(problem.options))
     line = bare.line(items)
-    if len(line.pins) > MOST_PINS or not np.isfinite(line.work).all():
+    nets, cost = line.nets, line.cost[0]
+    if len(nets.pins) > MOST_PINS or not np.isfinite(line.work).all():
         return 0.0
-    net = np.repeat(np.arange(len(line.source), dtype=np.int64), np.diff(line.pin_ptr))
-    alone = line.work[0] + totals(line.pins, line.cost[0, net], line.n)
-    nets = Nets(line.pin_ptr, line.pins, line.always, line.cost[0])
-    network = network_of(line.work[0], nets)
+    alone = line.work[0] + totals(nets.pins, cost[nets.net_of_pin], line.n)
+    network = network_of(line.work[0], nets, cost)
     best = above
     for v in np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist():
         if alone[v] * (1 - ROUNDING) <= best:
             break
-        flow = push(network, network.capacity.copy(), np.array([v]))
+        flow = flow_from(network, network.capacity.copy(), np.array([v]))
         best = max(best, min(flow, float(alone[v])) * (1 - ROUNDING))
     return best if best > above else 0.0
 
@@ -119,7 +118,7 @@ def node_cut_claim(
     cannot be checked.
     """
     whole = whole_of(problem, known.validity)
-    if len(whole.pins) > MOST_PINS:
+    if len(whole.nets.pins) > MOST_PINS:
         return refused(f"more than {MOST_PINS} uses of tensors")
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
@@ -157,9 +156,9 @@ class _CutSearch:
         """Items that are in no set on an accelerator."""
         self.networks: dict[tuple[int, int, int], Network] = {}
         self.best: dict[str, Any] | None = None
-        net = np.repeat(np.arange(len(whole.tensors), dtype=np.int64), np.diff(whole.ptr))
+        net, pins = whole.nets.net_of_pin, whole.nets.pins
         # No bound of an item is above what it costs by itself.
-        around = [totals(whole.pins, cost[net], whole.items.count) for cost in whole.cost]
+        around = [totals(pins, cost[net], whole.items.count) for cost in whole.cost]
         self.loads = (whole.work + np.array(around)) / np.array(copies)[:, None]
         """f64[C, n], of each item alone."""
         self.alone = self.loads.min(axis=0)
@@ -196,12 +195,11 @@ class _CutSearch:
             # An item that cannot run here is in no set: its work is beyond all costs.
             able = np.isfinite(whole.work[c]) & ~self.outside
             work = np.where(able, whole.work[c], FORBIDDEN)
-            nets = whole.nets(c)._replace(cost=b * whole.cost[c])
-            self.networks[c, a, b] = network_of(a * work, nets)
+            self.networks[c, a, b] = network_of(a * work, whole.nets, b * whole.cost[c])
         network = self.networks[c, a, b]
         capacity = network.capacity.copy()
-        flow = int(push(network, capacity, np.array([v])))
-        proof = {"mix": list(mix), "flows": flows_of(whole, pushed(network, capacity))}
+        flow = int(flow_from(network, capacity, np.array([v])))
+        proof = {"mix": list(mix), "flows": flows_of(whole, pin_flows(network, capacity))}
         return flow // (d * self.copies[c]), proof
 
 
@@ -213,7 +211,7 @@ def cpu_cut_claim(
     cpus = [c for c, d in enumerate(whole.devices) if d.is_cpu]
     if not cpus or len(cpus) == len(whole.devices):
         return refused("only for accelerators with CPUs beside them")
-    if len(whole.pins) > MOST_PINS:
+    if len(whole.nets.pins) > MOST_PINS:
         return refused(f"more than {MOST_PINS} uses of tensors")
     copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
     search = _CutSearch(whole, copies, problem.options.comm)

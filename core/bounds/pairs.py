@@ -52,8 +52,9 @@ from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct, totals
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.search_context import PLAIN, SearchContext
-from dnnp.core.split.cuts import Nets, max_flow, network_of, push, pushed
+from dnnp.core.split.cuts import flow_from, max_flow, network_of, pin_flows
 
 
 class Between(NamedTuple):
@@ -122,12 +123,13 @@ STARTS = 32
 """Pins from which a clique is grown."""
 
 ROOM = 1e-8
-"""Relative, above a capacity: whoever judges a plan forgives rounding."""
+"""Relative tolerance above a capacity, since plans are judged with one for rounding."""
 
 
 def pair_costs(
     work: Floats,
-    nets: Nets,
+    nets: Hypergraph,
+    cost: Floats,
     between: Between,
     *,
     enough: float = np.inf,
@@ -138,11 +140,11 @@ def pair_costs(
     """f64[n, n]: no stage that holds items u and v has a smaller load; the diagonal: that holds u.
 
     For accelerators of one class under `sum`. Exact, up to rounding in the sums, unless it is
-    `enough` or more: then it is a bound of at least that. `work` is f64[n]; with `memory`,
-    f64[n], pairs whose items exceed `capacity` are inf. n^2 flows, each from the last; where it is
-    to stop, pairs that are left get 0.
+    `enough` or more: then it is a bound of at least that. `work` is f64[n], `cost` f64[p]; with
+    `memory`, f64[n], pairs whose items exceed `capacity` are inf. n^2 flows, each from the last;
+    pairs that are not reached before the run stops get 0.
     """
-    network = network_of(work, nets)
+    network = network_of(work, nets, cost)
     held = np.zeros(len(work)) if memory is None else memory
     label, after, before, held = plain(between.label, between.after, between.before, held)
     laid = between._replace(label=label, after=after, before=before)
@@ -179,23 +181,29 @@ def pairs_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
     if isinstance(whole, LowerBound):
         return whole
     between = between_of(graph, whole.items, known.validity)
-    nets = whole.nets(0)
+    nets = whole.nets
     memory = None
     if problem.options.memory_mode == "hard" and problem.options.memory_model == "sum":
         memory = totals(whole.items.label, node_memory(graph), whole.items.count)
     stages = whole.stages
     work = int(whole.work[0].sum())
-    cost = nets.cost.astype(np.int64)
-    most = (work + int((cost * np.diff(nets.ptr)).sum())) // stages + 2
+    cost = whole.cost[0].astype(np.int64)
+    most = (work + int((cost * nets.sizes).sum())) // stages + 2
     room = whole.devices[0].memory_bytes
     costs = pair_costs(
-        whole.work[0], nets, between, enough=float(most), memory=memory, capacity=room, run=run
+        whole.work[0],
+        nets,
+        whole.cost[0],
+        between,
+        enough=float(most),
+        memory=memory,
+        capacity=room,
+        run=run,
     )
     status = LIMIT if run.stop() else SOLVED
-    ptr, pins, always, cost = plain(nets.ptr, nets.pins, nets.always, cost)
 
     def proves(bound: int) -> bool:
-        more = int(forced(ptr, pins, always, cost, costs, float(bound)))
+        more = int(forced(nets, cost, costs, float(bound)))
         return work + more > stages * (bound - 1)
 
     lower, upper = int(known.floor / whole.quantum) + 1, most
@@ -212,14 +220,13 @@ def pairs_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
 
 def _proof(whole: Whole, between: Between, costs: Floats, bound: int) -> dict[str, Any]:
     """Cliques that `bound` needs, and cuts for the least sets that make their pairs."""
-    nets = whole.nets(0)
+    nets = whole.nets
     cliques = []
     pairs: set[tuple[int, int]] = set()
-    clique = np.empty(len(whole.pins), dtype=np.int64)
-    (pins,) = plain(nets.pins)
-    for e in np.flatnonzero(nets.cost).tolist():
-        first, last = int(nets.ptr[e]), int(nets.ptr[e + 1])
-        size = grow(pins, first, last, costs, float(bound), clique)
+    clique = np.empty(len(nets.pins), dtype=np.int64)
+    for e in np.flatnonzero(whole.cost[0]).tolist():
+        first, last = int(nets.net_ptr[e]), int(nets.net_ptr[e + 1])
+        size = grow(nets.pins, first, last, costs, float(bound), clique)
         if size >= 2:
             members = sorted(clique[:size].tolist())
             cliques.append([int(whole.tensors[e]), [int(whole.names[v]) for v in members]])
@@ -245,7 +252,7 @@ def cuts_of(
         inside = (between.after[u] | between.after) & (between.before[u] | between.before)
         sizes[u] = inside.sum(axis=1)
     sizes[costs < bound] = np.inf
-    network = network_of(whole.work[0], whole.nets(0))
+    network = network_of(whole.work[0], whole.nets, whole.cost[0])
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for u, v in sorted(pairs):
         held = between.holds(u, v)
@@ -257,8 +264,8 @@ def cuts_of(
             found[a, b] = {"memory": True}
             continue
         capacity = network.capacity.copy()
-        push(network, capacity, between.holds(a, b), bound)
-        found[a, b] = {"flows": flows_of(whole, pushed(network, capacity))}
+        flow_from(network, capacity, between.holds(a, b), bound)
+        found[a, b] = {"flows": flows_of(whole, pin_flows(network, capacity))}
     return found
 
 
@@ -286,8 +293,9 @@ def grow(pins, first, last, costs, bound, clique):  # type: ignore[no-untyped-de
 
 
 @kernel
-def forced(ptr, pins, always, cost, costs, bound):  # type: ignore[no-untyped-def]
+def forced(nets, cost, costs, bound):  # type: ignore[no-untyped-def]
     """Cost of all nets, each as often as it is surely paid if all loads are below `bound`."""
+    ptr, pins, always = nets.net_ptr, nets.pins, nets.always
     total = 0
     clique = np.empty(len(pins), np.int64)
     for e in range(len(cost)):

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -49,12 +50,12 @@ from dnnp.core.bounds.pairs import Between, between_of, cuts_of, pair_costs
 from dnnp.core.cost.items import same_nets
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Floats, Ints, csr_rows, totals
+from dnnp.core.model.graph import Floats, Ints, totals
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Outcome, Program, Row
 from dnnp.core.solver.slices import Relaxation
-from dnnp.core.split.cuts import Nets
 
 PARTS = {
     "sum": ((1, 1, 1),),
@@ -63,7 +64,7 @@ PARTS = {
 }
 
 EPSILON = 1e-4
-"""By how much a row must be violated to be added."""
+"""Violation from which a row is added."""
 
 FEWEST_PINS = 2
 """Fewest pins of a net that can be cut."""
@@ -89,8 +90,8 @@ class Together:
     ----------
     work
         f64[n], whole numbers.
-    nets
-        Tensors; those with the same pins are added up.
+    nets, cost
+        Tensors, f64[p]; those with the same pins are added up.
     k
         Devices.
     parts
@@ -98,16 +99,19 @@ class Together:
     """
 
     def __init__(
-        self, work: Floats, nets: Nets, k: int, parts: Sequence[tuple[int, int, int]]
+        self,
+        work: Floats,
+        nets: Hypergraph,
+        cost: Floats,
+        k: int,
+        parts: Sequence[tuple[int, int, int]],
     ) -> None:
         self.n, self.k, self.parts = len(work), k, parts
         self.work = [int(w) for w in work.tolist()]
-        self.nets, self.first = merged(nets)
-        self.pins = [
-            self.nets.pins[a:b].tolist()
-            for a, b in zip(self.nets.ptr[:-1].tolist(), self.nets.ptr[1:].tolist(), strict=True)
-        ]
-        self.cost = [int(c) for c in self.nets.cost.tolist()]
+        self.nets, costs, self.first = merged(nets, cost)
+        ends = self.nets.net_ptr.tolist()
+        self.pins = [self.nets.pins[a:b].tolist() for a, b in pairwise(ends)]
+        self.cost = [int(c) for c in costs.tolist()]
         upper = np.triu_indices(self.n, 1)
         self.pair = np.full((self.n, self.n), -1, dtype=np.int64)
         self.pair[upper] = 1 + np.arange(len(upper[0]))
@@ -210,8 +214,7 @@ class Together:
         together, paid, cut = self.shares(values)
         found: list[tuple[float, Named]] = []
         nets = self.nets
-        arrays = plain(nets.ptr, nets.pins, nets.always, together, cut)
-        ins, outs, by = violated_cuts(*arrays)
+        ins, outs, by = violated_cuts(nets, *plain(together, cut))
         for e, v in np.argwhere(by > EPSILON).tolist():
             a, b = int(ins[e, v]), int(outs[e, v])
             name = ("inside", (e, v, a)) if b < 0 else ("cut", (e, v, a, b))
@@ -238,13 +241,13 @@ class Together:
         return [name for _, name in found[:most]]
 
 
-def merged(nets: Nets) -> tuple[Nets, Ints]:
-    """Nets with the same pins as one, without those that cost nothing; and one of each."""
-    dear = np.flatnonzero(nets.cost > 0)
-    number, kept = same_nets(*csr_rows(nets.ptr, nets.pins, dear), nets.always[dear])
+def merged(nets: Hypergraph, cost: Floats) -> tuple[Hypergraph, Floats, Ints]:
+    """Nets with the same pins as one, without those that cost nothing; their costs, one of each."""
+    dear = np.flatnonzero(cost > 0)
+    some = nets.with_nets(dear)
+    number, kept = same_nets(some, some.always)
     first = dear[kept]
-    cost = totals(number, nets.cost[dear], len(first))
-    return Nets(*csr_rows(nets.ptr, nets.pins, first), nets.always[first], cost), first
+    return some.with_nets(kept), totals(number, cost[dear], len(first)), first
 
 
 def _scattered(pins: list[int], together: Floats, *, always: bool) -> tuple[list[int], float]:
@@ -269,8 +272,9 @@ def _scattered(pins: list[int], together: Floats, *, always: bool) -> tuple[list
 
 
 @kernel
-def violated_cuts(ptr, pins, always, together, cut):  # type: ignore[no-untyped-def]
+def violated_cuts(nets, together, cut):  # type: ignore[no-untyped-def]
     """(a, b, by how much), each [p, n], for the worst row of each net and item; b = -1: none."""
+    ptr, pins, always = nets.net_ptr, nets.pins, nets.always
     p, n = cut.shape
     ins = np.zeros((p, n), np.int64)
     outs = np.full((p, n), -1, np.int64)
@@ -349,7 +353,7 @@ IDLE = 3
 """Solves for which a row may be loose before it is taken out."""
 
 LOOSE = 1e-2
-"""By how much a row must hold to be loose."""
+"""Slack from which a row is loose."""
 
 STEP = 0.5
 """Place of the next target between bound and target."""
@@ -365,15 +369,14 @@ def same_block_claim(
 
     For accelerators of one class without replicas.
 
-    Raises
-    ------
-    UnavailableError
-        The solver is not installed.
+    Raises UnavailableError: the solver is not installed.
     """
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS, comms=tuple(PARTS))
     if isinstance(whole, LowerBound):
         return whole
-    program = Together(whole.work[0], whole.nets(0), whole.stages, PARTS[problem.options.comm])
+    program = Together(
+        whole.work[0], whole.nets, whole.cost[0], whole.stages, PARTS[problem.options.comm]
+    )
     if program.columns > MOST_COLUMNS:
         return refused(f"a program of more than {MOST_COLUMNS} columns")
     between = between_of(problem.graph, whole.items, known.validity)
@@ -422,7 +425,12 @@ class _PairSearch:
         self.costs: Floats = np.zeros((program.n, program.n))
         if program.parts == PARTS["sum"]:
             self.costs = pair_costs(
-                whole.work[0], whole.nets(0), between, enough=float(self.target), run=relaxation.run
+                whole.work[0],
+                whole.nets,
+                whole.cost[0],
+                between,
+                enough=float(self.target),
+                run=relaxation.run,
             )
         self.closed = np.zeros((program.n, program.n), dtype=np.bool_)
         self.rows: list[_Added] = []
@@ -532,12 +540,12 @@ class _PairSearch:
 
 
 def is_of_loads(name: Named) -> bool:
-    """Tell whether a row is about loads."""
+    """True if a row is about loads."""
     return name[0] in ("total", "stage")
 
 
 def slacks(rows: Sequence[Row], values: Sequence[float]) -> Floats:
-    """By how much a solution is above the least that each row asks for; f64[rows]."""
+    """Slack of each row in a solution; f64[rows]."""
     solution = np.array(values)
     columns = np.array([c for row in rows for c in row[0]], dtype=np.int64)
     weights = np.array([w for row in rows for w in row[1]])

@@ -2,8 +2,8 @@
 
 The certificate of `halves` (`dnnp.core.split.cuts`) is the tree of its search: the item where it
 branches, and where it ends the weight of the first stage's load with which a minimum cut is large
-enough. That of `links` (`dnnp.core.split.ideals.linked`) holds no more than the value: whoever
-checks it walks the ideals again.
+enough. That of `links` (`dnnp.core.split.ideals.linked`) holds no more than the value: its
+verifier walks the ideals again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, SearchContext
-from dnnp.core.split.cuts import BITS, Halves, TwoStages
+from dnnp.core.split.cuts import BITS, Bisection, TwoStages
 from dnnp.core.split.ideals.linked import linked_search
 
 MOST_ITEMS = 3_000
 """Items that are searched; what precedes what takes items^2 bytes, twice."""
 
 
-def halves_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
+def bisection_bound(
+    problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
+) -> LowerBound:
     """The least largest load of two stages, or what is proven of it; a better split.
 
     For ordered splits over two devices of one class under `sum`. Memory, which may only forbid
@@ -47,15 +49,13 @@ def halves_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = P
     if isinstance(whole, LowerBound):
         return whole
     items = whole.items
-    search = Halves(
+    search = Bisection(
         TwoStages(
             items.order,
             items.tail,
             items.head,
+            whole.nets,
             whole.work[0],
-            whole.ptr,
-            whole.pins,
-            whole.always,
             whole.cost[0],
         ),
         run,
@@ -88,7 +88,7 @@ LINKED_BITS = 52
 def linked_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound for ordered splits, and the split that is charged least.
 
-    The certificate holds no more than the value: whoever checks it walks the ideals again.
+    The certificate holds no more than the value: its verifier walks the ideals again.
     """
     options = problem.options
     if not problem.links:

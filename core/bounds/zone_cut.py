@@ -58,11 +58,12 @@ from dnnp.core.bounds.lower_bound import (
     one_class,
     refused,
 )
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
+from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, distinct, offsets, totals
+from dnnp.core.model.hypergraph import Hypergraph, hypergraph
 from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import lay_out, max_flow
@@ -97,14 +98,14 @@ Parting = list[tuple[int, int]]
 """Zones, and the nets by which their ideals are parted."""
 
 
-class Ladder(NamedTuple):
+class ZoneTable(NamedTuple):
     """Judge of a target; m zones and one more, from 0."""
 
     least: Floats
     most: Floats
     """f64[m + 1], work of the ideals of each zone."""
     paid: Floats
-    """f64[m + 1, width], what any stage between two zones b and i pays, by b and i - b."""
+    """f64[m + 1, width], least transfers of a stage between two zones b and i, by b and i - b."""
     others: Floats
     """The same for nets that are near neither of them."""
     rates: Floats
@@ -116,7 +117,7 @@ class Ladder(NamedTuple):
     worth: Floats
     """f64[c, R], the most p * work - q * x of them."""
 
-    def merged(self) -> Ladder:
+    def merged(self) -> ZoneTable:
         """The same with one case for each zone."""
         first = self.case[:-1]
         held, worth = np.minimum.reduceat(self.held, first), np.maximum.reduceat(self.worth, first)
@@ -145,8 +146,8 @@ def zone_cut_bound(
     if not quantum:
         return 0.0
     work, cost = np.floor(line.work[0] / quantum), np.floor(line.cost[0] / quantum)
-    strip, _ = strip_of(line, work, cost, options)
-    search = _Search(strip, min(offered[0].count, line.n))
+    packed, _ = contracted_items(line, work, cost, options)
+    search = _Search(packed, min(offered[0].count, line.n))
     most = below / quantum if below < np.inf else np.inf
     search.raise_to(above / quantum, most, PRECISION, run)
     found = search.proven * quantum * (1 - MARGIN)
@@ -164,8 +165,8 @@ def zone_cut_claim(
         return whole
     line = problem.with_options(without_memory(problem.options)).line()
     order = whole.items.order
-    strip, steps = strip_of(line, whole.work[0, order], whole.cost[0], problem.options)
-    search = _Search(strip, whole.stages)
+    packed, steps = contracted_items(line, whole.work[0, order], whole.cost[0], problem.options)
+    search = _Search(packed, whole.stages)
     search.raise_to(known.floor / whole.quantum, known.value / whole.quantum, 0.0, run)
     if not search.proven:
         return LowerBound(0.0, LIMIT if run.stop() else SOLVED)
@@ -173,33 +174,33 @@ def zone_cut_claim(
     rates, parting = search.needed()
     proof: dict[str, object] = {
         "joined": [[int(names[x]), int(names[y])] for x, y in steps],
-        "path": [int(names[strip.root[v]]) for v in search.path],
+        "path": [int(names[packed.root[v]]) for v in search.path],
         "span": search.span,
         "rates": [list(RATES[t]) for t in rates],
     }
     if parting:
-        proof["parted"] = [[zone, int(whole.tensors[strip.net[e]])] for zone, e in parting]
+        proof["parted"] = [[zone, int(whole.tensors[packed.net[e]])] for zone, e in parting]
     return whole.claim("zone-cut", search.proven, proof, LIMIT if run.stop() else SOLVED)
 
 
 class _Search:
     """The largest target that is refuted, over spans."""
 
-    def __init__(self, strip: Strip, stages: int) -> None:
-        self.strip, self.stages = strip, stages
+    def __init__(self, packed: ContractedItems, stages: int) -> None:
+        self.packed, self.stages = packed, stages
         self.proven, self.span = 0, 1
-        self.ladder: Ladder | None = None
+        self.table: ZoneTable | None = None
         self.parting: Parting = []
-        """Those of the span."""
-        path = heaviest_path(strip.items, strip.work)
+        """Nets that part zones for the best span."""
+        path = heaviest_path(packed.items, packed.work)
         self.path = path[:: -(-len(path) // MOST_ZONES)]
-        self.after, self.until = zones_of(strip.items, self.path)
+        self.after, self.until = zones_of(packed.items, self.path)
 
     def raise_to(self, floor: float, value: float, precision: float, run: SearchContext) -> None:
         """Try all spans, up to a value; leaves what is proven above the floor, and by which."""
-        total = float(self.strip.work.sum())
+        total = float(self.packed.work.sum())
         known = int(floor)
-        most = int(min(value, total + float(self.strip.cost.sum()) + 1))
+        most = int(min(value, total + float(self.packed.cost.sum()) + 1))
         mean = len(self.path) / self.stages
         found: set[int] = set()
         for number, part in enumerate(SPANS):
@@ -208,50 +209,50 @@ class _Search:
             if span in found or run.stop() or known >= most * (1 - precision):
                 continue
             found.add(span)
-            ladder, parting = self._ladder(span, float(most))
-            if ladder is None:
+            table, parting = self._zone_table(span, float(most))
+            if table is None:
                 return
-            if self._feasible(ladder, span, known):
+            if self._feasible(table, span, known):
                 continue
             upper, turn = most, 0
             near = most - max(int(precision * most / 10), 1)  # it often is all there is to prove
-            if near > known and not self._feasible(ladder, span, near):
+            if near > known and not self._feasible(table, span, near):
                 known = near
             while upper - known > max(precision * upper, 1) and not run.stop():
                 middle, turn = (known + upper) // 2, turn + 1
                 run.report_progress(share=(number + turn / (turn + HALFWAY)) / len(SPANS))
-                if self._feasible(ladder, span, middle):
+                if self._feasible(table, span, middle):
                     upper = middle
                 else:
                     known = middle
             known, self.proven = known + 1, known + 1
-            self.span, self.ladder, self.parting = span, ladder, parting
+            self.span, self.table, self.parting = span, table, parting
 
     def needed(self) -> tuple[list[int], Parting]:
         """Rates that suffice, and nets that part zones: each takes time to check."""
-        kept, ladder, parting = list(range(len(RATES))), self.ladder, self.parting
-        if ladder is None:
+        kept, table, parting = list(range(len(RATES))), self.table, self.parting
+        if table is None:
             return kept, parting
-        if not self._feasible(merged := ladder.merged(), self.span, self.proven - 1):
-            ladder, parting = merged, []
+        if not self._feasible(merged := table.merged(), self.span, self.proven - 1):
+            table, parting = merged, []
         for t in range(1, len(RATES)):
             fewer = [other for other in kept if other != t]
-            rates, worth = plain(ladder.rates[fewer], ladder.worth[:, fewer])
-            rest = ladder._replace(rates=rates, worth=worth)
+            rates, worth = plain(table.rates[fewer], table.worth[:, fewer])
+            rest = table._replace(rates=rates, worth=worth)
             if not self._feasible(rest, self.span, self.proven - 1):
                 kept = fewer
         return kept, parting
 
-    def _feasible(self, ladder: Ladder, span: int, target: int) -> bool:
-        return bool(gets_through(*ladder, float(target), self.stages, span))
+    def _feasible(self, table: ZoneTable, span: int, target: int) -> bool:
+        return bool(gets_through(*table, float(target), self.stages, span))
 
-    def _ladder(self, span: int, target: float) -> tuple[Ladder | None, Parting]:
+    def _zone_table(self, span: int, target: float) -> tuple[ZoneTable | None, Parting]:
         """Compute what zones hold, pay and are worth, and what parts them; None: it is too much."""
-        strip, after, until, m = self.strip, self.after, self.until, len(self.path)
-        first, last = near_zones(strip, after, until, span)
-        ptr, pins, always, cost = plain(strip.ptr, strip.pins, strip.always, strip.cost)
+        packed, after, until, m = self.packed, self.after, self.until, len(self.path)
+        first, last = near_zones(packed, after, until, span)
+        nets, cost = packed.nets, packed.cost
         first, last, after, until = plain(first, last, after, until)
-        works = [np.cumsum(totals(ends, strip.work, m + 2))[: m + 1] for ends in (until, after)]
+        works = [np.cumsum(totals(ends, packed.work, m + 2))[: m + 1] for ends in (until, after)]
         # No stage goes on to where the least work is out of reach.
         further = np.searchsorted(works[0], works[1] + target, side="right")
         width = int((further - np.arange(m + 1)).max()) + 1
@@ -259,19 +260,19 @@ class _Search:
             return None, []
         paid, others = np.zeros((m + 1, width)), np.zeros((m + 1, width))
         never, at_no = never_near(len(cost))
-        surely_paid(ptr, pins, always, cost, after, until, never, at_no, paid)
-        surely_paid(ptr, pins, always, cost, after, until, first, last, others)
-        cases = most_of_zones(strip, after, until, first, last, m, RATES)
+        surely_paid(nets, cost, after, until, never, at_no, paid)
+        surely_paid(nets, cost, after, until, first, last, others)
+        cases = most_of_zones(packed, after, until, first, last, m, RATES)
         if cases is None:
             return None, []
         rates = np.array(RATES, dtype=np.float64)
         *tables, parting = cases
-        return Ladder(*plain(*works, paid, others, rates, *tables)), parting
+        return ZoneTable(*plain(*works, paid, others, rates, *tables)), parting
 
 
 @kernel
 def gets_through(least, most, paid, others, rates, case, held, worth, target, stages, span):  # type: ignore[no-untyped-def]
-    """Tell whether so many stages of load `target` may get to the end; see the module.
+    """True if so many stages of load `target` may get to the end; see the module.
 
     `work` and `left` are the most work(I) and work(I) - x(I) of each zone; only zones in which one
     of them grew in the last round are gone on from.
@@ -321,7 +322,7 @@ def gets_through(least, most, paid, others, rates, case, held, worth, target, st
     return False
 
 
-class Strip(NamedTuple):
+class ContractedItems(NamedTuple):
     """Items after contraction, n in a topological order, and the nets between them."""
 
     items: Items
@@ -330,20 +331,16 @@ class Strip(NamedTuple):
     """i64[n], the position in the line of what each item is named by."""
     work: Floats
     """f64[n], whole numbers, as costs are."""
-    ptr: Ints
-    pins: Ints
-    """Items of each net (CSR), ascending: the first one writes it, if any does."""
-    always: Bools
-    written: Bools
-    """Nets that an item writes; the others are inputs of the model."""
+    nets: Hypergraph
+    """The first pin of a net writes it, if any does."""
     net: Ints
-    """i64[p], the number of each net in the line."""
+    """i64[p], number of each net in the linearised items."""
     cost: Floats
 
 
-def strip_of(
-    line: Line, work: Floats, cost: Floats, options: CostOptions
-) -> tuple[Strip, list[tuple[int, int]]]:
+def contracted_items(
+    line: LinearizedItems, work: Floats, cost: Floats, options: CostOptions
+) -> tuple[ContractedItems, list[tuple[int, int]]]:
     """Contract what may be, and lay out what is left; and the steps, as positions of the line.
 
     `work` f64[n] and `cost` f64[p] stand in for those of the line.
@@ -357,36 +354,39 @@ def strip_of(
     order = Items(np.arange(n), n, pairs // n, pairs % n).order
     place = np.argsort(order)
     where = place[vertex]
-    net = np.repeat(np.arange(len(cost)), np.diff(line.pin_ptr))
-    pins = distinct(net * n + where[line.pins])
+    pins = distinct(line.nets.net_of_pin * n + where[line.nets.pins])
     size = np.bincount(pins // n, minlength=len(cost))
-    nets = np.flatnonzero(((size > 1) | line.always) & (cost > 0))
-    strip = Strip(
+    nets = np.flatnonzero(((size > 1) | line.nets.always) & (cost > 0))
+    source = line.nets.source[nets]
+    packed = ContractedItems(
         Items(np.arange(n), n, place[pairs // n], place[pairs % n]),
         kept[order],
         totals(where, work, n),
-        offsets(size[nets]),
-        pins[np.isin(pins // n, nets)] % n,
-        line.always[nets],
-        line.source[nets] >= 0,
+        hypergraph(
+            n,
+            offsets(size[nets]),
+            pins[np.isin(pins // n, nets)] % n,
+            np.where(source >= 0, where[source], -1),
+            line.nets.always[nets],
+        ),
         nets,
         cost[nets],
     )
-    return strip, steps
+    return packed, steps
 
 
-def near_zones(strip: Strip, after: Ints, until: Ints, span: int) -> tuple[Ints, Ints]:
+def near_zones(packed: ContractedItems, after: Ints, until: Ints, span: int) -> tuple[Ints, Ints]:
     """Zones first..last - 1 that each net is near to; the same where it is near to none."""
-    begun, ended = _zones_of_nets(strip, after, until)
+    begun, ended = _zones_of_nets(packed, after, until)
     first, last = np.maximum(ended - span, 0), begun + span
-    return first, np.where(strip.written, np.maximum(last, first), first)
+    return first, np.where(packed.nets.source >= 0, np.maximum(last, first), first)
 
 
-def _zones_of_nets(strip: Strip, after: Ints, until: Ints) -> tuple[Ints, Ints]:
+def _zones_of_nets(packed: ContractedItems, after: Ints, until: Ints) -> tuple[Ints, Ints]:
     """First zone with a pin of each net in some ideal; and the first with all pins in all."""
-    starts = strip.ptr[:-1]
-    begun = np.minimum.reduceat(after[strip.pins], starts)
-    return begun, np.maximum.reduceat(until[strip.pins], starts)
+    starts, pins = packed.nets.net_ptr[:-1], packed.nets.pins
+    begun = np.minimum.reduceat(after[pins], starts)
+    return begun, np.maximum.reduceat(until[pins], starts)
 
 
 MOST_ENTRIES = 5_000_000
@@ -414,7 +414,7 @@ class _Zone(NamedTuple):
 
 
 def most_of_zones(
-    strip: Strip,
+    packed: ContractedItems,
     after: Ints,
     until: Ints,
     first: Ints,
@@ -422,12 +422,12 @@ def most_of_zones(
     m: int,
     rates: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Floats, Floats, Parting] | None:
-    """Part the ideals of each zone; `case`, `held` and `worth` of the ladder, and the nets.
+    """Part the ideals of each zone; `case`, `held` and `worth` of the table, and the nets.
 
     Nets are near the zones first..last - 1, i64[p] each. None: the zones hold too much together.
     """
-    begun, ended = _zones_of_nets(strip, after, until)
-    tail, head = strip.items.tail, strip.items.head
+    begun, ended = _zones_of_nets(packed, after, until)
+    tail, head = packed.items.tail, packed.items.head
     tables = []
     for start, end in (
         (after, until),
@@ -438,13 +438,13 @@ def most_of_zones(
         if table is None:
             return None
         tables.append(table)
-    sure = np.cumsum(totals(until, strip.work, m + 2))[: m + 1]
+    sure = np.cumsum(totals(until, packed.work, m + 2))[: m + 1]
     case, held, worth = [0], [], []
     parting: Parting = []
     solved: dict[tuple[bytes, ...], tuple[Ints, Sequence[tuple[float, Floats]]]] = {}
     for i in range(m + 1):
         items, edges, nets = (idx[ptr[i] : ptr[i + 1]] for ptr, idx in tables)
-        ptr, pins = csr_rows(strip.ptr, strip.pins, nets)
+        ptr, pins = csr_rows(packed.nets.net_ptr, packed.nets.pins, nets)
         number = np.searchsorted(items, pins)
         pin = np.where(until[pins] <= i, IN, np.where(after[pins] > i, OUT, number))
         before, behind = np.searchsorted(items, tail[edges]), np.searchsorted(items, head[edges])
@@ -457,13 +457,13 @@ def most_of_zones(
         place = np.append(np.cumsum(tied) - 1, [OUT, IN])
         inner = tied[before]
         unsure = np.logical_or.reduceat(pin >= 0, ptr[:-1])
-        surely, nets = strip.cost[nets[~unsure]].sum(), nets[unsure]
+        surely, nets = packed.cost[nets[~unsure]].sum(), nets[unsure]
         size = np.diff(ptr)
         zone = _Zone(
-            strip.work[items[tied]],
+            packed.work[items[tied]],
             place[before[inner]],
             place[behind[inner]],
-            strip.cost[nets],
+            packed.cost[nets],
             np.repeat(np.arange(len(nets)), size[unsure]),
             place[pin[np.repeat(unsure, size)]],
         )
@@ -472,7 +472,7 @@ def most_of_zones(
             solved[key] = _solved(zone, rates)
         parted, cases = solved[key]
         parting += [(i, int(nets[e])) for e in parted]
-        best = sure[i] + strip.work[items[~tied]].sum()
+        best = sure[i] + packed.work[items[~tied]].sum()
         held += [sure[i] + inside for inside, _ in cases]
         worth += [most + [p * best - q * surely for p, q in rates] for _, most in cases]
         case.append(len(held))

@@ -11,9 +11,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from dnnp.core.certificates.bisection import halves_units
 from dnnp.core.certificates.cover import cover_units
-from dnnp.core.certificates.cover_cut import cover_cut_units
+from dnnp.core.certificates.cut_trees import bisection_units, cover_cut_units
 from dnnp.core.certificates.cuts import (
     cpu_cut_units,
     node_cut_units,
@@ -53,7 +52,7 @@ class CertificateReport:
     too large to be looked at."""
     argument: str
     detail: str
-    """Why it is not verified; who vouches for it, where it is not checkable."""
+    """Reason why it is not verified; its origin where it is not checkable."""
     violations: tuple[Violation, ...] = ()
     proven: float = 0.0
     """Value of the bound, where it is verified."""
@@ -206,7 +205,7 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "same-block": same_block_units,
     "cover": cover_units,
     "cover-cut": cover_cut_units,
-    "halves": halves_units,
+    "halves": bisection_units,
     "ideal": lambda exact, _, units: ideal_units(exact, units),
 }
 """Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`,

@@ -69,9 +69,9 @@ class CoverState:
     """Work that is in, and nets that are decided."""
     value: int
     nets: list[Net]
-    """Those that are not decided."""
+    """Nets that are not decided."""
     need: list[int]
-    """What is in with each open item, if it is."""
+    """Items that each open item brings in with it."""
 
 
 class Sets:

@@ -161,7 +161,7 @@ def _device_units(
 
 
 def _is_mean(options: CostOptions, a: int, b: int, parts: int) -> bool:
-    """Test whether (a * work + b * cut) / parts is at most the load of a stage.
+    """True if (a * work + b * cut) / parts is at most the load of a stage.
 
     The cut is what comes in plus what goes out; each of them may hide behind the work under
     `duplex`, only both together under `overlap`.
@@ -185,7 +185,7 @@ class Apart:
         self.partners: dict[int, int] = {}
         """First item of listed pairs -> the second ones, as a bit mask."""
         self.firsts = 0
-        """Those first items, as a bit mask."""
+        """First items of listed pairs, as a bit mask."""
         for row in of_kind(cuts, list, "the list of cuts"):
             pair = field(row, "items", list)
             if len(pair) != 2:
@@ -211,7 +211,7 @@ class Apart:
         self._known: dict[tuple[int, int], bool] = {}
 
     def _too_large(self, name: str, items: set[int]) -> bool:
-        """Test whether some items exceed the memory of a device of class `name`."""
+        """True if some items exceed the memory of a device of class `name`."""
         options = self.exact.options
         if options.memory_mode != "hard" or options.memory_model != "sum":
             return False
@@ -219,7 +219,7 @@ class Apart:
         return room < float("inf") and self.exact.memory(items) > Fraction(room) * FITS
 
     def holds(self, u: int, v: int) -> bool:
-        """Test whether items u and v are such a pair."""
+        """True if items u and v are such a pair."""
         pair = (u, v) if u <= v else (v, u)
         if pair not in self._known:
             held = self.exact.between(u, v)
@@ -362,7 +362,7 @@ class Sums:
                 self.cost.append(0)
             self.cost[e] += exact.cost(name, tensor)
         self.number = self.loads = 0
-        """What the sum is at least; the weight of T."""
+        """Lower bound of the sum; weight of T."""
         self.together: dict[tuple[int, int], int] = {}
         self.paid = [0] * len(self.pins)
         self.pays: dict[tuple[int, int], int] = {}

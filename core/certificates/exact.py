@@ -65,7 +65,7 @@ class Exact:
             for name in self.devices
         }
         self.late = [True] * g
-        """Whether all members of each unit belong to the backward pass."""
+        """True for each unit with all members in the backward pass."""
         for node, unit in enumerate(self.unit_of):
             self.late[unit] &= self.tables.backward[node]
         self.in_order = validity == "ordered" and not self.tables.training
@@ -396,10 +396,7 @@ class Budget:
     def spend(self, steps: int) -> None:
         """Take steps away before they are made.
 
-        Raises
-        ------
-        UncheckedError
-            There are not so many left.
+        Raises UncheckedError: there are not so many left.
         """
         self.left -= steps
         if self.left < 0:

@@ -49,15 +49,15 @@ class Class:
     count: int
     is_cpu: bool
     work: Sequence[int | None]
-    """Of each vertex; None: it cannot run there."""
+    """Work of each vertex; None: it cannot run there."""
     cost: Sequence[int]
-    """Of each net; 0 on a CPU."""
+    """Cost of each net; 0 on a CPU."""
     room: Fraction | float
     """Memory that a stage may hold, in parts of a byte."""
     capacity: Fraction | float
     """Memory above which a stage overflows."""
     memory_per_quantum: Fraction | float
-    """What moves in a quantum of time where it overflows."""
+    """Memory that streams in a quantum of time where it overflows."""
 
     def total(self, nets: int) -> int:
         """Cost of some nets, a bit mask."""
@@ -107,7 +107,7 @@ class Lattice:
         return found
 
     def addable(self, ideal: int, vertices: Iterable[int]) -> int:
-        """Those of some vertices outside of an ideal whose predecessors it holds; a bit mask."""
+        """Vertices among some with all predecessors in an ideal; a bit mask."""
         found = 0
         for v in vertices:
             if not self.before[v] & ~ideal:
@@ -180,7 +180,7 @@ class Draft:
                 self.pred[vertex[b]].add(vertex[a])
         self.into = list(range(n))
         self.vertex = vertex
-        """Of each item, before contraction."""
+        """Vertex of each item, before contraction."""
 
     def _dear(self) -> Edges:
         """Edges both ways between the pins of nets that no split below the bound cuts."""
@@ -283,7 +283,7 @@ class Draft:
                     break
 
     def is_free(self, x: int, y: int) -> bool:
-        """Test whether x may follow y into any stage; see the module."""
+        """True if x may follow y into any stage; see the module."""
         for name, work in zip(self.names, self.work, strict=True):
             mine, theirs = work[x], work[y]
             if theirs is None:
@@ -426,7 +426,7 @@ class _Stage(NamedTuple):
     paid: int
     """Nets that are both, or always paid."""
     cost: int
-    """Of the nets that are paid."""
+    """Cost of the nets that are paid."""
 
 
 @dataclass
@@ -436,7 +436,7 @@ class _Ideal:
     least: int
     """Its least work."""
     mixes: list[Mix]
-    """Those that get there; none is better than another in all classes."""
+    """Mixes that get there; none dominates another."""
 
     def offer(self, mix: Mix) -> None:
         """Take over a mix, unless there is a better one."""
@@ -459,7 +459,7 @@ class _Walk:
         """Ideals by their number of vertices."""
 
     def reaches_end(self) -> bool:
-        """Test whether the stages get to the ideal of all vertices."""
+        """True if the stages get to the ideal of all vertices."""
         n = self.lattice.n
         self.found[0][0] = _Ideal(0, [(0,) * len(self.counts)])
         for size in range(n):
@@ -490,7 +490,7 @@ class _Walk:
             found[ideal].offer(mix)
 
     def _carries(self, used: Mix, work: int) -> bool:
-        """Test whether the devices that are left may carry so much."""
+        """True if the devices that are left may carry so much."""
         left = sum(self.counts) - sum(used)
         # r replicas carry less than r times the bound.
         whole = self.lattice.most_replicas == 1

@@ -95,7 +95,7 @@ class _Walk:
         }
 
     def reaches_end(self) -> bool:
-        """Test whether stages that are charged no more than the target hold all items together."""
+        """True if stages that are charged no more than the target hold all items together."""
         full, kinds = self.ideals[-1], range(len(self.kinds))
         limit = [min(len(kind), self.exact.n) for kind in self.kinds]
         empty = (0,) * len(limit)

@@ -29,7 +29,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnp.core.certificates.bisection import SINK, SOURCE, Network
+from dnnp.core.certificates.cut_trees import SINK, SOURCE, Network
 from dnnp.core.certificates.cuts import one_class
 from dnnp.core.certificates.exact import (
     Budget,
@@ -183,7 +183,7 @@ def _reaches_end(
     asked: tuple[int, int, int],
     budget: Budget,
 ) -> bool:
-    """Test whether stages may get to the end; `asked`: their largest load and number, all work."""
+    """True if stages may get to the end; `asked`: their largest load and number, all work."""
     target, stages, end = asked
     m = len(low) - 1
     place: dict[int, int] = {0: 0}
@@ -229,7 +229,7 @@ def _covers(
     most_replicas: int,
     end: int,
 ) -> bool:
-    """Test whether the devices get to work `end`, each replica a step of its class further."""
+    """True if the devices get to work `end`, each replica a step of its class further."""
     furthest = {(0,) * len(counts): last[0]}
     for used in product(*(range(c + 1) for c in counts)):
         work = furthest.get(used)
@@ -334,7 +334,7 @@ class _Zones:
                 written = place in made
                 self.nets.append(Net(sorted(pins), cost, always, 0, int(written), tensor))
         self.parted: dict[int, set[int]] = {}
-        """Of a zone the tensors that part it."""
+        """Tensors that part each zone."""
         self.budget.spend(self.m + len(self.vertices) + sum(len(net.pins) for net in self.nets))
 
     def near(self, span: int) -> None:
@@ -355,7 +355,7 @@ class _Zones:
                 raise UnprovenError(f"more than {MOST_PARTING} nets part a zone")
 
     def gets_through(self, target: int, stages: int, span: int, rates: Rates) -> bool:
-        """Test whether so many stages of load `target` may get to the end."""
+        """True if so many stages of load `target` may get to the end."""
         m, least, most = self.m, self.least, self.most
         beyond = [bisect_right(least, work + target) for work in most]
         width = max(end - b for b, end in enumerate(beyond))
@@ -438,7 +438,7 @@ class _Zones:
         return found
 
     def _with(self, nets: Sequence[Net], i: int) -> list[int]:
-        """What the ideals of a zone may hold or not, as far as it has to do with these nets."""
+        """Open vertices of the ideals of a zone that are connected to these nets."""
         after, until, draft = self.after, self.until, self.draft
         found = {v for net in nets for v in net.pins if after[v] <= i < until[v]}
         waiting = list(found)
@@ -462,7 +462,7 @@ class _Zones:
 
 
 Ends = tuple[int, bool, bool, tuple[int, ...]]
-"""Of a net its cost, whether a pin is surely in, whether one is surely out, and its other pins."""
+"""Cost of a net, flags for a pin surely in and one surely out, and its other pins."""
 
 
 def _cases(

@@ -1,15 +1,14 @@
-"""Validity of splits; items: what a contiguous split moves as one (2020 paper, Appendix B); lines.
+"""Validity of splits; items of contiguous splits (2020 paper, Appendix B); their linearisations.
 
-Nodes of one colour share a device, and whatever lies on a path between two of them must come
-along. Contracting colours and then strongly connected components gives items whose graph is
-acyclic. In a training graph an item also carries the backward nodes of its forward nodes;
-orphaned backward nodes get an item of their own, the image that the paper adds. Backward edges
-order items too, mirrored, so that both passes of a split are contiguous.
+Nodes of one colour share a device, and so do all nodes on paths between two of them. Contracting
+colours and then strongly connected components gives items whose graph is acyclic. In a training
+graph an item also carries the backward nodes of its forward nodes; orphaned backward nodes get an
+item of their own, the image that the paper adds. Backward edges order items too, mirrored, so that
+both passes of a split are contiguous.
 
-A line is items in a fixed order, with everything that the cost of an interval needs. The transfer
-cost of an interval is that of the tensors it cuts: a tensor is a net whose pins are the items that
-make or read it, and an interval pays for a net with pins both inside and outside. This holds
-wherever the producer stands, so one form serves inference and training.
+Linearised items are items in a fixed topological order, with all that the cost of an interval
+needs. An interval pays for the nets that it cuts, those with pins both inside and outside. This
+holds wherever the producer stands, so one form serves inference and training.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from dnnp.core.model.graph import (
     place_of,
     strong,
 )
+from dnnp.core.model.hypergraph import ClassCosts, Hypergraph, hypergraph
 from dnnp.core.model.plan import CostOptions
 
 
@@ -157,8 +157,8 @@ def _number(graph: Graph, units: Clustering, label: Ints, tail: Ints, head: Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """`n` items in order, `p` nets, for `C` device classes."""
+class LinearizedItems:
+    """`n` items in a topological order, and `p` nets, for `C` device classes."""
 
     devices: tuple[DeviceClass, ...]
     node_ptr: Ints
@@ -166,13 +166,8 @@ class Line:
     """Node positions of each item (CSR) in execution order."""
     work: Floats
     """f64[C, n], compute time; inf: unsupported."""
-    pin_ptr: Ints
-    pins: Ints
-    """Item positions of each net (CSR), ascending."""
-    source: Ints
-    """i64[p], position of the item that makes the tensor; -1: a model input."""
-    always: np.ndarray
-    """bool[p]: paid by every interval with a pin, cut or not (`--charge-io`)."""
+    nets: Hypergraph
+    """Items, named by their positions, and nets."""
     cost: Floats
     """f64[C, p], time to move the tensor once; 0 on a CPU."""
     reach: Ints
@@ -184,7 +179,7 @@ class Line:
     """f64[n], node memory added up, bytes: the `sum` model."""
     backward_work: Floats
     """f64[C, n], the part of `work` that belongs to the backward pass."""
-    backward_net: np.ndarray
+    backward_net: Bools
     """bool[p]: the tensor's producer belongs to the backward pass."""
 
     @property
@@ -202,7 +197,7 @@ class Line:
     def passes(self, options: CostOptions) -> list[tuple[Floats, Bools]]:
         """Passes with a target each: work f64[C, n], and which nets are theirs, bool[p]."""
         if options.objective != "gpipe":
-            return [(self.work, np.ones(len(self.source), dtype=np.bool_))]
+            return [(self.work, np.ones(self.nets.net_count, dtype=np.bool_))]
         late = self.backward_work
         return [(self.work - late, ~self.backward_net), (late, self.backward_net)]
 
@@ -224,8 +219,11 @@ def execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
     return np.lexsort((key, where))
 
 
-def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints, Ints, np.ndarray]:
-    """Pins of every tensor that can cost a transfer: (ptr, pins, tensor, always)."""
+def nets_of(graph: Graph, where: Ints, count: int, options: CostOptions) -> tuple[Hypergraph, Ints]:
+    """Tensors that can cost a transfer, as nets of `count` items, and the tensor of each net.
+
+    `where` is i64[n], the item of each node.
+    """
     made = graph.producer >= 0
     always = np.zeros(graph.m, dtype=np.bool_)
     if options.charge_io:
@@ -242,19 +240,44 @@ def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints
     counts = np.bincount(tensor, minlength=graph.m)
     kept = (counts > 1) | (always & (counts > 0))
     chosen = np.flatnonzero(kept)
-    return offsets(counts[chosen]), pin[kept[tensor]], chosen, always[chosen]
+    source = np.where(made[chosen], where[graph.producer[chosen]], -1)
+    nets = hypergraph(count, offsets(counts[chosen]), pin[kept[tensor]], source, always[chosen])
+    return nets, chosen
 
 
-def same_nets(ptr: Ints, pins: Ints, *marks: np.ndarray) -> tuple[Ints, Ints]:
+def same_nets(nets: Hypergraph, *marks: np.ndarray) -> tuple[Ints, Ints]:
     """Count nets with the same pins and marks as one: the number of each, and the first of each."""
     numbers: dict[tuple[object, ...], int] = {}
-    ends, marked = ptr.tolist(), zip(*(mark.tolist() for mark in marks), strict=True)
-    keys = ((pins[a:b].tobytes(), *m) for (a, b), m in zip(pairwise(ends), marked, strict=True))
+    pins, marked = nets.pins, zip(*(mark.tolist() for mark in marks), strict=True)
+    rows = zip(pairwise(nets.net_ptr.tolist()), marked, strict=True)
+    keys = ((pins[a:b].tobytes(), *m) for (a, b), m in rows)
     number = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
     return number, np.unique(number, return_index=True)[1]
 
 
-def steps_of(graph: Graph, line: Line, options: CostOptions) -> Steps:
+def class_costs(line: LinearizedItems, options: CostOptions) -> ClassCosts:
+    """Costs of the items and nets on each class, for the passes with a target each.
+
+    Over an infinitely fast link memory above the capacity costs nothing.
+    """
+    passes = line.passes(options)
+    streamed = options.memory_mode == "overflow"
+    stream = [1 / d.bandwidth_bytes_per_s if streamed else 0.0 for d in line.devices]
+    capacity = [
+        np.inf if d.is_cpu or (streamed and not rate) else d.memory_bytes
+        for d, rate in zip(line.devices, stream, strict=True)
+    ]
+    late = line.backward_net if len(passes) > 1 else np.zeros_like(line.backward_net)
+    return ClassCosts(
+        np.stack([work for work, _ in passes], axis=1),
+        line.cost.copy(),
+        late.astype(np.int64),
+        np.array(capacity, dtype=np.float64),
+        np.array(stream, dtype=np.float64),
+    )
+
+
+def steps_of(graph: Graph, line: LinearizedItems, options: CostOptions) -> Steps:
     """The line's nodes as steps that hold memory, by the memory model of `options`."""
     if options.memory_model == "sum":
         return summed_steps(line.node_ptr, node_memory(graph)[line.nodes])

@@ -37,13 +37,11 @@ class LinkedLoads:
     def __init__(self, problem: SplitProblem, items: Items) -> None:
         graph, units, options = problem.graph, problem.units, problem.options
         self.problem, self.items = problem, items
-        ptr, pins, tensor, _ = nets_of(graph, items.label, options)
-        net = np.repeat(np.arange(len(tensor)), np.diff(ptr))
-        made = graph.producer[tensor] >= 0
-        self.source = np.where(made, items.label[graph.producer[tensor]], -1)
-        """Item that makes the tensor of each net; -1: a model input."""
-        read = pins != self.source[net]
-        self.net, self.reader = net[read], pins[read]
+        nets, tensor = nets_of(graph, items.label, items.count, options)
+        self.source = nets.source
+        net, made = nets.net_of_pin, nets.source >= 0
+        read = nets.pins != self.source[net]
+        self.net, self.reader = net[read], nets.pins[read]
         """The items that read each net, besides its source."""
         self.size, self.stated = graph.tensor_bytes[tensor], graph.transfer_s[tensor]
         self.free = np.isnan(self.stated)

@@ -24,7 +24,7 @@ import numpy as np
 from dnnp.core.cost.items import (
     VALIDITIES,
     Items,
-    Line,
+    LinearizedItems,
     execution_order,
     free_items_of,
     item_choices,
@@ -155,7 +155,7 @@ class SplitProblem:
         """Items of a split without order."""
         return self._derived.free_items
 
-    def line(self, items: Items | None = None, order: Ints | None = None) -> Line:
+    def line(self, items: Items | None = None, order: Ints | None = None) -> LinearizedItems:
         """Lay items out (default: `items`) in a topological order (default: their Kahn order)."""
         items = self.items if items is None else items
         return self._derived.line(self, items, items.order if order is None else order)
@@ -185,7 +185,7 @@ class _Laid(NamedTuple):
     order: Ints
     devices: tuple[DeviceClass, ...]
     options: CostOptions
-    line: Line
+    line: LinearizedItems
 
 
 class _Derived:
@@ -211,7 +211,7 @@ class _Derived:
         self.own.add(items)
         return items
 
-    def line(self, problem: SplitProblem, items: Items, order: Ints) -> Line:
+    def line(self, problem: SplitProblem, items: Items, order: Ints) -> LinearizedItems:
         """A line of `problem`, laid out if it is not among the last ones."""
         if items not in self.own:  # contracted further by whoever asks: nobody else has them
             return make_line(problem, items, order)
@@ -228,7 +228,7 @@ class _Derived:
         return line
 
 
-def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
+def make_line(problem: SplitProblem, items: Items, order: Ints) -> LinearizedItems:
     """Lay the items out in `order` (a topological order of `items`).
 
     The line knows of no more devices of a class than the items can use.
@@ -243,32 +243,28 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
     first = units.member_idx[units.member_ptr[:-1]]
     times = units.times_on(*(d.name for d in devices))
     work = np.stack([totals(where[first], row, items.count) for row in times])
-    pin_ptr, pins, tensor, always = nets_of(graph, where, options)
+    nets, tensor = nets_of(graph, where, items.count, options)
     costs = link_times(graph, devices, tensor)
-    made = graph.producer[tensor] >= 0
     late = totals(units.label, ~graph.backward, units.g) == 0
     late_times = np.where(late, np.nan_to_num(times, posinf=0.0), 0.0)
-    line = Line(
+    line = LinearizedItems(
         devices=devices,
         node_ptr=node_ptr,
         nodes=nodes,
         work=work,
-        pin_ptr=pin_ptr,
-        pins=pins,
-        source=np.where(made, where[graph.producer[tensor]], -1),
-        always=always,
+        nets=nets,
         cost=costs,
         reach=np.zeros((0, 0), dtype=np.int64),
         tail=place[items.tail],
         head=place[items.head],
         memory=totals(where, node_memory(graph), items.count),
         backward_work=np.stack([totals(where[first], row, items.count) for row in late_times]),
-        backward_net=made & graph.backward[graph.producer[tensor]],
+        backward_net=(nets.source >= 0) & graph.backward[graph.producer[tensor]],
     )
     return _with_reach(graph, line, options)
 
 
-def _with_reach(graph: Graph, line: Line, options: CostOptions) -> Line:
+def _with_reach(graph: Graph, line: LinearizedItems, options: CostOptions) -> LinearizedItems:
     """Fill `reach`: how far an interval can go before a node is unsupported or memory is full."""
     n = line.n
     reach = np.empty((len(line.devices), n), dtype=np.int64)

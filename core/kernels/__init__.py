@@ -15,10 +15,10 @@ Hot loops are plain functions that `kernel` of `kernel.py` makes a `Kernel` of.
   and `a.copy()` want arrays, and bring its calls back to them.
 - `NUMBA_DISABLE_JIT=1 dnnp-partition ...` runs them as Python: breakpoints, prints and tracebacks
   work, and the bytes that come out are the same. Where that is too slow, call one of them as
-  `function.py_func(...)`, or as its `twin` does, which replaces the kernels that it calls too.
+  `function.py_func(...)`, or its `interpreted` version, which replaces the kernels that it calls.
 - Compiled code checks no index. `NUMBA_BOUNDSCHECK=1` does: what is compiled with it is kept apart.
-- The cache (`cache.py`) holds one sealed file `*.nbc` a signature, in the folders that `folders.py`
-  names: in a checkout `kernels.d` beside it. The seal covers the code of the kernel, of all kernels
+- The cache (`cache.py`) holds one sealed file `*.nbc` a signature, in the folders that it names:
+  in a checkout `kernels.d` beside it. The seal covers the code of the kernel, of all kernels
   that it calls and their constants; the subfolder stands for Python, numba, llvmlite, numpy, their
   settings and the processor. Nothing has to be deleted after an edit; deleting all is harmless.
 - `python -m dnnp.warm --defaults` compiles what commands need without options, `make warm`

@@ -1,10 +1,9 @@
 """Kernels as plain Python, which counts its steps and gives up when it has gone too many.
 
-To compile a kernel takes seconds, to load numba and a compiled one tenths of a second; what a small
-problem asks of it takes less in plain Python. Nobody knows beforehand how long a call takes, so its
-loops count: where a call goes more rounds than are allowed it ends, the arrays that it was given
-are as before, and compiled code does the same from the start. Both find the same bytes, and what is
-counted does not depend on the machine.
+To compile a kernel takes seconds, to load numba and a compiled one tenths of a second; a small
+problem takes less in plain Python. The length of a call is not known beforehand, so its loops
+count: a call that goes more rounds than are allowed ends, its arrays are restored, and compiled
+code does the same from the start. Both give the same bytes, whatever the machine.
 
 To index a numpy array from Python takes longer than most of what is done with what it holds. So a
 kernel gets views of its arrays (`memoryview`), which hand out numbers of Python, and what it makes
@@ -44,13 +43,15 @@ class OverrunError(Exception):
 
 
 _COUNT = f"{_ROUNDS}[0] -= 1\nif {_ROUNDS}[0] < 0:\n    raise {OverrunError.__name__}"
-"""What loops count their rounds by, at their heads."""
+"""Statement at the head of each loop that counts its rounds."""
 
 
-class Twin:
+class Interpreted:
     """A kernel as plain Python, with those that it calls."""
 
-    def __init__(self, function: FunctionType, code: CodeType, called: Mapping[str, Twin]) -> None:
+    def __init__(
+        self, function: FunctionType, code: CodeType, called: Mapping[str, Interpreted]
+    ) -> None:
         self._original = function
         self._code = code
         self._called = called
@@ -60,10 +61,7 @@ class Twin:
     def call(self, arguments: tuple[Any, ...], most: int) -> tuple[Any, int]:
         """Compute what the kernel returns, and count its rounds; nothing is said about overflow.
 
-        Raises
-        ------
-        OverrunError
-            It would go more than `most` rounds; the arguments are as they were.
+        Raises OverrunError: it would go more than `most` rounds; the arguments are as they were.
         """
         dimensions = self._dimensions
         before: list[tuple[np.ndarray, np.ndarray]] = []
@@ -117,17 +115,17 @@ class _Numpy:
         return found
 
 
-def twin_of(function: FunctionType) -> Twin | None:
+def interpreted_of(function: FunctionType) -> Interpreted | None:
     """A kernel as plain Python that counts; None: its source is not at hand, or it is a closure."""
-    called: dict[str, Twin] = {}
+    called: dict[str, Interpreted] = {}
     for name in function.__code__.co_names:
         value: Any = function.__globals__.get(name)
-        if hasattr(value, "twin"):
-            if value.twin is None:
+        if hasattr(value, "interpreted"):
+            if value.interpreted is None:
                 return None
-            called[name] = value.twin
+            called[name] = value.interpreted
     code = None if function.__closure__ else _counting(function, called)
-    return None if code is None else Twin(function, code, called)
+    return None if code is None else Interpreted(function, code, called)
 
 
 def _view(array: np.ndarray, dimensions: int) -> Any:
@@ -174,8 +172,8 @@ def _like(one: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
 
 
 def _counting(function: FunctionType, called: Container[str]) -> CodeType | None:
-    """The code of a function whose loops count, and which hands on what they count with to those
-    that it calls; None: its source is not at hand."""
+    """The code of a function with counting loops, which hands the counter on to the kernels that it
+    calls; None: its source is not at hand."""
     try:
         tree = _parsed(function)
     except (OSError, TypeError):

@@ -11,19 +11,20 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from functools import cached_property, update_wrapper
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property, update_wrapper
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 
-from dnnp.core.kernels.folders import LONG, folders, keep, known_files, known_long, name_of
+from dnnp.core.kernels.cache import LONG, folders, keep, known_files, known_long, name_of
 
 if TYPE_CHECKING:
-    from dnnp.core.kernels.interpreted import Twin
+    from dnnp.core.kernels.interpreted import Interpreted
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 WARM_ROUNDS = 150_000
 """Rounds after which to load compiled code: a fifth of what loading numba and it takes."""
@@ -86,22 +87,22 @@ class Kernel:
         numba = _numba()
         from dnnp.core.kernels.cache import KernelCache
 
-        compiler: Any = numba.njit  # whose types do not know all options
-        # Nobody calls a kernel by its address.
+        compiler: Any = numba.njit  # its types do not know all options
+        # No kernel is called by its address.
         made = compiler(nogil=True, no_cfunc_wrapper=True, **self.options)(self.py_func)
         compile_for = made.compile
-        # A number that is written down in a call is no kind of its own.
+        # A literal number in a call is no type of its own.
         made.compile = lambda kinds: compile_for(tuple(map(numba.types.unliteral, kinds)))
         if self.name:
             made._cache = KernelCache(self.py_func, made.targetoptions, _tell)
         return made
 
     @cached_property
-    def twin(self) -> Twin | None:
+    def interpreted(self) -> Interpreted | None:
         """The same as plain Python; None: its source is not at hand."""
-        from dnnp.core.kernels.interpreted import twin_of
+        from dnnp.core.kernels.interpreted import interpreted_of
 
-        return twin_of(self.py_func)  # type: ignore[arg-type]
+        return interpreted_of(self.py_func)  # type: ignore[arg-type]
 
     def called(self) -> list[Kernel]:
         """The kernels that it calls."""
@@ -119,13 +120,13 @@ class Kernel:
         return COLD_ROUNDS * sum(len(one.py_func.__code__.co_code) for one in found)
 
     def __getattr__(self, name: str) -> Any:
-        """What numba asks of a kernel that another one calls, and what was loaded and compiled."""
+        """Attributes that numba reads of a callee, and its statistics."""
         if name not in ("_numba_type_", "targetoptions", "stats", "signatures"):
             raise AttributeError(name)
         return getattr(self.dispatcher, name)
 
     def is_cold(self) -> bool:
-        """Tell whether it has no file and is not due for one; numba, slow to load, is not asked."""
+        """True if it has no file and is not due for one; numba, slow to load, is not asked."""
         places = tuple(folders())
         return self.name not in known_files(places) and self.name not in known_long(places)
 
@@ -193,13 +194,13 @@ def _made(function: F, *, kept: bool = False, **options: Any) -> F:
 def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
     most = kernel.cold_rounds - _gone[kernel] if kernel.is_cold() else WARM_ROUNDS - _gone[None]
-    twin = None if most <= 0 or _always else kernel.twin
-    if twin is None:
+    plain_version = None if most <= 0 or _always else kernel.interpreted
+    if plain_version is None:
         return kernel.compiled(*arguments)
     from dnnp.core.kernels.interpreted import OverrunError
 
     try:
-        answer, rounds = twin.call(arguments, most)
+        answer, rounds = plain_version.call(arguments, most)
     except OverrunError:
         _note(kernel, most)
         return kernel.compiled(*arguments)
@@ -234,3 +235,37 @@ def _numba() -> Any:
 def plain(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Writable C-ordered copies, so that a kernel is compiled for one kind of array only."""
     return tuple(np.array(a, order="C") for a in arrays)
+
+
+def scratch(bundle: Callable[..., T], sizes: Mapping[str, int], **given: Any) -> T:
+    """Make a named tuple of zero arrays, shaped as its annotations say.
+
+    A field `Annotated[Ints, "i32[n, 2]"]` becomes an array of that type and shape, where `sizes`
+    says what names in shapes stand for. Fields without a shape must be `given`; others may be.
+    """
+    arrays = {
+        name: np.zeros([int(size) if size.isdigit() else sizes[size] for size in shape], dtype)
+        for name, (dtype, shape) in _shapes(bundle).items()
+        if name not in given
+    }
+    return bundle(**arrays, **given)
+
+
+@cache
+def _shapes(bundle: Any) -> dict[str, tuple[np.dtype, list[str]]]:
+    """Type and shape of each field that states them."""
+    found = {}
+    for name, hint in get_type_hints(bundle, include_extras=True).items():
+        for text in getattr(hint, "__metadata__", ()):
+            code, _, shape = text.rstrip("]").partition("[")
+            found[name] = _TYPES[code], [part for part in shape.split(", ") if part]
+    return found
+
+
+_TYPES = {
+    code: np.dtype(name)
+    for code, name in {
+        "bool": "bool", "i16": "int16", "i32": "int32", "i64": "int64", "u32": "uint32",
+        "u64": "uint64", "f64": "float64",
+    }.items()
+}  # fmt: skip

@@ -78,7 +78,7 @@ BOUNDS = by_name(
     Method(
         "halves",
         "exact search for two stages, by minimum cuts",
-        "dnnp.core.bounds.searches:halves_claim",
+        "dnnp.core.bounds.searches:bisection_bound",
         ORDERED,
         ("effort",),
         more="Branch and bound over what the first of two stages holds. A weighed mean of both "
@@ -111,7 +111,7 @@ BOUNDS = by_name(
     Method(
         "cover",
         "prices of groups: how many stages of a small load it takes to hold them all",
-        "dnnp.core.bounds.cover:cover_claim",
+        "dnnp.core.bounds.column_generation:cover_claim",
         ANY,
         ("solver",),
         share=0.7,
@@ -123,7 +123,7 @@ BOUNDS = by_name(
     Method(
         "cover-cut",
         "the same for splits without order: sets are found by minimum cuts, CPUs by their rates",
-        "dnnp.core.bounds.cover_cut:cover_cut_claim",
+        "dnnp.core.bounds.column_generation:cover_cut_claim",
         ANY,
         ("solver",),
         share=0.7,

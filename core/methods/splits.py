@@ -140,7 +140,7 @@ SPLITS = by_name(
     Method(
         "greedy",
         "baseline: fills one device after the other in topological order",
-        "dnnp.core.baselines.cuts:greedy",
+        "dnnp.core.baselines.blocks:greedy",
         ORDERED,
         ("order", "sequence"),
         "2020 paper, 7",
@@ -183,7 +183,7 @@ SPLITS = by_name(
     Method(
         "uniform",
         "by hand: intervals with equal numbers of nodes",
-        "dnnp.core.baselines.cuts:cut_order",
+        "dnnp.core.baselines.blocks:cut_order",
         ORDERED,
         ("order",),
         more="Of Kahn's order, unless `--order` says another.",
@@ -191,7 +191,7 @@ SPLITS = by_name(
     Method(
         "params",
         "by hand: intervals with equal bytes of parameters",
-        "dnnp.core.baselines.cuts:cut_order",
+        "dnnp.core.baselines.blocks:cut_order",
         ORDERED,
         ("order",),
         more="Of Kahn's order, unless `--order` says another.",
@@ -199,7 +199,7 @@ SPLITS = by_name(
     Method(
         "single",
         "by hand: everything on one device",
-        "dnnp.core.baselines.cuts:cut_order",
+        "dnnp.core.baselines.blocks:cut_order",
         ORDERED,
         ("order",),
     ),
@@ -256,8 +256,8 @@ LATENCY = by_name(
         "greedy",
         "baseline: fills one device after the other in topological order",
         {
-            "blocks": "dnnp.core.baselines.placing.greedy_blocks:greedy_blocks",
-            "operators": "dnnp.core.baselines.placing.simple:greedy_operators",
+            "blocks": "dnnp.core.baselines.placing.greedy:greedy_blocks",
+            "operators": "dnnp.core.baselines.placing.greedy:greedy_operators",
         },
         BOTH,
         ("order", "sequence"),
@@ -289,15 +289,15 @@ LATENCY = by_name(
         "single",
         "baseline: everything on the fastest device that holds it",
         {
-            "blocks": "dnnp.core.baselines.placing.simple:single_block",
-            "operators": "dnnp.core.baselines.placing.simple:single",
+            "blocks": "dnnp.core.baselines.placing.greedy:single_block",
+            "operators": "dnnp.core.baselines.placing.greedy:single",
         },
         BOTH,
     ),
     Method(
         "heft",
         "baseline: list scheduling by upward rank, with insertion",
-        "dnnp.core.baselines.placing.simple:heft",
+        "dnnp.core.baselines.placing.greedy:heft",
         OPERATORS,
         source="Topcuoglu et al. 2002",
     ),
@@ -305,7 +305,7 @@ LATENCY = by_name(
         "heft-congested",
         "baseline: the same without insertion, for devices chosen with the waiting of transfers "
         "in mind",
-        "dnnp.core.baselines.placing.simple:heft_congested",
+        "dnnp.core.baselines.placing.greedy:heft_congested",
         OPERATORS,
         source="Topcuoglu et al. 2002; Sinnen and Sousa 2005",
     ),

@@ -209,7 +209,8 @@ def hybrid_problem(
     memory, held = node_bytes(graph)
     fixed = np.stack([memory[0] - held[0], memory[1] - held[1]])
     shards = graph.shards
-    pin_ptr, pins, tensor, _ = nets_of(graph, where, given.options)
+    nets, tensor = nets_of(graph, where, n, given.options)
+    pin_ptr, pins = nets.net_ptr, nets.pins
     source = where[graph.producer[tensor]]
     weight, readers, parameter = _weights(graph, where, n)
     if options.data_parallel > 1 and len(parameter):

@@ -12,29 +12,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.graph import Ints
-from dnnp.core.solver.program import Outcome, Program, Row, SparseProgram
-from dnnp.core.solver.scheduling_model import NEWS, CpProgram
+from dnnp.core.solver.program import Outcome, Program
+from dnnp.core.solver.scheduling_model import NEWS
 
 POLL_S = 0.05
 """Interval between calls of `stop` while a solver runs."""
 
 LAST_BREATH_S = 2.0
-"""Most that a process whose pipe is closed may take to end."""
+"""Longest time in which a process with a closed pipe ends."""
 
 
 class SolverProcess:
     """A process that solves programs, one at a time.
 
-    Raises
-    ------
-    UnavailableError
-        The system starts no process.
+    Raises UnavailableError: the system starts no process.
     """
 
     def __init__(self, kind: str = "mip") -> None:
@@ -79,87 +75,25 @@ class SolverProcess:
         killed after `patience` seconds, or as soon as `stop` says so, and the outcome is `limit`.
         A solver that crashes gives `failed`.
         """
-        request = "solve", solver, program, start, seconds, tolerance, presolve
-        return self._ask(request, patience, stop)
+        request = solver, program, start, seconds, tolerance, presolve
+        return self.ask("solve", *request, patience=patience, stop=stop)
 
-    def sparse(
+    def ask(
         self,
-        program: SparseProgram,
-        seconds: float | None,
-        *,
-        patience: float | None,
-        stop: Callable[[], bool],
-    ) -> Outcome:
-        """Have a sparse program solved by scipy's HiGHS; see `solve`.
-
-        Only for a process of the kind `sparse`.
-        """
-        return self._ask(("sparse", program, seconds), patience, stop)
-
-    def relax(self, solver: str, program: Program, *, stop: Callable[[], bool]) -> Outcome:
-        """Have a program without integers solved, and kept for `refine`."""
-        return self._ask(("relax", solver, program), None, stop)
-
-    def refine(
-        self,
-        rows: Sequence[Row],
-        closed: Sequence[int],
-        dropped: Sequence[int],
-        *,
-        stop: Callable[[], bool],
-    ) -> Outcome:
-        """Solve the program of `relax` again, from its last basis.
-
-        Rows are added, the upper limit of the `closed` columns becomes 0, and the rows with the
-        numbers `dropped` are taken out first (the ones behind them move up).
-        """
-        return self._ask(("refine", rows, closed, dropped), None, stop)
-
-    def cpsat(
-        self,
-        program: CpProgram,
-        hint: list[int] | None,
-        seconds: float | None,
-        threads: int,
-        seed: int,
-        *,
-        news: Callable[[Outcome], object],
-        patience: float | None,
-        stop: Callable[[], bool],
-    ) -> Outcome:
-        """Have a program solved by CP-SAT; `news` is given what it says on the way.
-
-        Only for a process of the kind `cpsat`.
-        """
-        request = "cpsat", program, hint, seconds, threads, seed
-        return self._ask(request, patience, stop, news)
-
-    def metis(
-        self,
-        parts: int,
-        graph: Sequence[Ints],
-        seed: int,
-        *,
-        patience: float,
-        stop: Callable[[], bool],
-    ) -> Outcome:
-        """Have a graph parted by METIS; `values` are the parts of its vertices.
-
-        Only for a process of the kind `metis`. `graph`: CSR offsets and neighbours, weights of the
-        vertices and of the entries.
-        """
-        return self._ask(("metis", parts, graph, seed), patience, stop)
-
-    def _ask(
-        self,
-        request: tuple[object, ...],
-        patience: float | None,
+        what: str,
+        *arguments: object,
+        patience: float | None = None,
         stop: Callable[[], bool],
         news: Callable[[Outcome], object] = lambda outcome: None,
     ) -> Outcome:
+        """Have a function of `worker.py` run: `what` is its name among those that `main` answers.
+
+        A process answers only requests of its kind. `news` is called with each outcome that a
+        solver tells before its last one. For `patience`, `stop` and crashes see `solve`.
+        """
         end = None if patience is None else time.monotonic() + patience
         try:
-            self._pipe.send(request)
+            self._pipe.send((what, *arguments))
             while True:
                 while not self._pipe.poll(POLL_S):
                     if stop() or (end is not None and time.monotonic() > end):

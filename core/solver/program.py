@@ -18,8 +18,8 @@ TOLERANCES = (1e-9, 1e-7)
 """Feasibility tolerance of the solvers; the second one is for programs they call infeasible."""
 
 SLACK = 1e-7
-"""By how much limits are widened, relatively: more than rounding and the solvers' tolerances,
-which cannot tell a limit from a value that close to it."""
+"""Relative widening of limits: more than rounding and the solvers' tolerances, which cannot tell
+a limit from a value that close to it."""
 
 Row = tuple[list[int], list[float], str, float]
 """Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
@@ -81,7 +81,7 @@ class Outcome:
     reason: str = ""
     """Why it failed, or what is missing."""
     duals: tuple[float, ...] | None = None
-    """Of each row, where the program has no integers."""
+    """Dual of each row, where the program has no integers."""
 
 
 @dataclass(frozen=True, eq=False)

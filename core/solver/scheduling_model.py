@@ -153,13 +153,13 @@ class Model:
         terms = [(flag, size / unit) for flag, size in held]
         self.row(terms, "<", limit / unit * (1 + MARGIN))
 
-    def in_turn(
+    def break_symmetry(
         self,
         mine: Iterable[Sequence[int]],
         theirs: Iterable[Sequence[int]],
         used: Callable[[int], Rule],
     ) -> None:
-        """Of two devices that can change places, the first one has the first thing.
+        """Break the symmetry of two identical devices: the first one has the first thing.
 
         Parameters
         ----------

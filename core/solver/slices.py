@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class Slices:
         blind: bool,
         presolve: tuple[bool, ...] = (True, True),
     ) -> Outcome:
-        """One slice. That there is no solution is asked twice, with other tolerances.
+        """Solve one slice; an infeasible program is solved twice, with other tolerances.
 
         Parameters
         ----------
@@ -182,6 +182,22 @@ class Best(Generic[S]):
         return value
 
 
+class Written(Protocol):
+    """A program, written for a search."""
+
+    @property
+    def program(self) -> Program:
+        """The program for the solver."""
+
+    @property
+    def tops(self) -> Sequence[int]:
+        """Columns whose sum is minimised."""
+
+    @property
+    def hopeless(self) -> bool:
+        """True if there is no solution, which is seen without a solver."""
+
+
 class SliceSearch(Generic[S]):
     """Search for the least value of a problem.
 
@@ -201,6 +217,23 @@ class SliceSearch(Generic[S]):
         """Why it ended early, if it was no limit and no interrupt."""
         self.asked = False
         """The solver was given a program."""
+
+    @property
+    def presolve(self) -> tuple[bool, ...]:
+        """Presolve of HiGHS with each of the tolerances."""
+        return True, True
+
+    def write(self) -> Written | None:
+        """The program of all that is not worse than the best solution; None: it is too large."""
+        raise NotImplementedError
+
+    def start(self, written: Any) -> list[float] | None:
+        """The best solution in columns of a program; None if there is none."""
+        raise NotImplementedError
+
+    def take(self, written: Any, outcome: Outcome) -> bool | None:
+        """Learn from an outcome; whether the search is closed by it, None if it goes on."""
+        raise NotImplementedError
 
     def raise_bound(self, low: float) -> None:
         """Take over a lower bound, rounded up where values are multiples of a number."""
@@ -244,57 +277,10 @@ def status_of(best: Best[S], failure: str, *, closed: bool, nothing: str) -> str
     return "limit" if best.solution is None else "optimal" if closed else "feasible"
 
 
-class Written(Protocol):
-    """A program, written for a search."""
-
-    @property
-    def program(self) -> Program:
-        """The program for the solver."""
-
-    @property
-    def tops(self) -> Sequence[int]:
-        """Columns whose sum is minimised."""
-
-    @property
-    def hopeless(self) -> bool:
-        """True if there is no solution, which is seen without a solver."""
-
-
-W = TypeVar("W", bound=Written)
-
-
-class Sliced(Protocol[S, W]):
-    """A `SliceSearch` that writes the programs it needs."""
-
-    best: Best[S]
-    low: float
-    failure: str
-    asked: bool
-
-    @property
-    def presolve(self) -> tuple[bool, ...]:
-        """For HiGHS, with each of the tolerances."""
-
-    def write(self) -> W | None:
-        """The program of all that is not worse than the best solution; None: it is too large."""
-
-    def start(self, written: W) -> list[float] | None:
-        """The best solution in columns of a program; None if there is none."""
-
-    def take(self, written: W, outcome: Outcome) -> bool | None:
-        """Learn from an outcome; whether the search is closed by it, None if it goes on."""
-
-    def exhausted(self) -> None:
-        """Take over that no solution is as good as the best one, or that there is none."""
-
-
-def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
+def solve_slices(search: SliceSearch[S], slices: Slices) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed.
 
-    Raises
-    ------
-    UnavailableError
-        The solver is not installed.
+    Raises UnavailableError: the solver is not installed.
     """
     took = 0.0
     while search.best.value > search.low:
@@ -372,7 +358,7 @@ def ask_sparse(
     run = run.part(SHARE)
 
     def work(process: SolverProcess) -> Outcome:
-        return process.sparse(program, seconds, patience=patience + KILL_S, stop=run.stop)
+        return process.ask("sparse", program, seconds, patience=patience + KILL_S, stop=run.stop)
 
     return attempted(work, lambda outcome: outcome.status == "failed", run, "sparse")
 
@@ -398,12 +384,9 @@ class Relaxation:
     def begin(self, program: Program) -> Outcome:
         """Solve a program, and forget the one before.
 
-        Raises
-        ------
-        UnavailableError
-            The solver is not installed.
+        Raises UnavailableError: the solver is not installed.
         """
-        self.outcome = self.process.relax(self.solver, program, stop=self.run.stop)
+        self.outcome = self.process.ask("relax", self.solver, program, stop=self.run.stop)
         if self.outcome.status == "missing":
             raise UnavailableError(missing(self.solver, self.outcome.reason))
         return self.outcome
@@ -412,7 +395,7 @@ class Relaxation:
         self, rows: Sequence[Row], closed: Sequence[int] = (), dropped: Sequence[int] = ()
     ) -> Outcome:
         """Solve it with more rows, with the `closed` columns at 0, without the rows `dropped`."""
-        self.outcome = self.process.refine(rows, closed, dropped, stop=self.run.stop)
+        self.outcome = self.process.ask("refine", rows, closed, dropped, stop=self.run.stop)
         return self.outcome
 
     @property

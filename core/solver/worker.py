@@ -162,7 +162,10 @@ class Relaxation:
         return self._optimize()
 
     def refine(self, rows: Sequence[Row], closed: Sequence[int], dropped: Sequence[int]) -> Outcome:
-        """Solve it without some rows, with new ones, and with some columns at 0."""
+        """Solve it again from its last basis, with `closed` columns at 0 and new rows.
+
+        Rows with the numbers `dropped` go first; those behind them move up.
+        """
         if dropped:
             self._model.remove([self._model.constrs[i] for i in dropped])
         _add_rows(self._model, self._columns, rows)
@@ -256,7 +259,11 @@ def _outcome(model, columns, status) -> Outcome:  # type: ignore[no-untyped-def]
 
 
 def part_graph(parts: int, graph: Sequence[Ints], seed: int) -> Outcome:
-    """Run METIS, which after an error leaves SIGTERM blocked in the process that called it."""
+    """Run METIS; `values` are the parts of the vertices.
+
+    `graph`: CSR offsets and neighbours, weights of the vertices and of the entries. After an error
+    METIS leaves SIGTERM blocked in the process that called it.
+    """
     import pymetis
 
     ptr, neighbors, weights, edge_weights = graph
@@ -271,7 +278,7 @@ def part_graph(parts: int, graph: Sequence[Ints], seed: int) -> Outcome:
 
 
 def _receive(pipe: Connection, requests: queue.SimpleQueue) -> None:
-    """Pass on what the parent sends; end the process when nobody is there any more."""
+    """Pass on what the parent sends; end the process when the parent is gone."""
     parent = os.getppid()
     try:
         while True:

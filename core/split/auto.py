@@ -56,7 +56,7 @@ CLOSING_UNITS = 300
 """Units up to which a small gap is closed all the same: it mostly takes a moment."""
 
 OFTEN = ((SLICED, 0.15, 0.3), (0.3, 0.6, 1.0))
-"""Of each step, shares of the whole work: at its begin, after the exact search, and at its end."""
+"""Shares of the whole work at the begin of each step, after the exact search, and at its end."""
 
 BOUNDED = 0.15
 """Share of the whole work at the end of the bounds of large graphs."""
@@ -65,7 +65,7 @@ ONCE = ((SLICED, 0.2, 0.95), (0.95, 0.97, 1.0))
 """The same where the exact search is mostly tried once."""
 
 CHAINED, REFINED = 0.1, 0.8
-"""Of what follows the exact search: shares at the ends of chains as one, and of annealing; windows
+"""Shares of the work after the exact search at the ends of chains as one, and of annealing; windows
 are the rest."""
 
 COARSE_EFFORT, CHAIN_SHARE = 0.1, 0.02
@@ -248,10 +248,10 @@ def _two_stages(best: _Best, run: SearchContext) -> None:
     """Search two stages by minimum cuts, where that is the problem."""
     run.report_progress("two stages")
     from dnnp.core.bounds.lower_bound import BoundTask
-    from dnnp.core.bounds.searches import halves_claim
+    from dnnp.core.bounds.searches import bisection_bound
 
     problem = best.problem
-    claim = halves_claim(problem, BoundTask("ordered", best.blocks, best.value, best.bound), run)
+    claim = bisection_bound(problem, BoundTask("ordered", best.blocks, best.value, best.bound), run)
     best.bound = max(best.bound, min(claim.value, best.value))
     try:
         value = best.value if claim.blocks is None else problem.value(claim.blocks)

@@ -40,6 +40,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, place_of
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
@@ -48,7 +49,7 @@ class Residual(NamedTuple):
 
     ptr: Ints
     heads: Ints
-    twin: Ints
+    reverse: Ints
     """Index of the reverse of each."""
 
 
@@ -61,10 +62,10 @@ def lay_out(
     arcs = len(tail)
     ptr, order = csr(np.concatenate([tail, head]), np.arange(2 * arcs), nodes)
     where = place_of(order)
-    twin = where[np.where(order < arcs, order + arcs, order - arcs)]
+    reverse = where[np.where(order < arcs, order + arcs, order - arcs)]
     heads = np.concatenate([head, tail])[order]
     ends = np.cumsum([len(part[0]) for part in parts])
-    *laid, residual = plain(ptr, heads, twin, np.concatenate([capacity, np.zeros(arcs)])[order])
+    *laid, residual = plain(ptr, heads, reverse, np.concatenate([capacity, np.zeros(arcs)])[order])
     return Residual(*laid), residual, np.split(where[:arcs], ends[:-1])
 
 
@@ -74,7 +75,7 @@ def max_flow(arcs, capacity, sources, enough):  # type: ignore[no-untyped-def]
 
     Stops where it is `enough`. An earlier flow from some of the sources may be in `capacity`.
     """
-    ptr, heads, twin = arcs.ptr, arcs.heads, arcs.twin
+    ptr, heads, reverse = arcs.ptr, arcs.heads, arcs.reverse
     nodes = len(ptr) - 1
     sink = nodes - 1
     level = np.empty(nodes, np.int64)
@@ -113,7 +114,7 @@ def max_flow(arcs, capacity, sources, enough):  # type: ignore[no-untyped-def]
                     if total >= enough:
                         for d in range(depth):
                             capacity[path[d]] -= least
-                            capacity[twin[path[d]]] += least
+                            capacity[reverse[path[d]]] += least
                         return total
                     back = depth
                     for d in range(depth - 1, -1, -1):
@@ -123,9 +124,9 @@ def max_flow(arcs, capacity, sources, enough):  # type: ignore[no-untyped-def]
                             back = d
                         else:
                             capacity[i] -= least
-                        capacity[twin[i]] += least
+                        capacity[reverse[i]] += least
                     depth = back
-                    u = heads[twin[path[depth]]]
+                    u = heads[reverse[path[depth]]]
                     continue
                 moved = False
                 while arc[u] < ptr[u + 1]:
@@ -143,7 +144,7 @@ def max_flow(arcs, capacity, sources, enough):  # type: ignore[no-untyped-def]
                     break
                 level[u] = -1
                 depth -= 1
-                u = heads[twin[path[depth]]]
+                u = heads[reverse[path[depth]]]
                 arc[u] += 1
     return total
 
@@ -171,18 +172,6 @@ def reached(arcs, capacity, source):  # type: ignore[no-untyped-def]
     return seen
 
 
-class Nets(NamedTuple):
-    """Tensors that may cost a transfer."""
-
-    ptr: Ints
-    pins: Ints
-    """Items of each net (CSR)."""
-    always: np.ndarray
-    """bool[p]: paid by every set with a pin."""
-    cost: Floats
-    """f64[p]."""
-
-
 class Network(NamedTuple):
     """Network of items. Nodes: the items, two for each net, the sink."""
 
@@ -194,17 +183,16 @@ class Network(NamedTuple):
     """Arc from each pin's net to it; -1: always paid."""
 
 
-def network_of(work: Floats, nets: Nets) -> Network:
-    """The network of items with this work, f64[n]."""
-    n, p = len(work), len(nets.cost)
-    net = np.repeat(np.arange(p, dtype=np.int64), np.diff(nets.ptr))
+def network_of(work: Floats, nets: Hypergraph, cost: Floats) -> Network:
+    """The network of items with this work, f64[n], and nets with this cost, f64[p]."""
+    n, p, net = len(work), len(cost), nets.net_of_pin
     sink = n + 2 * p
     first, second = n + 2 * np.arange(p), n + 2 * np.arange(p) + 1
     is_open = ~nets.always[net]
     parts = (
         (np.arange(n), np.full(n, sink), work),
         (nets.pins, first[net], np.inf),
-        (first, np.where(nets.always, sink, second), nets.cost),
+        (first, np.where(nets.always, sink, second), cost),
         (second[net][is_open], nets.pins[is_open], np.inf),
     )
     arcs, capacity, places = lay_out(parts, sink + 1)
@@ -213,19 +201,19 @@ def network_of(work: Floats, nets: Nets) -> Network:
     return Network(arcs, capacity, *plain(places[1], leave))
 
 
-def push(network: Network, capacity: Floats, sources: Ints, enough: float = np.inf) -> float:
+def flow_from(network: Network, capacity: Floats, sources: Ints, enough: float = np.inf) -> float:
     """Flow from the items `sources`, of `enough` or more if there is as much; see `max_flow`."""
     return float(max_flow(network.arcs, capacity, sources, float(enough)))
 
 
-def pushed(network: Network, capacity: Floats) -> Floats:
+def pin_flows(network: Network, capacity: Floats) -> Floats:
     """Flow from each pin into its net, less that out of it; f64[pins].
 
     `capacity` is what the flow left.
     """
-    flow = capacity[network.arcs.twin[network.enter]].copy()
+    flow = capacity[network.arcs.reverse[network.enter]].copy()
     some = network.leave >= 0
-    flow[some] -= capacity[network.arcs.twin[network.leave[some]]]
+    flow[some] -= capacity[network.arcs.reverse[network.leave[some]]]
     return flow
 
 
@@ -251,14 +239,12 @@ class TwoStages(NamedTuple):
     tail: Ints
     head: Ints
     """Precedence pairs."""
+    nets: Hypergraph
+    """All pins of a net depend on the first one in the order."""
     work: Floats
     """f64[n]; with all costs it adds up to less than 2^BITS."""
-    ptr: Ints
-    pins: Ints
-    """Items of each net (CSR); all but the first in the order need what that one makes."""
-    always: Bools
-    """Nets that each side with a pin pays; the others only where they are cut."""
     cost: Floats
+    """f64[p]."""
 
 
 class _Network(NamedTuple):
@@ -284,19 +270,18 @@ def _network(of: TwoStages) -> _Network:
     """The network of the items, and of nets by what they cost on the only class."""
     n, p = len(of.order), len(of.cost)
     place = np.argsort(of.order)
-    net = np.repeat(np.arange(p), np.diff(of.ptr))
+    net, pins = of.nets.net_of_pin, of.nets.pins
     first, second, source, sink = n + np.arange(p), n + p + np.arange(p), n + 2 * p, n + 2 * p + 1
-    # Whoever writes a tensor comes before all who read it.
-    writer = of.pins[np.lexsort((place[of.pins], net))][of.ptr[:-1]]
-    always = np.flatnonzero(of.always)
-    cut = np.flatnonzero(~of.always)
-    of_cut, of_always = ~of.always[net], of.always[net]
+    # The item that writes a tensor comes before all that read it.
+    writer = pins[np.lexsort((place[pins], net))][of.nets.net_ptr[:-1]]
+    always, cut = np.flatnonzero(of.nets.always), np.flatnonzero(~of.nets.always)
+    of_cut, of_always = ~of.nets.always[net], of.nets.always[net]
     parts = (
         (of.head, of.tail, np.inf),  # an ideal holds all before what it holds
         (writer[cut], first[cut], of.cost[cut] * PARTS),
-        (first[net][of_cut], of.pins[of_cut], np.inf),
-        (of.pins[of_always], first[net][of_always], np.inf),
-        (second[net][of_always], of.pins[of_always], np.inf),
+        (first[net][of_cut], pins[of_cut], np.inf),
+        (pins[of_always], first[net][of_always], np.inf),
+        (second[net][of_always], pins[of_always], np.inf),
         (np.arange(n), np.full(n, sink), 0.0),
         (np.full(n, source), np.arange(n), 0.0),
         (first[always], np.full(len(always), sink), 0.0),
@@ -315,7 +300,7 @@ class _Node:
     children: tuple[int, int] = (-1, -1)
     """Nodes in which the item is in, and out."""
     weight: int = PARTS // 2
-    """Of the ideal's load, in parts: that which proves most."""
+    """Weight of the ideal's load, in parts, that proves most."""
     proven: int = 0
     """No ideal of this node has a smaller larger load."""
 
@@ -328,18 +313,17 @@ class _Side(NamedTuple):
     behind: float
 
 
-class Halves:
+class Bisection:
     """The tree, best bound first."""
 
     def __init__(self, of: TwoStages, run: SearchContext = PLAIN) -> None:
         self.of, self.run = of, run
         self.n = len(of.order)
         self.work, self.cost = of.work, of.cost
-        self.net = np.repeat(np.arange(len(of.cost)), np.diff(of.ptr))
         self.network = _network(of)
         self.before, self.after = _closures(of)
         self.nodes = [_Node()]
-        self.least = float(self.work.sum() + self.cost[of.always].sum()) + 1
+        self.least = float(self.work.sum() + self.cost[of.nets.always].sum()) + 1
         """The least larger load that is known."""
         self.best: Bools | None = None
         """Its ideal, if it was found here."""
@@ -355,7 +339,7 @@ class Halves:
 
     def search(self) -> int:
         """Branch until nothing is open; what is proven."""
-        effort, each = self.run.effort, self.n + len(self.of.pins)
+        effort, each = self.run.effort, self.n + len(self.of.nets.pins)
         most = max(int(min(MOST_WORK * effort / each, MOST_NODES * max(effort, 1.0))), 1)
         waiting: list[tuple[int, int, Ints]] = []
         self._open(0, np.zeros(self.n, dtype=np.int8), waiting)
@@ -438,7 +422,7 @@ class Halves:
         capacity = network.capacity.copy()
         capacity[network.ahead] = np.where(state == OUT, np.inf, weight * self.work)
         capacity[network.behind] = np.where(state == IN, np.inf, other * self.work)
-        paid = self.cost[self.of.always]
+        paid = self.cost[self.of.nets.always]
         capacity[network.ahead_net] = weight * paid
         capacity[network.behind_net] = other * paid
         source = np.array([len(network.arcs.ptr) - 3])
@@ -447,14 +431,10 @@ class Halves:
 
     def _side(self, inside: Bools) -> _Side:
         """Price an ideal and the rest."""
-        of, pinned = self.of, inside[self.of.pins]
-        p = len(of.cost)
-        has = np.bincount(self.net[pinned], minlength=p) > 0
-        lacks = np.bincount(self.net[~pinned], minlength=p) > 0
-        loads = []
-        for mine, theirs, part in ((has, lacks, inside), (lacks, has, ~inside)):
-            paid = mine & (theirs | of.always)
-            loads.append(float(self.work[part].sum() + self.cost[paid].sum()))
+        loads = (
+            float(self.work[part].sum() + self.cost[self.of.nets.paid(part)].sum())
+            for part in (inside, ~inside)
+        )
         return _Side(inside, *loads)
 
     def _offer(self, side: _Side) -> None:

@@ -61,12 +61,9 @@ def search_ideals(
 ) -> IdealResult:
     """Search the order ideals for a split below `value`; `floor` is a bound that is known.
 
-    `near`: where the optimum is expected; 0: nobody knows.
+    `near`: where the optimum is expected; 0: unknown.
 
-    Raises
-    ------
-    InfeasibleError
-        It is proven that no ordered split fits.
+    Raises InfeasibleError: it is proven that no ordered split fits.
     """
     found = ideal_search(problem, incumbent=value, floor=floor, near=near, run=run)
     if found.blocks is not None:

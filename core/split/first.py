@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.latency import POOL, TRIES, LatencyProblem, Placement, Split, lazy_events
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.cost.load_formula import ROOM
@@ -44,7 +44,7 @@ def first_split(problem: SplitProblem) -> list[Block] | None:
     return None
 
 
-def _cut(problem: SplitProblem, line: Line) -> list[Block] | None:
+def _cut(problem: SplitProblem, line: LinearizedItems) -> list[Block] | None:
     """The first cut of a line that fits, or all that fits into one part, if that is better."""
     least = line.work.min(axis=0)
     count = sum(d.count for d in line.devices)
@@ -67,7 +67,7 @@ def _cut(problem: SplitProblem, line: Line) -> list[Block] | None:
     return None if best is None else best[1]
 
 
-def _parts(problem: SplitProblem, line: Line, most: float) -> tuple[Ints, Ints] | None:
+def _parts(problem: SplitProblem, line: LinearizedItems, most: float) -> tuple[Ints, Ints] | None:
     """Bounds i64[b + 1] and classes i64[b] of parts of at most `most` time, but for one item.
 
     The next part is on the device that takes it furthest; None: there are too few devices.
@@ -95,7 +95,7 @@ def _parts(problem: SplitProblem, line: Line, most: float) -> tuple[Ints, Ints] 
     return np.array(bounds, dtype=np.int64), np.array(classes, dtype=np.int64)
 
 
-def _fitting(problem: SplitProblem, line: Line, c: int, first: int, end: int) -> int:
+def _fitting(problem: SplitProblem, line: LinearizedItems, c: int, first: int, end: int) -> int:
     """The last end up to `end` at which a part from `first` on fits a device of class `c`."""
     device, graph = line.devices[c], problem.graph
     if problem.options.memory_mode != "hard" or device.is_cpu or np.isinf(device.memory_bytes):

@@ -28,10 +28,7 @@ STARTED = 0.2
 def heuristic(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """All heuristics, and a bound that costs little.
 
-    Raises
-    ------
-    InfeasibleError
-        No split that fits was found.
+    Raises InfeasibleError: no split that fits was found.
     """
     try:
         blocks = slice_order(problem, asked, run.phase("slicing", 0.0, SLICED)).blocks
@@ -97,7 +94,7 @@ def _cut_bound(
     problem: SplitProblem, asked: MethodOptions, blocks: list[Block], run: SearchContext
 ) -> float:
     """The largest of bounds by minimum cuts; they hold for splits without order too."""
-    from dnnp.core.bounds.cover_cut import cover_cut_claim
+    from dnnp.core.bounds.column_generation import cover_cut_claim
     from dnnp.core.bounds.lower_bound import BoundTask
     from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from dnnp.core.bounds.apart import apart_bound
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.items import Line, steps_of
+from dnnp.core.cost.items import LinearizedItems, steps_of
 from dnnp.core.cost.load import transfer_times
 from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
@@ -173,7 +173,9 @@ def _checked(problem: SplitProblem) -> list[DeviceClass]:
     return [*accelerators, *cpus]
 
 
-def _sliced(case: ClusterCase, line: Line, best: ClusterSplit | None) -> ClusterSplit | None:
+def _sliced(
+    case: ClusterCase, line: LinearizedItems, best: ClusterSplit | None
+) -> ClusterSplit | None:
     """Slicing with every transfer on the outer link; the clusters only make it cheaper."""
     options = case.problem.options
     streamed = options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
@@ -191,7 +193,7 @@ def _sliced(case: ClusterCase, line: Line, best: ClusterSplit | None) -> Cluster
 
 
 def _over_orders(
-    case: ClusterCase, lines: Sequence[Line], best: ClusterSplit | None
+    case: ClusterCase, lines: Sequence[LinearizedItems], best: ClusterSplit | None
 ) -> ClusterSplit | None:
     """Search the intervals of each order."""
     for line in lines:
@@ -205,7 +207,7 @@ def _over_orders(
 
 
 def _over_ideals(
-    case: ClusterCase, line: Line, lattice: Lattice | None, best: ClusterSplit | None
+    case: ClusterCase, line: LinearizedItems, lattice: Lattice | None, best: ClusterSplit | None
 ) -> LatticeOutcome | None:
     """Search all ideals; None: there are too many."""
     outcome = None if lattice is None else search(case, line, lattice, best)

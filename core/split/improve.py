@@ -23,15 +23,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load_formula import WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Clustering, Ints, clustering_of_labels, row_of, totals
+from dnnp.core.model.graph import (
+    Bools,
+    Clustering,
+    Ints,
+    clustering_of_labels,
+    offsets,
+    row_of,
+    totals,
+)
+from dnnp.core.model.hypergraph import hypergraph
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Evolution, SearchContext
 from dnnp.core.split.annealing.anneal import anneal
-from dnnp.core.split.cuts import BITS, Halves, TwoStages
+from dnnp.core.split.cuts import BITS, Bisection, TwoStages
 from dnnp.core.split.ideals.search import window_search
 from dnnp.core.split.order_search import OrderSpace, evolved_order
 from dnnp.core.split.slices import best_slicing
@@ -106,7 +115,7 @@ def resplit(problem: SplitProblem, blocks: list[Block], run: SearchContext = PLA
 class _Pairs:
     """Stages as numbers of the items of a line, and which pairs have been tried."""
 
-    def __init__(self, line: Line, blocks: list[Block], at: Ints) -> None:
+    def __init__(self, line: LinearizedItems, blocks: list[Block], at: Ints) -> None:
         self.line, self.at = line, at
         """`at` is i64[n], the stage of each item."""
         names = [d.name for d in line.devices]
@@ -114,7 +123,6 @@ class _Pairs:
             -1 if b.device.is_cpu or b.replicas > 1 else names.index(b.device.name) for b in blocks
         ]
         """Row of each stage's class; -1: it stays as it is."""
-        self.net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
         self.loads = [self._load(b) for b in range(len(blocks))]
         self.tried: set[bytes] = set()
         """Pairs that are as good as can be, by their items."""
@@ -144,10 +152,10 @@ class _Pairs:
         line, row = self.line, self.row[b]
         items = np.flatnonzero(inside)
         number = np.cumsum(inside) - 1
-        pin = inside[line.pins]
-        met = np.bincount(self.net[pin], minlength=len(line.source))
+        pin = inside[line.nets.pins]
+        met = np.bincount(line.nets.net_of_pin[pin], minlength=line.nets.net_count)
         nets = np.flatnonzero(met)
-        outside = met[nets] < np.diff(line.pin_ptr)[nets]
+        outside = met[nets] < line.nets.sizes[nets]
         edge = inside[line.tail] & inside[line.head]
         work, cost = line.work[row, items], line.cost[row, nets]
         scale = 2.0 ** (BITS - 1) / max(float(work.sum() + cost.sum()), 1e-290)
@@ -155,14 +163,18 @@ class _Pairs:
             order=np.arange(len(items)),
             tail=number[line.tail[edge]],
             head=number[line.head[edge]],
+            nets=hypergraph(
+                len(items),
+                offsets(met[nets]),
+                number[line.nets.pins[pin]],
+                np.full(len(nets), -1, dtype=np.int64),
+                line.nets.always[nets] | outside,
+            ),
             work=np.floor(work * scale),
-            ptr=np.append(0, np.cumsum(met[nets])),
-            pins=number[line.pins[pin]],
-            always=line.always[nets] | outside,
             cost=np.floor(cost * scale),
         )
         part = replace(run, max_gap=0.0).scaled(PAIR_EFFORT if len(self.row) > 2 else 1.0)
-        search = Halves(stages, part)
+        search = Bisection(stages, part)
         search.meet(self.at[items] == b)
         search.search()
         if search.best is None:
@@ -188,8 +200,7 @@ class _Pairs:
         if row < 0:
             return 0.0
         line = self.line
-        met = np.bincount(self.net[inside[line.pins]], minlength=len(line.source))
-        paid = (met > 0) & ((met < np.diff(line.pin_ptr)) | line.always)
+        paid = line.nets.paid(inside)
         return float(line.work[row, inside].sum() + line.cost[row, paid].sum())
 
 
@@ -395,7 +406,7 @@ def coarsened(problem: SplitProblem, *, late: bool) -> Clustering:
     return replace(merged, times={c: totals(label, t, merged.g) for c, t in units.times.items()})
 
 
-def _pairs(line: Line, *, late: bool) -> Ints:
+def _pairs(line: LinearizedItems, *, late: bool) -> Ints:
     """Label of every position, 0..; pairs share one."""
     n = line.n
     if late:
@@ -420,11 +431,10 @@ def _pairs(line: Line, *, late: bool) -> Ints:
     return np.unique(np.minimum(mate, np.arange(n)), return_inverse=True)[1]
 
 
-def _bond(line: Line, tail: Ints, head: Ints) -> np.ndarray:
+def _bond(line: LinearizedItems, tail: Ints, head: Ints) -> np.ndarray:
     """Cost of the tensors from `tail` to `head`, shared among their readers; f64[pairs]."""
-    sizes = np.diff(line.pin_ptr)
-    net = np.repeat(np.arange(len(sizes)), sizes)
-    key = line.source[net] * line.n + line.pins
+    sizes, net = line.nets.sizes, line.nets.net_of_pin
+    key = line.nets.source[net] * line.n + line.nets.pins
     order = np.argsort(key, kind="stable")
     share = (line.cost.max(axis=0)[net] / np.maximum(sizes[net] - 1, 1))[order]
     before = np.append(0.0, np.cumsum(share))

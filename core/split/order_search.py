@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, Line, steps_of
+from dnnp.core.cost.items import Items, steps_of
 from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.search_context import PLAIN, Evolution, MethodOptions, SearchContext, Solution
+from dnnp.core.split.ideals.problem import may_bind
 from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.decoder import (
     LENGTH,
@@ -51,10 +52,7 @@ def brkga(
     the rest, one parent from the elite and one from the others. Once the run is to stop, the best
     so far is returned, after one generation at least.
 
-    Raises
-    ------
-    UsageError
-        See `Evolution.check`; or a population that would not fit in memory.
+    Raises UsageError: See `Evolution.check`; or a population that would not fit in memory.
     """
     how.check()
     if how.population * n > MOST_KEYS:
@@ -88,7 +86,7 @@ class OrderSpace:
         self.problem = problem
         self.items: Items = problem.items
         self.base = problem.line(self.items)
-        limited, comm = _may_bind(problem, self.base), problem.options.comm
+        limited, comm = may_bind(problem.graph, self.base, problem.options), problem.options.comm
         self._streamed = limited and problem.options.memory_mode == "overflow"
         self._arrays: OrderProblem = order_problem(self.base, comm, weighted=weighted)
         one = len(self.base.devices) == 1 and bool(np.isfinite(self.base.work).all())
@@ -112,7 +110,7 @@ class OrderSpace:
         *,
         reject: bool = False,
     ) -> Floats:
-        """As `values_of_orders`; inf where no slicing meets the limits."""
+        """Values of orders by `values_of_orders`; inf where no slicing meets the limits."""
         if goal == LENGTH or self.compiled:
             return values_of_orders(
                 self._arrays, priorities, goal, below, reject=reject, threads=self._threads
@@ -133,20 +131,10 @@ class OrderSpace:
         return values
 
 
-def _may_bind(problem: SplitProblem, line: Line) -> bool:
-    """True if a block of some order may need more memory than a device has."""
-    limit = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
-    held = line.memory if problem.options.memory_model == "sum" else problem.graph.tensor_memory
-    return bool(held.sum() > limit)
-
-
 def random_order(space: OrderSpace, samples: int, run: SearchContext = PLAIN) -> Ints | None:
     """The best of `samples` orders by random priorities (random-T); None if none can be sliced.
 
-    Raises
-    ------
-    UsageError
-        Not even one sample.
+    Raises UsageError: not even one sample.
     """
     if samples < 1:
         raise UsageError(f"{samples} samples are too few: at least 1")

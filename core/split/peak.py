@@ -202,7 +202,7 @@ def cuts(steps: Steps) -> np.ndarray:
     first, last = np.full(n, n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
     np.minimum.at(first, maker, reader)
     np.maximum.at(last, reader, maker)
-    # A node all of whose readers come later than v is not ordered against v; and so backwards.
+    # A node with all readers after v is not ordered against v; and so backwards.
     furthest = np.concatenate([np.full(1, -1), np.maximum.accumulate(first)])[:n]
     nearest = np.concatenate([np.minimum.accumulate(last[::-1])[::-1], np.full(1, n)])[1:]
     place = np.arange(n)
@@ -223,7 +223,7 @@ def largest_step(steps: Steps, start: float) -> float:
 
 
 class Segment:
-    """Nodes whose order is open."""
+    """Nodes between two fixed places, and the best order of them."""
 
     def __init__(self, steps: Steps, start: float, floor: float, run: SearchContext) -> None:
         self.steps, self.start, self.run = steps, start, run

@@ -43,10 +43,7 @@ def slice_order(
 def dpl(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
     """The linearisation heuristic of the 2020 paper: slice a depth-first order (section 5.1.2).
 
-    Raises
-    ------
-    InfeasibleError
-        No slicing of this order meets the capacities.
+    Raises InfeasibleError: no slicing of this order meets the capacities.
     """
     return Solution(best_slicing(problem, "dfs", run))
 
@@ -76,10 +73,7 @@ def best_slicing(
     one whose slicing is best. The blocks come in pipeline order. Once the run is to
     stop, the best split so far is returned.
 
-    Raises
-    ------
-    InfeasibleError
-        No slicing of these orders meets the capacities.
+    Raises InfeasibleError: no slicing of these orders meets the capacities.
     """
     if isinstance(order, str):
         orders = list(ORDERS.values()) if order == "best" else [order_named(order)]

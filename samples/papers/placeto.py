@@ -118,10 +118,7 @@ REPAIRED = "placeto-repaired"
 def pytorch() -> Iterator[Any]:
     """PyTorch on one thread, so that sums do not depend on how many there are.
 
-    Raises
-    ------
-    UnavailableError
-        It is not installed.
+    Raises UnavailableError: it is not installed.
     """
     try:
         import torch

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems
 from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
@@ -36,7 +36,7 @@ MAX_IDEALS = 200_000
 
 def published_split(
     problem: SplitProblem, within: float, run: SearchContext = PLAIN
-) -> tuple[Line, Ints, Ints]:
+) -> tuple[LinearizedItems, Ints, Ints]:
     """The split of least largest load that the paper's program returns.
 
     Parameters
@@ -92,15 +92,15 @@ def _classes(problem: SplitProblem) -> tuple[int, int]:
 class _Prices:
     """What blocks of items cost; -1: there is no such class."""
 
-    def __init__(self, problem: SplitProblem, line: Line, fast: int, slow: int) -> None:
+    def __init__(self, problem: SplitProblem, line: LinearizedItems, fast: int, slow: int) -> None:
         never = np.full(line.n, np.inf)
         self.line = line
         self.counts = [line.devices[c].count if c >= 0 else 0 for c in (slow, fast)]
         self.fast, self.slow = (line.work[c] if c >= 0 else never for c in (fast, slow))
-        self.moved = line.cost[fast] if fast >= 0 else np.zeros(len(line.source))
+        self.moved = line.cost[fast] if fast >= 0 else np.zeros(line.nets.net_count)
         self.room = problem.devices[fast].memory_bytes * ROOM if fast >= 0 else 0.0
-        self.pins = np.diff(line.pin_ptr)
-        self.net = np.repeat(np.arange(len(line.source)), self.pins)
+        self.pins = line.nets.sizes
+        self.net = np.repeat(np.arange(line.nets.net_count), self.pins)
 
     def without_transfers(self, block: list[int], is_cpu: bool) -> float:
         """Compute time; inf where memory lacks or an item cannot run."""
@@ -115,14 +115,14 @@ class _Prices:
             return alone
         mine = np.zeros(self.line.n, dtype=np.bool_)
         mine[block] = True
-        inside = np.bincount(self.net, mine[self.line.pins], len(self.pins))
+        inside = np.bincount(self.net, mine[self.line.nets.pins], len(self.pins))
         return alone + float(self.moved[(inside > 0) & (inside < self.pins)].sum())
 
 
 def _filled(price: _Prices, ideals: Ideals, within: float, run: SearchContext) -> Floats:
     """f64[ideals, CPUs + 1, accelerators + 1], least largest load with so many; inf: above."""
     line = price.line
-    touch_ptr, touch = csr(line.pins, price.net, line.n)
+    touch_ptr, touch = csr(line.nets.pins, price.net, line.n)
     child_ptr = np.cumsum([0, *map(len, ideals.children)])
     ends = np.array([pair for own in ideals.children for pair in sorted(own)], dtype=np.int64)
     item, child = ends.reshape(-1, 2).T
@@ -318,7 +318,7 @@ def without_idle_ends(problem: SplitProblem) -> tuple[Items, Ints]:
     return joined, least[kept]
 
 
-def ideals_of(line: Line, rank: Ints) -> Ideals:
+def ideals_of(line: LinearizedItems, rank: Ints) -> Ideals:
     """Walk all ideals depth first; of several items, the one of least rank is added first.
 
     Raises

@@ -10,7 +10,7 @@ import pytest
 
 from dnnp.core.baselines import local_search as local_search_module
 from dnnp.core.baselines import pipedream as pipedream_module
-from dnnp.core.baselines.cuts import greedy
+from dnnp.core.baselines.blocks import greedy
 from dnnp.core.baselines.local_search import local_search
 from dnnp.core.baselines.partitioners import PROGRAMS, metis, part_graph, scotch, tell_what_is_left
 from dnnp.core.baselines.pipedream import pipedream

@@ -180,7 +180,7 @@ def test_the_program_prices_intervals_as_the_cost_model_does() -> None:
         m = chain_of(case.problem, line)
         scratch = scratch_of(m)
         for first in range(line.n):
-            last = loads_from(m, first, line.n, m.cost, m.cost, np.inf, scratch)
+            last = loads_from(m, first, line.n, m.costs.net_cost, m.costs.net_cost, np.inf, scratch)
             assert last == line.n or last > line.reach[:, first].max() + 1
             for end in range(first + 1, last + 1):
                 nodes = line.nodes[line.node_ptr[first] : line.node_ptr[end]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placing.greedy_blocks import greedy_blocks, training_items
+from dnnp.core.baselines.placing.greedy import greedy_blocks, training_items
 from dnnp.core.cost.latency import POOL, LatencyProblem, Split, latency_problem, pool_times
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass, machine_of

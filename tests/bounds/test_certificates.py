@@ -17,7 +17,7 @@ from dnnp.core.bounds.chain import chain_claim
 from dnnp.core.bounds.lower_bound import BoundTask, Whole, whole_of
 from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
 from dnnp.core.bounds.pairs import pairs_claim
-from dnnp.core.bounds.searches import halves_claim
+from dnnp.core.bounds.searches import bisection_bound
 from dnnp.core.bounds.simple import simple_claim
 from dnnp.core.bounds.zone_cut import zone_cut_claim
 from dnnp.core.certificates.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
@@ -34,7 +34,7 @@ from support.problems import chain
 
 PRODUCERS = {
     "simple": simple_claim, "chain": chain_claim, "node-cut": node_cut_claim, "pairs": pairs_claim,
-    "ideal": ideal_claim, "halves": halves_claim, "zone-cut": zone_cut_claim,
+    "ideal": ideal_claim, "halves": bisection_bound, "zone-cut": zone_cut_claim,
     "cpu-cut": cpu_cut_claim,
 }  # fmt: skip
 SUM = CostOptions(memory_model="sum")
@@ -93,7 +93,8 @@ def test_memory_and_clusters_count_where_they_may():
                     assert made.record["value"] <= optimum * (1 + 1e-12), (seed, name)
                     assert made.verdict(made.record) == VERIFIED, (seed, name)
                     counted[name] += 1
-    assert min(counted.values()) > 4, counted
+    # With three accelerators there are neither two stages nor CPUs.
+    assert {name for name, count in counted.items() if count <= 4} == {"halves", "cpu-cut"}, counted
 
 
 # Corruptions. Each yields records that are no proof any more, for a reason given beside it.
@@ -134,7 +135,7 @@ def limit(made: Made) -> int:
 
 def paid(made: Made, whole: Whole, without: int = -1) -> int:
     """Work and what cliques cost, by hand; `without` the clique of that number."""
-    times = dict(zip(whole.tensors.tolist(), whole.always.astype(int).tolist(), strict=True))
+    times = dict(zip(whole.tensors.tolist(), whole.nets.always.astype(int).tolist(), strict=True))
     for number, (tensor, members) in enumerate(made.certificate["cliques"]):
         if number != without:
             times[tensor] = len(members)

@@ -12,8 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.cover import cover_claim
-from dnnp.core.bounds.cover_cut import cover_cut_claim
+from dnnp.core.bounds.column_generation import cover_claim, cover_cut_claim
 from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.bounds.pairs import between_of, pair_costs
 from dnnp.core.bounds.same_block import PARTS, Named, Together, proven, same_block_claim
@@ -100,7 +99,7 @@ def multiplied(made: Made, certificate: Json, *, closed: bool = True) -> int:
     whole = instance(made)
     options = made.case.options
     stages = min(whole.devices[0].count, whole.items.count)
-    program = Together(whole.work[0], whole.nets(0), stages, PARTS[options.comm])
+    program = Together(whole.work[0], whole.nets, whole.cost[0], stages, PARTS[options.comm])
     item = {name: i for i, name in enumerate(whole.names.tolist())}
     tensor = {name: e for e, name in enumerate(whole.tensors[program.first].tolist())}
     rows: list[tuple[Named, int]] = []
@@ -112,7 +111,8 @@ def multiplied(made: Made, certificate: Json, *, closed: bool = True) -> int:
     apart = np.zeros((program.n, program.n), dtype=np.bool_)
     if closed and options.comm == "sum":
         between = between_of(made.case.graph, whole.items, made.validity)
-        apart = pair_costs(whole.work[0], whole.nets(0), between) >= certificate["target"]
+        apart = pair_costs(whole.work[0], whole.nets, whole.cost[0], between)
+        apart = apart >= certificate["target"]
     return min(certificate["target"], proven(program, rows, apart)[0])
 
 
@@ -124,9 +124,9 @@ def least_load(made: Made, prices: dict[int, int]) -> int:
     worth = [prices.get(name, 0) for name in names]
     share = (sum(worth) - 1) // min(whole.devices[0].count, n)
     nets = [
-        (set(whole.pins[a:b].tolist()), bool(always), int(cost))
+        (set(whole.nets.pins[a:b].tolist()), bool(always), int(cost))
         for (a, b), always, cost in zip(
-            pairwise(whole.ptr.tolist()), whole.always, whole.cost[0], strict=True
+            pairwise(whole.nets.net_ptr.tolist()), whole.nets.always, whole.cost[0], strict=True
         )
     ]
     held = [[set(between.holds(u, v).tolist()) for v in range(n)] for u in range(n)]
@@ -178,7 +178,7 @@ def bad_same_block(made: Made) -> Iterator[Json]:
         del record["certificate"]["rows"][number]
         if multiplied(made, record["certificate"]) < units:
             yield record
-    for tensor, always in zip(whole.tensors.tolist(), whole.always.tolist(), strict=True):
+    for tensor, always in zip(whole.tensors.tolist(), whole.nets.always.tolist(), strict=True):
         record = deepcopy(made.record)
         record["certificate"]["rows"].append(["paid", [tensor], 1])
         if not always:

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from dnnp.core.bounds.lower_bound import BoundTask, LowerBound
-from dnnp.core.bounds.searches import halves_claim
+from dnnp.core.bounds.searches import bisection_bound
 from dnnp.core.certificates.certificate import VERIFIED
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
@@ -44,7 +44,7 @@ def test_it_ends_at_the_optimum(first):
     for seed in range(first, first + 30):
         case = two(seed, 9)
         optimum = brute_force(case.problem)[0]
-        claim = halves_claim(case.problem, BoundTask("ordered"))
+        claim = bisection_bound(case.problem, BoundTask("ordered"))
         assert claim.status == "solved"
         assert claim.value == pytest.approx(optimum, rel=1e-9)
         assert claim.value <= optimum
@@ -55,7 +55,7 @@ def test_it_ends_at_the_optimum(first):
 @pytest.mark.parametrize("seed", range(6))
 def test_it_agrees_with_the_search_over_ideals(seed):
     case = two(seed, 16)
-    claim = halves_claim(case.problem, BoundTask("ordered"))
+    claim = bisection_bound(case.problem, BoundTask("ordered"))
     found = ideal_search(case.problem, incumbent=1e9)
     assert claim.value == pytest.approx(found.value, rel=1e-9)
     assert verified(case, claim)
@@ -65,12 +65,12 @@ def test_a_known_optimum_is_not_found_again_and_a_worse_one_is_replaced():
     replaced = 0
     for seed in range(30):
         case = two(seed, 8)
-        first = halves_claim(case.problem, BoundTask("ordered"))
+        first = bisection_bound(case.problem, BoundTask("ordered"))
         again = BoundTask("ordered", first.blocks, case.problem.value(first.blocks))
-        assert halves_claim(case.problem, again).blocks is None
+        assert bisection_bound(case.problem, again).blocks is None
         whole = [first.blocks[0]._replace(nodes=case.graph.order)]
         worse = BoundTask("ordered", whole, case.problem.value(whole))
-        better = halves_claim(case.problem, worse).blocks
+        better = bisection_bound(case.problem, worse).blocks
         if better is not None:
             replaced += 1
             assert case.problem.value(better) == pytest.approx(first.value)
@@ -83,7 +83,7 @@ def test_what_is_stopped_still_holds(patience):
         case = two(seed, 12)
         asked = count()
         run = SearchContext(interrupted=lambda asked=asked: next(asked) >= patience)
-        claim = halves_claim(case.problem, BoundTask("ordered"), run)
+        claim = bisection_bound(case.problem, BoundTask("ordered"), run)
         assert claim.value <= brute_force(case.problem)[0]
         assert verified(case, claim)
         assert (claim.status == "limit") == bool(claim.reason)
@@ -93,9 +93,9 @@ def test_the_size_of_its_tree_is_limited_by_the_effort():
     stopped = 0
     for seed in range(20):
         case = two(seed, 30)
-        claim = halves_claim(case.problem, BoundTask("ordered"), SearchContext(effort=1e-7))
+        claim = bisection_bound(case.problem, BoundTask("ordered"), SearchContext(effort=1e-7))
         assert verified(case, claim)
-        assert claim.value <= halves_claim(case.problem, BoundTask("ordered")).value
+        assert claim.value <= bisection_bound(case.problem, BoundTask("ordered")).value
         stopped += claim.reason == "more than 1 nodes"
     assert stopped > 5
 
@@ -114,15 +114,17 @@ def alike(items: int) -> Case:
 def test_the_size_of_its_tree_is_limited_however_small_the_graph(monkeypatch):
     monkeypatch.setattr(cuts, "MOST_NODES", 60)
     for effort in (0.1, 1.0):
-        claim = halves_claim(alike(21).problem, BoundTask("ordered"), SearchContext(effort=effort))
+        claim = bisection_bound(
+            alike(21).problem, BoundTask("ordered"), SearchContext(effort=effort)
+        )
         assert claim.reason == "more than 60 nodes"
-    more = halves_claim(alike(21).problem, BoundTask("ordered"), SearchContext(effort=2.0))
+    more = bisection_bound(alike(21).problem, BoundTask("ordered"), SearchContext(effort=2.0))
     assert more.reason == "more than 120 nodes"
 
 
 def test_it_ends_at_the_gap_asked_for():
     case = alike(21)
-    claim = halves_claim(case.problem, BoundTask("ordered"), SearchContext(max_gap=0.06))
+    claim = bisection_bound(case.problem, BoundTask("ordered"), SearchContext(max_gap=0.06))
     assert claim.reason == "the gap is small enough"
     assert claim.value < case.problem.value(claim.blocks) <= claim.value / (1 - 0.06)
     assert verified(case, claim)
@@ -138,6 +140,6 @@ def test_it_is_for_two_devices_of_one_class_only():
         (replace(case, options=replace(case.options, max_replicas=2)), "ordered"),
         (case, "convex"),
     ):
-        claim = halves_claim(changed.problem, BoundTask(validity))
+        claim = bisection_bound(changed.problem, BoundTask(validity))
         assert (claim.status, claim.value) == ("refused", 0.0)
         assert claim.reason

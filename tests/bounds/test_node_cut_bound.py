@@ -27,8 +27,8 @@ def cheapest_sets(line):
     for mask in range(1, 1 << line.n):
         held = np.array([mask >> v & 1 for v in range(line.n)], dtype=bool)
         load = line.work[0][held].sum()
-        for e, always in enumerate(line.always):
-            pins = held[line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]]]
+        for e, always in enumerate(line.nets.always):
+            pins = held[line.nets.pins[line.nets.net_ptr[e] : line.nets.net_ptr[e + 1]]]
             if pins.any() and (always or not pins.all()):
                 load += line.cost[0, e]
         least[held] = np.minimum(least[held], load)

@@ -7,24 +7,24 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.cover import Aim, Field, FoundSets, best_sets, field_of
+from dnnp.core.bounds.column_generation import Aim, FoundSets, best_sets, item_sets
 from dnnp.core.bounds.lower_bound import Whole, whole_of
 from dnnp.core.bounds.pairs import Between, between_of, pair_costs
-from dnnp.core.kernels.kernel import plain
+from dnnp.core.kernels.kernel import plain, scratch
 from dnnp.core.model.graph import Bools, Floats
-from dnnp.core.split.cuts import Nets
+from dnnp.core.model.hypergraph import Hypergraph, hypergraph
 from support.cases import accelerators_case
 
 KEPT = 3
 
 
-def load_of(work: Floats, nets: Nets, some: tuple[int, ...]) -> float:
+def load_of(work: Floats, nets: Hypergraph, cost: Floats, some: tuple[int, ...]) -> float:
     """Work and cut of a set, from the definition."""
     load = float(sum(work[v] for v in some))
-    for e, (a, b) in enumerate(itertools.pairwise(nets.ptr.tolist())):
+    for e, (a, b) in enumerate(itertools.pairwise(nets.net_ptr.tolist())):
         inside = [v in some for v in nets.pins[a:b].tolist()]
         if any(inside) and (nets.always[e] or not all(inside)):
-            load += nets.cost[e]
+            load += cost[e]
     return load
 
 
@@ -51,18 +51,13 @@ def searched(
     limit: int = 10**6,
 ) -> tuple[Bools, bool]:
     """The sets found for all roots, and whether the search ended."""
-    n = whole.items.count
-    nets = whole.nets(0)
-    field = field_of(whole.work[0], nets, between, pair_costs(whole.work[0], nets, between))
+    n, priced = whole.items.count, (whole.work[0], whole.nets, whole.cost[0], between)
+    items = item_sets(*priced, pair_costs(*priced))
     roots = np.arange(n, dtype=np.int64)
-    found = FoundSets(
-        np.zeros((KEPT * n, n), dtype=np.bool_),
-        np.zeros(n, dtype=np.int64),
-        np.zeros(n, dtype=np.bool_),
-    )
+    found = scratch(FoundSets, {"n": n, "rows": KEPT * n})
     halt = np.zeros(1, dtype=np.bool_)
     aim = Aim(plain(price)[0], target, least, roots)
-    best_sets(Field(*plain(*field)), aim, 0, 1, limit, halt, found)
+    best_sets(items, aim, 0, 1, limit, halt, found)
     return found.sets[found.sets.any(axis=1)], bool(found.ended.all())
 
 
@@ -74,10 +69,10 @@ def test_the_best_set_of_all(seed, validity):
     if not np.isfinite(whole.work).all():
         pytest.skip("a unit runs nowhere")
     between = between_of(case.graph, whole.items, validity)
-    n, work, nets = whole.items.count, whole.work[0], whole.nets(0)
+    n, work = whole.items.count, whole.work[0]
     rng = np.random.default_rng(seed)
     sets = closed_sets(between, n)
-    loads = np.array([load_of(work, nets, some) for some in sets])
+    loads = np.array([load_of(work, whole.nets, whole.cost[0], some) for some in sets])
     for _ in range(5):
         price = np.floor(rng.choice([0.0, 1.0, 1.0, 5.0], n) * rng.integers(1, 1000, n))
         target = float(np.floor(rng.choice(loads) * rng.uniform(0.8, 1.3))) + 1.0
@@ -89,8 +84,9 @@ def test_the_best_set_of_all(seed, validity):
         values = [price[some].sum() for some in found]
         assert max(values, default=0.0) == (best if best > least else 0.0)
         for some in found:
-            assert load_of(work, nets, tuple(np.flatnonzero(some).tolist())) < target
-            assert tuple(np.flatnonzero(some).tolist()) in sets
+            members = tuple(np.flatnonzero(some).tolist())
+            assert load_of(work, whole.nets, whole.cost[0], members) < target
+            assert members in sets
         # There is none above the best one.
         none, ended = searched(whole, between, price, target, best)
         assert (len(none), ended) == (0, True)
@@ -98,18 +94,17 @@ def test_the_best_set_of_all(seed, validity):
 
 def test_the_tree_that_is_drawn():
     work, price = np.array([3.0, 2.0, 3.0]), np.array([5.0, 4.0, 5.0])
-    never = np.zeros(2, dtype=np.bool_)
-    nets = Nets(np.array([0, 2, 4]), np.array([0, 1, 1, 2]), never, np.array([4.0, 1.0]))
+    ends, source = np.array([0, 1, 1, 2]), np.array([0, 1])
+    nets = hypergraph(3, np.array([0, 2, 4]), ends, source, np.zeros(2, dtype=np.bool_))
     after = np.triu(np.ones((3, 3), dtype=np.bool_))
     between = Between(np.arange(3), after, after.T.copy(), True)
-    field = Field(*plain(*field_of(work, nets, between, pair_costs(work, nets, between))))
-    sets, count = np.zeros((KEPT * 3, 3), dtype=np.bool_), np.zeros(3, dtype=np.int64)
-    ended, halt = np.zeros(3, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
-    aim, found = Aim(price, 8.0, 0.0, np.arange(3)), FoundSets(sets, count, ended)
-    steps = best_sets(field, aim, 0, 3, 10**6, halt, found)
-    assert count.tolist() == [2, 0, 0]
-    assert [np.flatnonzero(some).tolist() for some in sets[:2]] == [[0], [0, 1]]
-    assert ended.tolist() == [True, False, False]
+    priced = (work, nets, np.array([4.0, 1.0]), between)
+    items = item_sets(*priced, pair_costs(*priced))
+    aim, found = Aim(price, 8.0, 0.0, np.arange(3)), scratch(FoundSets, {"n": 3, "rows": KEPT * 3})
+    steps = best_sets(items, aim, 0, 3, 10**6, np.zeros(1, dtype=np.bool_), found)
+    assert found.met.tolist() == [2, 0, 0]
+    assert [np.flatnonzero(some).tolist() for some in found.sets[:2]] == [[0], [0, 1]]
+    assert found.ended.tolist() == [True, False, False]
     assert steps <= 5
 
 

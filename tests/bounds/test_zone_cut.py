@@ -11,10 +11,10 @@ import pytest
 from dnnp.core.bounds.chain import chain_bound, heaviest_path, zones_of
 from dnnp.core.bounds.lower_bound import BoundTask
 from dnnp.core.bounds.zone_cut import (
-    Strip,
+    ContractedItems,
+    contracted_items,
     most_of_zones,
     near_zones,
-    strip_of,
     zone_cut_bound,
     zone_cut_claim,
 )
@@ -78,10 +78,10 @@ def test_where_it_does_not_hold_it_proves_nothing():
             assert zone_cut_claim(case.problem, BoundTask(validity)).status == "refused"
 
 
-def all_ideals(strip: Strip) -> Iterator[Bools]:
-    for bits in product((False, True), repeat=len(strip.work)):
+def all_ideals(packed: ContractedItems) -> Iterator[Bools]:
+    for bits in product((False, True), repeat=len(packed.work)):
         inside = np.array(bits)
-        if not (inside[strip.items.head] & ~inside[strip.items.tail]).any():
+        if not (inside[packed.items.head] & ~inside[packed.items.tail]).any():
             yield inside
 
 
@@ -92,23 +92,25 @@ def test_least_cuts_equal_all_ideals():
         if problem.graph.backward.any():
             continue  # its tensors do not go one way
         line = problem.line()
-        strip, _ = strip_of(line, np.floor(1000 * line.work[0]), np.floor(1000 * line.cost[0]), SUM)
-        path = heaviest_path(strip.items, strip.work)
-        after, until = zones_of(strip.items, path)
-        first, last = near_zones(strip, after, until, span)
-        made = most_of_zones(strip, after, until, first, last, len(path), rates)
+        packed, _ = contracted_items(
+            line, np.floor(1000 * line.work[0]), np.floor(1000 * line.cost[0]), SUM
+        )
+        path = heaviest_path(packed.items, packed.work)
+        after, until = zones_of(packed.items, path)
+        first, last = near_zones(packed, after, until, span)
+        made = most_of_zones(packed, after, until, first, last, len(path), rates)
         assert made is not None
         case, held, found, parting = made
         expected: dict[tuple[int, ...], Floats] = {}
-        for inside in all_ideals(strip):
+        for inside in all_ideals(packed):
             i, cut, key = int(inside[path].sum()), 0.0, [int(inside[path].sum())]
             for e in np.flatnonzero((first <= i) & (i < last)).tolist():
-                pins = inside[strip.pins[strip.ptr[e] : strip.ptr[e + 1]]]
-                cut += float(strip.cost[e]) if pins.any() and not pins.all() else 0.0
+                pins = inside[packed.nets.pins[packed.nets.net_ptr[e] : packed.nets.net_ptr[e + 1]]]
+                cut += float(packed.cost[e]) if pins.any() and not pins.all() else 0.0
                 if (i, e) in parting:
                     assert pins.any(), (seed, span)
                     key.append(int(pins.all()))
-            work = float(strip.work[inside].sum())
+            work = float(packed.work[inside].sum())
             worth = np.array([-work, *(p * work - q * cut for p, q in rates)])
             expected[tuple(key)] = np.maximum(expected.get(tuple(key), -np.inf), worth)
         keys = sorted(expected)

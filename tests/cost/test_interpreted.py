@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import dnnp.core
 from dnnp.core.kernels import kernel as kernels_module
-from dnnp.core.kernels.folders import name_of
-from dnnp.core.kernels.interpreted import OverrunError, twin_of
+from dnnp.core.kernels.cache import name_of
+from dnnp.core.kernels.interpreted import OverrunError, interpreted_of
 from dnnp.core.kernels.kernel import WARM_ROUNDS, Kernel, compile_always, kernel
 
 
@@ -74,7 +74,7 @@ def nested(n: int = 4) -> Nested:
 @given(n=st.integers(0, 6), most=st.integers(0, 5))
 def test_interpreted_and_compiled_agree(n: int, most: int) -> None:
     one, other = nested(n), nested(n)
-    plain, rounds = add_up.twin.call((one, np.int64(most)), 10**6)
+    plain, rounds = add_up.interpreted.call((one, np.int64(most)), 10**6)
     compiled = add_up.dispatcher(other, most)
     assert plain == compiled
     assert list(map(type, plain)) == list(map(type, compiled))
@@ -85,22 +85,22 @@ def test_interpreted_and_compiled_agree(n: int, most: int) -> None:
 def test_a_call_that_goes_too_far_leaves_its_arguments() -> None:
     one = nested()
     with pytest.raises(OverrunError):
-        add_up.twin.call((one, 10), 49)
+        add_up.interpreted.call((one, 10), 49)
     assert (one.pair.left == np.arange(4.0)).all()
-    assert add_up.twin.call((one, 10), 50)[1] == 50
+    assert add_up.interpreted.call((one, 10), 50)[1] == 50
     assert (one.pair.left == np.arange(4.0) + 15).all()
 
 
 def test_what_is_copied_counts() -> None:
     large = np.zeros(1 << 20)
     with pytest.raises(OverrunError):
-        add_up.twin.call((Nested(Pair(large, large), 1.0), 1), 1000)
+        add_up.interpreted.call((Nested(Pair(large, large), 1.0), 1), 1000)
     large.flags.writeable = False
-    assert product.twin.call((large,), 0) == (0.0, 0)
+    assert product.interpreted.call((large,), 0) == (0.0, 0)
 
 
 def test_numbers_of_few_bits_become_those_of_python() -> None:
-    answer = twice.twin.call((np.int32(2**31 - 1),), 0)[0]
+    answer = twice.interpreted.call((np.int32(2**31 - 1),), 0)[0]
     assert answer == 2**32 - 2
     assert type(answer) is int
 
@@ -115,7 +115,7 @@ def seen(pair, numbers):  # type: ignore[no-untyped-def]
 
 def test_numbers_in_arrays_are_those_of_python() -> None:
     pair = Pair(np.array([[1, 7]], np.int32), np.array([True]))
-    kinds, own = seen.twin.call((pair, np.array([2**64 - 1], np.uint64)), 0)[0]
+    kinds, own = seen.interpreted.call((pair, np.array([2**64 - 1], np.uint64)), 0)[0]
     assert kinds == [int, bool, np.uint64, int]
     assert own.tolist() == [0, 7]
 
@@ -138,14 +138,14 @@ def needs_copies(vector):  # type: ignore[no-untyped-def]
 def test_what_views_cannot_starts_again_with_arrays() -> None:
     for _ in range(2):
         matrix, vector = np.arange(6.0).reshape(2, 3), np.zeros(3)
-        assert needs_rows.twin.call((matrix, vector), 3) == (13.0, 3)
+        assert needs_rows.interpreted.call((matrix, vector), 3) == (13.0, 3)
         assert vector.tolist() == [1.0] * 3
-        copied, given = needs_copies.twin.call((vector,), 0)[0]
+        copied, given = needs_copies.interpreted.call((vector,), 0)[0]
         assert (copied == given).all()
         assert np.shares_memory(given, vector)
         assert vector.tolist() == [2.0, 1.0, 1.0]
     with pytest.raises(ZeroDivisionError):
-        inverse.twin.call((np.zeros(1),), 0)
+        inverse.interpreted.call((np.zeros(1),), 0)
 
 
 @kernel
@@ -208,7 +208,7 @@ def test_a_closure_is_compiled() -> None:
         return x + offset
 
     made = kernel(shifted)
-    assert twin_of(shifted) is None
+    assert interpreted_of(shifted) is None
     assert made(4) == 7
 
 
@@ -227,7 +227,7 @@ def kernels() -> Iterator[Kernel]:
 def test_every_kernel_can_be_interpreted() -> None:
     found = {*kernels()}
     assert len(found) > 200
-    assert [one for one in found if one.twin is None] == []
+    assert [one for one in found if one.interpreted is None] == []
 
 
 def test_what_counts_no_references_calls_nothing_that_does() -> None:

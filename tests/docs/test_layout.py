@@ -42,8 +42,7 @@ SLOW = {
 EXCEPTIONS = (
     "core/baselines/partitioners.py",  # starts and ends a program
     "core/kernels/kernel.py",  # heeds NUMBA_DISABLE_JIT, and looks whether numba is there
-    "core/kernels/cache.py",  # reads and writes compiled kernels
-    "core/kernels/folders.py",  # says where these are
+    "core/kernels/cache.py",  # reads and writes compiled kernels, and says where they are
     "core/solver/child.py",  # starts and ends the process that solves integer programs
     "core/solver/worker.py",  # is that process
     "core/model/processes.py",  # asks how many there are

@@ -14,7 +14,6 @@ import pytest
 
 from dnnp.callbacks import Callbacks, note_compiling
 from dnnp.core.kernels import cache as kernel_cache
-from dnnp.core.kernels import folders as kernel_folders
 from dnnp.core.kernels.kernel import kernel
 from support.run import PATIENCE_S, dnnp, executable
 
@@ -67,8 +66,8 @@ def test_where(env: dict[str, str], expected: list[str], monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    own = str(kernel_folders.OWN)
-    assert [str(folder) for folder in kernel_folders.folders()] == [
+    own = str(kernel_cache.OWN)
+    assert [str(folder) for folder in kernel_cache.folders()] == [
         own if folder == "OWN" else folder for folder in expected
     ]
 
@@ -77,9 +76,8 @@ def test_the_first_folder_that_takes_a_kernel_has_it(
     blocked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [blocked, tmp_path / "second", tmp_path / "third"]
-    for module in (kernel_cache, kernel_folders):
-        monkeypatch.setattr(module, "folders", lambda: folders)
-    assert kernel_folders.writable() == folders[1]
+    monkeypatch.setattr(kernel_cache, "folders", lambda: folders)
+    assert kernel_cache.writable() == folders[1]
 
     def tripled(times: int) -> None:
         def quadruple(x: int) -> int:
@@ -149,7 +147,7 @@ def test_commands_where_nobody_has_a_name_a_home_or_a_place_to_write_to() -> Non
     if shutil.which("setpriv") is None or subprocess.run([*NOBODY, "true"]).returncode:
         pytest.skip("setpriv gives no capabilities here")
     env = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH")}
-    touch = [*NOBODY, "touch", str(kernel_folders.OWN.parent / "mine")]
+    touch = [*NOBODY, "touch", str(kernel_cache.OWN.parent / "mine")]
     assert subprocess.run(touch, capture_output=True).returncode
     stream = dnnp("import", "--synthetic", "--nodes", "12").out
     for words in ("partition -k 3 --bandwidth 10", "bound", "schedule -n 4", "check"):

@@ -70,10 +70,10 @@ METERS = (
     Meter("moves", "latency.operators.anneal:sweep", *[lambda given, _: given[2].counts[0]] * 2),
     Meter("blocks", "latency.blocks.ideals:sweep", lambda _, answer: answer[1]),
     # Before max_flow, which it calls as a kernel.
-    Meter("flows", "bounds.priced_sets:cheapest", lambda *_: 1),
+    Meter("flows", "bounds.pricing:cheapest", lambda *_: 1),
     Meter("flows", "split.cuts:max_flow", lambda *_: 1),
-    Meter("nodes", "split.cuts:Halves.search", lambda given, _: len(given[0].nodes)),
-    Meter("steps", "bounds.cover:best_sets", lambda _, steps: steps),
+    Meter("nodes", "split.cuts:Bisection.search", lambda given, _: len(given[0].nodes)),
+    Meter("steps", "bounds.pricing:best_sets", lambda _, steps: steps),
     Meter("nodes", "schedule.orders.kernel:search", *[lambda given, _: given[2].counts[NODES]] * 2),
     Meter("states", "schedule.optimal:beam", lambda _, found: found.work),
     Meter("states", "schedule.complete:beam", lambda _, found: found.work),
@@ -140,7 +140,7 @@ def counted() -> Iterator[tuple[str, dict[str, int]]]:
         return measured
 
     # Kernels call kernels: they must not find a metered one in its place when they are compiled.
-    for path in ("bounds.pairs", "bounds.priced_sets", "bounds.zone_cut"):
+    for path in ("bounds.pairs", "bounds.pricing", "bounds.zone_cut"):
         import_module(f"dnnp.core.{path}")
     for meter in METERS:
         path, _, name = meter.where.partition(":")

@@ -62,6 +62,6 @@ def test_no_two_are_subtracted(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         if asked:
             break
     p, lattice = asked[0][:2]
-    unsigned = (p.item_ptr, p.item_net, lattice.child_item, lattice.child_ideal)
+    unsigned = (p.nets.item_ptr, p.nets.item_net, lattice.child_item, lattice.child_ideal)
     assert {one.dtype for one in unsigned} == {np.dtype(np.uint32)}
     assert not differences_of_unsigned(real.dispatcher.py_func, *asked[0])

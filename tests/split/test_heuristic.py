@@ -187,7 +187,7 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
 
         # A tensor between two units that were joined is in no net.
         before, after = problem.line(), coarse_problem.line()
-        assert len(after.source) <= len(before.source)
+        assert after.nets.net_count <= before.nets.net_count
         made = np.flatnonzero(graph.producer >= 0)
         cut = [
             t
@@ -195,7 +195,7 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
             if {*coarse.label[graph.use_idx[graph.use_ptr[t] : graph.use_ptr[t + 1]]].tolist()}
             - {int(coarse.label[graph.producer[t]])}
         ]
-        assert len(after.source) == len(cut)
+        assert after.nets.net_count == len(cut)
         assert contract(graph, coarse).n == coarse.g
 
         blocks = best_slicing(coarse_problem)

@@ -105,7 +105,7 @@ def alike(count: int) -> bytes:
 def test_small_graphs_end_at_the_gap_asked_for(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first split is within the gap: no search over ideals nor for two stages runs."""
     monkeypatch.setattr("dnnp.core.split.exact.ideal_search", None)
-    monkeypatch.setattr("dnnp.core.split.cuts.Halves.search", None)
+    monkeypatch.setattr("dnnp.core.split.cuts.Bisection.search", None)
     data = dnnp("partition", "-k", "2", "--max-gap", "0.05", stdin=alike(count)).out
     assert dnnp("check", "-q", "--max-gap", "0.05", stdin=data).status == 0
     bound = dnnp("bound", "--max-gap", "0.05", stdin=data)

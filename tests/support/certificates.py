@@ -80,7 +80,7 @@ def bad_flows(
     `flows_of` finds them in a certificate.
     """
     whole = instance(made)
-    always = dict(zip(whole.tensors.tolist(), whole.always.tolist(), strict=True))
+    always = dict(zip(whole.tensors.tolist(), whole.nets.always.tolist(), strict=True))
     for number, (tensor, amounts) in enumerate(flows_of(made.certificate)):
 
         def changed(change: Callable[[Json], object], number: int = number) -> Json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load import Steps, memory_row, tree_size
 from dnnp.core.cost.load_formula import COMM, combine_arrays
 from dnnp.core.model.errors import InfeasibleError, LimitError
@@ -19,7 +19,9 @@ MAX_ITEMS = 4_000
 """Items of a line; a table of their segments takes 128 MB, and there are up to six of them."""
 
 
-def segment_costs(line: Line, comm: str, c: int = 0, overflow: Steps | None = None) -> Floats:
+def segment_costs(
+    line: LinearizedItems, comm: str, c: int = 0, overflow: Steps | None = None
+) -> Floats:
     """Load of every interval of a line on class `c`, f64[n, n]; O(n^2 + pins).
 
     Row l, column r is that of the items l..r; inf where l > r, or where the class cannot run
@@ -99,7 +101,7 @@ def slice_matrix(costs: Floats, k: int) -> tuple[float, Ints]:
     return float(least[n]), np.array(bounds[::-1], dtype=np.int64)
 
 
-def _transfers(line: Line, c: int) -> tuple[Floats, Floats]:
+def _transfers(line: LinearizedItems, c: int) -> tuple[Floats, Floats]:
     """Transfer time of every interval, in both directions and outwards; f64[n, n] each.
 
     An interval that holds a pin of a net pays for it, but for one that spares the net by holding
@@ -107,22 +109,22 @@ def _transfers(line: Line, c: int) -> tuple[Floats, Floats]:
     pin, of the starts after the pin before and the ends from the pin on.
     """
     n, cost = line.n, line.cost[c]
-    count = np.diff(line.pin_ptr)
+    count = line.nets.sizes
     net = np.repeat(np.arange(len(count)), count)
-    before = np.append(-1, line.pins[:-1]) if len(line.pins) else line.pins
-    before[line.pin_ptr[:-1]] = -1
-    spared = np.flatnonzero(~line.always)
-    first, last = line.pins[line.pin_ptr[:-1]], line.pins[line.pin_ptr[1:] - 1]
-    made = np.flatnonzero(line.source >= 0)
+    before = np.append(-1, line.nets.pins[:-1]) if len(line.nets.pins) else line.nets.pins
+    before[line.nets.net_ptr[:-1]] = -1
+    spared = np.flatnonzero(~line.nets.always)
+    first, last = line.nets.pins[line.nets.net_ptr[:-1]], line.nets.pins[line.nets.net_ptr[1:] - 1]
+    made = np.flatnonzero(line.nets.source >= 0)
     both = _rectangles(
         n,
-        (before + 1, line.pins, line.pins, cost[net]),
+        (before + 1, line.nets.pins, line.nets.pins, cost[net]),
         (np.zeros_like(spared), first[spared], last[spared], -cost[spared]),
     )
     own = np.intersect1d(spared, made)
     leaving = _rectangles(
         n,
-        (np.zeros_like(made), line.source[made], line.source[made], cost[made]),
+        (np.zeros_like(made), line.nets.source[made], line.nets.source[made], cost[made]),
         (np.zeros_like(own), first[own], last[own], -cost[own]),
     )
     return both, leaving

@@ -87,14 +87,17 @@ def charts_of_problem(problem: SplitProblem) -> list[Chart]:
         line = problem.line(items)
         rows = {d.name: c for c, d in enumerate(line.devices)}
         nothing = np.full(line.n, np.inf)
-        ends = zip(line.pin_ptr[:-1], line.pin_ptr[1:], strict=True)
+        ends = zip(line.nets.net_ptr[:-1], line.nets.net_ptr[1:], strict=True)
         costs = line.cost[rows[accelerators.name]].tolist()
         charts.append(
             Chart(
                 line.work[rows[accelerators.name]],
                 line.work[rows[cpus.name]] if cpus.count else nothing,
                 line.memory,
-                [(cost, line.pins[a:b].tolist()) for cost, (a, b) in zip(costs, ends, strict=True)],
+                [
+                    (cost, line.nets.pins[a:b].tolist())
+                    for cost, (a, b) in zip(costs, ends, strict=True)
+                ],
                 list(zip(line.tail.tolist(), line.head.tolist(), strict=True)),
                 accelerators,
                 cpus,

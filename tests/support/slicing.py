@@ -9,7 +9,7 @@ import numpy as np
 from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import footprint_of, price
 from dnnp.core.check.violation import above
-from dnnp.core.cost.items import Line, items_of
+from dnnp.core.cost.items import LinearizedItems, items_of
 from dnnp.core.cost.problem import make_line
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import Block
@@ -26,7 +26,7 @@ def random_order_of(case: Case, seed: int) -> Ints:
     return kahn_with_priorities(items.tail, items.head, keys)
 
 
-def line_of(case: Case, order: Ints) -> Line:
+def line_of(case: Case, order: Ints) -> LinearizedItems:
     """The items laid out in an order."""
     items = items_of(case.graph, case.units)
     return make_line(case.problem, items, order)

@@ -1,6 +1,6 @@
 """The three placers of Baechi (Jeon et al. 2020): m-TOPO, m-ETF and m-SCT.
 
-m-SCT knows favourite children: whom a task would have run right after it, on its own device. They
+m-SCT knows favourite children: the best successor to run right after a task, on its device. They
 come from the program of Hanen and Munier (1995). With p the time of a task, c that of what goes
 over an edge and x 0 for the edge to a favourite child, 1 for all others:
 

@@ -12,9 +12,9 @@ Where the program is too large, shares balance devices and the longest path with
 
     minimise over x   max( load of every device, longest path in mean times under x )
 
-which is the same relaxation. A game: one side puts weight on devices and on the path, the other one
-moves its shares away from what is weighted (multiplicative weights; Freund and Schapire 1999). The
-mean over the rounds approaches the optimum.
+which is the same relaxation, by multiplicative weights (Freund and Schapire 1999): an adversary
+puts weight on devices and on the path, and shares move away from what is weighted. The mean over
+the rounds approaches the optimum.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TOLERANCE = 0.05
 """Speeds that differ by so little, relatively, are not told apart: they are means."""
 
 ROUNDS = 200
-"""Of `fluid_shares`, at effort 1."""
+"""Rounds of `fluid_shares` at effort 1."""
 
 STEP = 4.0
 """Step of the first round; that of round k is smaller by the root of k."""

@@ -25,7 +25,7 @@ from dnnp.core.latency.blocks.state import (
     relocate,
 )
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.annealing.random import below, exponential_table, generator
+from dnnp.core.split.annealing.state import below, exponential_table, generator
 
 EVERYTHING = 1 << 60
 """No limit."""

@@ -550,7 +550,7 @@ class _Builder:
             mine, theirs = (
                 [s for s, slot in enumerate(self.f.slots) if slot.device == k] for k in (d, e)
             )
-            self.model.in_turn(
+            self.model.break_symmetry(
                 [[self.x(i, s) for s in mine] for i in items],
                 [[self.x(i, s) for s in theirs] for i in items],
                 lambda count, theirs=theirs: _is_at(range(count), theirs),  # type: ignore[misc]

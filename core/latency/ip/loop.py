@@ -469,7 +469,8 @@ def _solved(search: ModelSearch[S], process: SolverProcess, run: SearchContext) 
             return True
 
         search.asked = True
-        outcome = process.cpsat(
+        outcome = process.ask(
+            "cpsat",
             program.program,
             hint,
             left,

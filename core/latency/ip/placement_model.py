@@ -299,7 +299,7 @@ class _Builder:
         for d in self.devices:
             e = int(self.f.before[d])
             if e >= 0:
-                self.model.in_turn(
+                self.model.break_symmetry(
                     [[self.x(v, d)] for v in order],
                     [[self.x(v, e)] for v in order],
                     lambda count, e=e: _is_any_on(order[:count], e),  # type: ignore[misc]

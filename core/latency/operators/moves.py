@@ -25,7 +25,7 @@ import numpy as np
 from dnnp.core.kernels.kernel import callee, inlined, lean
 from dnnp.core.latency.lists.net import FlowNet
 from dnnp.core.model.graph import Floats, Ints, place_of
-from dnnp.core.split.annealing.random import below, exponential_table, generator
+from dnnp.core.split.annealing.state import below, exponential_table, generator
 
 STRIDE = 16
 """Positions between two checkpoints."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line, validity_of
+from dnnp.core.cost.items import LinearizedItems, validity_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
@@ -31,7 +31,7 @@ from dnnp.core.split.annealing.state import (
     new_search,
     new_state,
     paths_of,
-    refer,
+    set_reference,
 )
 from dnnp.core.split.annealing.sweep import exchange, sweep
 
@@ -151,16 +151,16 @@ def anneal(
     options = problem.options
     label = np.argsort(items.order)[items.label]  # an item is named by its position
     slots = np.repeat(np.arange(len(line.devices)), [d.count for d in line.devices])
-    if len(line.source) * len(slots) > MAX_COUNTS:
+    if line.nets.net_count * len(slots) > MAX_COUNTS:
         raise LimitError(
-            f"{len(line.source)} tensors and {len(slots)} devices are too many for annealing; "
+            f"{line.nets.net_count} tensors and {len(slots)} devices are too many for annealing; "
             "coarsen first, or offer fewer devices"
         )
     paths = paths_of(problem.graph, label) if convex else None
     arrays = anneal_arrays(line, options, ordered=ordered, paths=paths)
     if not arrays.allowed.any(axis=0).all():
         raise _unfit(line)
-    if not np.isfinite(arrays.capacity).any():
+    if not np.isfinite(arrays.costs.capacity).any():
         options = replace(options, memory_model="sum")  # spares looking at peaks
     given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
     schedule = (WARM if warm else ORDERED) if ordered else FREE
@@ -224,7 +224,7 @@ def _search(
     run: SearchContext,
 ) -> Placement | None:
     """Run the rounds; the best placement that fits, if any."""
-    wanted = max(schedule.work_per_pin * len(arrays.pins), LEAST_WORK)
+    wanted = max(schedule.work_per_pin * len(arrays.nets.pins), LEAST_WORK)
     total = max(int(schedule.rounds * run.effort * min(wanted, MOST_WORK)), 1)
     work = min(wanted, max(total // schedule.least_rounds, LEAST_WORK), total)
     rng = np.random.default_rng(run.seed)
@@ -233,16 +233,16 @@ def _search(
     start: Placement | None
     rounds = -(-total // work)
     held = live()
-    whole = len(arrays.pins) + len(held.reads)
+    whole = len(arrays.nets.pins) + len(held.reads)
     steps = min(max(work // max(whole, 1), LEAST_STEPS), MOST_STEPS)
-    mixed = arrays.ordered and len(arrays.work) > 1
+    mixed = arrays.ordered and len(arrays.costs.work) > 1
 
     def anneal_round(number: int, how: Round, start: Placement) -> tuple[float, Placement]:
         search = new_search(arrays, run.seed * MOST_ROUNDS + number)
         search.mix[:] = how.mix
         own = arrays._replace(kind=start.kind.copy())
         held, state = live(), new_state(own, start.place)
-        refer(own, state, search)
+        set_reference(own, state, search)
         for step in range(steps):
             if number % WAVE == 0:
                 run.report_progress(share=min((number + WAVE * step / steps) / rounds, 1.0))
@@ -279,7 +279,7 @@ def _search(
 
 
 def _placed(
-    label: Ints, line: Line, slots: Ints, blocks: Sequence[Block], *, ordered: bool
+    label: Ints, line: LinearizedItems, slots: Ints, blocks: Sequence[Block], *, ordered: bool
 ) -> Placement | None:
     """Placement of a split; None if it needs other devices than there are.
 
@@ -304,7 +304,7 @@ def _placed(
 
 def _random(rng: np.random.Generator, arrays: AnnealArrays) -> Placement:
     """A device for each item among those of the class that runs it fastest."""
-    total = np.where(arrays.allowed, arrays.work.sum(axis=1), np.inf)
+    total = np.where(arrays.allowed, arrays.costs.work.sum(axis=1), np.inf)
     classes = total.argmin(axis=0)
     first = np.searchsorted(arrays.kind, np.arange(len(total) + 1))
     draw = rng.random(len(classes))
@@ -315,14 +315,14 @@ def _random(rng: np.random.Generator, arrays: AnnealArrays) -> Placement:
 def _even(rng: np.random.Generator, arrays: AnnealArrays) -> Placement | None:
     """The line in parts of about equal work on devices in any order; None if some cannot run it."""
     kind = rng.permutation(arrays.kind)
-    work = arrays.work.sum(axis=1).min(axis=0)
+    work = arrays.costs.work.sum(axis=1).min(axis=0)
     share = np.cumsum(work) / max(float(work.sum()), 1e-300) * len(kind)
     place = np.minimum(share.astype(np.int64), len(kind) - 1)
     allowed = arrays.allowed[kind[place], np.arange(len(place))].all()
     return Placement(place, kind) if allowed else None
 
 
-def _unfit(line: Line) -> InfeasibleError:
+def _unfit(line: LinearizedItems) -> InfeasibleError:
     """No split is known that fits."""
     found = f"no split that fits {offered(line.devices)}"
     return InfeasibleError(f"infeasible: annealing found {found}")

@@ -355,7 +355,7 @@ class _Search:
 
 
 def _swapped(pipe: _Pipe, a: int, b: int) -> _Pipe:
-    """Exchange the devices of slot a and of slot b, or of what is left where b is beyond."""
+    """Exchange the devices of slots a and b, or a spare device where b is beyond."""
     both = [*pipe.homes, *pipe.spare]
     both[a], both[b] = both[b], both[a]
     count = len(pipe.homes)

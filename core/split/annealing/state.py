@@ -1,4 +1,4 @@
-"""A split while it is annealed: who is where, what every device spends and holds, its energy.
+"""Annealing state: assignment of items, load and memory of each device, energy; random numbers.
 
 A device pays for a net by how many of the net's pins it holds,
 
@@ -11,22 +11,21 @@ devices only, and its own nets say by how much.
 The energy is the sum over devices and passes of weight * (load / reference)^q with a large q, so
 that the largest loads count most, plus a price of memory above a hard capacity.
 
-Kernels that run millions of times take plain arrays: numba counts references to every array of
-a tuple on each call.
+Random numbers inside kernels are the same on every machine, compiled or not.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line, ordered_edges
+from dnnp.core.cost.items import LinearizedItems, class_costs, ordered_edges
 from dnnp.core.cost.load_formula import COMM, ROUNDING, load_of
-from dnnp.core.kernels.kernel import callee, lean, plain
+from dnnp.core.kernels.kernel import callee, lean, part, plain, scratch
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr, csr_rows
+from dnnp.core.model.hypergraph import ClassCosts, Hypergraph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.split.annealing.random import exponential_table, generator
 
 IN, WORK, OUT = range(3)
 """Columns of a device's times; those of pass p start at 3 p."""
@@ -39,11 +38,14 @@ CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
 
 
 class AnnealArrays(NamedTuple):
-    """Arrays of the problem: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
+    """Arrays of the problem: items and nets, `D` devices of `C` classes, `P` passes.
 
     There is one pass, or forward and backward where the objective tells them apart.
     """
 
+    nets: Hypergraph
+    costs: ClassCosts
+    """Work is 0 where unsupported; stream is 0 where memory above the capacity is not streamed."""
     comm: int
     hard: bool
     """Capacities may not be exceeded."""
@@ -51,28 +53,15 @@ class AnnealArrays(NamedTuple):
     """Devices are stages of a pipeline, in order: no edge leads back to an earlier one."""
     kind: Ints
     """i64[D], class of each device."""
-    work: Floats
-    """f64[C, P, n]; 0 where unsupported."""
     allowed: np.ndarray
     """bool[C, n]: the class runs the item, and it fits there alone."""
-    hook_ptr: Ints
-    """Rows of `hooks` of each item (CSR)."""
     hooks: Ints
-    """i64[pins, 4]: the net; its number of pins, beyond all numbers if it is always paid; first
-    column of its pass; the item that makes it, or -1."""
-    pin_ptr: Ints
-    pins: Ints
-    """Items of each net (CSR)."""
-    price: Floats
-    """f64[C, p]; 0 on a CPU."""
+    """i64[pins, 4] by `nets.item_net`: the net; its number of pins, beyond all numbers if it is
+    always paid; first column of its pass; the item that makes it, or -1."""
     bond: Floats
-    """f64[p], the largest price of any class."""
+    """f64[p], the largest cost on any class."""
     memory: Floats
     """f64[n], bytes."""
-    capacity: Floats
-    """f64[C], bytes; inf on a CPU."""
-    stream: Floats
-    """f64[C], time for each byte above capacity; 0 where that is not streamed."""
     earlier_ptr: Ints
     earlier: Ints
     """Items that each item follows (CSR); none unless ordered."""
@@ -89,20 +78,20 @@ class AnnealArrays(NamedTuple):
 class SplitState(NamedTuple):
     """A split, changed in place by the kernels."""
 
-    place: Ints
-    """i64[n], device of each item."""
-    pins_on: np.ndarray
-    """i32[p, D], pins of each net on each device."""
-    spent: Floats
-    """f64[D, 3 P], time of each device: in, compute and out of each pass."""
-    used: Floats
-    """f64[D], memory of the items on each device, bytes."""
-    ratio: Floats
-    """f64[D], true memory over `used`; 1 in the `sum` model."""
+    place: Annotated[Ints, "i64[items]"]
+    """Device of each item."""
+    pins_on: Annotated[Ints, "i32[nets, devices]"]
+    """Pins of each net on each device."""
+    spent: Annotated[Floats, "f64[devices, times]"]
+    """Time of each device: in, compute and out of each pass."""
+    used: Annotated[Floats, "f64[devices]"]
+    """Memory of the items on each device, bytes."""
+    ratio: Annotated[Floats, "f64[devices]"]
+    """True memory over `used`; 1 in the `sum` model."""
 
 
 def anneal_arrays(
-    line: Line,
+    line: LinearizedItems,
     options: CostOptions,
     *,
     ordered: bool = False,
@@ -113,44 +102,34 @@ def anneal_arrays(
     `paths` (`paths_of`): stages are to stay convex.
     """
     none = np.zeros(0, dtype=np.int64)
-    devices, sizes = line.devices, np.diff(line.pin_ptr)
-    two = options.objective == "gpipe"
-    hard = options.memory_mode == "hard"
-    allowed = np.isfinite(line.work)
+    nets, costs = line.nets, class_costs(line, options)
+    two, hard = costs.work.shape[1] > 1, options.memory_mode == "hard"
+    able = np.isfinite(line.work)
+    costs.work[:] = np.where(able[:, None], costs.work, 0.0)
+    if two:
+        costs.stream[:] = 0.0
+    allowed = able
     if hard:
         # Peak memory of several nodes may fall when others join them.
         sure = options.memory_model == "sum" or np.diff(line.node_ptr) == 1
-        allowed &= (line.reach >= np.arange(line.n)) | ~np.broadcast_to(sure, line.n)
-    work = np.where(np.isfinite(line.work), line.work, 0.0)
-    passes = [work - line.backward_work, line.backward_work] if two else [work]
-    net = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    hook_ptr, by_item = csr(line.pins, np.arange(len(line.pins)), line.n)
-    reached = net[by_item]
-    size = np.where(line.always, np.iinfo(np.int64).max, sizes)
-    column = 3 * line.backward_net.astype(np.int64) if two else np.zeros(len(sizes), np.int64)
-    hooks = np.stack([reached, size[reached], column[reached], line.source[reached]], axis=1)
-    speed = np.array([d.bandwidth_bytes_per_s for d in devices])
+        allowed = able & ((line.reach >= np.arange(line.n)) | ~np.broadcast_to(sure, line.n))
+    reached = nets.item_net
+    size = np.where(nets.always, np.iinfo(np.int64).max, nets.sizes)
+    columns = (size[reached], 3 * costs.net_pass[reached], nets.source[reached])
     # The true peak is the sum times a ratio, which nothing can be if the sum is zero.
     tail, head = (line.tail, line.head) if ordered else (line.tail[:0], line.head[:0])
     memory = line.memory if options.memory_model == "sum" else line.memory + 1.0
     arrays = plain(
-        np.repeat(np.arange(len(devices), dtype=np.int64), [d.count for d in devices]),
-        np.stack(passes, axis=1),
+        np.repeat(np.arange(len(line.devices)), [d.count for d in line.devices]),
         allowed,
-        hook_ptr,
-        hooks,
-        line.pin_ptr,
-        line.pins,
-        line.cost,
+        np.stack([reached, *columns], axis=1),
         line.cost.max(axis=0),
         memory,
-        np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices], dtype=np.float64),
-        np.zeros(len(devices)) if hard or two else 1 / speed,
         *csr(head, tail, line.n),
         *csr(tail, head, line.n),
         *(paths or (none, np.zeros(1, dtype=np.int64), none)),
     )
-    return AnnealArrays(COMM[options.comm], hard, ordered, *arrays)
+    return AnnealArrays(nets, costs, COMM[options.comm], hard, ordered, *arrays)
 
 
 def paths_of(graph: Graph, label: Ints) -> tuple[Ints, Ints, Ints]:
@@ -178,14 +157,9 @@ def convex(problem, place, device, left):  # type: ignore[no-untyped-def]
 
 def new_state(problem: AnnealArrays, place: Ints) -> SplitState:
     """State of a placement (i64[n], device of each item, one that is allowed)."""
-    nets, devices = len(problem.bond), len(problem.kind)
-    state = SplitState(
-        place=np.array(place, dtype=np.int64),
-        pins_on=np.zeros((nets, devices), dtype=np.int32),
-        spent=np.zeros((devices, 3 * problem.work.shape[1])),
-        used=np.zeros(devices),
-        ratio=np.ones(devices),
-    )
+    state = scratch(SplitState, _sizes(problem))
+    state.place[:] = place
+    state.ratio[:] = 1.0
     fill(problem, state)
     return state
 
@@ -201,44 +175,43 @@ def fill(problem, state):  # type: ignore[no-untyped-def]
         for d in range(len(state.used)):
             state.pins_on[e, d] = 0
     for e in range(len(problem.bond)):
-        for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
-            state.pins_on[e, state.place[problem.pins[q]]] += 1
+        for q in range(problem.nets.net_ptr[e], problem.nets.net_ptr[e + 1]):
+            state.pins_on[e, state.place[problem.nets.pins[q]]] += 1
     for i in range(len(state.place)):
         d = state.place[i]
         k = problem.kind[d]
         state.used[d] += problem.memory[i]
-        for p in range(problem.work.shape[1]):
-            state.spent[d, 3 * p + WORK] += problem.work[k, p, i]
-        for q in range(problem.hook_ptr[i], problem.hook_ptr[i + 1]):
+        for p in range(problem.costs.work.shape[1]):
+            state.spent[d, 3 * p + WORK] += problem.costs.work[k, p, i]
+        for q in range(problem.nets.item_ptr[i], problem.nets.item_ptr[i + 1]):
             e = problem.hooks[q, NET]
             held = state.pins_on[e, d]
             column = problem.hooks[q, COLUMN]
             # The last pin of a net on a device pays for all of them there.
             if held > 0 and held < problem.hooks[q, SIZE]:
                 made = problem.hooks[q, SOURCE] >= 0 and state.place[problem.hooks[q, SOURCE]] == d
-                state.spent[d, column + (OUT if made else IN)] += problem.price[k, e]
+                state.spent[d, column + (OUT if made else IN)] += problem.costs.net_cost[k, e]
                 state.pins_on[e, d] = -held
     for e in range(len(problem.bond)):
-        for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
-            d = state.place[problem.pins[q]]
+        for q in range(problem.nets.net_ptr[e], problem.nets.net_ptr[e + 1]):
+            d = state.place[problem.nets.pins[q]]
             state.pins_on[e, d] = abs(state.pins_on[e, d])
 
 
-@callee
-def settle(  # type: ignore[no-untyped-def]
-    hook_ptr, hooks, work, price, place, pinned, item, device, kind, own, table, row
-):
+@part
+def update_times(problem, state, item, device, own, table, row):  # type: ignore[no-untyped-def]
     """Add to the times `table[row]` of a device what an item costs there, or take it away.
 
     `own` is 0 for an item that comes, 1 for one that is counted there and goes.
     """
-    sign = 1.0 - 2.0 * own
+    sign, kind, hooks = 1.0 - 2.0 * own, problem.kind[device], problem.hooks
+    work, price, item_ptr = problem.costs.work, problem.costs.net_cost, problem.nets.item_ptr
     for p in range(work.shape[1]):
         table[row, 3 * p + WORK] += sign * work[kind, p, item]
-    for q in range(hook_ptr[item], hook_ptr[item + 1]):
+    for q in range(item_ptr[item], item_ptr[item + 1]):
         e = hooks[q, NET]
         cost = sign * price[kind, e]
-        others = pinned[e, device] - own
+        others = state.pins_on[e, device] - own
         pays = others + 1 < hooks[q, SIZE]
         column = hooks[q, COLUMN]
         source = hooks[q, SOURCE]
@@ -251,20 +224,21 @@ def settle(  # type: ignore[no-untyped-def]
             if pays:
                 table[row, column + IN] += cost
         elif not pays:
-            if source >= 0 and place[source] == device:
+            if source >= 0 and state.place[source] == device:
                 column += OUT
             table[row, column] -= cost
 
 
-@callee
-def carry(hook_ptr, hooks, place, pinned, item, device):  # type: ignore[no-untyped-def]
+@part
+def carry(problem, state, item, device):  # type: ignore[no-untyped-def]
     """Move an item to a device: its place and the counts of its nets only."""
-    before = place[item]
-    place[item] = device
-    for q in range(hook_ptr[item], hook_ptr[item + 1]):
+    hooks, item_ptr, pins_on = problem.hooks, problem.nets.item_ptr, state.pins_on
+    before = state.place[item]
+    state.place[item] = device
+    for q in range(item_ptr[item], item_ptr[item + 1]):
         e = hooks[q, NET]
-        pinned[e, before] -= 1
-        pinned[e, device] += 1
+        pins_on[e, before] -= 1
+        pins_on[e, device] += 1
 
 
 @callee
@@ -278,13 +252,13 @@ def load_in(comm, table, row, column, extra):  # type: ignore[no-untyped-def]
 def excess(problem, state, device):  # type: ignore[no-untyped-def]
     """Bytes above the capacity of a device."""
     held = state.used[device] * state.ratio[device]
-    return max(0.0, held - problem.capacity[problem.kind[device]])
+    return max(0.0, held - problem.costs.capacity[problem.kind[device]])
 
 
 @callee
 def load(problem, state, device, p):  # type: ignore[no-untyped-def]
     """Load of a device in pass p."""
-    stream = problem.stream[problem.kind[device]]
+    stream = problem.costs.stream[problem.kind[device]]
     extra = excess(problem, state, device) * stream if stream > 0.0 else 0.0
     return load_in(problem.comm, state.spent, device, 3 * p, extra)
 
@@ -293,7 +267,7 @@ def load(problem, state, device, p):  # type: ignore[no-untyped-def]
 def objective(problem, state):  # type: ignore[no-untyped-def]
     """The largest load of each pass, added up."""
     total = 0.0
-    for p in range(problem.work.shape[1]):
+    for p in range(problem.costs.work.shape[1]):
         largest = 0.0
         for d in range(len(problem.kind)):
             largest = max(largest, load(problem, state, d, p))
@@ -306,7 +280,7 @@ def fits(problem, state):  # type: ignore[no-untyped-def]
     """True if every device keeps to a hard capacity, but for rounding."""
     for d in range(len(problem.kind)):
         over = excess(problem, state, d)
-        if problem.hard and over > ROUNDING * problem.capacity[problem.kind[d]]:
+        if problem.hard and over > ROUNDING * problem.costs.capacity[problem.kind[d]]:
             return False
     return True
 
@@ -423,69 +397,65 @@ class AnnealMemory(NamedTuple):
     mix: Ints
     """i64[4]: per cent of moves that are clusters, of those with a second cluster, and of those
     that collect items from several devices; logarithm to base 2 of the exponent q."""
-    scale: Floats
-    """f64[P], one over the reference of each pass."""
-    weight: Floats
-    """f64[P], of each pass in the energy."""
     strict: Floats
     """f64[2], what a device above its capacity adds to the energy, and one over the bytes for
     which it adds that once more."""
-    best: Ints
-    """i64[n], the best placement so far that fits."""
-    kind: Ints
-    """i64[D], the classes of the devices then."""
     value: Floats
-    """f64[1], its objective; inf while there is none."""
-    energy: Floats
-    """f64[D], of each device."""
-    times: Floats
-    """f64[D, 3 P], scratch: times of devices, as a move would make them or as they were."""
-    bytes: Floats
-    """f64[D], scratch: used memory of the same devices."""
-    other: Floats
-    """f64[D], scratch: energy of the same devices."""
-    touched: Ints
-    """i64[D], scratch: which devices these are."""
-    mark: Ints
-    """i64[D], the last step that touched a device."""
-    member: Ints
-    """i64[2 n], scratch: items that a step moves."""
-    origin: Ints
-    """i64[2 n], scratch: where they were."""
-    stamp: Ints
-    """i64[n], the last cluster that held an item."""
-    left: np.ndarray
-    """bool[N], scratch of `convex`."""
-    clock: Ints
-    """i64[3]: steps; clusters; a device that lately was no better than `value`."""
+    """f64[1], objective of the best placement; inf while there is none."""
+    scale: Annotated[Floats, "f64[passes]"]
+    """One over the reference of each pass."""
+    weight: Annotated[Floats, "f64[passes]"]
+    """Weight of each pass in the energy."""
+    best: Annotated[Ints, "i64[items]"]
+    """The best placement so far that fits."""
+    kind: Annotated[Ints, "i64[devices]"]
+    """The classes of the devices then."""
+    energy: Annotated[Floats, "f64[devices]"]
+    """Energy of each device."""
+    times: Annotated[Floats, "f64[rows, times]"]
+    """Scratch: times of devices, as a move would make them or as they were."""
+    bytes: Annotated[Floats, "f64[rows]"]
+    """Scratch: used memory of the same devices."""
+    other: Annotated[Floats, "f64[rows]"]
+    """Scratch: energy of the same devices."""
+    touched: Annotated[Ints, "i64[devices]"]
+    """Scratch: the numbers of these devices."""
+    mark: Annotated[Ints, "i64[devices]"]
+    """The last step that touched a device."""
+    member: Annotated[Ints, "i64[members]"]
+    """Scratch: items that a step moves."""
+    origin: Annotated[Ints, "i64[members]"]
+    """Scratch: their devices before the step."""
+    stamp: Annotated[Ints, "i64[items]"]
+    """The last cluster that held an item."""
+    left: Annotated[np.ndarray, "bool[steps]"]
+    """Scratch of `convex`."""
+    clock: Annotated[Ints, "i64[3]"]
+    """Steps; clusters; a device that lately was no better than `value`."""
+
+
+def _sizes(problem: AnnealArrays) -> dict[str, int]:
+    """Sizes of the arrays of a state and of a round."""
+    passes, items = problem.costs.work.shape[1:]
+    devices = len(problem.kind)
+    return {
+        "items": items, "members": 2 * items, "nets": len(problem.bond), "passes": passes,
+        "times": 3 * passes, "devices": devices, "rows": max(devices, 2),
+        "steps": len(problem.step),
+    }  # fmt: skip
 
 
 def new_search(problem: AnnealArrays, seed: int) -> AnnealMemory:
     """Memory for annealing `problem`."""
-    passes, n = problem.work.shape[1:]
-    devices = len(problem.kind)
     total = float(problem.memory.sum())
-    return AnnealMemory(
+    return scratch(
+        AnnealMemory,
+        _sizes(problem),
         rng=generator(seed),
         dice=exponential_table(),
         mix=np.array([20, 10, 10, 4], dtype=np.int64),
-        scale=np.zeros(passes),
-        weight=np.zeros(passes),
-        strict=np.array([1.0, n / total if total > 0 else 1.0]),
-        best=np.zeros(n, dtype=np.int64),
-        kind=np.zeros(devices, dtype=np.int64),
+        strict=np.array([1.0, len(problem.memory) / total if total > 0 else 1.0]),
         value=np.array([np.inf]),
-        energy=np.zeros(devices),
-        times=np.zeros((max(devices, 2), 3 * passes)),
-        bytes=np.zeros(max(devices, 2)),
-        other=np.zeros(max(devices, 2)),
-        touched=np.zeros(devices, dtype=np.int64),
-        mark=np.zeros(devices, dtype=np.int64),
-        member=np.zeros(2 * n, dtype=np.int64),
-        origin=np.zeros(2 * n, dtype=np.int64),
-        stamp=np.zeros(n, dtype=np.int64),
-        left=np.zeros(len(problem.step), dtype=np.bool_),
-        clock=np.zeros(3, dtype=np.int64),
     )
 
 
@@ -498,25 +468,26 @@ def power(x, squarings):  # type: ignore[no-untyped-def]
     return y * max(1.0, x * 0.125)
 
 
-@callee
-def appraise(  # type: ignore[no-untyped-def]
-    comm, hard, weight, scale, strict, squarings, table, row, over, stream, capacity
-):
-    """Energy of a device with the times in `table[row]` and `over` bytes above its capacity."""
-    energy = 0.0
-    for p in range(len(weight)):
-        cost = load_in(comm, table, row, 3 * p, over * stream)
-        energy += weight[p] * power(cost * scale[p], squarings)
-    if hard and over > ROUNDING * capacity:
-        energy += strict[0] * (1.0 + over * strict[1])
+@part
+def evaluate(problem, search, device, table, row, held):  # type: ignore[no-untyped-def]
+    """Energy of a device with the times in `table[row]` that holds so many bytes."""
+    kind, energy = problem.kind[device], 0.0
+    capacity = problem.costs.capacity[kind]
+    over = max(0.0, held - capacity)
+    extra = over * problem.costs.stream[kind]
+    for p in range(len(search.weight)):
+        cost = load_in(problem.comm, table, row, 3 * p, extra)
+        energy += search.weight[p] * power(cost * search.scale[p], search.mix[SQUARINGS])
+    if problem.hard and over > ROUNDING * capacity:
+        energy += search.strict[0] * (1.0 + over * search.strict[1])
     return energy
 
 
 @lean
-def refer(problem, state, search):  # type: ignore[no-untyped-def]
+def set_reference(problem, state, search):  # type: ignore[no-untyped-def]
     """Make the largest loads of the state the reference of the energy, as far as there is load."""
     total = 0.0
-    for p in range(problem.work.shape[1]):
+    for p in range(problem.costs.work.shape[1]):
         largest = 0.0
         for d in range(len(problem.kind)):
             largest = max(largest, load(problem, state, d, p))
@@ -524,7 +495,7 @@ def refer(problem, state, search):  # type: ignore[no-untyped-def]
         search.weight[p] = largest
         total += largest
     if total > 0.0:
-        for p in range(problem.work.shape[1]):
+        for p in range(problem.costs.work.shape[1]):
             search.weight[p] /= total
     weigh(problem, state, search)
 
@@ -533,25 +504,13 @@ def refer(problem, state, search):  # type: ignore[no-untyped-def]
 def weigh(problem, state, search):  # type: ignore[no-untyped-def]
     """Energies of all devices, anew."""
     for d in range(len(problem.kind)):
-        k = problem.kind[d]
-        search.energy[d] = appraise(
-            problem.comm,
-            problem.hard,
-            search.weight,
-            search.scale,
-            search.strict,
-            search.mix[SQUARINGS],
-            state.spent,
-            d,
-            excess(problem, state, d),
-            problem.stream[k],
-            problem.capacity[k],
-        )
+        held = state.used[d] * state.ratio[d]
+        search.energy[d] = evaluate(problem, search, d, state.spent, d, held)
 
 
 @callee
 def record(problem, state, live, search):  # type: ignore[no-untyped-def]
-    """Keep the state, and refer to it, if it is the best so far; rid its sums of rounding."""
+    """Keep the state as the reference if it is the best so far; rid its sums of rounding."""
     fill(problem, state)
     measure(live, state)
     value = objective(problem, state)
@@ -561,7 +520,7 @@ def record(problem, state, live, search):  # type: ignore[no-untyped-def]
             search.best[i] = state.place[i]
         for d in range(len(problem.kind)):
             search.kind[d] = problem.kind[d]
-        refer(problem, state, search)
+        set_reference(problem, state, search)
     else:
         weigh(problem, state, search)
 
@@ -576,3 +535,32 @@ def note(problem, state, live, search):  # type: ignore[no-untyped-def]
             return
     if objective(problem, state) < goal and fits(problem, state):
         record(problem, state, live, search)
+
+
+_A, _B, _C, _D = np.uint64(13), np.uint64(7), np.uint64(17), np.uint64(32)
+
+
+def generator(seed: int) -> np.ndarray:
+    """State of a generator, u64[1], never zero; nearby seeds give unlike states."""
+    mask = (1 << 64) - 1
+    z = (seed + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+    return np.array([z ^ z >> 31 or 1], dtype=np.uint64)
+
+
+def exponential_table() -> Floats:
+    """f64[4096], a draw among which is exponential with mean 1: no logarithm in the kernels."""
+    steps = 4096
+    return -np.log((np.arange(steps) + 0.5) / steps)
+
+
+@callee
+def below(rng, n):  # type: ignore[no-untyped-def]
+    """Random integer in 0..n-1 (Marsaglia's xorshift, 13-7-17; its upper half)."""
+    x = rng[0]
+    x ^= x << _A
+    x ^= x >> _B
+    x ^= x << _C
+    rng[0] = x
+    return (np.int64(x >> _D) * n) >> 32

@@ -10,79 +10,67 @@ item and what must come along. A second cluster may move in the same step, for e
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from dnnp.core.kernels.kernel import callee, inlined, lean
-from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.annealing.random import below
 from dnnp.core.split.annealing.state import (
     CLUSTER,
     LOOSE,
     NET,
     SECOND,
-    SQUARINGS,
-    appraise,
+    below,
     carry,
     convex,
+    evaluate,
     fill,
     load_in,
     measure,
     note,
     record,
-    refer,
-    settle,
+    set_reference,
+    update_times,
     weigh,
 )
 
 MOST_DRAGGED = 200
-"""Items that one push may take along."""
+"""Most items that a move takes along."""
 
 CHECKS = 4
-"""Nodes whose paths are looked at in the time that one pin takes."""
-
-
-class Nets(NamedTuple):
-    """The nets of `AnnealArrays`, for the kernel that walks along them: the whole tuple would be
-    more references to count on every call."""
-
-    hook_ptr: Ints
-    hooks: Ints
-    pin_ptr: Ints
-    pins: Ints
-    bond: Floats
+"""Nodes of a path check in the time of one pin."""
 
 
 @inlined
-def grow(nets, place, pinned, rng, member, stamp, mark, start, loose):  # type: ignore[no-untyped-def]
-    """Grow a cluster from a random item into `member[start:]`.
+def grow(problem, state, search, start, loose):  # type: ignore[no-untyped-def]
+    """Grow a cluster from a random item into `search.member[start:]`.
 
     It stays on the item's device, unless it is loose. Returns the end of the cluster, a random
     device that it has nets to, or -1, and the pins visited.
     """
-    n, count = len(place), len(nets.bond)
+    place, pinned, rng = state.place, state.pins_on, search.rng
+    member, stamp, mark = search.member, search.stamp, search.clock[1]
+    nets, hooks, bond = problem.nets, problem.hooks, problem.bond
+    n, count = len(place), len(bond)
     item = below(rng, n)
     home = place[item]
     stamp[item] = mark
     member[start] = item
     top = start + 1
     limit = top + below(rng, 1 + below(rng, max(2, n // 2)))
-    least = nets.bond[below(rng, count)] if count > 0 else 0.0
+    least = bond[below(rng, count)] if count > 0 else 0.0
     neighbour, seen, visits = -1, 0, 0
     at = start
     while at < top:
         item = member[at]
         at += 1
-        for q in range(nets.hook_ptr[item], nets.hook_ptr[item + 1]):
-            e = nets.hooks[q, NET]
-            size = nets.pin_ptr[e + 1] - nets.pin_ptr[e]
-            bound = nets.bond[e] >= least and top < limit
+        for q in range(nets.item_ptr[item], nets.item_ptr[item + 1]):
+            e = hooks[q, NET]
+            size = nets.net_ptr[e + 1] - nets.net_ptr[e]
+            bound = bond[e] >= least and top < limit
             visits += 1
             if not bound and pinned[e, home] == size:
                 continue
             visits += size
-            for z in range(nets.pin_ptr[e], nets.pin_ptr[e + 1]):
+            for z in range(nets.net_ptr[e], nets.net_ptr[e + 1]):
                 other = nets.pins[z]
                 if stamp[other] == mark:
                     continue
@@ -100,20 +88,21 @@ def grow(nets, place, pinned, rng, member, stamp, mark, start, loose):  # type: 
 
 
 @inlined
-def drag(  # type: ignore[no-untyped-def]
-    earlier_ptr, earlier, later_ptr, later, place, member, stamp, mark, start, item, target
-):
-    """Collect into `member[start:]` an item and all that must come along to stage `target`.
+def drag(problem, place, search, start, item, target):  # type: ignore[no-untyped-def]
+    """Collect into `search.member[start:]` an item and all that must come along to stage `target`.
 
     Return the end, or `start` where that would be too many.
     """
+    member, stamp, mark = search.member, search.stamp, search.clock[1]
     home = place[item]
     limit = start + max(4, min(len(place) // 4, MOST_DRAGGED))
     stamp[item] = mark
     member[start] = item
     top = start + 1
     at = start
-    ptr, others = (later_ptr, later) if target > home else (earlier_ptr, earlier)
+    ptr, others = problem.earlier_ptr, problem.earlier
+    if target > home:
+        ptr, others = problem.later_ptr, problem.later
     while at < top:
         for q in range(ptr[member[at]], ptr[member[at] + 1]):
             other = others[q]
@@ -141,17 +130,12 @@ def stays(problem, place, touched, reached, left):  # type: ignore[no-untyped-de
 def clusters(problem, state, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try to move clusters of items, one or two at a time; returns the same as `singles`."""
     rng, dice, energy, times = search.rng, search.dice, search.energy, search.times
-    was, old = search.bytes, search.other
-    mix, member, origin, stamp = search.mix, search.member, search.origin, search.stamp
-    clock, mark, touched = search.clock, search.mark, search.touched
-    weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
-    place, pinned, spent, used = state.place, state.pins_on, state.spent, state.used
-    ratio = state.ratio
-    kind, work, price = problem.kind, problem.work, problem.price
-    hook_ptr, hooks = problem.hook_ptr, problem.hooks
-    nets = Nets(hook_ptr, hooks, problem.pin_ptr, problem.pins, problem.bond)
-    allowed, memory, capacity = problem.allowed, problem.memory, problem.capacity
-    stream = problem.stream
+    was, old, mix = search.bytes, search.other, search.mix
+    member, origin, clock = search.member, search.origin, search.clock
+    mark, touched = search.mark, search.touched
+    place, spent, used, ratio = state.place, state.spent, state.used, state.ratio
+    kind, allowed, memory = problem.kind, problem.allowed, problem.memory
+    item_ptr = problem.nets.item_ptr
     visits = 0
     for m in range(moves):
         clock[0] += 1
@@ -175,35 +159,14 @@ def clusters(problem, state, search, temperature, moves):  # type: ignore[no-unt
                 visits += 5
                 if target == home:
                     continue
-                top = drag(
-                    problem.earlier_ptr,
-                    problem.earlier,
-                    problem.later_ptr,
-                    problem.later,
-                    place,
-                    member,
-                    stamp,
-                    clock[1],
-                    end,
-                    item,
-                    target,
-                )
+                top = drag(problem, place, search, end, item, target)
                 for at in range(end, top):
                     if not allowed[kind[target], member[at]]:
                         top = end  # it would stay behind, out of order
                         break
             else:
-                top, neighbour, more = grow(
-                    nets,
-                    place,
-                    pinned,
-                    rng,
-                    member,
-                    stamp,
-                    clock[1],
-                    end,
-                    below(rng, 100) < mix[LOOSE],
-                )
+                loose = below(rng, 100) < mix[LOOSE]
+                top, neighbour, more = grow(problem, state, search, end, loose)
                 visits += more + 5
                 home = place[member[end]]
                 if part == 1 and home != left and below(rng, 2) == 0:
@@ -228,51 +191,25 @@ def clusters(problem, state, search, temperature, moves):  # type: ignore[no-unt
                         for c in range(spent.shape[1]):
                             times[reached, c] = spent[d, c]
                         reached += 1
-                    settle(
-                        hook_ptr,
-                        hooks,
-                        work,
-                        price,
-                        place,
-                        pinned,
-                        item,
-                        d,
-                        kind[d],
-                        1 - side,
-                        spent,
-                        d,
-                    )
+                    update_times(problem, state, item, d, 1 - side, spent, d)
                     used[d] += memory[item] if side else -memory[item]
-                carry(hook_ptr, hooks, place, pinned, item, target)
-                visits += 2 * (hook_ptr[item + 1] - hook_ptr[item]) + 2
+                carry(problem, state, item, target)
+                visits += 2 * (item_ptr[item + 1] - item_ptr[item]) + 2
         change = 0.0
         for t in range(reached):
             d = touched[t]
-            k = kind[d]
             old[t] = energy[d]
-            energy[d] = appraise(
-                problem.comm,
-                problem.hard,
-                weight,
-                scale,
-                strict,
-                mix[SQUARINGS],
-                spent,
-                d,
-                max(0.0, used[d] * ratio[d] - capacity[k]),
-                stream[k],
-                capacity[k],
-            )
+            energy[d] = evaluate(problem, search, d, spent, d, used[d] * ratio[d])
             change += energy[d] - old[t]
         if change <= temperature * dice[below(rng, len(dice))] and stays(
             problem, place, touched, reached, search.left
         ):
             visits += len(problem.step) // CHECKS
-            if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < value[0]:
+            if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < search.value[0]:
                 return visits, moves - m - 1, True
             continue
         for at in range(end - 1, -1, -1):
-            carry(hook_ptr, hooks, place, pinned, member[at], origin[at])
+            carry(problem, state, member[at], origin[at])
         for t in range(reached):
             d = touched[t]
             energy[d], used[d] = old[t], was[t]
@@ -290,24 +227,17 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
     """
     rng, dice, energy, times = search.rng, search.dice, search.energy, search.times
     made, fresh = search.bytes, search.other
-    weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
-    place, pinned, spent, used = state.place, state.pins_on, state.spent, state.used
-    ratio = state.ratio
-    kind, work, price = problem.kind, problem.work, problem.price
-    hook_ptr, hooks, pin_ptr = problem.hook_ptr, problem.hooks, problem.pin_ptr
-    pins = problem.pins
-    allowed, memory, capacity = problem.allowed, problem.memory, problem.capacity
-    stream = problem.stream
+    place, spent, used, ratio = state.place, state.spent, state.used, state.ratio
+    kind, allowed, memory = problem.kind, problem.allowed, problem.memory
+    item_ptr, net_ptr, pins = problem.nets.item_ptr, problem.nets.net_ptr, problem.nets.pins
     earlier_ptr, earlier = problem.earlier_ptr, problem.earlier
     later_ptr, later = problem.later_ptr, problem.later
-    comm, hard, squarings, clock = problem.comm, problem.hard, search.mix[SQUARINGS], search.clock
-    ordered = problem.ordered
     visits = 0
     for m in range(moves):
         item = below(rng, len(place))
         before = place[item]
-        first = hook_ptr[item]
-        degree = hook_ptr[item + 1] - first
+        first = item_ptr[item]
+        degree = item_ptr[item + 1] - first
         visits += 3 + degree
         low, high = 0, len(kind) - 1
         for q in range(earlier_ptr[item], earlier_ptr[item + 1]):
@@ -316,14 +246,14 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
             high = min(high, place[later[q]])
         if low == high:
             continue
-        if ordered:
+        if problem.ordered:
             after = low + below(rng, high - low)
             if after >= before:
                 after += 1
         elif degree > 0 and below(rng, 2) == 0:
-            e = hooks[first + below(rng, degree), NET]
-            pin = pin_ptr[e]
-            after = place[pins[pin + below(rng, pin_ptr[e + 1] - pin)]]
+            e = problem.hooks[first + below(rng, degree), NET]
+            pin = net_ptr[e]
+            after = place[pins[pin + below(rng, net_ptr[e + 1] - pin)]]
         else:
             after = below(rng, len(kind))
         if after == before or not allowed[kind[after], item]:
@@ -331,36 +261,22 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
         change = 0.0
         for side in range(2):
             d = after if side else before
-            k = kind[d]
             for c in range(spent.shape[1]):
                 times[side, c] = spent[d, c]
-            settle(hook_ptr, hooks, work, price, place, pinned, item, d, k, 1 - side, times, side)
+            update_times(problem, state, item, d, 1 - side, times, side)
             made[side] = used[d] + (memory[item] if side else -memory[item])
-            over = max(0.0, made[side] * ratio[d] - capacity[k])
-            fresh[side] = appraise(
-                comm,
-                hard,
-                weight,
-                scale,
-                strict,
-                squarings,
-                times,
-                side,
-                over,
-                stream[k],
-                capacity[k],
-            )
+            fresh[side] = evaluate(problem, search, d, times, side, made[side] * ratio[d])
             change += fresh[side] - energy[d]
         if change > temperature * dice[below(rng, len(dice))]:
             continue
-        carry(hook_ptr, hooks, place, pinned, item, after)
+        carry(problem, state, item, after)
         if len(problem.step) > 0:
             visits += len(problem.step) // CHECKS
             if not (
                 convex(problem, place, after, search.left)
                 and convex(problem, place, before, search.left)
             ):
-                carry(hook_ptr, hooks, place, pinned, item, before)
+                carry(problem, state, item, before)
                 continue
         for side in range(2):
             d = after if side else before
@@ -368,7 +284,7 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
                 spent[d, c] = times[side, c]
             used[d] = made[side]
             energy[d] = fresh[side]
-        if load_in(comm, spent, clock[2], 0, 0.0) < value[0]:
+        if load_in(problem.comm, spent, search.clock[2], 0, 0.0) < search.value[0]:
             return visits, moves - m - 1, True
     return visits, 0, False
 
@@ -413,7 +329,7 @@ def sweep(problem, state, live, search, temperature, work):  # type: ignore[no-u
     """Anneal at one temperature until `work` pins were visited; return how many were."""
     record(problem, state, live, search)
     if search.value[0] == np.inf:
-        refer(problem, state, search)
+        set_reference(problem, state, search)
     visits = 0
     while visits < work:
         share = search.mix[CLUSTER]

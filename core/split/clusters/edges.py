@@ -12,13 +12,13 @@ several clusters, the passes with the outer one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load_formula import ROUNDING, load_of
-from dnnp.core.kernels.kernel import kernel, lean, plain
+from dnnp.core.kernels.kernel import kernel, lean, plain, scratch
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.ideals.decide import add, drop, mark, new_walk, peak_of
@@ -30,18 +30,17 @@ MAX_WALK = 4_000_000
 
 
 class Listed(NamedTuple):
-    """Room for blocks by the ideal before them (CSR), on accelerators and on CPUs."""
+    """Blocks by the ideal before them (CSR), on accelerators and on CPUs, as in `Arcs`."""
 
-    ptr: Ints
-    head: Ints
-    parts: Floats
-    far: Floats
-    weight: Floats
-    """As of `Arcs`."""
-    cpu_ptr: Ints
-    cpu_head: Ints
-    cpu_load: Floats
-    cpu_weight: Floats
+    ptr: Annotated[Ints, "i64[ends]"]
+    head: Annotated[Ints, "i64[most]"]
+    parts: Annotated[Floats, "f64[most, 2, 3]"]
+    far: Annotated[Floats, "f64[spans, 2, 2]"]
+    weight: Annotated[Floats, "f64[most]"]
+    cpu_ptr: Annotated[Ints, "i64[ends]"]
+    cpu_head: Annotated[Ints, "i64[most]"]
+    cpu_load: Annotated[Floats, "f64[most, 2]"]
+    cpu_weight: Annotated[Floats, "f64[most]"]
 
 
 class Arcs(NamedTuple):
@@ -91,6 +90,7 @@ class Arcs(NamedTuple):
 @kernel
 def cuts_of(p, parent, last):  # type: ignore[no-untyped-def]
     """Nets that each ideal cuts, CSR."""
+    item_ptr, item_net = p.nets.item_ptr, p.nets.item_net
     count = len(parent)
     inside = np.zeros(len(p.net_size), np.int64)
     ptr = np.zeros(count + 1, np.int64)
@@ -98,14 +98,14 @@ def cuts_of(p, parent, last):  # type: ignore[no-untyped-def]
     for ideal in range(count):
         at = ideal
         while last[at] >= 0:
-            for i in range(p.item_ptr[last[at]], p.item_ptr[last[at] + 1]):
-                inside[p.item_net[i]] += 1
+            for i in range(item_ptr[last[at]], item_ptr[last[at] + 1]):
+                inside[item_net[i]] += 1
             at = parent[at]
         size = ptr[ideal]
         at = ideal
         while last[at] >= 0:
-            for i in range(p.item_ptr[last[at]], p.item_ptr[last[at] + 1]):
-                e = p.item_net[i]
+            for i in range(item_ptr[last[at]], item_ptr[last[at] + 1]):
+                e = item_net[i]
                 if 0 < inside[e] < p.net_size[e]:
                     if size == len(nets):
                         longer = np.empty(2 * size, np.uint32)
@@ -218,7 +218,7 @@ def list_blocks(p, lattice, limit, outputs, walk, listed):  # type: ignore[no-un
 
 def make_arcs(
     graph: Graph,
-    line: Line,
+    line: LinearizedItems,
     options: CostOptions,
     lattice: Lattice,
     limit: float,
@@ -239,10 +239,10 @@ def make_arcs(
     p = priced_graph(graph, line, range(len(line.devices)), options)
     passes = p.work.shape[1]
     # Model inputs come over the outer link, and so do outputs leave.
-    inner = np.where(p.net_source < 0, 1.0, device.link_factors[level])
+    inner = np.where(p.nets.source < 0, 1.0, device.link_factors[level])
     over = p.net_cost * (1 - inner)
-    made = np.flatnonzero((p.net_source >= 0) & (p.net_always > 0))
-    outputs = np.stack([totals(p.net_source[made], row[made], n) for row in over])
+    made = np.flatnonzero((p.nets.source >= 0) & p.nets.always)
+    outputs = np.stack([totals(p.nets.source[made], row[made], n) for row in over])
     nearest = [p.net_cost * inner, p.net_cost] if spans else [p.net_cost * inner]
     outer = [outputs, np.zeros_like(outputs)] if spans else [outputs]
     rows = passes * len(nearest)
@@ -251,18 +251,9 @@ def make_arcs(
         row_pass=np.arange(rows, dtype=np.int64) % passes,
         net_cost=plain(np.concatenate(nearest))[0],
     )
-    # Room that is not used costs nothing.
-    room = Listed(
-        ptr=np.zeros(count + 1, dtype=np.int64),
-        head=np.empty(MAX_WALK, dtype=np.int64),
-        parts=np.zeros((MAX_WALK, 2, 3)),
-        far=np.zeros((MAX_WALK if spans else 0, 2, 2)),
-        weight=np.empty(MAX_WALK),
-        cpu_ptr=np.zeros(count + 1, dtype=np.int64),
-        cpu_head=np.empty(MAX_WALK, dtype=np.int64),
-        cpu_load=np.zeros((MAX_WALK, 2)),
-        cpu_weight=np.empty(MAX_WALK),
-    )
+    # Memory that is not written costs nothing.
+    sizes = {"ends": count + 1, "most": MAX_WALK, "spans": MAX_WALK if spans else 0}
+    room = scratch(Listed, sizes)
     (outer_cost,) = plain(np.concatenate(outer))
     if not list_blocks(near, lattice, limit, outer_cost, new_walk(near, count), room):
         return None
@@ -270,7 +261,7 @@ def make_arcs(
     cpu_head, cpu_load = room.cpu_head[: cpu_ptr[-1]], room.cpu_load[: cpu_ptr[-1]]
     bits, alone = lattice.words(n), words_of(np.arange(n), n)
     pins = np.zeros((len(p.net_size), bits.shape[1]), dtype=np.uint64)
-    np.bitwise_or.at(pins, p.item_net, np.repeat(alone, np.diff(p.item_ptr), axis=0))
+    np.bitwise_or.at(pins, p.nets.item_net, np.repeat(alone, np.diff(p.nets.item_ptr), axis=0))
     low = (bits == bits[-1]).argmin(axis=1)
     high = bits.shape[1] - 1 - (bits != 0)[:, ::-1].argmax(axis=1)
     tail, into_ptr, into = _ends(ptr, room.head[: ptr[-1]])

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import LARGEST, ROUNDING
 from dnnp.core.cost.problem import SplitProblem, link_levels
@@ -31,15 +31,14 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.clusters import segments
 from dnnp.core.split.clusters.edges import Arcs, make_arcs
-from dnnp.core.split.clusters.ends import least_load
 from dnnp.core.split.clusters.segment import NONE, cover, look_back, make_scratch
-from dnnp.core.split.clusters.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
+from dnnp.core.split.clusters.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform, least_load
 from dnnp.core.split.ideals.decide import Goal
 from dnnp.core.split.ideals.lattice import Lattice
 from dnnp.core.split.ideals.problem import PricedGraph
 
 ENDS_STEPS = 1_000_000_000
-"""Steps of a bound by ends of clusters, about a second, in which nobody asks whether to stop."""
+"""Steps of a bound by ends of clusters, about a second without a look at the deadline."""
 
 SETTLED = 0.05
 """Share of the blocks that are tried at most, after which a small gap need not be closed."""
@@ -54,7 +53,7 @@ class Part(NamedTuple):
     items: Sequence[int]
     device_class: int
     number: int
-    """Of the first device."""
+    """Number of the first device."""
     replicas: int = 1
 
 
@@ -86,8 +85,8 @@ class ClusterCase:
     """Blocks tried in the segments of one lattice."""
     run: SearchContext
     level: int = 0
-    """Of the clusters that have contiguous segments; within them all links are taken to be alike,
-    and so are those beyond."""
+    """Level of the clusters with contiguous segments; all links within them are taken to be
+    alike, and so are those beyond."""
 
     @property
     def accelerator(self) -> DeviceClass:
@@ -119,7 +118,9 @@ def better(best: ClusterSplit | None, other: ClusterSplit | None) -> ClusterSpli
     return other if other.value < best.value else best
 
 
-def priced(case: ClusterCase, line: Line, parts: Sequence[Part]) -> tuple[ClusterSplit, Floats]:
+def priced(
+    case: ClusterCase, line: LinearizedItems, parts: Sequence[Part]
+) -> tuple[ClusterSplit, Floats]:
     """A split from its parts, and the largest load of each pass, f64[P]."""
     problem, graph = case.problem, case.problem.graph
     blocks = []
@@ -138,7 +139,7 @@ def priced(case: ClusterCase, line: Line, parts: Sequence[Part]) -> tuple[Cluste
 
 
 def search(
-    case: ClusterCase, line: Line, lattice: Lattice, best: ClusterSplit | None
+    case: ClusterCase, line: LinearizedItems, lattice: Lattice, best: ClusterSplit | None
 ) -> LatticeOutcome | None:
     """Best split along a lattice of the line's positions; None if it has too many blocks."""
     size, copies = case.size, case.problem.options.max_replicas
@@ -244,7 +245,7 @@ class _Pipelines:
     def __init__(
         self,
         case: ClusterCase,
-        line: Line,
+        line: LinearizedItems,
         lattice: Lattice,
         costs: PricedGraph,
         arcs: Arcs,
@@ -270,7 +271,7 @@ class _Pipelines:
         )
 
     def probe(self, goal: Goal, enough: Callable[[int], bool]) -> bool | None:
-        """Tell whether a target can be met; None: not clear after `enough` steps."""
+        """True if a target can be met; None: not clear after `enough` steps."""
         self.fewest(goal)
         self.clusters[:] = NONE
         self.steps = first = 0
@@ -372,7 +373,7 @@ class _Stretch(NamedTuple):
 
 
 class OutError(Exception):
-    """The budget is spent, or somebody asked to stop."""
+    """The budget is spent, or the run is to stop."""
 
 
 class Decider(Protocol):
@@ -388,10 +389,7 @@ class Decider(Protocol):
         """The largest load of pass `vary` in what meets the target (f64[P]), or None; and the
         least load of it above the target that was met.
 
-        Raises
-        ------
-        OutError
-            The budget is spent.
+        Raises OutError: the budget is spent.
         """
 
 

@@ -10,12 +10,12 @@ shortest path over these blocks, with the CPU blocks inside the segment chosen f
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.load_formula import load_of, share_of
-from dnnp.core.kernels.kernel import callee, kernel, part
+from dnnp.core.kernels.kernel import callee, kernel, part, scratch
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.split.clusters.edges import Arcs
 
@@ -23,104 +23,82 @@ NONE = 1 << 30
 """More devices than there can be."""
 
 NOTHING = (0.0, 0.0, 0.0, 0.0)
-"""That is moved."""
+"""No transfers."""
 
 BUCKETS = 16
 """Numbers of devices by which blocks are told apart; the last one stands for all larger ones."""
 
 
 class Scratch(NamedTuple):
-    """Arrays that kernels work in; `need` and `came` hold the last segment's path."""
+    """Scratch arrays; `need` and `came` hold the last segment's path.
 
-    ahead: Ints
-    """i64[I, cpus + 1], fewest devices from an ideal to the end of the segment, by CPUs used."""
-    listed: Ints
-    """i64[I], the ideals that have one, descending."""
-    edges: Ints
-    """i64[E], the blocks between them, by falling head."""
-    priced: Floats
-    """f64[E, 4], in and out of each pass with the transfers over the end of the segment."""
-    taken: Ints
-    """i64[E], devices that they take then."""
-    copies: Ints
-    """i64[E], by block: the fewest devices that keep its cheapest load within the target."""
-    cpu_copies: Ints
-    """i64[C], CPUs."""
-    sizes: Ints
-    """i64[2], how many of both."""
-    need: Ints
-    """i64[I], fewest devices from the start of the segment."""
-    came: Ints
-    """i64[I], the last block of that path; -1 at its start, -2 - e after CPU block e."""
-    spent: Ints
-    """i64[I], the devices of that block."""
-    inner: Ints
-    """i64[cpus + 1], CPU blocks inside the segment."""
-    screened: Ints
-    """i64[E], by place in `edges`: `taken` if CPUs took the inner link, and with the transfers over
-    the start; NONE: above the target."""
-    front: Ints
-    """i64[I], `need` of segments without CPUs if they did."""
-    behind: Ints
-    """i64[I, cpus + 1], `ahead` if they did, and with the transfers over the start too."""
-    reach: Ints
-    """i64[I, cpus + 1], fewest devices from any start of a segment to an ideal, by CPUs so far."""
-    order: Ints
-    """i64[E], the blocks within the target by head, then by `reach` of their tails."""
-    bucket: Ints
-    """i64[I, BUCKETS + 1], where those into an ideal begin by that number of devices."""
-    before: Ints
-    """i64[I, cpus + 1], fewest accelerators for the ideal itself; `fewest` from the other side."""
-    tally: Ints
-    """i64[2, I], when an ideal's pins of the nets over the end were counted, and how many."""
-    seen: Ints
-    """i64[2, p], when a net was last listed for the start and for the end of a segment."""
-    made: Ints
-    """i64[p], sources of the listed nets that the segment makes."""
-    made_cost: Floats
-    """f64[2, p], by pass."""
-    read: Ints
-    """i64[p], the listed nets that it reads."""
-    read_cost: Floats
-    counts: Ints
-    """i64[4], nets made, nets read, starts so far, ends so far."""
+    Widths are numbers of CPUs, from 0 on.
+    """
+
+    ahead: Annotated[Ints, "i64[ideals, width]"]
+    """Fewest devices from an ideal to the end of the segment, by CPUs used."""
+    listed: Annotated[Ints, "i64[ideals]"]
+    """The ideals that have one, descending."""
+    edges: Annotated[Ints, "i64[edges]"]
+    """The blocks between them, by falling head."""
+    priced: Annotated[Floats, "f64[edges, 4]"]
+    """In and out of each pass with the transfers over the end of the segment."""
+    taken: Annotated[Ints, "i64[edges]"]
+    """Devices that they take then."""
+    copies: Annotated[Ints, "i64[edges]"]
+    """By block: the fewest devices that keep its cheapest load within the target."""
+    cpu_copies: Annotated[Ints, "i64[cpu_edges]"]
+    """The same in CPUs."""
+    sizes: Annotated[Ints, "i64[2]"]
+    """Number of entries of `listed` and of `edges`."""
+    need: Annotated[Ints, "i64[ideals]"]
+    """Fewest devices from the start of the segment."""
+    came: Annotated[Ints, "i64[ideals]"]
+    """The last block of that path; -1 at its start, -2 - e after CPU block e."""
+    spent: Annotated[Ints, "i64[ideals]"]
+    """The devices of that block."""
+    inner: Annotated[Ints, "i64[width]"]
+    """CPU blocks inside the segment."""
+    screened: Annotated[Ints, "i64[edges]"]
+    """By place in `edges`: `taken` if CPUs took the inner link, and with the transfers over the
+    start; NONE: above the target."""
+    front: Annotated[Ints, "i64[ideals]"]
+    """`need` of segments without CPUs if they did."""
+    behind: Annotated[Ints, "i64[ideals, width]"]
+    """`ahead` if they did, and with the transfers over the start too."""
+    reach: Annotated[Ints, "i64[ideals, width]"]
+    """Fewest devices from any start of a segment to an ideal, by CPUs so far."""
+    order: Annotated[Ints, "i64[edges]"]
+    """The blocks within the target by head, then by `reach` of their tails."""
+    bucket: Annotated[Ints, "i64[ideals, buckets]"]
+    """First of those into an ideal by that number of devices."""
+    before: Annotated[Ints, "i64[ideals, width]"]
+    """Fewest accelerators for the ideal itself; `fewest` from the other side."""
+    tally: Annotated[Ints, "i64[2, ideals]"]
+    """Time stamp and number of an ideal's pins of the nets over the end."""
+    seen: Annotated[Ints, "i64[2, nets]"]
+    """Time stamps of the last listing of a net for the start and for the end of a segment."""
+    made: Annotated[Ints, "i64[nets]"]
+    """Sources of the listed nets that the segment makes."""
+    made_cost: Annotated[Floats, "f64[2, nets]"]
+    """Their costs by pass."""
+    read: Annotated[Ints, "i64[nets]"]
+    """The listed nets that it reads."""
+    read_cost: Annotated[Floats, "f64[2, nets]"]
+    counts: Annotated[Ints, "i64[4]"]
+    """Nets made, nets read, starts so far, ends so far."""
 
 
 def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
-    """Room to work in, with nothing listed."""
-    count, nets, edges = len(arcs.bits), len(arcs.pins), len(arcs.head)
-
-    def ints(*shape: int, fill: int = 0) -> Ints:
-        return np.full(shape, fill, dtype=np.int64)
-
-    return Scratch(
-        ahead=ints(count, cpus + 1, fill=NONE),
-        listed=ints(count),
-        edges=np.empty(edges, dtype=np.int64),
-        priced=np.empty((edges, 4)),
-        taken=np.empty(edges, dtype=np.int64),
-        copies=np.empty(edges, dtype=np.int64),
-        cpu_copies=np.empty(len(arcs.cpu_head), dtype=np.int64),
-        sizes=ints(2),
-        need=ints(count, fill=NONE),
-        came=ints(count),
-        spent=ints(count),
-        inner=ints(cpus + 1),
-        screened=np.empty(edges, dtype=np.int64),
-        front=ints(count, fill=NONE),
-        behind=ints(count, cpus + 1, fill=NONE),
-        reach=ints(count, cpus + 1),
-        order=np.empty(edges, dtype=np.int64),
-        bucket=ints(count, BUCKETS + 1),
-        before=ints(count, cpus + 1),
-        tally=ints(2, count),
-        seen=ints(2, nets),
-        made=ints(nets),
-        made_cost=np.zeros((2, nets)),
-        read=ints(nets),
-        read_cost=np.zeros((2, nets)),
-        counts=ints(4),
-    )
+    """Scratch arrays with nothing listed."""
+    sizes = {
+        "ideals": len(arcs.bits), "nets": len(arcs.pins), "edges": len(arcs.head),
+        "cpu_edges": len(arcs.cpu_head), "width": cpus + 1, "buckets": BUCKETS + 1,
+    }  # fmt: skip
+    made = scratch(Scratch, sizes)
+    for array in (made.ahead, made.need, made.front, made.behind):
+        array[:] = NONE
+    return made
 
 
 @part
@@ -130,7 +108,7 @@ def has(bits, ideal, item):  # type: ignore[no-untyped-def]
 
 @part
 def subset(a, x, y):  # type: ignore[no-untyped-def]
-    """Tell whether ideal x is inside ideal y."""
+    """True if ideal x is inside ideal y."""
     for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
         if a.bits[x, w] & ~a.bits[y, w]:
             return False
@@ -172,8 +150,8 @@ def everything(s):  # type: ignore[no-untyped-def]
 def _list_net(p, a, s, net, makes):  # type: ignore[no-untyped-def]
     """Note a net that the segment makes or reads over its boundary."""
     if makes:
-        if not p.net_always[net]:
-            s.made[s.counts[0]] = p.net_source[net]
+        if not p.nets.always[net]:
+            s.made[s.counts[0]] = p.nets.source[net]
             for q in range(len(a.over)):
                 s.made_cost[q, s.counts[0]] = a.over[q, net]
             s.counts[0] += 1
@@ -194,8 +172,8 @@ def list_end(p, a, end, s):  # type: ignore[no-untyped-def]
     for i in range(a.cut_ptr[end], a.cut_ptr[end + 1]):
         net = a.cut_net[i]
         s.seen[1, net] = s.counts[3]
-        if p.net_source[net] >= 0:
-            _list_net(p, a, s, net, has(a.bits, end, p.net_source[net]))
+        if p.nets.source[net] >= 0:
+            _list_net(p, a, s, net, has(a.bits, end, p.nets.source[net]))
 
 
 @callee
@@ -211,13 +189,13 @@ def list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
         x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
         for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[2])):
             if has(a.bits, y, item) and not has(a.bits, x, item):
-                for i in range(p.item_ptr[item], p.item_ptr[item + 1]):
-                    _list_other(p, a, start, end, cpus, s, p.item_net[i])
+                for i in range(p.nets.item_ptr[item], p.nets.item_ptr[item + 1]):
+                    _list_other(p, a, start, end, cpus, s, p.nets.item_net[i])
 
 
 @callee
 def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
-    source = p.net_source[net]
+    source = p.nets.source[net]
     if source < 0 or s.seen[0, net] == s.counts[2] or not has(a.bits, end, source):
         return
     s.seen[0, net] = s.counts[2]

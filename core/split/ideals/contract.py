@@ -24,7 +24,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems
 from dnnp.core.model.graph import Ints, distinct, strong
 from dnnp.core.model.plan import CostOptions
 
@@ -33,7 +33,7 @@ MOST_ITEMS = 20_000
 
 
 def contract_items(
-    line: Line,
+    line: LinearizedItems,
     items: Items,
     order: Ints,
     options: CostOptions,
@@ -60,7 +60,7 @@ def contract_items(
     return _relabelled(line, items, order, into)
 
 
-def chained(line: Line, items: Items, order: Ints, share: float) -> Items:
+def chained(line: LinearizedItems, items: Items, order: Ints, share: float) -> Items:
     """Contract chains, each link the only way on, to at most `share` of the work of a class.
 
     Not safe: a split that cuts a chain is lost.
@@ -78,7 +78,7 @@ def chained(line: Line, items: Items, order: Ints, share: float) -> Items:
     return _relabelled(line, items, order, into)
 
 
-def _relabelled(line: Line, items: Items, order: Ints, into: Ints) -> Items:
+def _relabelled(line: LinearizedItems, items: Items, order: Ints, into: Ints) -> Items:
     """Items where position v of the line has become part of `into[v]`."""
     place = np.argsort(order)
     kept, compact = np.unique(into, return_inverse=True)
@@ -93,7 +93,9 @@ def _relabelled(line: Line, items: Items, order: Ints, into: Ints) -> Items:
     )
 
 
-def contract_near(line: Line, options: CostOptions) -> tuple[Ints, list[tuple[int, int]]]:
+def contract_near(
+    line: LinearizedItems, options: CostOptions
+) -> tuple[Ints, list[tuple[int, int]]]:
     """Contract items into the only one right behind them, or the only one right before.
 
     For accelerators without capacities and replicas. Linear, but for the nets that are moved:
@@ -110,7 +112,7 @@ class _Contraction:
 
     def __init__(
         self,
-        line: Line,
+        line: LinearizedItems,
         options: CostOptions,
         below: float,
         binding: bool,
@@ -137,9 +139,9 @@ class _Contraction:
         if binding:
             heavy |= line.memory > 0 if options.memory_model == "sum" else True
         self.fixed = heavy.tolist()
-        ptr, pins = line.pin_ptr.tolist(), line.pins.tolist()
+        ptr, pins = line.nets.net_ptr.tolist(), line.nets.pins.tolist()
         self.pins = [set(pins[a:b]) for a, b in pairwise(ptr)]
-        self.always = line.always.tolist()
+        self.always = line.nets.always.tolist()
         self.nets: list[set[int]] = [set() for _ in range(n)]
         for e, ends in enumerate(self.pins):
             for v in ends:
@@ -199,7 +201,7 @@ class _Contraction:
         return found
 
     def _safe(self, x: int, y: int) -> bool:
-        """Tell whether x may follow y wherever y goes; see the module's conditions."""
+        """True if x may follow y wherever y goes; see the module's conditions."""
         if self.unsupported[x] & ~self.unsupported[y]:
             return False
         for work in self.cpu_work:
@@ -243,7 +245,7 @@ class _Contraction:
             mine[y].discard(y)
 
 
-def joined(line: Line, items: Items, order: Ints, below: float) -> Items:
+def joined(line: LinearizedItems, items: Items, order: Ints, below: float) -> Items:
     """Join what stages below that load cannot part: the ends of very dear tensors.
 
     A tensor that is cut costs some accelerator its transfer, unless all its ends are on
@@ -253,13 +255,13 @@ def joined(line: Line, items: Items, order: Ints, below: float) -> Items:
     cpus = sum(d.count for d in line.devices if d.is_cpu)
     if cpus > 1 or not accelerators or not np.isfinite(below):
         return items
-    dear = (line.cost[accelerators] >= below).all(axis=0) & ~line.always
+    dear = (line.cost[accelerators] >= below).all(axis=0) & ~line.nets.always
     if not dear.any():
         return items
-    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
+    net = line.nets.net_of_pin
     chosen = dear[net]
-    first = line.pins[line.pin_ptr[:-1]][net[chosen]]
-    there = line.pins[chosen]
+    first = line.nets.pins[line.nets.net_ptr[:-1]][net[chosen]]
+    there = line.nets.pins[chosen]
     # Joined both ways, with the precedence between: what lies on a cycle is one item.
     tails = np.concatenate([line.tail, first, there])
     heads = np.concatenate([line.head, there, first])

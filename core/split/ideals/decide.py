@@ -22,8 +22,8 @@ that is added (`dnnp.core.split.ideals.decide`). Of the diamond 0 -> 1, 2 -> 3,
 
 of which 0 2 is followed by no 1, which is below 2: that block was met as 0 1 2. What can only grow
 (compute, transfers of tensors that are cut already, memory) prunes the walk: where 0 1 is too much
-in that sense, so are 0 1 2 and 0 1 2 3. A block that an item may join without harm to others is
-walked through, but not entered: the one with the item does as well.
+in that sense, so are 0 1 2 and 0 1 2 3. A block that is dominated
+by the one with an item more is walked through, but not entered.
 
 What a block costs follows from the one with an item less, by the nets and the parameters of the
 item that joins; items join and leave it last in, first out. Row d of an array by depth is of the
@@ -32,96 +32,73 @@ block of d items.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.load_formula import DUPLEX, MARGIN, ROUNDING, SUM, load_of, share_of
-from dnnp.core.kernels.kernel import callee, inlined, lean
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.kernels.kernel import callee, inlined, lean, scratch
+from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.split.ideals.problem import NONE, PricedGraph
 
 
 class Walk(NamedTuple):
     """The block at hand and those on the way to it: scratch of one call, by item, net or depth."""
 
-    before: np.ndarray
-    """i32[p], pins of each net in the ideal before the block."""
-    given: np.ndarray
-    """bool[p], whether the source of the net is there."""
-    inside: np.ndarray
-    """i32[p], pins of each net in the block."""
-    used: np.ndarray
-    """i32[t], items of the block that read each shared parameter."""
-    work: Floats
-    """f64[n + 2, C, P]."""
-    arriving: Floats
-    """f64[n + 2, R], transfers that the block pays for: all, or those in with `duplex`."""
-    leaving: Floats
-    """f64[n + 2, R], those out with `duplex`."""
-    sure_in: Floats
-    sure_out: Floats
-    """f64[n + 2, R], what of both no larger block can get rid of."""
-    held: Floats
-    """f64[n + 2], memory that adds up, bytes."""
-    weight: Floats
-    """f64[n + 2], weight bytes."""
-    touched: Floats
-    """f64[n + 2], bytes of all activations read or made: no peak is above."""
-    own: Floats
-    """f64[n + 2], largest memory of one node alone: no peak is below."""
-    added: Ints
-    """u32[n + 2], the item that joined."""
-    where: Ints
-    """u32[n + 2], the ideal at the end of the block."""
-    child: Ints
-    """u32[n + 2], the next edge of the lattice to try from there."""
-    dead: Ints
-    """i64[C], 1: no device of the class takes the block or a larger one."""
-    need: Ints
-    """i64[C], replicas that the block needs on the class; 0: it does not fit."""
-    loads: Floats
-    """f64[P]."""
-    fuller: Ints
-    """i64[C], whether the block may be left to one with an item more; -1: not known yet."""
-    grown: Ints
-    """i64[I], the edge that last did so from an ideal; 0: none."""
-    live: Floats
-    mark: Ints
-    last: Ints
+    before: Annotated[Ints, "i32[nets]"]
+    """Pins of each net in the ideal before the block."""
+    given: Annotated[Bools, "bool[nets]"]
+    """True if the source of the net is there."""
+    inside: Annotated[Ints, "i32[nets]"]
+    """Pins of each net in the block."""
+    used: Annotated[Ints, "i32[params]"]
+    """Items of the block that read each shared parameter."""
+    work: Annotated[Floats, "f64[depths, classes, passes]"]
+    arriving: Annotated[Floats, "f64[depths, rows]"]
+    """Transfers that the block pays for: all, or those in with `duplex`."""
+    leaving: Annotated[Floats, "f64[depths, rows]"]
+    """Transfers out with `duplex`."""
+    sure_in: Annotated[Floats, "f64[depths, rows]"]
+    sure_out: Annotated[Floats, "f64[depths, rows]"]
+    """The parts of both that every larger block pays."""
+    held: Annotated[Floats, "f64[depths]"]
+    """Memory that adds up, bytes."""
+    weight: Annotated[Floats, "f64[depths]"]
+    """Weight bytes."""
+    touched: Annotated[Floats, "f64[depths]"]
+    """Bytes of all activations read or made: no peak is above."""
+    own: Annotated[Floats, "f64[depths]"]
+    """Largest memory of one node alone: no peak is below."""
+    added: Annotated[Ints, "u32[depths]"]
+    """The item that joined."""
+    where: Annotated[Ints, "u32[depths]"]
+    """The ideal at the end of the block."""
+    child: Annotated[Ints, "u32[depths]"]
+    """The next edge of the lattice to try from there."""
+    dead: Annotated[Ints, "i64[classes]"]
+    """1: no device of the class takes the block or a larger one."""
+    need: Annotated[Ints, "i64[classes]"]
+    """Replicas that the block needs on the class; 0: it does not fit."""
+    loads: Annotated[Floats, "f64[passes]"]
+    dominated: Annotated[Ints, "i64[classes]"]
+    """1: the block is dominated by one with an item more; -1: not known yet."""
+    grown: Annotated[Ints, "i64[ideals]"]
+    """The edge of the item that last dominated from an ideal; 0: none."""
+    live: Annotated[Floats, "f64[steps]"]
+    mark: Annotated[Ints, "i64[steps]"]
+    last: Annotated[Ints, "i64[tensors]"]
     """Scratch of `peak_of`."""
 
 
 def new_walk(p: PricedGraph, ideals: int) -> Walk:
     """An empty block before a lattice of so many ideals."""
-    n_classes, n_passes, n = p.work.shape
-    rows, nets, deep = len(p.row_class), len(p.net_size), n + 2
-    return Walk(
-        before=np.zeros(nets, np.int32),
-        given=np.zeros(nets, np.bool_),
-        inside=np.zeros(nets, np.int32),
-        used=np.zeros(len(p.param_bytes), np.int32),
-        work=np.zeros((deep, n_classes, n_passes)),
-        arriving=np.zeros((deep, rows)),
-        leaving=np.zeros((deep, rows)),
-        sure_in=np.zeros((deep, rows)),
-        sure_out=np.zeros((deep, rows)),
-        held=np.zeros(deep),
-        weight=np.zeros(deep),
-        touched=np.zeros(deep),
-        own=np.zeros(deep),
-        added=np.zeros(deep, np.uint32),
-        where=np.zeros(deep, np.uint32),
-        child=np.zeros(deep, np.uint32),
-        dead=np.zeros(n_classes, np.int64),
-        need=np.zeros(n_classes, np.int64),
-        loads=np.zeros(n_passes),
-        fuller=np.zeros(n_classes, np.int64),
-        grown=np.zeros(ideals, np.int64),
-        live=np.zeros(len(p.nodes) + 2),
-        mark=np.zeros(len(p.nodes) + 1, np.int64),
-        last=np.zeros(len(p.tensor_bytes) + 1, np.int64),
-    )
+    classes, passes, n = p.work.shape
+    sizes = {
+        "nets": len(p.net_size), "params": len(p.param_bytes), "depths": n + 2, "ideals": ideals,
+        "classes": classes, "passes": passes, "rows": len(p.row_class), "steps": len(p.nodes) + 2,
+        "tensors": len(p.tensor_bytes) + 1,
+    }  # fmt: skip
+    return scratch(Walk, sizes)
 
 
 @inlined
@@ -137,8 +114,8 @@ def add(p, walk, d, v):  # type: ignore[no-untyped-def]
         walk.leaving[d, r] = walk.leaving[d - 1, r]
         walk.sure_in[d, r] = walk.sure_in[d - 1, r]
         walk.sure_out[d, r] = walk.sure_out[d - 1, r]
-    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
-        e = p.item_net[i]
+    for i in range(p.nets.item_ptr[v], p.nets.item_ptr[v + 1]):
+        e = p.nets.item_net[i]
         walk.inside[e] += 1
         if p.comm != DUPLEX:
             # In and out add up: what counts is that the net is cut.
@@ -146,27 +123,27 @@ def add(p, walk, d, v):  # type: ignore[no-untyped-def]
                 for r in range(n_rows):
                     cost = p.net_cost[r, e]
                     walk.arriving[d, r] += cost
-                    if walk.before[e] > 0 or p.net_always[e]:
+                    if walk.before[e] > 0 or p.nets.always[e]:
                         walk.sure_in[d, r] += cost
-            if walk.inside[e] == p.net_size[e] and not p.net_always[e]:
+            if walk.inside[e] == p.net_size[e] and not p.nets.always[e]:
                 for r in range(n_rows):
                     walk.arriving[d, r] -= p.net_cost[r, e]
             continue
-        source = p.net_source[e]
+        source = p.nets.source[e]
         if source == v:
             for r in range(n_rows):
                 cost = p.net_cost[r, e]
                 if walk.inside[e] > 1:
                     walk.arriving[d, r] -= cost
                 walk.leaving[d, r] += cost
-                if walk.before[e] > 0 or p.net_always[e]:
+                if walk.before[e] > 0 or p.nets.always[e]:
                     walk.sure_out[d, r] += cost
         elif walk.inside[e] == 1:
             for r in range(n_rows):
                 walk.arriving[d, r] += p.net_cost[r, e]
                 if source < 0 or walk.given[e]:
                     walk.sure_in[d, r] += p.net_cost[r, e]
-        if walk.inside[e] == p.net_size[e] and not p.net_always[e]:
+        if walk.inside[e] == p.net_size[e] and not p.nets.always[e]:
             for r in range(n_rows):
                 walk.leaving[d, r] -= p.net_cost[r, e]
     walk.held[d] = walk.held[d - 1] + p.item_bytes[v]
@@ -185,15 +162,15 @@ def add(p, walk, d, v):  # type: ignore[no-untyped-def]
 @inlined
 def drop(p, walk, v):  # type: ignore[no-untyped-def]
     """Take item v out of the block's counts."""
-    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
-        walk.inside[p.item_net[i]] -= 1
+    for i in range(p.nets.item_ptr[v], p.nets.item_ptr[v + 1]):
+        walk.inside[p.nets.item_net[i]] -= 1
     for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
         walk.used[p.param_idx[i]] -= 1
 
 
 @inlined
 def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
-    """Tell whether some class may take the block of d items or a larger one; fills `walk.dead`."""
+    """True if some class may take the block of d items or a larger one; fills `walk.dead`."""
     n_classes, n_passes, _ = p.work.shape
     alive = False
     for c in range(n_classes):
@@ -230,7 +207,7 @@ def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
 
 @inlined
 def takes(p, goal, walk, d):  # type: ignore[no-untyped-def]
-    """Tell whether some class takes the block of d items; fills `walk.need`."""
+    """True if some class takes the block of d items; fills `walk.need`."""
     usable = False
     memory = walk.held[d] + walk.own[d]
     known = p.peak == 0 or p.relaxed == 1
@@ -290,11 +267,10 @@ def _replicas(p, goal, loads, c, weight):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def]
-    """Tell whether an item may join the block of d items on class c without harm to another.
+def is_dominated(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def]
+    """1 if the block of d items on class c is dominated by the block with one more item, or 0.
 
-    Then the block need not be considered: the one with the item does as well. What could grow by
-    an item once often can by it again, so that one is tried first.
+    An item that dominated once often does again, so that one is tried first.
     """
     j = walk.where[d]
     start, count = lattice.child_ptr[j], lattice.child_ptr[j + 1] - lattice.child_ptr[j]
@@ -302,7 +278,7 @@ def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def
     for k in range(likely, likely + count):
         edge = k if k < start + count else k - count
         x = lattice.child_item[edge]
-        if _is_no_loss(p, walk, x) and _takes_with(p, goal, walk, c, d, x):
+        if _is_free(p, walk, x) and _takes_with(p, goal, walk, c, d, x):
             walk.grown[j] = edge
             return 1
     walk.grown[j] = 0
@@ -310,16 +286,16 @@ def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
-    """Tell whether a later block that holds x is no dearer without it.
+def _is_free(p, walk, x):  # type: ignore[no-untyped-def]
+    """True if a later block that holds x costs no more without it.
 
     It pays for x's nets that have other pins in it and none in front (`opened`), and no longer
     for x's work and for nets of which x was the last pin (`closed`): opened <= closed + work.
     """
     for r in range(len(p.row_class)):
         gain = p.work[p.row_class[r], p.row_pass[r], x] if p.comm == SUM else 0.0
-        for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
-            e = p.item_net[i]
+        for i in range(p.nets.item_ptr[x], p.nets.item_ptr[x + 1]):
+            e = p.nets.item_net[i]
             here = walk.before[e] + walk.inside[e]
             if here == 0:
                 if p.net_size[e] > 1:
@@ -333,7 +309,7 @@ def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
 
 @inlined
 def _takes_with(p, goal, walk, c, d, x):  # type: ignore[no-untyped-def]
-    """Tell whether the block of d items with x needs no more replicas on class c than without."""
+    """True if the block of d items with x needs no more replicas on class c than without."""
     held = walk.held[d] + p.item_bytes[x]
     weight = walk.weight[d] + p.item_weight[x]
     for i in range(p.param_ptr[x], p.param_ptr[x + 1]):
@@ -351,16 +327,16 @@ def _takes_with(p, goal, walk, c, d, x):  # type: ignore[no-untyped-def]
         r = p.row_of[c, q]
         if r >= 0:
             moved, sent = walk.arriving[d, r], walk.leaving[d, r]
-            for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
-                e = p.item_net[i]
+            for i in range(p.nets.item_ptr[x], p.nets.item_ptr[x + 1]):
+                e = p.nets.item_net[i]
                 cost = p.net_cost[r, e]
-                whole = walk.inside[e] + 1 == p.net_size[e] and not p.net_always[e]
+                whole = walk.inside[e] + 1 == p.net_size[e] and not p.nets.always[e]
                 if p.comm != DUPLEX:
                     if walk.inside[e] == 0 and not whole:
                         moved += cost
                     elif walk.inside[e] > 0 and whole:
                         moved -= cost
-                elif p.net_source[e] == x:
+                elif p.nets.source[e] == x:
                     if walk.inside[e] > 0:
                         moved -= cost
                     if not whole:
@@ -444,11 +420,11 @@ class Goal(NamedTuple):
 
 
 @inlined
-def is_covered(memo, ideal):  # type: ignore[no-untyped-def]
-    """Tell whether some devices cover an ideal."""
+def is_covered(table, ideal):  # type: ignore[no-untyped-def]
+    """True if some devices cover an ideal."""
     covered = False
-    for s in range(memo.least.shape[1]):
-        covered |= memo.least[ideal, s] != NONE
+    for s in range(table.min_devices.shape[1]):
+        covered |= table.min_devices[ideal, s] != NONE
     return covered
 
 
@@ -476,7 +452,7 @@ def _free_of(p, s, a):  # type: ignore[no-untyped-def]
 
 @inlined
 def is_enough(p, goal, ideal, room, pays):  # type: ignore[no-untyped-def]
-    """Tell whether devices of such a share may do and pay for what is behind an ideal."""
+    """True if devices of such a share may do and pay for what is behind an ideal."""
     enough = True
     for q in range(len(p.rest)):
         owed = p.rest[q, ideal] + (p.crossing[q, ideal] if pays else 0.0)
@@ -499,30 +475,30 @@ def note_crossing(p, walk, ideal):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def]
-    """Tell whether the devices left may do the rest behind an ideal in some state; mark it.
+def is_open(p, lattice, goal, table, walk, ideal):  # type: ignore[no-untyped-def]
+    """True if the devices left may do the rest behind an ideal in some state; mark it.
 
     Forgets the states in which they may not.
     """
-    if not is_covered(memo, ideal):
+    if not is_covered(table, ideal):
         return False
     known = p.crossing[0, ideal] >= 0.0
     if not known:
         mark(p, lattice, walk, ideal)
         note_crossing(p, walk, ideal)
     reached = False
-    for s in range(memo.least.shape[1]):
-        a = memo.least[ideal, s]
+    for s in range(table.min_devices.shape[1]):
+        a = table.min_devices[ideal, s]
         if a == NONE:
             continue
         pays = p.comm == SUM and _free_of(p, s, a) == 0
         if goal.behind[ideal] > p.counts[len(p.counts) - 1] - a:
-            memo.least[ideal, s] = NONE
+            table.min_devices[ideal, s] = NONE
             goal.above[0] = min(goal.above[0], goal.known)
         elif is_enough(p, goal, ideal, room_of(p, s, a), pays):
             reached = True
         else:
-            memo.least[ideal, s] = NONE
+            table.min_devices[ideal, s] = NONE
     if reached and known:
         mark(p, lattice, walk, ideal)
     return reached
@@ -536,15 +512,15 @@ def mark(p, lattice, walk, ideal):  # type: ignore[no-untyped-def]
         walk.given[e] = False
     while lattice.last[ideal] >= 0:
         v = lattice.last[ideal]
-        for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
-            e = p.item_net[i]
+        for i in range(p.nets.item_ptr[v], p.nets.item_ptr[v + 1]):
+            e = p.nets.item_net[i]
             walk.before[e] += 1
-            walk.given[e] |= p.net_source[e] == v
+            walk.given[e] |= p.nets.source[e] == v
         ideal = lattice.parent[ideal]
 
 
 @lean
-def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-untyped-def]
+def decide(p, lattice, goal, table, walk, first, budget):  # type: ignore[no-untyped-def]
     """Cover ideals at loads of at most `goal.target`, from ideal `first` on.
 
     Parameters
@@ -555,8 +531,8 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
         A `Lattice` of its items.
     goal
         A `Goal`; what is above the target is noted there.
-    memo
-        A `Memo`, filled with NONE but for the empty ideal before the first call.
+    table
+        A `DPTable`, filled with NONE but for the empty ideal before the first call.
     walk
         A new `Walk`.
     budget
@@ -567,14 +543,14 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
     (ideal to continue with; the number of ideals: all done, or everything is covered, blocks)
     """
     everything = len(lattice.parent) - 1
-    least, counts, strides = memo.least, p.counts, p.strides
+    least, counts, strides = table.min_devices, p.counts, p.strides
     n_classes = len(counts)
     main = n_classes - 1
     blocks = 0
     for ideal in range(first, everything):
         if blocks >= budget:
             return ideal, blocks
-        if not is_open(p, lattice, goal, memo, walk, ideal):
+        if not is_open(p, lattice, goal, table, walk, ideal):
             continue
         depth = 0
         walk.where[0] = ideal
@@ -606,7 +582,7 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
             # Enter the block where it is the best way to its end so far. A kernel of its own would
             # call others, so that numba counted references to 60 arrays for every block.
             for c in range(n_classes):
-                walk.fuller[c] = -1
+                walk.dominated[c] = -1
             for s in range(least.shape[1]):
                 a = least[ideal, s]
                 if a == NONE:
@@ -626,20 +602,20 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
                         continue
                     if not is_enough(p, goal, j, room_of(p, t, b), False):
                         continue
-                    if walk.fuller[c] < 0 and p.peak == 0:
-                        walk.fuller[c] = left_to_larger(p, lattice, goal, walk, c, depth)
-                    if walk.fuller[c] <= 0:
+                    if walk.dominated[c] < 0 and p.peak == 0:
+                        walk.dominated[c] = is_dominated(p, lattice, goal, walk, c, depth)
+                    if walk.dominated[c] <= 0:
                         least[j, t] = b
-                        memo.came[j, t] = ideal
-                        memo.how[j, t] = c + n_classes * (need - 1)
-        if is_covered(memo, everything):
+                        table.parent[j, t] = ideal
+                        table.choice[j, t] = c + n_classes * (need - 1)
+        if is_covered(table, everything):
             break
     return everything + 1, blocks
 
 
 @inlined
 def _may_save(least, counts, strides, ideal, j):  # type: ignore[no-untyped-def]
-    """Tell whether a block could save devices on the way from an ideal to its end."""
+    """True if a block could save devices on the way from an ideal to its end."""
     for s in range(least.shape[1]):
         a = least[ideal, s]
         if a == NONE:

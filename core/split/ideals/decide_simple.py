@@ -6,13 +6,14 @@ memory that does not bind. What it decides is the same; see `decide` for the met
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.load_formula import MARGIN, ROUNDING, SUM
-from dnnp.core.kernels.kernel import callee, inlined, lean, part
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.kernels.kernel import callee, inlined, lean, part, scratch
+from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.split.ideals.decide import is_open
 from dnnp.core.split.ideals.problem import NONE, PricedGraph
 
@@ -28,39 +29,37 @@ class Plain(NamedTuple):
     """f64[n], time on a CPU."""
     cost: Floats
     """f64[1, p], of each net."""
-    item_ptr: Ints
-    item_net: Ints
+    nets: Hypergraph
     net_size: Ints
-    net_always: Ints
 
 
 class PlainWalk(NamedTuple):
     """The block at hand and those on the way to it: scratch of one call."""
 
-    before: Ints
-    """i64[p], pins of each net in the ideal before the block."""
-    given: np.ndarray
-    """bool[p], whether the source of the net is there; for `mark` alone."""
-    inside: Ints
-    """i64[p], pins of each net in the block."""
-    load: Floats
-    """f64[n + 2], on an accelerator."""
-    sure: Floats
-    """f64[n + 2], what of it no larger block can get rid of."""
-    alone: Floats
-    """f64[n + 2], on a CPU; inf: there is none."""
-    added: Ints
-    """u32[n + 2], the item that joined."""
-    where: Ints
-    """u32[n + 2], the ideal at the end of the block."""
-    child: Ints
-    """u32[n + 2], the next edge of the lattice to try from there."""
-    grown: Ints
-    """i64[I], the edge whose item last could join the block that leads to an ideal; 0: none."""
+    before: Annotated[Ints, "i64[nets]"]
+    """Pins of each net in the ideal before the block."""
+    given: Annotated[Bools, "bool[nets]"]
+    """True if the source of the net is there; for `mark` alone."""
+    inside: Annotated[Ints, "i64[nets]"]
+    """Pins of each net in the block."""
+    load: Annotated[Floats, "f64[depths]"]
+    """On an accelerator."""
+    sure: Annotated[Floats, "f64[depths]"]
+    """The part of it that every larger block pays."""
+    alone: Annotated[Floats, "f64[depths]"]
+    """On a CPU; inf: there is none."""
+    added: Annotated[Ints, "u32[depths]"]
+    """The item that joined."""
+    where: Annotated[Ints, "u32[depths]"]
+    """The ideal at the end of the block."""
+    child: Annotated[Ints, "u32[depths]"]
+    """The next edge of the lattice to try from there."""
+    grown: Annotated[Ints, "i64[ideals]"]
+    """The edge of the item that last dominated from an ideal; 0: none."""
 
 
 def is_plain(p: PricedGraph) -> bool:
-    """Tell whether this kernel may stand in for the general one."""
+    """True if this kernel may stand in for the general one."""
     classes, passes, _ = p.work.shape
     return bool(
         p.comm == SUM
@@ -73,7 +72,7 @@ def is_plain(p: PricedGraph) -> bool:
 
 
 @lean
-def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-untyped-def]
+def decide_plain(p, lattice, goal, table, walk, first, budget):  # type: ignore[no-untyped-def]
     """Cover ideals at loads of at most goal.target[0]; arguments and result as of `decide`.
 
     Once everything is covered it goes on below the largest load of that split: `goal.target` is
@@ -83,7 +82,12 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
     plain = _plain_of(p)
     child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
     where, child, load, sure, alone = walk.where, walk.child, walk.load, walk.sure, walk.alone
-    least, came, how, peak = memo.least, memo.came, memo.how, memo.peak
+    least, parent, choice, max_load = (
+        table.min_devices,
+        table.parent,
+        table.choice,
+        table.max_load,
+    )
     rest, weights, cpu_work = p.rest, p.weights, plain.cpu_work
     target, above = goal.target[0], goal.above
     main = len(p.counts) - 1
@@ -93,9 +97,9 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
         if blocks >= budget:
             return ideal, blocks
         for s in range(spare + 1):
-            if least[everything, s] != NONE and peak[everything, s] <= target:
-                target = goal.target[0] = peak[everything, s] * (1 - ROUNDING)
-        if not is_open(p, lattice, goal, memo, walk, ideal):
+            if least[everything, s] != NONE and max_load[everything, s] <= target:
+                target = goal.target[0] = max_load[everything, s] * (1 - ROUNDING)
+        if not is_open(p, lattice, goal, table, walk, ideal):
             continue
         depth = 0
         where[0] = ideal
@@ -123,7 +127,7 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
             while e > child_ptr[j] and child_item[e - 1] > v:
                 e -= 1
             child[depth] = e
-            # Whether the block may be left to one with an item more; below 0: not known yet.
+            # 1: the block is dominated by one with an item more; below 0: not known yet.
             left, left_cpu = -1, -1
             for s in range(spare + 1):
                 a = least[ideal, s]
@@ -141,8 +145,8 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
                     if amount > target:
                         above[0] = min(above[0], amount)
                         continue
-                    largest = max(peak[ideal, s], amount)
-                    tie = b == least[j, t] and largest >= peak[j, t]
+                    largest = max(max_load[ideal, s], amount)
+                    tie = b == least[j, t] and largest >= max_load[j, t]
                     if tie or largest > target:
                         continue
                     room = weights[main] * (most - b)
@@ -155,18 +159,18 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
                         continue
                     if c == payer:
                         if left < 0:
-                            left = _left_to_larger(plain, lattice, goal, walk, depth)
+                            left = _is_dominated(plain, lattice, goal, walk, depth)
                         if left == 1:
                             continue
                     else:
                         if left_cpu < 0:
-                            left_cpu = _left_to_larger_on_cpu(plain, lattice, goal, walk, depth)
+                            left_cpu = _is_dominated_on_cpu(plain, lattice, goal, walk, depth)
                         if left_cpu == 1:
                             continue
                     least[j, t] = b
-                    came[j, t] = ideal
-                    how[j, t] = c
-                    peak[j, t] = largest
+                    parent[j, t] = ideal
+                    choice[j, t] = c
+                    max_load[j, t] = largest
     return everything + 1, blocks
 
 
@@ -180,28 +184,15 @@ def _plain_of(p):  # type: ignore[no-untyped-def]
         p.work[payer, 0],
         p.work[other, 0],
         p.net_cost,
-        p.item_ptr,
-        p.item_net,
+        p.nets,
         p.net_size,
-        p.net_always,
     )
 
 
 def new_plain_walk(p: PricedGraph, ideals: int) -> PlainWalk:
     """An empty block before a lattice of so many ideals."""
-    nets, deep = len(p.net_size), p.work.shape[2] + 2
-    return PlainWalk(
-        np.zeros(nets, np.int64),
-        np.zeros(nets, np.bool_),
-        np.zeros(nets, np.int64),
-        np.zeros(deep),
-        np.zeros(deep),
-        np.zeros(deep),
-        np.zeros(deep, np.uint32),
-        np.zeros(deep, np.uint32),
-        np.zeros(deep, np.uint32),
-        np.zeros(ideals, np.int64),
-    )
+    sizes = {"nets": len(p.net_size), "depths": p.work.shape[2] + 2, "ideals": ideals}
+    return scratch(PlainWalk, sizes)
 
 
 @inlined
@@ -209,15 +200,15 @@ def _add(plain, walk, d, v):  # type: ignore[no-untyped-def]
     """Let item v join the block of d - 1 items."""
     paid = walk.load[d - 1] + plain.work[v]
     certain = walk.sure[d - 1] + plain.work[v]
-    for i in range(plain.item_ptr[v], plain.item_ptr[v + 1]):
-        e = plain.item_net[i]
+    for i in range(plain.nets.item_ptr[v], plain.nets.item_ptr[v + 1]):
+        e = plain.nets.item_net[i]
         count = walk.inside[e] + 1
         walk.inside[e] = count
         if count == 1:
             paid += plain.cost[0, e]
-            if walk.before[e] > 0 or plain.net_always[e]:
+            if walk.before[e] > 0 or plain.nets.always[e]:
                 certain += plain.cost[0, e]
-        if count == plain.net_size[e] and not plain.net_always[e]:
+        if count == plain.net_size[e] and not plain.nets.always[e]:
             paid -= plain.cost[0, e]
     walk.load[d], walk.sure[d] = paid, certain
     walk.added[d] = v
@@ -226,13 +217,13 @@ def _add(plain, walk, d, v):  # type: ignore[no-untyped-def]
 @part
 def _drop(plain, walk, v):  # type: ignore[no-untyped-def]
     """Take item v out of the block's counts."""
-    for i in range(plain.item_ptr[v], plain.item_ptr[v + 1]):
-        walk.inside[plain.item_net[i]] -= 1
+    for i in range(plain.nets.item_ptr[v], plain.nets.item_ptr[v + 1]):
+        walk.inside[plain.nets.item_net[i]] -= 1
 
 
 @inlined
-def _left_to_larger(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
-    """1 where an item may join the block of d items on an accelerator without harm, or 0."""
+def _is_dominated(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
+    """1 if the block of d items on an accelerator is dominated by one with an item more, or 0."""
     j = walk.where[d]
     start, count = lattice.child_ptr[j], lattice.child_ptr[j + 1] - lattice.child_ptr[j]
     likely = max(start, walk.grown[j])
@@ -250,9 +241,9 @@ def _left_to_larger(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-d
 def _load_with(plain, walk, d, x):  # type: ignore[no-untyped-def]
     """Load of the block of d items and x on an accelerator."""
     load = walk.load[d] + plain.work[x]
-    for i in range(plain.item_ptr[x], plain.item_ptr[x + 1]):
-        e = plain.item_net[i]
-        whole = walk.inside[e] + 1 == plain.net_size[e] and not plain.net_always[e]
+    for i in range(plain.nets.item_ptr[x], plain.nets.item_ptr[x + 1]):
+        e = plain.nets.item_net[i]
+        whole = walk.inside[e] + 1 == plain.net_size[e] and not plain.nets.always[e]
         if walk.inside[e] == 0:
             if not whole:
                 load += plain.cost[0, e]
@@ -262,8 +253,8 @@ def _load_with(plain, walk, d, x):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _left_to_larger_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
-    """1 where an item may join the block of d items on a CPU without harm, or 0."""
+def _is_dominated_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
+    """1 if the block of d items on a CPU is dominated by one with an item more, or 0."""
     j = walk.where[d]
     for edge in range(lattice.child_ptr[j], lattice.child_ptr[j + 1]):
         x = lattice.child_item[edge]
@@ -277,8 +268,8 @@ def _left_to_larger_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-un
 def _gain(plain, walk, x):  # type: ignore[no-untyped-def]
     """Bound the saving of the block that holds x later, when x moves to the front."""
     gain = plain.work[x]
-    for i in range(plain.item_ptr[x], plain.item_ptr[x + 1]):
-        e = plain.item_net[i]
+    for i in range(plain.nets.item_ptr[x], plain.nets.item_ptr[x + 1]):
+        e = plain.nets.item_net[i]
         here = walk.before[e] + walk.inside[e]
         if here == 0:
             if plain.net_size[e] > 1:

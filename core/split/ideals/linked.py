@@ -68,7 +68,7 @@ def kinds_of(machine: Machine) -> list[Ints]:
 
 
 def _alike(machine: Machine, a: int, b: int) -> bool:
-    """Tell whether exchanging two devices changes nothing."""
+    """True if exchanging two devices changes nothing."""
     turned = np.arange(machine.count)
     turned[[a, b]] = b, a
     both = np.ix_(turned, turned)
@@ -125,12 +125,10 @@ class _Search:
         """Devices of each kind that may be of use."""
         self.stride = np.concatenate([[1], np.cumprod([m + 1 for m in self.most])])
         where = line.item_of_node
-        ptr, pins, tensor, _ = nets_of(graph, where, problem.options)
-        made = graph.producer[tensor] >= 0
-        self.source = np.where(made, where[graph.producer[tensor]], -1)
-        net = np.repeat(np.arange(len(tensor)), np.diff(ptr))
+        nets, tensor = nets_of(graph, where, self.n, problem.options)
+        self.source, made = nets.source, nets.source >= 0
         self.reads = np.zeros((self.n, len(tensor)), dtype=np.bool_)
-        self.reads[pins, net] = True
+        self.reads[nets.pins, nets.net_of_pin] = True
         self.reads[self.source[made], np.flatnonzero(made)] = False
         self.to_host = made & graph.is_output[tensor] & problem.options.charge_io
         size, stated = graph.tensor_bytes[tensor], graph.transfer_s[tensor]
@@ -162,7 +160,7 @@ class _Search:
         return np.tri(self.n + 1, self.n, -1, dtype=np.bool_)
 
     def too_large(self, ideals: int) -> bool:
-        """Tell whether this would take too long, or too much memory."""
+        """True if this would take too long, or too much memory."""
         count, states = len(self.kinds), int(self.stride[-1])
         ends = (count + 1) ** 2
         work = ideals**2 / 2 * (states * ends * count / 8 + len(self.source))

@@ -1,19 +1,19 @@
-"""A graph priced for devices, in the arrays that kernels read who walk its order ideals."""
+"""A priced graph for the kernels of the search over order ideals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line, same_nets
+from dnnp.core.cost.items import LinearizedItems, same_nets
 from dnnp.core.cost.load import weights_stated
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
 from dnnp.core.cost.problem import spread
-from dnnp.core.kernels.kernel import plain
+from dnnp.core.kernels.kernel import plain, scratch
 from dnnp.core.model.graph import (
     PARAMETER,
     Bools,
@@ -25,6 +25,7 @@ from dnnp.core.model.graph import (
     distinct,
     totals,
 )
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.split.ideals.lattice import Lattice
 
@@ -50,15 +51,10 @@ class PricedGraph(NamedTuple):
     row_pass: Ints
     row_of: Ints
     """i64[C, P], row of a class and a pass; -1: it pays for no transfers."""
-    item_ptr: Ints
-    """Nets of each item (CSR); u32: of a signed index compiled code asks whether it is below 0."""
-    item_net: Ints
+    nets: Hypergraph
+    """Rows of items in u32: compiled code tests each signed index for being below 0."""
     net_size: Ints
-    """Pins of each net."""
-    net_source: Ints
-    """Item that makes the tensor; -1: a model input."""
-    net_always: Ints
-    """1: paid by every block with a pin."""
+    """i64[p], pins of each net."""
     net_cost: Floats
     """f64[R, p]."""
     weights: Floats
@@ -116,22 +112,30 @@ class PricedGraph(NamedTuple):
     producer: Ints
 
 
-class Memo(NamedTuple):
+class DPTable(NamedTuple):
     """Best way into each (ideal, state), filled by a pass."""
 
-    least: np.ndarray
-    """i16[I, S], fewest devices of the last class; NONE: not reached."""
-    came: np.ndarray
-    """i32[I, S], the ideal before the last block."""
-    how: np.ndarray
-    """i32[I, S], class of the last block + C * (replicas - 1)."""
-    peak: np.ndarray
-    """f64[I, S], the largest load on that way: of ways with as many devices the plain
-    kernel keeps the one with the least. Other ways may have been cut off: it proves nothing."""
+    min_devices: Annotated[Ints, "i16[ideals, states]"]
+    """Fewest devices of the last class; NONE: not reached."""
+    parent: Annotated[Ints, "i32[ideals, states]"]
+    """The ideal before the last block."""
+    choice: Annotated[Ints, "i32[ideals, states]"]
+    """Class of the last block + C * (replicas - 1)."""
+    max_load: Annotated[Floats, "f64[ideals, states]"]
+    """The largest load on that way: of ways with as many devices the plain kernel keeps the one
+    with the least. Dominated ways may have been cut off: it proves nothing."""
 
 
-def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
-    """Tell whether some block could need more memory than some accelerator has."""
+def new_table(ideals: int, states: int) -> DPTable:
+    """A table in which the empty ideal alone is reached."""
+    table = scratch(DPTable, {"ideals": ideals, "states": states})
+    table.min_devices[:] = NONE
+    table.min_devices[0, 0] = 0
+    return table
+
+
+def may_bind(graph: Graph, line: LinearizedItems, options: CostOptions) -> bool:
+    """True if some block could need more memory than some accelerator has."""
     capacity = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
     if not np.isfinite(capacity):
         return False
@@ -140,7 +144,7 @@ def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
     return bool(graph.tensor_memory.sum() > capacity * (1 - ROUNDING))
 
 
-def is_weighty(graph: Graph, line: Line, options: CostOptions) -> Bools:
+def is_weighty(graph: Graph, line: LinearizedItems, options: CostOptions) -> Bools:
     """Tell which items have weights that replicas synchronise; bool[n]."""
     memory = memory_arrays(graph, line, options)
     item = np.repeat(np.arange(line.n), np.diff(memory["param_ptr"]))
@@ -149,20 +153,16 @@ def is_weighty(graph: Graph, line: Line, options: CostOptions) -> Bools:
 
 
 def priced_graph(
-    graph: Graph, line: Line, classes: Sequence[int], options: CostOptions
+    graph: Graph, line: LinearizedItems, classes: Sequence[int], options: CostOptions
 ) -> PricedGraph:
     """Arrange items, nets and devices for the kernels, with nothing known of what is left."""
-    n = line.n
     devices = [line.devices[c] for c in classes]
     passes = line.passes(options)
     work = np.stack([w[[*classes]] for w, _ in passes], axis=1)
     rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
-    ptr, pins, kept, cost = _merged_nets(line)
-    net = np.repeat(np.arange(len(kept)), np.diff(ptr))
-    source, always = line.source[kept], line.always[kept]
+    nets, kept, cost = _merged_nets(line)
     net_cost = np.array([np.where(passes[q][1][kept], cost[classes[c]], 0.0) for c, q in rows])
     net_cost = net_cost.reshape(len(rows), len(kept))
-    item_ptr, item_net = csr(pins, net, n)
     counts = np.array([d.count for d in devices], dtype=np.int64)
     weights = spread(line.work[[*classes]], counts.astype(np.float64))[1]
     memory = memory_arrays(graph, line, options)
@@ -181,11 +181,7 @@ def priced_graph(
                 for c in range(len(devices))
             ]
         ),
-        "item_ptr": item_ptr.astype(np.uint32),
-        "item_net": item_net.astype(np.uint32),
-        "net_size": np.diff(ptr),
-        "net_source": source,
-        "net_always": always.astype(np.int64),
+        "net_size": nets.sizes,
         "net_cost": net_cost,
         "weights": weights,
         "net_share": _shares(rows, weights, net_cost, len(passes)),
@@ -203,14 +199,24 @@ def priced_graph(
     }
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
-    return PricedGraph(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
+    return PricedGraph(
+        comm=COMM[options.comm], nets=_unsigned(nets), peak=peak, relaxed=0, **arrays
+    )
 
 
-def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, Floats]:
-    """Take nets of one kind as one: (ptr, pins, the first of each, cost f64[C, p])."""
-    number, kept = same_nets(line.pin_ptr, line.pins, line.source, line.always, line.backward_net)
+def _unsigned(nets: Hypergraph) -> Hypergraph:
+    """The same hypergraph with rows of items in u32."""
+    ptr: Any = nets.item_ptr.astype(np.uint32)
+    net: Any = nets.item_net.astype(np.uint32)
+    return nets._replace(item_ptr=ptr, item_net=net)
+
+
+def _merged_nets(line: LinearizedItems) -> tuple[Hypergraph, Ints, Floats]:
+    """Nets with the same pins, source and pass as one: nets, the first of each, cost f64[C, p]."""
+    nets = line.nets
+    number, kept = same_nets(nets, nets.source, nets.always, line.backward_net)
     cost = np.stack([totals(number, row, len(kept)) for row in line.cost])
-    return *csr_rows(line.pin_ptr, line.pins, kept), kept, cost
+    return nets.with_nets(kept), kept, cost
 
 
 def with_rest(p: PricedGraph, lattice: Lattice) -> PricedGraph:
@@ -222,8 +228,8 @@ def with_rest(p: PricedGraph, lattice: Lattice) -> PricedGraph:
     return p._replace(rest=rest, crossing=np.full(rest.shape, -1.0))
 
 
-def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
-    """Let interchangeable items come one after the other, which no optimum minds.
+def symmetry_chains(graph: Graph, line: LinearizedItems, options: CostOptions) -> LinearizedItems:
+    """Add precedence among interchangeable items; some optimum respects it.
 
     Two items are interchangeable if they have the same costs, the same items before and after them,
     and tensors of the same cost, which all go to and come from the same items: exchanging them in a
@@ -256,9 +262,10 @@ def in_turn(graph: Graph, line: Line, options: CostOptions) -> Line:
         [("shared", p) for p in sorted(shared[ptr[item] : ptr[item + 1]].tolist())]
         for item in range(n)
     ]
-    starts, pins, kept, cost = _merged_nets(line)
-    for e, (first, maker) in enumerate(zip(kept.tolist(), line.source[kept].tolist(), strict=True)):
-        pays = (bool(line.always[first]), bool(line.backward_net[first]), *cost[:, e].tolist())
+    nets, kept, cost = _merged_nets(line)
+    starts, pins = nets.net_ptr, nets.pins
+    for e, (first, maker) in enumerate(zip(kept.tolist(), nets.source.tolist(), strict=True)):
+        pays = (bool(nets.always[e]), bool(line.backward_net[first]), *cost[:, e].tolist())
         readers = [i for i in pins[starts[e] : starts[e + 1]].tolist() if i != maker]
         if maker >= 0:
             ends[maker].append(("made", tuple(readers), *pays))
@@ -299,20 +306,20 @@ def _sums(lattice: Lattice, share: Floats) -> Floats:
 
 
 def turned(p: PricedGraph, lattice: Lattice) -> PricedGraph:
-    """The same with item n - 1 - v for v, for the plain kernel on the lattice turned."""
+    """The problem with item n - 1 - v for v, for the plain kernel on the turned lattice."""
     rows = np.arange(p.work.shape[2])[::-1]
-    ptr, nets = csr_rows(p.item_ptr.astype(np.int64), p.item_net, rows)
-    work = np.ascontiguousarray(p.work[:, :, ::-1])
-    return with_rest(p._replace(work=work, item_ptr=ptr.astype(np.uint32), item_net=nets), lattice)
+    ptr, item_net = csr_rows(p.nets.item_ptr.astype(np.int64), p.nets.item_net, rows)
+    nets = _unsigned(p.nets._replace(item_ptr=ptr, item_net=item_net))
+    return with_rest(p._replace(work=p.work[:, :, ::-1].copy(), nets=nets), lattice)
 
 
-def least_devices(lattice: Lattice, memo: Memo) -> Ints:
+def least_devices(lattice: Lattice, table: DPTable) -> Ints:
     """Devices of the last class that cover an ideal, at least, by what a pass found; i16[I].
 
     A block may have been left to one with an item more, so that no way ends at the ideal itself:
     then one ends at an ideal that holds it.
     """
-    found = memo.least.min(axis=1)
+    found = table.min_devices.min(axis=1)
     for first, end in [*pairwise(lattice.levels())][-2::-1]:
         starts = lattice.child_ptr[first : end + 1]
         children = found[lattice.child_ideal[starts[0] : starts[-1]]]
@@ -321,7 +328,9 @@ def least_devices(lattice: Lattice, memo: Memo) -> Ints:
     return found
 
 
-def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
+def memory_arrays(
+    graph: Graph, line: LinearizedItems, options: CostOptions
+) -> dict[str, np.ndarray]:
     """Arrays that give the memory and the weights of a block, by their names in `PricedGraph`."""
     graph, n = graph.in_memory, line.n
     where = line.item_of_node

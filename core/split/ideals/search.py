@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import LARGEST, ROUNDING
 from dnnp.core.cost.problem import SplitProblem
@@ -27,13 +27,14 @@ from dnnp.core.split.ideals.decide_simple import decide_plain, is_plain, new_pla
 from dnnp.core.split.ideals.lattice import Lattice, make_lattice
 from dnnp.core.split.ideals.problem import (
     NONE,
-    Memo,
+    DPTable,
     PricedGraph,
-    in_turn,
     is_weighty,
     least_devices,
     may_bind,
+    new_table,
     priced_graph,
+    symmetry_chains,
     turned,
     with_rest,
 )
@@ -49,14 +50,14 @@ SLOWER_PEAK = 12
 FIRST_BLOCKS, FIRST_BLOCKS_PLAIN = 10_000_000, 1_000_000
 """Blocks that deciding a target may take at first; fewer for the plain kernel."""
 MORE_BLOCKS, MANY_BLOCKS = 1.5, 4
-"""By how much more for the next target where that was too few; where the bound is near."""
+"""Growth of that number for the next target where it was too few; and near the bound."""
 CLOSE, CLOSE_PLAIN = 0.003, 0.015
 """Relative width between bound and value from which the bound is tried to be the value; wider for
 the plain kernel, whose splits are seldom far above the optimum."""
 NEAR = 0.002
 """Relative width between a bound and an undecided target from which that one is tried again."""
 BEYOND = 0.015
-"""How much further the next target is than where the optimum was expected; then 1.3 times that."""
+"""Relative distance of the next target from the expected optimum; then 1.3 times that."""
 CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
 MAX_STATES = 40_000_000
@@ -91,7 +92,7 @@ class _Side:
 
 
 class _OutError(Exception):
-    """The budget of blocks is spent, or somebody asked to stop."""
+    """The budget of blocks is spent, or the run is to stop."""
 
 
 def ideal_search(
@@ -107,7 +108,7 @@ def ideal_search(
     floor
         A proven bound.
     near
-        Where the optimum is expected: it begins there, without small budgets; 0: nobody knows.
+        Where the optimum is expected: it begins there, without small budgets; 0: unknown.
     run
         Its effort scales the number of blocks that may be walked, of which its share is taken.
         What there is is returned once it is to stop.
@@ -206,7 +207,7 @@ class _Choice:
         most = int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
         lattice = make_lattice(line.n, line.tail, line.head, most)
         if lattice is None and not self.run.stop():
-            line = in_turn(self.problem.graph, line, self.problem.options)
+            line = symmetry_chains(self.problem.graph, line, self.problem.options)
             # Where copies are the reason there are few without them: a look that costs little.
             lattice = make_lattice(line.n, line.tail, line.head, most // 10 + 1)
         if lattice is None or self.run.stop():
@@ -242,7 +243,7 @@ class _Choice:
             if self.problem.options.objective != "gpipe" and not (arrays.peak and self.refused):
                 self.bound = max(self.bound, self.low)
 
-    def _reduced_line(self) -> Line:
+    def _reduced_line(self) -> LinearizedItems:
         """Lay the items out after all contractions that are safe below the incumbent."""
         items, options = self.items, self.problem.options
         order = items.order
@@ -328,13 +329,7 @@ class _Choice:
         # Finite, so that what a device cannot run stays above it.
         target = np.minimum(target, LARGEST)
         states = int(arrays.strides[-1])
-        memo = Memo(
-            np.full((lattice.size, states), NONE, dtype=np.int16),
-            np.zeros((lattice.size, states), dtype=np.int32),
-            np.zeros((lattice.size, states), dtype=np.int32),
-            np.zeros((lattice.size, states)),
-        )
-        memo.least[0, 0] = 0
+        table = new_table(lattice.size, states)
         known = side.known or np.inf
         goal = Goal(target, vary, np.array([np.inf, 0.0]), side.behind, known)
         first = 0
@@ -342,7 +337,7 @@ class _Choice:
             step, chunk = self.kernel, min(self.chunk, allowed, self.left)
             stopped = self.run.stop() or self.left <= 0
             if stopped or chunk <= 0:
-                if memo.least[-1].min() < NONE:
+                if table.min_devices[-1].min() < NONE:
                     break  # what is left could only better the split that is found
                 if stopped:
                     raise _OutError
@@ -351,25 +346,25 @@ class _Choice:
             self.run.report_progress(share=1 - self.left / self.most)
             new = new_walk if self.kernel is decide else new_plain_walk
             walk = new(arrays, lattice.size)
-            first, walked = step(arrays, lattice, goal, memo, walk, first, chunk)
+            first, walked = step(arrays, lattice, goal, table, walk, first, chunk)
             self.walked += walked
             self.left -= walked
             allowed -= walked
         self.refused |= goal.above[1] > 0
         last = lattice.size - 1
-        largest = np.where(memo.least[last] == NONE, np.inf, memo.peak[last])
-        state = int(np.lexsort((memo.least[last], largest))[0]) if lattice.size > 1 else 0
-        if memo.least[last, state] == NONE:
+        largest = np.where(table.min_devices[last] == NONE, np.inf, table.max_load[last])
+        state = int(np.lexsort((table.min_devices[last], largest))[0]) if lattice.size > 1 else 0
+        if table.min_devices[last, state] == NONE:
             return [], float(goal.above[0])
         if self.kernel is decide_plain and first >= lattice.size > 1:
-            self._turn(side, memo, float(target[0]))
+            self._turn(side, table, float(target[0]))
         path = []
         ideal = last
         n_classes = len(self.classes)
         while ideal > 0:
-            c, more = int(memo.how[ideal, state]) % n_classes, int(memo.how[ideal, state])
+            c, more = int(table.choice[ideal, state]) % n_classes, int(table.choice[ideal, state])
             replicas = more // n_classes + 1
-            before = int(memo.came[ideal, state])
+            before = int(table.parent[ideal, state])
             path.append((before, ideal, c, replicas))
             if c < n_classes - 1:
                 state -= replicas * int(arrays.strides[c])
@@ -378,9 +373,9 @@ class _Choice:
             return path[::-1], float(goal.above[0])
         return [(last - b, last - a, c, r) for a, b, c, r in path], float(goal.above[0])
 
-    def _turn(self, side: _Side, memo: Memo, target: float) -> None:
+    def _turn(self, side: _Side, table: DPTable, target: float) -> None:
         """Go on from the other end, with what a whole pass has found below its target."""
-        behind = least_devices(side.lattice, memo)[::-1].copy()
+        behind = least_devices(side.lattice, table)[::-1].copy()
         if self.second is None:
             lattice = self.lattice.turned()
             self.second = replace(self.first, arrays=turned(side.arrays, lattice), lattice=lattice)

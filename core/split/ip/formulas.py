@@ -57,7 +57,7 @@ from dnnp.core.split.ip.task import Net, Task, nets_of, reaching, without_shortc
 from dnnp.core.split.ip.throughput import NEGLIGIBLE
 
 CLOSE = 1e-9
-"""By how much a starting solution may violate a row of numbers about 1."""
+"""Tolerance for rows of numbers about 1 in a starting solution."""
 
 Rule = Callable[[Ints], float]
 """Value of a column, given the block of every cell."""
@@ -169,7 +169,7 @@ class ProgramPart(NamedTuple):
     number: int
     """Its number in a starting solution."""
     x: Sequence[Sum]
-    """For every item, 1 where it is in here."""
+    """1 for every item in the part."""
     cell: Ints
     """i64[items], a cell that is where the item is."""
     share: float = 1.0
@@ -307,7 +307,7 @@ class Pipeline:
         self.formulas = Formulas(lower, upper)
         line = task.line
         self.y = [self._columns(v, stages, int(earliest[v]), int(latest[v])) for v in range(line.n)]
-        """For every item and block 0 to `stages`, whether the item is there or before."""
+        """1 for every item and block 0 to `stages` if the item is there or before."""
         tail, head = without_shortcuts(line.n, line.tail, line.head)
         for u, v in zip(tail.tolist(), head.tolist(), strict=True):
             for first, second in zip(self.y[u], self.y[v], strict=True):

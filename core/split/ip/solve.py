@@ -32,7 +32,7 @@ from dnnp.core.solver.slices import (
     solve_slices,
     status_of,
 )
-from dnnp.core.split.ip.task import Place, Task, cells_of, item_of_node, storage_of, synchronised
+from dnnp.core.split.ip.task import Place, Task, cells_of, storage_of, synchronised
 from dnnp.core.split.ip.throughput import Cut, Draft, by_work, entries, formulate
 from dnnp.core.split.peak import with_least_peak
 
@@ -137,7 +137,7 @@ def task_of(problem: SplitProblem, validity: str, items: Items) -> Task:
     """The problem in terms of one choice of items, laid out in a line."""
     graph, options = problem.graph, problem.options
     line = problem.line(items)
-    item = item_of_node(graph, line)
+    item = line.item_of_node
     cells = cells_of(graph, problem.units) if validity == "convex" else None
     synchronise = options.max_replicas > 1 and bool(graph.backward.any())
     return Task(
@@ -168,14 +168,12 @@ def _refuse(problem: SplitProblem, validity: str, solver: str) -> None:
 class Loop(SliceSearch[list[Block]]):
     """The search for one task."""
 
-    presolve = (True, True)
-
     def __init__(
         self, problem: SplitProblem, best: Best[list[Block]], task: Task, run: SearchContext
     ) -> None:
         super().__init__(best, task.quantum)
         self.problem, self.task, self.run = problem, task, run
-        self.item = item_of_node(problem.graph, task.line)
+        self.item = task.line.item_of_node
         self.ordered = problem.options.memory_model == "peak" and any(
             not d.is_cpu and not task.storage.fits(d.memory_bytes) for d in task.devices
         )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load_formula import common_divisor
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
@@ -176,12 +176,12 @@ class Storage:
         return need
 
 
-def storage_of(graph: Graph, line: Line, options: CostOptions) -> Storage:
+def storage_of(graph: Graph, line: LinearizedItems, options: CostOptions) -> Storage:
     """Memory of the line's items in the model of `options`."""
     nothing = np.zeros(line.n)
     if options.memory_model == "sum":
         return Storage(Bytes(line.memory, ()), nothing, float(line.memory.sum()), exact=True)
-    graph, item = graph.in_memory, item_of_node(graph, line)
+    graph, item = graph.in_memory, line.item_of_node
     static = graph.tensor_kind >= PARAMETER
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
@@ -195,21 +195,14 @@ def storage_of(graph: Graph, line: Line, options: CostOptions) -> Storage:
     return Storage(held, most, float(graph.tensor_bytes.sum()), exact=False)
 
 
-def synchronised(graph: Graph, line: Line) -> Bytes:
+def synchronised(graph: Graph, line: LinearizedItems) -> Bytes:
     """Weights of the line's items: stated memory, else the parameters that are read."""
-    item = item_of_node(graph, line)
+    item = line.item_of_node
     stated = ~np.isnan(graph.node_bytes)
     parameters = np.flatnonzero(graph.tensor_kind == PARAMETER)
     read = _read_by(graph, item, parameters, ~stated)
     own = read.own + totals(item[stated], graph.node_bytes[stated], line.n)
     return Bytes(own, read.shared)
-
-
-def item_of_node(graph: Graph, line: Line) -> Ints:
-    """Position on the line of every node's item; i64[n]."""
-    item = np.empty(graph.n, dtype=np.int64)
-    item[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
-    return item
 
 
 def _read_by(graph: Graph, item: Ints, tensors: Ints, counted: Bools) -> Bytes:
@@ -244,12 +237,12 @@ class Place(NamedTuple):
 class Task:
     """One problem, apart from what is known of its solution."""
 
-    line: Line
+    line: LinearizedItems
     devices: tuple[DeviceClass, ...]
     options: CostOptions
     ordered: bool
     cells: Cells | None
-    """For contiguous splits: what each block has to respect."""
+    """Precedence that each block of a contiguous split respects."""
     cell_item: Ints
     """i64[cells], item of each cell."""
     storage: Storage
@@ -335,14 +328,14 @@ def nets_of(task: Task, device: int) -> list[Net]:
     return [Net(*key, cost) for key, cost in merged.items() if cost > 0]
 
 
-def _nets(line: Line, device: int) -> Iterator[Net]:
-    pins = line.pins.tolist()
-    for e, source in enumerate(line.source.tolist()):
-        mine = pins[line.pin_ptr[e] : line.pin_ptr[e + 1]]
+def _nets(line: LinearizedItems, device: int) -> Iterator[Net]:
+    pins = line.nets.pins.tolist()
+    for e, source in enumerate(line.nets.source.tolist()):
+        mine = pins[line.nets.net_ptr[e] : line.nets.net_ptr[e + 1]]
         yield Net(
             source,
             tuple(v for v in mine if v != source),
-            bool(line.always[e]),
+            bool(line.nets.always[e]),
             bool(line.backward_net[e]),
             float(line.cost[device, e]),
         )

@@ -190,7 +190,7 @@ class Cut(NamedTuple):
 def entries(task: Task) -> int:
     """Numbers in the program of a task, roughly."""
     line = task.line
-    per_place = 6 * line.n + 5 * len(line.pins)
+    per_place = 6 * line.n + 5 * len(line.nets.pins)
     if task.ordered:
         per_place += 4 * len(line.tail)
     if task.cells is not None:
@@ -329,7 +329,7 @@ def _bytes(draft: Draft, i: int, held: Bytes) -> list[Term]:
 
 
 def _learn(draft: Draft, cut: Cut) -> None:
-    """In every place of the cut's kind, its items load as much as they are known to do."""
+    """Bound the load of the items of a cut in every place of its kind by their known load."""
     inside = set(cut.items)
     for i, place in enumerate(draft.places):
         if (place.device, place.replicas) != (cut.device, cut.replicas):

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, Line
+from dnnp.core.cost.items import Items, LinearizedItems
 from dnnp.core.cost.load import no_steps
 from dnnp.core.cost.load_formula import COMM, ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
+from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain, scratch
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Clustering, Floats, Ints, contract, csr, offsets, place_of
+from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.processes import search_threads
 from dnnp.core.split.slicing.slice import SweepProblem, decide_one, load_of_cut
 
@@ -36,8 +37,9 @@ SLICING, LENGTH = 0, 1
 
 
 class OrderProblem(NamedTuple):
-    """`n` items without an order and `p` nets among them, for one class of devices."""
+    """Items without an order and the nets among them, for one class of devices."""
 
+    nets: Hypergraph
     devices: int
     comm: int
     ptr: Ints
@@ -47,50 +49,32 @@ class OrderProblem(NamedTuple):
     """f64[edges], weight of each edge for `LENGTH`."""
     work: Floats
     """f64[n]."""
-    hook_ptr: Ints
-    hooks: Ints
-    """Nets of each item (CSR)."""
-    source: Ints
-    """i64[p], item that makes the tensor, or -1."""
-    always: np.ndarray
-    """bool[p], paid wherever there is a pin."""
     cost: Floats
     """f64[p]."""
 
 
-def order_problem(line: Line, comm: str, *, weighted: bool) -> OrderProblem:
+def order_problem(line: LinearizedItems, comm: str, *, weighted: bool) -> OrderProblem:
     """The items of a line, to be put in other orders; slicing heeds its first class only.
 
     `weighted` says whether an edge weighs the time to move the tensors on it, or 1.
     """
-    net = np.repeat(np.arange(len(line.source), dtype=np.int64), np.diff(line.pin_ptr))
-    hook_ptr, hooks = csr(line.pins, net, line.n)
     by_tail = np.lexsort((line.head, line.tail))
     tail, head = line.tail[by_tail], line.head[by_tail]
-    ptr = offsets(np.bincount(tail, minlength=line.n))
     weight = np.ones(len(head))
     if weighted:
-        made = (line.source >= 0)[net]
-        key = line.source[net] * line.n + line.pins
+        net, source = line.nets.net_of_pin, line.nets.source
+        made = (source >= 0)[net]
+        key = source[net] * line.n + line.nets.pins
         cost = line.cost[0, net] * made
         edges = tail * line.n + head
         at = np.searchsorted(edges, key)
         hit = made & (at < len(edges))
         hit[hit] = edges[at[hit]] == key[hit]
         weight = np.bincount(at[hit], cost[hit], minlength=len(edges)).astype(np.float64)
-    arrays = plain(
-        ptr,
-        head,
-        np.bincount(head, minlength=line.n).astype(np.int64),
-        weight,
-        line.work[0],
-        hook_ptr,
-        hooks,
-        line.source,
-        line.always,
-        line.cost[0],
-    )
-    return OrderProblem(line.devices[0].count, COMM[comm], *arrays)
+    indegree = np.bincount(head, minlength=line.n).astype(np.int64)
+    ptr = offsets(np.bincount(tail, minlength=line.n))
+    arrays = plain(ptr, head, indegree, weight, line.work[0], line.cost[0])
+    return OrderProblem(line.nets, line.devices[0].count, COMM[comm], *arrays)
 
 
 def kahn_with_priorities(tail: Ints, head: Ints, priorities: Sequence[float] | Floats) -> Ints:
@@ -103,10 +87,7 @@ def kahn_with_priorities(tail: Ints, head: Ints, priorities: Sequence[float] | F
     priorities
         f64[n], one for each item; ties go to the item that comes first.
 
-    Raises
-    ------
-    UsageError
-        Priorities that are too few or not numbers.
+    Raises UsageError: priorities that are too few or not numbers.
     """
     values = np.ascontiguousarray(priorities, dtype=np.float64)
     n = len(values)
@@ -188,19 +169,19 @@ class Layout(NamedTuple):
     """Memory to lay one order out in and slice it."""
 
     sweep: SweepProblem
-    place: Ints
-    """i64[n], position of each item."""
-    first: Ints
-    last: Ints
-    """i64[p], first and last position of each net."""
-    order: Ints
-    heaps: Ints
-    least: Ints
-    choice: Ints
+    place: Annotated[Ints, "i64[items]"]
+    """Position of each item."""
+    first: Annotated[Ints, "i64[nets]"]
+    last: Annotated[Ints, "i64[nets]"]
+    """First and last position of each net."""
+    order: Annotated[Ints, "i64[items]"]
+    heaps: Annotated[Ints, "i64[2, ends]"]
+    least: Annotated[Ints, "i64[ends, 1]"]
+    choice: Annotated[Ints, "i64[items, 1, 2]"]
 
 
 def _layout(problem: OrderProblem) -> Layout:
-    n, events, nets = len(problem.work), len(problem.hooks), len(problem.cost)
+    n, events = len(problem.work), len(problem.nets.pins)
     none = np.zeros(events, dtype=np.int64)
     sweep = SweepProblem(
         comm=problem.comm,
@@ -219,16 +200,7 @@ def _layout(problem: OrderProblem) -> Layout:
         held=np.full(n, -1, dtype=np.int64),
         rows=np.zeros(1),
     )
-    return Layout(
-        sweep,
-        place=np.zeros(n, dtype=np.int64),
-        first=np.zeros(nets, dtype=np.int64),
-        last=np.zeros(nets, dtype=np.int64),
-        order=np.zeros(n, dtype=np.int64),
-        heaps=_heaps(n),
-        least=np.zeros((n + 1, 1), dtype=np.int64),
-        choice=np.zeros((n, 1, 2), dtype=np.int64),
-    )
+    return scratch(Layout, {"items": n, "ends": n + 1, "nets": len(problem.cost)}, sweep=sweep)
 
 
 @inlined
@@ -236,21 +208,23 @@ def _lay_out(problem, layout):  # type: ignore[no-untyped-def]
     """Arrange the sweep for `layout.order`, as `sweep_problem` does; O(n + pins)."""
     n = len(problem.work)
     sweep, first, last, order = layout.sweep, layout.first, layout.last, layout.order
+    item_ptr, item_net = problem.nets.item_ptr, problem.nets.item_net
+    source, always = problem.nets.source, problem.nets.always
     for e in range(len(first)):
         first[e] = n
-    event = len(problem.hooks)
+    event = len(item_net)
     for i in range(n - 1, -1, -1):
         item = order[i]
         layout.place[item] = i
         sweep.event_ptr[i + 1] = event
-        for q in range(problem.hook_ptr[item], problem.hook_ptr[item + 1]):
+        for q in range(item_ptr[item], item_ptr[item + 1]):
             event -= 1
-            e = problem.hooks[q]
+            e = item_net[q]
             if first[e] == n:
                 last[e] = i
             sweep.following[event] = first[e]
-            sweep.final[event] = n if problem.always[e] else last[e]
-            sweep.kind[event] = 2 if problem.source[e] == item else 0
+            sweep.final[event] = n if always[e] else last[e]
+            sweep.kind[event] = 2 if source[e] == item else 0
             sweep.cost[0, event] = problem.cost[e]
             first[e] = i
     event = 0
@@ -259,9 +233,9 @@ def _lay_out(problem, layout):  # type: ignore[no-untyped-def]
         item = order[i]
         total += problem.work[item]
         sweep.prefix[0, i + 1] = total
-        for q in range(problem.hook_ptr[item + 1] - 1, problem.hook_ptr[item] - 1, -1):
-            e = problem.hooks[q]
-            if first[e] == i and not problem.always[e]:
+        for q in range(item_ptr[item + 1] - 1, item_ptr[item] - 1, -1):
+            e = item_net[q]
+            if first[e] == i and not always[e]:
                 sweep.kind[event] += 1
             event += 1
 
@@ -271,6 +245,8 @@ def _largest(problem, layout):  # type: ignore[no-untyped-def]
     """Largest load of the slicing that the last sweep found; O(n + pins)."""
     n = len(problem.work)
     sweep, choice, first, last = layout.sweep, layout.choice, layout.first, layout.last
+    item_ptr, item_net = problem.nets.item_ptr, problem.nets.item_net
+    always = problem.nets.always
     largest = 0.0
     start = 0
     while start < n:
@@ -281,15 +257,15 @@ def _largest(problem, layout):  # type: ignore[no-untyped-def]
         for i in range(start, end):
             item = layout.order[i]
             event = sweep.event_ptr[i + 1]
-            for q in range(problem.hook_ptr[item], problem.hook_ptr[item + 1]):
+            for q in range(item_ptr[item], item_ptr[item + 1]):
                 event -= 1
-                e = problem.hooks[q]
+                e = item_net[q]
                 # Only the last pin within the interval speaks for the net.
                 if sweep.following[event] < end:
                     continue
-                if problem.always[e] or first[e] < start or last[e] >= end:
+                if always[e] or first[e] < start or last[e] >= end:
                     total += problem.cost[e]
-                    source = problem.source[e]
+                    source = problem.nets.source[e]
                     if source >= 0 and layout.place[source] >= start:
                         leaving += problem.cost[e] * (layout.place[source] < end)
         largest = max(largest, load_of_cut(problem.comm, compute, total, leaving, 0.0))
@@ -414,10 +390,7 @@ def given_order(problem: SplitProblem, sequence: Ints) -> Ints:
 
     What an item needs for its other units comes before it, too.
 
-    Raises
-    ------
-    FormatError
-        The sequence is not topological; the message names two units.
+    Raises FormatError: the sequence is not topological; the message names two units.
     """
     items, units = problem.items, problem.units
     at = place_of(sequence)

@@ -48,7 +48,7 @@ def dfs_order(items: Items) -> Ints:
 
 
 def stack_order(items: Items) -> Ints:
-    """Kahn's order that takes what became ready last, as the programs of the 2020 paper do.
+    """Kahn's order that takes the last ready item, as the programs of the 2020 paper do.
 
     Its greedy algorithm and its linearisation go by it (sections 5.1.2 and 7). Of several that
     become ready at once, the one whose first node comes last in the stream goes first.
@@ -91,4 +91,4 @@ ORDERS: dict[str, Callable[[Items], Ints]] = {
     "kahn-reverse": _reversed(kahn_order),
     "dfs-reverse": _reversed(dfs_order),
 }
-"""Those that methods choose from."""
+"""Orders by name."""

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Line
+from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load import Steps, memory_row, most_memory, no_steps, tree_size
 from dnnp.core.cost.load_formula import COMM, DUPLEX, ROUNDING, SUM, combine, load_of
 from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
@@ -77,27 +77,31 @@ class SweepProblem(NamedTuple):
     rows: Floats
 
 
-def sweep_for(line: Line, *, streamed: bool) -> Callable[..., float]:
+def sweep_for(line: LinearizedItems, *, streamed: bool) -> Callable[..., float]:
     """The kernel that decides a bottleneck for the devices of a line."""
     one: Callable[..., float] = decide_one if line.n < FAR else decide_far
     return _sweep if len(line.devices) > 1 or streamed else one
 
 
-def sweep_problem(line: Line, order: list[int], comm: str, overflow: Steps | None) -> SweepProblem:
+def sweep_problem(
+    line: LinearizedItems, order: list[int], comm: str, overflow: Steps | None
+) -> SweepProblem:
     """Arrange a line for the sweep."""
-    n, counts = line.n, np.diff(line.pin_ptr)
+    n, counts = line.n, line.nets.sizes
     devices = [line.devices[c] for c in order]
     work = np.where(np.isfinite(line.work), line.work, 0.0)[order]
     radix = np.array([d.count for d in devices[:-1]], dtype=np.int64) + 1
     net = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    first = np.zeros(len(line.pins), dtype=np.bool_)
-    first[line.pin_ptr[:-1]] = True
-    last = np.zeros(len(line.pins), dtype=np.bool_)
-    last[line.pin_ptr[1:] - 1] = True
-    following = np.where(last, n, np.append(line.pins[1:], n))
-    final = np.where(line.always[net], n, line.pins[line.pin_ptr[1:] - 1][net])
-    kind = (first & ~line.always[net]).astype(np.int64) + 2 * (line.source[net] == line.pins)
-    event_ptr, by_item = csr(line.pins, np.arange(len(line.pins)), n)
+    first = np.zeros(len(line.nets.pins), dtype=np.bool_)
+    first[line.nets.net_ptr[:-1]] = True
+    last = np.zeros(len(line.nets.pins), dtype=np.bool_)
+    last[line.nets.net_ptr[1:] - 1] = True
+    following = np.where(last, n, np.append(line.nets.pins[1:], n))
+    final = np.where(line.nets.always[net], n, line.nets.pins[line.nets.net_ptr[1:] - 1][net])
+    kind = (first & ~line.nets.always[net]).astype(np.int64) + 2 * (
+        line.nets.source[net] == line.nets.pins
+    )
+    event_ptr, by_item = csr(line.nets.pins, np.arange(len(line.nets.pins)), n)
     capacity = [np.inf if d.is_cpu else d.memory_bytes for d in devices]
     prefix, reach, event_ptr, following, final, kind, cost = plain(
         np.concatenate([np.zeros((len(order), 1)), np.cumsum(work, axis=1)], axis=1),
@@ -436,11 +440,11 @@ class Slicing:
     bounds: Ints
     classes: Ints
     value: float
-    """The largest load; nan where nobody asked."""
+    """Largest load; NaN if not requested."""
 
 
 def slice_line(
-    line: Line,
+    line: LinearizedItems,
     comm: str,
     overflow: Steps | None = None,
     below: float = np.inf,
@@ -519,7 +523,7 @@ def slice_line(
     return best if best.value < below else None
 
 
-def _needed(line: Line, overflow: Steps | None) -> Steps | None:
+def _needed(line: LinearizedItems, overflow: Steps | None) -> Steps | None:
     """The steps, if some device could overflow at all."""
     if overflow is None:
         return None
@@ -527,14 +531,16 @@ def _needed(line: Line, overflow: Steps | None) -> Steps | None:
     return overflow if most_memory(overflow) > capacity else None
 
 
-def _floor(line: Line) -> float:
+def _floor(line: LinearizedItems) -> float:
     """Largest of: the mean work of a device, and the largest single item."""
     least = line.work.min(axis=0)
     total = sum(d.count for d in line.devices)
     return float(max(least.max(initial=0.0), least.sum() / max(total, 1) * (1 - ROUNDING)))
 
 
-def _trace(line: Line, problem: SweepProblem, comm: str, choice: Ints, order: list[int]) -> Slicing:
+def _trace(
+    line: LinearizedItems, problem: SweepProblem, comm: str, choice: Ints, order: list[int]
+) -> Slicing:
     """Slicing of the last sweep, which was feasible."""
     bounds, classes = [0], []
     state = int(problem.strides[-1]) - 1
@@ -549,19 +555,19 @@ def _trace(line: Line, problem: SweepProblem, comm: str, choice: Ints, order: li
 
 
 def _interval_loads(
-    line: Line, problem: SweepProblem, comm: str, bounds: Ints, classes: Ints
+    line: LinearizedItems, problem: SweepProblem, comm: str, bounds: Ints, classes: Ints
 ) -> Floats:
     """Load of every interval, f64[b], from the nets it cuts."""
     blocks = len(classes)
     block = np.repeat(np.arange(blocks), np.diff(bounds))
     compute = totals(block, line.work[classes[block], np.arange(line.n)], blocks)
-    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
-    pairs = distinct(net * blocks + block[line.pins])
+    net = line.nets.net_of_pin
+    pairs = distinct(net * blocks + block[line.nets.pins])
     net, at = pairs // blocks, pairs % blocks
-    paid = line.always[net] | (np.bincount(net, minlength=len(line.source)) > 1)[net]
+    paid = line.nets.always[net] | (np.bincount(net, minlength=line.nets.net_count) > 1)[net]
     price = np.where(paid, line.cost[classes[at], net], 0.0)
-    made = line.source[net] >= 0
-    leaving = made & (block[line.source[net]] == at)
+    made = line.nets.source[net] >= 0
+    leaving = made & (block[line.nets.source[net]] == at)
     out_s = totals(at, price * leaving, blocks)
     in_s = totals(at, price * ~leaving, blocks)
     loads = np.empty(blocks)
