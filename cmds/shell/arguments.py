@@ -94,10 +94,7 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse; an option that does not exist is named before its value can be taken for a file.
 
-        Raises
-        ------
-        UsageError
-            The arguments make no sense.
+        Raises UsageError: the arguments make no sense.
         """
         words = list(args or ())
         for word in words:

@@ -386,10 +386,7 @@ class Room:
     def find_spec(name: str, _path: Sequence[str] | None, _target: object = None) -> None:
         """Leave a module to the finders that follow.
 
-        Raises
-        ------
-        MemoryError
-            There is no room for it.
+        Raises MemoryError: there is no room for it.
         """
         if name in GREEDY:
             require(ROOM_BYTES)

@@ -419,10 +419,7 @@ O = TypeVar("O", bound="Options")  # noqa: E741
 def options_of(kind: type[O], args: argparse.Namespace, context: Context) -> O:
     """The options of a step, checked.
 
-    Raises
-    ------
-    UsageError
-        They make no sense.
+    Raises UsageError: they make no sense.
     """
     given = {name: value for name, value in vars(args).items() if name in kind.rows}
     options = kind(caller=context, **given)

@@ -44,10 +44,7 @@ class Outputs:
     def spare(self, path: str | os.PathLike[str], what: str, but: str = "") -> None:
         """Make sure that a file which is read stays as it is; `but` is an option that may name it.
 
-        Raises
-        ------
-        UsageError
-            An output is that file, by whatever name, or the folder of it.
+        Raises UsageError: an output is that file, by whatever name, or the folder of it.
         """
         path = os.fspath(path)
         if not os.path.exists(path):
@@ -130,10 +127,7 @@ def _inside(path: str, folder: str) -> bool:
 def check_output(path: str) -> None:
     """Refuse an output that cannot be written before any work is done for it.
 
-    Raises
-    ------
-    InputFileError
-        `path` is a folder, or its folder is missing or may not be written to.
+    Raises InputFileError: `path` is a folder, or its folder is missing or may not be written to.
     """
     folder = os.path.dirname(path) or "."
     reason = None

@@ -95,10 +95,7 @@ class Callbacks:
     def read_input(self, path: str) -> bytes:
         """All bytes of a file that an option names.
 
-        Raises
-        ------
-        InputFileError
-            It cannot be read.
+        Raises InputFileError: it cannot be read.
         """
         from dnnp.formats.files import read_file
 
@@ -107,20 +104,14 @@ class Callbacks:
     def standard_input(self, option: str) -> BinaryIO:
         """Standard input, where an option says to read it.
 
-        Raises
-        ------
-        UsageError
-            There is nothing to read from, or it holds something else.
+        Raises UsageError: there is nothing to read from, or it holds something else.
         """
         raise UsageError(f"{option}: only commands read standard input; give a list")
 
     def spare(self, path: str | os.PathLike[str], what: str) -> None:
         """Told the file or folder that is read, so that nothing is written there.
 
-        Raises
-        ------
-        UsageError
-            It is about to be overwritten.
+        Raises UsageError: it is about to be overwritten.
         """
 
     @contextmanager
@@ -156,10 +147,7 @@ def open_source(
 ) -> tuple[ModelProto, Path, str]:
     """The source model of a stream, its path and SHA-256; see `load_model.source_model`.
 
-    Raises
-    ------
-    UsageError
-        The command would overwrite the model or its weights.
+    Raises UsageError: the command would overwrite the model or its weights.
     """
     from dnnp.formats.onnx.load_model import source_model
 
@@ -221,10 +209,8 @@ def with_bar(
 ) -> Iterator[SearchContext]:
     """Show the caller meanwhile where the search stands.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        It was interrupted before there was anything to show, whichever limit was met.
+    Raises KeyboardInterrupt: it was interrupted before there was anything to show, whichever limit
+    was met.
     """
     from dataclasses import replace
 

@@ -89,10 +89,7 @@ class _Need(NamedTuple):
 def require(stream: Stream, options: CheckOptions) -> None:
     """Refuse a stream that holds nothing to judge a gate by.
 
-    Raises
-    ------
-    FormatError
-        A plan, a schedule or a run is missing, or its times have no unit.
+    Raises FormatError: A plan, a schedule or a run is missing, or its times have no unit.
     """
     planned, scheduled = bool(stream.get("plan")), bool(stream.get("schedule"))
     if options.max_gap is not None and not planned:
@@ -132,10 +129,7 @@ def _missing(stream: Stream, what: str, field: str) -> str:
 def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[Gate, ...]:
     """All gates that are asked for; see `require`.
 
-    Raises
-    ------
-    FormatError
-        A share of the memory is asked for, but no device states how much it has.
+    Raises FormatError: A share of the memory is asked for, but no device states how much it has.
     """
     gates = []
     busy = (any(unit["busy_s"] for unit in one["units"]) for one in stream.get("schedule"))
@@ -360,10 +354,7 @@ class Findings:
     def judge(self) -> None:
         """Refuse what does not keep to its gates.
 
-        Raises
-        ------
-        GateError
-            Some do not hold; the message names all of these.
+        Raises GateError: some do not hold; the message names all of these.
         """
         failed = in_words(self.gates)
         if failed:

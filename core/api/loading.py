@@ -120,10 +120,7 @@ def generate(
     name
         Name of the graph; None: from family, size, seed and reading.
 
-    Raises
-    ------
-    UsageError
-        Options that make no sense.
+    Raises UsageError: options that make no sense.
     """
     options = GenerateOptions(
         synthetic=family, nodes=nodes, ratio=ratio, seed=seed, reading=reading, name=name
@@ -401,10 +398,7 @@ def _shown(path: str) -> str:
 def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
     """The stream of a graph in memory; it has no source.
 
-    Raises
-    ------
-    FormatError
-        Its edges have no directions, or its attributes are wrong.
+    Raises FormatError: its edges have no directions, or its attributes are wrong.
     """
     from dnnp.formats.records import FORMAT, VERSION
     from dnnp.formats.workloads.drawn import Drawn, drawn_stream
@@ -423,10 +417,7 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
 def add_training(stream: Stream, options: TrainingOptions) -> None:
     """Add the backward pass to a model that has just been imported.
 
-    Raises
-    ------
-    UsageError
-        There is nothing to train.
+    Raises UsageError: there is nothing to train.
     """
     from dnnp.core.training import Optimizer, in_half_precision, train
 

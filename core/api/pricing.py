@@ -67,10 +67,7 @@ def note_unfitted(devices: Sequence[DeviceSpec], caller: Callbacks) -> None:
 def check_units(stream: Stream) -> None:
     """Refuse to mix seconds with costs whose unit is unknown.
 
-    Raises
-    ------
-    UsageError
-        The stream has costs of its own in an unknown unit.
+    Raises UsageError: the stream has costs of its own in an unknown unit.
     """
     if stream.in_seconds:
         return
@@ -97,10 +94,7 @@ def write_costs(
     how
         `cost` of the groups: `analytic`, `measured`, `scaled` or `summed`.
 
-    Raises
-    ------
-    FormatError
-        A time lies beyond what a record may hold.
+    Raises FormatError: A time lies beyond what a record may hold.
     """
     from dnnp.formats.edited_costs import basis_of, forget_old_costs, work_of
     from dnnp.formats.fields import MAX_NUMBER

@@ -270,10 +270,7 @@ def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
 def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
     """The cost model that the options ask for, where the objective is not latency.
 
-    Raises
-    ------
-    UsageError
-        Options or methods that only latency has.
+    Raises UsageError: options or methods that only latency has.
     """
     for method in options.methods:
         if method not in SPLITS:
@@ -298,10 +295,7 @@ def latency_options(
 ) -> CostOptions:
     """The cost model that the options ask for, where the objective is latency.
 
-    Raises
-    ------
-    UsageError
-        Options that this objective does not have, or that do not go together.
+    Raises UsageError: options that this objective does not have, or that do not go together.
     """
     if options.memory_mode == "overflow":
         raise UsageError("--objective latency streams nothing: no --memory-mode overflow")

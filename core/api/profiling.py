@@ -98,10 +98,8 @@ def price_scaled(
     against
         A stream of the same model that was measured on the others, to say how far off they are.
 
-    Raises
-    ------
-    UsageError
-        The class to start from is not clear, not priced, unknown, or among the targets.
+    Raises UsageError: the class to start from is not clear, not priced, unknown, or among the
+    targets.
     """
     check_units(stream)
     from dnnp.core.profile.work import scaled_times, work_of

@@ -277,10 +277,7 @@ def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Plan]) -
     search
         Finds a plan by the one method of its options.
 
-    Raises
-    ------
-    InfeasibleError, LimitError, UnavailableError
-        Every method failed.
+    Raises InfeasibleError, LimitError, UnavailableError: every method failed.
     """
     if len(options.methods) == 1:
         return search(options)

@@ -96,10 +96,7 @@ def view(
 def view_of(path: str | None, plot: str | None = None) -> str:
     """The view that a file's ending asks for; without an ending `svg` with `plot`, else text.
 
-    Raises
-    ------
-    UsageError
-        No view has this ending.
+    Raises UsageError: no view has this ending.
     """
     from dnnp.core.model.text import instead
 
@@ -138,10 +135,7 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
 def read_facts(stream: Stream) -> Facts:
     """Read what a stream says, for all views, if dnnp-check finds nothing wrong with it.
 
-    Raises
-    ------
-    FormatError
-        The stream is malformed, or says what dnnp-check refuses.
+    Raises FormatError: the stream is malformed, or says what dnnp-check refuses.
     """
     from dnnp.checking import check_stream
     from dnnp.core.view.facts import facts_of

@@ -104,10 +104,7 @@ CASES: dict[str, tuple[Step, ...]] = DEFAULTS | {
 def do(name: str) -> str:
     """Do a case; return what is not installed that it needs, or nothing.
 
-    Raises
-    ------
-    DnnpError
-        Whatever the steps raise.
+    Raises DnnpError: whatever the steps raise.
     """
     import dnnp
 
@@ -196,10 +193,7 @@ def do_cases(names: Sequence[str], jobs: int, quiet: bool) -> list[str]:
 
     Unless `quiet`, each case is named on standard error when it is begun.
 
-    Raises
-    ------
-    InputFileError
-        A process ended, or was not started.
+    Raises InputFileError: A process ended, or was not started.
     """
     source, sink = os.pipe()  # a free worker reads the next one
     os.write(sink, bytes(range(len(names))))

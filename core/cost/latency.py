@@ -262,10 +262,7 @@ def host_times(tasks: Tasks, machine: Machine, device: int) -> Floats:
 def time_invocations(tasks: Tasks, machine: Machine, split: Invocations) -> BlockTimes:
     """Compute the latency of a split; the limits are `check_invocations`' business.
 
-    Raises
-    ------
-    FormatError
-        Two blocks, or a block and a task of the pool, wait for each other.
+    Raises FormatError: two blocks, or a block and a task of the pool, wait for each other.
     """
     count, n = len(split.device), tasks.n
     parts = _parts(tasks, machine, split)
@@ -429,10 +426,8 @@ class Timeline:
 def simulate(tasks: Tasks, machine: Machine, placement: Placement, congestion: str) -> Timeline:
     """Compute the times of a placement; the limits are `check_homes`' business.
 
-    Raises
-    ------
-    FormatError
-        An event comes before what it waits for, is missing, there twice, or needless.
+    Raises FormatError: an event comes before what it waits for, is missing, there twice, or
+    needless.
     """
     device = placement.device.tolist()
     n, count = tasks.n, machine.count
@@ -627,10 +622,7 @@ def latency_problem(problem: SplitProblem) -> LatencyProblem:
 
     Without links the devices of a class are alike, and no more of them count than there are units.
 
-    Raises
-    ------
-    UsageError
-        More than `MOST_DEVICES` devices.
+    Raises UsageError: more than `MOST_DEVICES` devices.
     """
     devices, units, options = problem.devices, problem.units, problem.options
     if not problem.links:

@@ -616,10 +616,7 @@ SAME = 1e-9
 def check_options(problem: SplitProblem) -> None:
     """Refuse cost options that no method, and not the cost model itself, defines.
 
-    Raises
-    ------
-    UsageError
-        The options do not go together, or not with this graph.
+    Raises UsageError: the options do not go together, or not with this graph.
     """
     options = problem.options
     training = bool(problem.graph.backward.any())

@@ -56,10 +56,7 @@ def run_with_fallback(
     Where it goes on for `GRACE_S` after `stop` says so: what `instead` returns; None: there is
     nothing, and the work is waited for.
 
-    Raises
-    ------
-    MemoryError
-        The thread died without a word.
+    Raises MemoryError: the thread died without a word.
     """
     running = _Running(work)
     while not (_always_waits or running.wait(POLL_S)):

@@ -138,10 +138,7 @@ class Machine:
 def machine_of(devices: Sequence[DeviceClass], links: Sequence[Link] = ()) -> Machine:
     """Lay out the devices of all classes as a full mesh.
 
-    Raises
-    ------
-    FormatError
-        A link names a device that is not there, or two devices are not connected.
+    Raises FormatError: A link names a device that is not there, or two devices are not connected.
     """
     each = [(d, i) for d in devices for i in range(d.count)]
     names = [f"{d.name}/{i}" for d, i in each]

@@ -105,10 +105,7 @@ class Graph:
     def order(self) -> Ints:
         """Kahn order with the least position first; i64[n].
 
-        Raises
-        ------
-        FormatError
-            The graph has a cycle; the message names the nodes on one.
+        Raises FormatError: the graph has a cycle; the message names the nodes on one.
         """
         order, indegree = kahn(*self.edges, self.n)
         if len(order) < self.n:
@@ -251,10 +248,7 @@ class TensorColumns:
 def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None = None) -> Graph:
     """Build a graph from CSR rows of tensors read and written; derive the reverse maps.
 
-    Raises
-    ------
-    FormatError
-        A tensor with two producers, or a kind that does not fit its producer.
+    Raises FormatError: A tensor with two producers, or a kind that does not fit its producer.
     """
     n, m = len(nodes.ids), len(tensors.ids)
     in_ptr, in_idx = nodes.reads

@@ -107,10 +107,7 @@ class Evolution:
     def check(self) -> None:
         """Refuse what is no evolution.
 
-        Raises
-        ------
-        UsageError
-            Too few individuals or generations, or shares that do not add up.
+        Raises UsageError: too few individuals or generations, or shares that do not add up.
         """
         if self.population < 2:
             raise UsageError(f"a population of {self.population} is too small: at least 2")

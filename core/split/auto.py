@@ -344,10 +344,7 @@ def resolved(method: str, validity: str) -> str:
 def validity_asked(method: str, validity: str | None) -> str:
     """The validity that is asked for; by default the method's own.
 
-    Raises
-    ------
-    UsageError
-        The method makes no use of this validity.
+    Raises UsageError: the method makes no use of this validity.
     """
     found = SPLITS[method].kinds
     if validity is None or validity in found:
@@ -359,10 +356,7 @@ def validity_asked(method: str, validity: str | None) -> str:
 def method_asked(method: str, validity: str | None, *, clustered: bool) -> tuple[str, str]:
     """The method that does the work, and the validity that is asked for.
 
-    Raises
-    ------
-    UsageError
-        The method does not make such splits, or knows no clusters of devices.
+    Raises UsageError: the method does not make such splits, or knows no clusters of devices.
     """
     validity = validity_asked(method, validity)
     method = resolved(method, validity)

@@ -129,10 +129,7 @@ def device_here(threads: int, cache: str | None, caller: Callbacks, *, keep: boo
     keep
         Look there, and write there what is measured.
 
-    Raises
-    ------
-    InputFileError
-        ONNX Runtime runs none of the operators that are measured.
+    Raises InputFileError: ONNX Runtime runs none of the operators that are measured.
     """
     begin, beside = time.perf_counter(), min(1, len(available_cores()) // threads - 1)
     facts = {"cpu": cpu_model(), "caches": cache_sizes(), "threads": threads, "beside": beside}
@@ -170,10 +167,7 @@ def device_here(threads: int, cache: str | None, caller: Callbacks, *, keep: boo
 def write_device(record: Record, path: str) -> None:
     """Write a device file atomically.
 
-    Raises
-    ------
-    InputFileError
-        It cannot be written.
+    Raises InputFileError: it cannot be written.
     """
     data = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     with whole_file(path) as file:

@@ -128,10 +128,7 @@ def write_devices(records: Sequence[Record], path: str) -> None:
 
     `-` is standard output.
 
-    Raises
-    ------
-    InputFileError
-        It cannot be written.
+    Raises InputFileError: it cannot be written.
     """
     import orjson
 

@@ -61,10 +61,7 @@ def _names(problem: SplitProblem) -> str:
 def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: Callbacks) -> None:
     """Write a policy atomically; say so where there is none.
 
-    Raises
-    ------
-    InputFileError
-        The file cannot be written.
+    Raises InputFileError: the file cannot be written.
     """
     name = os.fspath(path)
     if learned is None:

@@ -128,10 +128,8 @@ def _calibrated(runs: Sequence[RunSeen], source: str) -> Calibration:
 def price_by_runs(stream: Stream, paths: Sequence[str], caller: Callbacks) -> None:
     """Multiply the costs of a stream that was just priced by the factors of some files.
 
-    Raises
-    ------
-    UsageError
-        The factors are for another class, or for costs that were found in another way.
+    Raises UsageError: the factors are for another class, or for costs that were found in another
+    way.
     """
     found = read_calibrations(paths, caller)
     setting, factors = found.setting, found.factors

@@ -74,10 +74,7 @@ class DeviceOptions(Options):
     def cluster_sizes(self) -> list[int]:
         """Sizes of clusters, smallest first.
 
-        Raises
-        ------
-        UsageError
-            They are no whole numbers.
+        Raises UsageError: they are no whole numbers.
         """
         if self.cluster_size is None:
             return []
@@ -91,10 +88,7 @@ class DeviceOptions(Options):
     def inner_bandwidths(self) -> list[float]:
         """Bandwidths inside clusters of each size, bytes per second.
 
-        Raises
-        ------
-        UsageError
-            They are no bandwidths.
+        Raises UsageError: they are no bandwidths.
         """
         given = self.inner_bandwidth
         if not isinstance(given, str):

@@ -192,10 +192,7 @@ class Option(_Row):
     def check(self, value: Any) -> None:
         """Refuse a value that is none of the choices, or out of range.
 
-        Raises
-        ------
-        UsageError
-            The message names the option.
+        Raises UsageError: the message names the option.
         """
         if value is None or value in self.words:
             return
@@ -274,10 +271,8 @@ class Options(_Table):
     def check(self) -> None:
         """Refuse options that make no sense, before there is any work.
 
-        Raises
-        ------
-        UsageError
-            A value is out of its range, or options exclude each other; the message names them.
+        Raises UsageError: A value is out of its range, or options exclude each other; the message
+        names them.
         """
         apart: dict[str, str] = {}
         for row in self.rows.values():
