@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 from dnnp.callbacks import Bar, Callbacks
 from dnnp.cmds.shell import CLEAR, is_able
 from dnnp.cmds.shell.overwrite import Outputs
-from dnnp.core.model.deadline import is_left_alone
 from dnnp.core.model.errors import DnnpError, InputFileError
+from dnnp.core.model.processes import is_left_alone
 from dnnp.core.model.text import printable, shown_share, shown_time
 from dnnp.formats.files import atomic_output
 

@@ -46,7 +46,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
     problem = problem.with_options(cost)
     caller.release()
     if cost.memory_model == "peak":
-        from dnnp.core.model.deadline import run_with_fallback
+        from dnnp.core.model.search_context import run_with_fallback
         from dnnp.core.split.peak import with_least_peak
 
         run, split = run_of(caller), blocks

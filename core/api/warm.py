@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from dnnp.callbacks import Callbacks
 from dnnp.core.kernels.cache import folders, set_name, writable
 from dnnp.core.kernels.kernel import compile_always
-from dnnp.core.model.deadline import wait_always
 from dnnp.core.model.errors import DnnpError, InputFileError, UnavailableError
 from dnnp.core.model.processes import available_cores, die_with_parent
+from dnnp.core.model.search_context import wait_always
 from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
-from dnnp.core.model.deadline import Incumbent, run_with_fallback
 from dnnp.core.model.errors import (
     FormatError,
     InfeasibleError,
@@ -28,7 +27,13 @@ from dnnp.core.model.errors import (
     UsageError,
 )
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.search_context import PLAIN, Progress, SearchContext
+from dnnp.core.model.search_context import (
+    PLAIN,
+    Incumbent,
+    Progress,
+    SearchContext,
+    run_with_fallback,
+)
 from dnnp.core.split.peak import with_least_peak
 
 SOLVER_S = 60.0

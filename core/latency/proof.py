@@ -22,11 +22,10 @@ from dnnp.core.latency.auto import first_bound, simple_bound
 from dnnp.core.latency.blocks.ideals import BOUND, IdealProof, ideal_latency
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
 from dnnp.core.methods.bounds import LATENCY_BOUNDS
-from dnnp.core.model.deadline import Incumbent, run_with_fallback
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints, place_of
 from dnnp.core.model.plan import CLOSED, Plan
-from dnnp.core.model.search_context import PLAIN, SearchContext
+from dnnp.core.model.search_context import PLAIN, Incumbent, SearchContext, run_with_fallback
 
 PROGRAM_S = 60.0
 """Time limit of the integer program where none is given, seconds."""

@@ -31,11 +31,17 @@ from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.lists.schedule import REPAIRED, by_first, schedule_order
 from dnnp.core.methods import imported
 from dnnp.core.methods.splits import LATENCY
-from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
+from dnnp.core.model.search_context import (
+    NOTHING,
+    PLAIN,
+    Incumbent,
+    MethodOptions,
+    SearchContext,
+    run_with_fallback,
+)
 from dnnp.core.split.auto import LINKS, solve
 from dnnp.core.split.first import FIRST_FIT, first_latency
 from dnnp.core.split.slicing.orders import PUBLISHED

@@ -1,11 +1,20 @@
-"""Processes: which processors they may use, and how they end with the one that started them."""
+"""Processes and threads: processors that they may use, and how they end."""
 
 from __future__ import annotations
 
 import os
 import signal
+from _thread import get_ident
 from collections.abc import Collection
 from contextlib import suppress
+
+left_alone: set[int] = set()
+"""Threads whose answers are no longer waited for (`search_context.run_with_fallback`)."""
+
+
+def is_left_alone() -> bool:
+    """True if the calling thread is not waited for: its messages come too late."""
+    return get_ident() in left_alone
 
 
 def available_cores() -> tuple[int, ...]:

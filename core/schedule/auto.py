@@ -18,11 +18,16 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.methods.schedules import RECIPES, SEARCHES
-from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import Placement, Point, Repetend, Schedule
-from dnnp.core.model.search_context import PLAIN, SearchContext
+from dnnp.core.model.search_context import (
+    NOTHING,
+    PLAIN,
+    Incumbent,
+    SearchContext,
+    run_with_fallback,
+)
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.schedule.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.schedule.complete import Completed, complete, unrolled

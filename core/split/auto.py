@@ -32,10 +32,17 @@ from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem, check_options, over_capacity
 from dnnp.core.methods.splits import SPLITS
-from dnnp.core.model.deadline import NOTHING, Incumbent, run_with_fallback
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
+from dnnp.core.model.search_context import (
+    NOTHING,
+    PLAIN,
+    Incumbent,
+    MethodOptions,
+    SearchContext,
+    Solution,
+    run_with_fallback,
+)
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
 
 SMALL_UNITS = 300

@@ -11,10 +11,16 @@ import numpy as np
 
 from dnnp.core.cost.items import Items, steps_of
 from dnnp.core.cost.problem import SplitProblem, make_line
-from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.search_context import PLAIN, Evolution, MethodOptions, SearchContext, Solution
+from dnnp.core.model.search_context import (
+    NOTHING,
+    PLAIN,
+    Evolution,
+    MethodOptions,
+    SearchContext,
+    Solution,
+)
 from dnnp.core.split.ideals.problem import may_bind
 from dnnp.core.split.slices import best_slicing, slice_order
 from dnnp.core.split.slicing.decoder import (

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import EncodeError
 
 from dnnp.cmds.shell import cli
-from dnnp.core.model import deadline as beside
+from dnnp.core.model import search_context as beside
 from dnnp.core.model import text
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.model.session import model_bytes

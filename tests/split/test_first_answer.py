@@ -20,11 +20,10 @@ from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods.splits import LATENCY, SPLITS
-from dnnp.core.model.deadline import NOTHING, run_with_fallback
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import MethodOptions, SearchContext
+from dnnp.core.model.search_context import NOTHING, MethodOptions, SearchContext, run_with_fallback
 from dnnp.core.schedule.auto import solve as schedule
 from dnnp.core.schedule.problem import Wanted, faults
 from dnnp.core.schedule.problem import problem_of as blocks_of
@@ -46,7 +45,7 @@ DEVICES = (DeviceClass("dev", count=3), DeviceClass("cpu", "cpu", 1))
 def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Work that hears nothing until the test is over; no time is given to it."""
     over = Event()
-    monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
+    monkeypatch.setattr("dnnp.core.model.search_context.GRACE_S", 0.0)
 
     def work(*_: object, **__: object) -> None:
         over.wait(PATIENCE_S)
@@ -206,7 +205,7 @@ def _refuse() -> None:
 
 
 def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
+    monkeypatch.setattr("dnnp.core.model.search_context.GRACE_S", 0.0)
     monkeypatch.setattr("dnnp.core.split.first.first_split", lambda problem: None)
 
     def search(*_: object) -> None:

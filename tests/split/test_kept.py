@@ -129,7 +129,7 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
 def ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
     """The end of a method: it returns, or a signal comes first and it does not heed it."""
     over = Event()
-    monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
+    monkeypatch.setattr("dnnp.core.model.search_context.GRACE_S", 0.0)
     if request.param == "returns":
         over.set()
     yield lambda: over.wait() and None
