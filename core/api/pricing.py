@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -212,31 +213,31 @@ def describe_costs(stream: Stream, caller: Callbacks) -> None:
     if not classes or not stream.in_seconds:
         return
     units = counted(len(nodes), "node") + (f" in {counted(len(groups), 'group')}" if groups else "")
-    totals = (f"{shown_seconds(_total(groups or nodes, name))} on {name}" for name in classes)
-    caller.note(f"{units}, one after the other: {', '.join(totals)}")
+    totals = {name: math.fsum(_times(groups or nodes, name)) for name in classes}
+    stated = (f"{shown_seconds(total)} on {name}" for name, total in totals.items())
+    caller.note(f"{units}, one after the other: {', '.join(stated)}")
     name = classes[0]
-    whole = _total(nodes, name)
+    times = _times(nodes, name)
+    whole = math.fsum(times)
     if whole == 0:
         return
-    caller.note(f"heaviest on {name}: {_heaviest_types(nodes, name, whole)}")
-    for record in sorted(nodes, key=lambda record: -_time(record, name))[:NODES]:
-        time = _time(record, name)
-        caller.detail(
-            f"{record['name']} ({operator_of(record)}): {shown_seconds(time)}, {time / whole:.1%}"
-        )
+    caller.note(f"heaviest on {name}: {_heaviest_types(nodes, times, whole)}")
+    for i in nlargest(NODES, range(len(nodes)), key=times.__getitem__):
+        time, kind = times[i], operator_of(nodes[i])
+        caller.detail(f"{nodes[i]['name']} ({kind}): {shown_seconds(time)}, {time / whole:.1%}")
 
 
-def _heaviest_types(nodes: Sequence[Record], name: str, whole: float) -> str:
+def _heaviest_types(nodes: Sequence[Record], times: Sequence[float], whole: float) -> str:
     """Types of operators with their shares of the whole and their numbers."""
-    times: dict[str, list[float]] = {}
-    for record in nodes:
-        times.setdefault(operator_of(record), []).append(_time(record, name))
-    total = Counter({kind: math.fsum(each) for kind, each in times.items()})
+    by_type: dict[tuple[str, str], list[float]] = {}
+    for record, time in zip(nodes, times, strict=True):
+        by_type.setdefault((record["op"], record.get("domain", "")), []).append(time)
+    total = Counter({kind: math.fsum(each) for kind, each in by_type.items()})
     rows = [
-        f"{kind} {time / whole:.1%} ({len(times[kind])})"
+        f"{operator_name(*kind)} {time / whole:.1%} ({len(by_type[kind])})"
         for kind, time in total.most_common(HEAVIEST)
     ]
-    more = f" and {len(times) - len(rows)} more" if len(times) > len(rows) else ""
+    more = f" and {len(by_type) - len(rows)} more" if len(by_type) > len(rows) else ""
     return ", ".join(rows) + more
 
 
@@ -245,13 +246,9 @@ def operator_of(record: Record) -> str:
     return operator_name(record["op"], record.get("domain", ""))
 
 
-def _time(record: Record, name: str) -> float:
-    """Seconds on a class; 0 where it cannot run there."""
-    return float(record.get("time_s", {}).get(name) or 0.0)
-
-
-def _total(records: Sequence[Record], name: str) -> float:
-    return math.fsum(_time(record, name) for record in records)
+def _times(records: Sequence[Record], name: str) -> list[float]:
+    """Seconds of each record on a class; 0 where it cannot run there."""
+    return [float(record.get("time_s", {}).get(name) or 0.0) for record in records]
 
 
 _WHOLE = "ort"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,7 +77,7 @@ def work_of(
         flop=np.where(told & ~gone, flop, 0.0),
         bytes=np.where(gone, 0.0, moved),
         rate=_rates(graph, np.array(kinds, dtype=np.int64)),
-        product=np.array([FAMILY.get(forward_type(o)) in PRODUCTS for o in graph.ops], dtype=bool),
+        product=np.array([_is_product(op) for op in graph.ops], dtype=np.bool_),
         known=known | gone,
     )
 
@@ -115,6 +116,13 @@ def weight_only(graph: Graph) -> Bools:
     return found
 
 
+@cache
+def _is_product(op: str) -> bool:
+    """True if an operator, or the one that it is the gradient of, is a product or convolution."""
+    return FAMILY.get(forward_type(op)) in PRODUCTS
+
+
+@cache
 def _float_rate(dtype: str) -> int:
     """Rate code of a floating-point type, -1 of any other."""
     if dtype.startswith("float8"):
