@@ -26,7 +26,7 @@ from dnnp.samples.arguments import count, seconds
 
 
 def _tell(done: int, total: int, title: str) -> None:
-    """Where the measurement stands, on one line of a terminal, or every tenth of it."""
+    """Report the progress of the measurement, on one line of a terminal or every tenth."""
     if sys.stderr.isatty():
         print(f"\r\x1b[Kmeasuring {done} of {total}: {title}", end="", file=sys.stderr, flush=True)
         if done == total:

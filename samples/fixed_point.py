@@ -37,7 +37,7 @@ class Round:
 
     @property
     def error(self) -> float:
-        """How far the prediction is off, relative to what was measured; below 0: too low."""
+        """Error of the prediction relative to the measurement; below 0: too low."""
         return self.predicted_s / self.measured_s - 1
 
 

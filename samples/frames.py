@@ -3,7 +3,7 @@
 A frame is 8 bytes with the length of a header (unsigned, the highest byte first), the header as
 JSON, and the bytes of the tensors, one after the other. The header has `sample` (a number),
 `tensors` (each with `name`, `dtype` in numpy's words and `shape`) and, where a stage failed,
-`error`. Nothing in a frame is run or unpickled; but nobody is asked who they are, and nothing is
+`error`. Nothing in a frame is run or unpickled; but no sender is authenticated, and nothing is
 encrypted: this is for networks that are trusted.
 """
 
@@ -59,7 +59,7 @@ def listen(where: tuple[str, int]) -> socket.socket:
 
 
 def connect(where: tuple[str, int], patience_s: float) -> socket.socket:
-    """A connection to someone who may not listen yet."""
+    """A connection to a process that may not listen yet."""
     end = time.monotonic() + patience_s
     while True:
         try:
@@ -80,7 +80,7 @@ def send(connection: socket.socket, frame: Frame) -> None:
     Raises
     ------
     InputFileError
-        A tensor is of a type that cannot be sent, or nobody takes it.
+        A tensor is of a type that cannot be sent, or no process takes it.
     """
     tensors, parts = [], []
     for name, value in frame.values.items():

@@ -2,7 +2,7 @@
 
 A pipeline over several machines, without containers: each has a copy of `manifest.json` and of the
 folder of its stage, and runs this program with the address of the next stage; the last stage sends
-to whoever asked (`dnnp.samples.send_samples`). What later stages need goes along through those
+to the client (`dnnp.samples.send_samples`). What later stages need goes along through those
 between. While a stage runs a sample, the one before it runs the next.
 """
 

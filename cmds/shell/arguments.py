@@ -294,7 +294,7 @@ READERS: dict[str, Callable[[str, Option], Any]] = {
 
 
 def _devices(*_: Any) -> str:
-    from dnnp.formats.inputs.device_list import listed_devices
+    from dnnp.formats.inputs.devices import listed_devices
 
     return "".join(f"{line}\n" for line in listed_devices())
 

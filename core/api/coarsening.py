@@ -12,10 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.callbacks import Callbacks, open_source
-from dnnp.core.coarsen.coarsen import Coarsening
+from dnnp.core.coarsen.coarsen import Coarsening, mirror_nodes, mirrored
 from dnnp.core.coarsen.coarsen import coarsen as group_nodes
 from dnnp.core.coarsen.layers import Given, paths_of
-from dnnp.core.coarsen.mirror import mirrored, twins_of
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.rules import RuleSet
 from dnnp.core.model.search_context import Progress
@@ -51,9 +50,9 @@ coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
 def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], None]) -> None:
     caller, share, chains = options.caller, options.max_share, options.chain_share
     whole = graph_of(stream)
-    twins = twins_of(stream.get("node"))
-    part = stream if twins is None else forward_pass(stream)
-    graph = whole if twins is None else graph_of(part)
+    mirror = mirror_nodes(stream.get("node"))
+    part = stream if mirror is None else forward_pass(stream)
+    graph = whole if mirror is None else graph_of(part)
     given = _fused_by_ort(part, options) if options.rules == "ort" else None
     paths = paths_of(part.get("node"), graph, options.depth) if options.layers else None
     if paths is not None and not any(paths):
@@ -76,8 +75,8 @@ def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], No
         _report_cuts(given, result, others, caller)
     if options.to is not None and result.clustering.g != options.to:
         caller.warn(_why_not(options, graph.n, result))
-    if twins is not None:
-        result = mirrored(whole, twins, result)
+    if mirror is not None:
+        result = mirrored(whole, mirror, result)
     if stream.get("group"):
         caller.note(f"replacing {counted(len(stream.get('group')), 'group')}")
     dropped = stream.replace("group", _records(stream, whole, result))

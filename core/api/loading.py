@@ -365,12 +365,10 @@ def read_own(
 
     from dnnp.formats.header import new_header
     from dnnp.formats.workloads.drawn import drawn_stream
-    from dnnp.formats.workloads.json_graphs import read_json_graph
+    from dnnp.formats.workloads.json_graphs import read_gml, read_json_graph, read_stg
     from dnnp.formats.workloads.own_csv import Table, read_tables
     from dnnp.formats.workloads.own_dot import read_dot
     from dnnp.formats.workloads.own_graphml import read_graphml
-    from dnnp.formats.workloads.own_networkx import read_gml
-    from dnnp.formats.workloads.stg import read_stg
 
     file, ours = _shown(path), ours or {}
     header = new_header(kind, path, hashlib.sha256(data).hexdigest(), name, "s")
@@ -402,7 +400,7 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
     """
     from dnnp.formats.records import FORMAT, VERSION
     from dnnp.formats.workloads.drawn import Drawn, drawn_stream
-    from dnnp.formats.workloads.own_networkx import drawn_of
+    from dnnp.formats.workloads.json_graphs import drawn_of
 
     if not graph.is_directed():
         raise FormatError("an undirected graph; its edges need directions, as in networkx.DiGraph")

@@ -280,23 +280,22 @@ def analytic_times(
 
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     """Find the units that ONNX Runtime fuses on a CPU, by its rules; see `fused_units`."""
-    from dnnp.core.coarsen.coarsen import fused_units
-    from dnnp.core.coarsen.mirror import mirrored_units, twins_of
+    from dnnp.core.coarsen.coarsen import fused_units, mirror_nodes, mirrored_units
     from dnnp.formats.graph import graph_of
     from dnnp.formats.inputs.rules import load_rules
     from dnnp.formats.stream import forward_pass
     from dnnp.options.table import DEFAULT_RULES
 
-    twins = twins_of(stream.get("node"))
-    part = stream if twins is None else forward_pass(stream)
+    mirror = mirror_nodes(stream.get("node"))
+    part = stream if mirror is None else forward_pass(stream)
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in part.get("tensor")]
     rules = load_rules(DEFAULT_RULES)
-    if twins is None:
+    if mirror is None:
         return fused_units(graph, shapes, rules)
     forward = graph_of(part)
     unit, formed, constant = fused_units(forward, shapes, rules)
     known = np.isin(graph.tensor_ids, forward.tensor_ids[constant])
-    return *mirrored_units(graph, twins, unit, formed), known
+    return *mirrored_units(graph, mirror, unit, formed), known
 
 
 def kernels_by(

@@ -108,7 +108,7 @@ def devices_of(
         records, links = _given(stream, options.devices)
     stated = len(links)
     if options.link:
-        from dnnp.formats.inputs.device_list import link_record
+        from dnnp.formats.inputs.devices import link_record
 
         links = [*links, *((link_record(text), None) for text in options.link)]
 
@@ -133,8 +133,7 @@ def devices_of(
 
 def _given(stream: Stream, text: str) -> tuple[list[Record], list[tuple[Record, int | None]]]:
     """Devices and links that `--devices` names: in a file, by name, or as a list of classes."""
-    from dnnp.formats.inputs.device_list import classes_of, is_list, listed_records
-    from dnnp.formats.inputs.devices import load_cluster
+    from dnnp.formats.inputs.devices import classes_of, is_list, listed_records, load_cluster
 
     if is_list(text):
         return listed_records(text, classes_of(stream.get("device"), stream.get("node"))), []

@@ -15,15 +15,22 @@ that read the same producer are joined too. At last, groups that follow one anot
 topological order are joined, the lightest pair first; that reaches any number. A pair of
 average weight among more than N groups weighs at most two N-th parts of the work, so no group
 gets above twice the mean, unless a single unit is that heavy.
+
+Groups of a backward pass are the mirror image of those of the forward pass (`mirrored`): what a
+runtime fuses in the forward pass it differentiates as a whole. So rules look at the forward pass
+alone, as if nothing of it were kept, and gradients of the nodes of a group are a group too.
+Edges between gradients are those of the forward pass turned around, and all others lead from the
+forward pass to the backward pass: without a cycle before, there is none after.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -257,7 +264,7 @@ def contract_chains(units: Units, share: Floats, max_share: float = 1.0) -> None
     """Merge u into v when v is all that reads u and u is all that v waits for.
 
     Constants and model inputs count for nothing here. Merging changes neither what a chain's
-    head waits for nor who reads its tail, so one pass in topological order is a fixpoint.
+    head waits for nor the readers of its tail, so one pass in topological order is a fixpoint.
     Time O(V + E). `share`: share of each node of their graph in the work, f64[n]; `max_share`: what
     a chain may hold besides its heaviest unit, so that a model that is one long chain can still be
     split evenly; from 1 on, no limit.
@@ -277,7 +284,7 @@ def contract_chains(units: Units, share: Floats, max_share: float = 1.0) -> None
 
 
 def _waits_only_for(units: Units, consumer: int, unit: int) -> bool:
-    """Test whether everything `consumer` reads is known in advance, an input, or made by `unit`."""
+    """True if everything `consumer` reads is known in advance, an input, or made by `unit`."""
     allowed = (NONE, unit, consumer)
     return all(units.constant[t] or units.maker(t) in allowed for t in units.reads[consumer])
 
@@ -428,7 +435,7 @@ def _top_levels(level: _Level) -> tuple[Ints, Ints]:
 
 
 def _fits(level: _Level, u: Ints, v: Ints, cap: float, max_share: float) -> Bools:
-    """Test whether units u and v may be one; bool, elementwise."""
+    """True if units u and v may be one; bool, elementwise."""
     total = level.share[u] + level.share[v]
     besides = total - np.maximum(level.heaviest[u], level.heaviest[v])
     cu, cv = level.color[u], level.color[v]
@@ -561,3 +568,61 @@ def _sequence(level: _Level) -> list[int]:
             if not missing[v]:
                 ready[kind[v]].append(v)
     return order
+
+
+ALONE = -1
+
+
+def mirror_nodes(nodes: Sequence[Mapping[str, Any]]) -> Ints | None:
+    """Position of the node whose gradient each node computes, i64[n]; -1: of none.
+
+    None: no node says so, as in graphs without a backward pass and those made by others.
+    """
+    position = {record["id"]: i for i, record in enumerate(nodes)}
+    mirror = np.array([position.get(r.get("of"), ALONE) for r in nodes], dtype=np.int64)
+    return mirror if (mirror >= 0).any() else None
+
+
+def mirrored(graph: Graph, mirror: Ints, found: Coarsening) -> Coarsening:
+    """Groups of a graph, from those of its forward pass.
+
+    `found`: groups of the nodes that are not of the backward pass; `mirror`: see `mirror_nodes`.
+    """
+    before = found.clustering
+    label = np.full(graph.n, ALONE, dtype=np.int64)
+    label[~graph.backward] = before.label
+    label = np.where(mirror >= 0, label[mirror] + before.g, label)
+    alone = np.flatnonzero(label < 0)
+    label[alone] = 2 * before.g + np.arange(len(alone))
+    names = [*before.names, *(f"{name}.grad" for name in before.names)]
+    names += [graph.node_names[v] for v in alone.tolist()]
+    rules = [*found.rules, *found.rules, *[""] * len(alone)]
+    kept, label = np.unique(label, return_inverse=True)
+    label = label.reshape(-1)
+    single = np.bincount(label) == 1
+    return replace(
+        found,
+        clustering=clustering_of_labels(graph, label, tuple(names[i] for i in kept.tolist())),
+        rules=tuple(
+            "" if one else rules[i] for i, one in zip(kept.tolist(), single.tolist(), strict=True)
+        ),
+    )
+
+
+def mirrored_units(
+    graph: Graph, mirror: Ints, unit: Ints, rules: Sequence[str]
+) -> tuple[Ints, tuple[str, ...]]:
+    """Units of a graph, each a position of one of its nodes, and the rule at that position.
+
+    `unit`, `rules`: those of the forward pass, by positions in it; `mirror`: see `mirror_nodes`.
+    """
+    early = np.flatnonzero(~graph.backward)
+    own = np.arange(graph.n, dtype=np.int64)
+    own[early] = early[unit]
+    named = dict(zip(early.tolist(), rules, strict=True))
+    late = np.flatnonzero(mirror >= 0)
+    first: dict[int, int] = {}
+    for v, leader in zip(late.tolist(), own[mirror[late]].tolist(), strict=True):
+        own[v] = first.setdefault(leader, v)
+    named |= {v: named[leader] for leader, v in first.items()}
+    return own, tuple(named.get(v, "") for v in range(graph.n))

@@ -316,7 +316,7 @@ def _mid(levels: list[int]) -> int:
 
 
 def _follows(before: list[int], after: list[int]) -> bool:
-    """Test whether one instance lies behind another: further than half of their middle halves."""
+    """True if one instance lies behind another: further than half of their middle halves."""
     spread = sum(x[3 * len(x) // 4] - x[len(x) // 4] for x in (before, after))
     return 4 * (_mid(after) - _mid(before)) > spread
 

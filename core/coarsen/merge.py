@@ -97,7 +97,7 @@ class Units:
     def consumer(self, unit: int) -> int:
         """The only unit that reads what `unit` writes; NONE if there are none or several.
 
-        An output of the model has one reader more: whoever asked for it.
+        An output of the model has one reader more: the caller.
         """
         if self._kept[unit]:
             return NONE
@@ -112,7 +112,7 @@ class Units:
         return found
 
     def read_only_in(self, unit: int, inside: set[int]) -> bool:
-        """Test whether something reads `unit`, and all that does lies in the units `inside`."""
+        """True if something reads `unit`, and all that does lies in the units `inside`."""
         if self._kept[unit]:
             return False
         used = False
@@ -124,7 +124,7 @@ class Units:
         return used
 
     def compatible(self, units: Sequence[int]) -> bool:
-        """Test whether units run on the same classes, in the same pass, and no two colours meet."""
+        """True if units run on the same classes, in the same pass, and no two colours meet."""
         kinds = {self._kind[u] for u in units}
         colors = {self._color[u] for u in units} - {NONE}
         return len(kinds) == 1 and len(colors) <= 1
@@ -151,7 +151,7 @@ def signatures(graph: Graph) -> Ints:
 
 
 def lone_colors_freed(graph: Graph) -> Ints:
-    """Colours, with -1 where only one node has the colour: it then binds nobody; i64[n]."""
+    """Colours, with -1 where only one node has the colour, which then binds no other; i64[n]."""
     _, inverse, counts = np.unique(graph.color, return_inverse=True, return_counts=True)
     return np.where(counts[inverse.reshape(-1)] > 1, graph.color, NONE)
 

@@ -177,7 +177,7 @@ class _Matcher:
         return units.order if ANY in last else units.having(last)
 
     def is_plausible(self, exit_: int) -> bool:
-        """Test whether the operators around `exit_` are those of the rule; quick to ask."""
+        """True if the operators around `exit_` are those of the rule; quick to ask."""
         units = self._units
         if not self._fits(len(self._ops) - 1, exit_):
             return False
@@ -187,7 +187,7 @@ class _Matcher:
         return all(self._has_rank(exit_, ops, rank) for ops, rank in self._ranks)
 
     def _has_rank(self, exit_: int, ops: frozenset[str], rank: int) -> bool:
-        """Test whether `exit_` reads from one of the operators, with so many dimensions."""
+        """True if `exit_` reads from one of the operators, with so many dimensions."""
         units = self._units
         for tensor in units.reads[exit_]:
             maker = units.maker(tensor)
@@ -257,7 +257,7 @@ class _Matcher:
         return True
 
     def _is_constant(self, argument: Argument, tensor: int) -> bool:
-        """Test whether a tensor is known in advance and of the wanted size."""
+        """True if a tensor is known in advance and of the wanted size."""
         if not self._units.constant[tensor]:
             return False
         if argument.kind == "weight":
@@ -269,7 +269,7 @@ class _Matcher:
         return above == (0 if argument.kind == "scalar" else 1)
 
     def _holds(self, match: _Match) -> bool:
-        """Test whether all conditions of the rule hold."""
+        """True if all conditions of the rule hold."""
         names = {line.name: number for number, line in enumerate(self._rule.lines)}
 
         def shape_of(name: str) -> Shape:

@@ -1,4 +1,9 @@
-"""One operator as the cost formulas see it: its attributes, and the shapes around it."""
+"""One operator as the cost formulas see it, and those of constant work an element.
+
+Weights count arithmetic instructions of a vector implementation: 1 for an addition,
+multiplication, comparison or selection, 4 for a division or square root, 10 for one
+transcendental function (a range reduction and a polynomial of degree 5 to 8).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ class Cost(NamedTuple):
     bytes: float
     """Bytes read from and written to memory."""
     known: bool
-    """Whether formulas covered all of it; if not, `flop` counts only what they covered."""
+    """True if formulas covered all of it; if not, `flop` counts only what they covered."""
 
 
 class ShapeUnknownError(LookupError):
@@ -58,7 +63,7 @@ class Call:
         self.constant_of = constant_of
 
     def has_input(self, index: int) -> bool:
-        """Test whether input `index` is given."""
+        """True if input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] != ""
 
     def shape(self, index: int) -> Shape:
@@ -144,3 +149,154 @@ class Call:
             if name:
                 total += bytes_of(name)
         return total
+
+
+Formula = Callable[[Call], float]
+
+DIVIDE = 4.0
+TRANSCENDENTAL = 10.0
+SIGMOID = TRANSCENDENTAL + 1 + DIVIDE
+ERF_GELU = TRANSCENDENTAL + 4
+TANH_GELU = TRANSCENDENTAL + 8
+SOFTMAX = 3 + TRANSCENDENTAL + 1
+"""Maximum, subtraction, exponential, sum, and scaling by the reciprocal."""
+
+
+def free(call: Call) -> float:
+    """No arithmetic."""
+    return 0.0
+
+
+def per_output(weight: float) -> Formula:
+    """`weight` operations an element of the first output."""
+
+    def flop(call: Call) -> float:
+        return weight * call.out_size()
+
+    return flop
+
+
+def per_input(weight: float) -> Formula:
+    """`weight` operations an element of the first input."""
+
+    def flop(call: Call) -> float:
+        return weight * call.size(0)
+
+    return flop
+
+
+def per_parameter(weight: float) -> Formula:
+    """`weight` operations an element of all outputs together, for optimisers.
+
+    The outputs are the parameters and one or two tensors of state for each: `weight`
+    counts what one of these elements takes.
+    """
+
+    def flop(call: Call) -> float:
+        return weight * sum(prod(call.out_shape(i)) for i, name in enumerate(call.outputs) if name)
+
+    return flop
+
+
+def sorting(call: Call) -> float:
+    """n log2 n comparisons over all elements of the first input."""
+    size = call.size(0)
+    return float(size * max(size.bit_length() - 1, 1))
+
+
+def local_response(call: Call) -> float:
+    """LRN: squares summed over a window of channels, then x / (bias + a s) ** beta."""
+    window = call.integer("size", 1)
+    return call.size(0) * (2.0 * window + 2 + TRANSCENDENTAL + DIVIDE)
+
+
+def scatter(call: Call) -> float:
+    """One operation an update where updates are combined, none where they replace."""
+    if call.text("reduction", "none") == "none":
+        return 0.0
+    return float(call.size(2))
+
+
+def _each(names: str, weight: float) -> dict[str, float]:
+    return dict.fromkeys(names.split(), weight)
+
+
+ELEMENTWISE: dict[str, float] = {
+    # One operation.
+    **_each(
+        "Abs Add And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Equal "
+        "Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Mul Neg Not Or Relu Round Sign "
+        "Sub ThresholdedRelu Trilu Where Xor",
+        1.0,
+    ),
+    "Clip": 2.0,
+    "LeakyRelu": 2.0,
+    "PRelu": 2.0,
+    "Shrink": 3.0,
+    "HardSigmoid": 4.0,
+    "HardSwish": 5.0,
+    # Division and square root.
+    "Div": DIVIDE,
+    "Mod": DIVIDE + 2,
+    "Reciprocal": DIVIDE,
+    "Sqrt": DIVIDE,
+    "Softsign": DIVIDE + 2,
+    # One transcendental function.
+    **_each(
+        "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Erf Exp Log Pow Sin Sinh Tan Tanh",
+        TRANSCENDENTAL,
+    ),
+    "Sigmoid": SIGMOID,
+    "Swish": SIGMOID + 2,
+    "SwiGLU": SIGMOID + 3,
+    "Gelu": ERF_GELU,
+    "Elu": TRANSCENDENTAL + 3,
+    "Celu": TRANSCENDENTAL + DIVIDE + 3,
+    "Selu": TRANSCENDENTAL + 4,
+    "Softplus": 2 * TRANSCENDENTAL + 1,
+    "Mish": 3 * TRANSCENDENTAL + 2,
+    # Quantisation: scale, round, saturate.
+    "QuantizeLinear": 4.0,
+    "DequantizeLinear": 2.0,
+    "DynamicQuantizeLinear": 6.0,
+}
+"""Operations an element of the output."""
+
+GENERATORS: dict[str, float] = {
+    "Bernoulli": TRANSCENDENTAL,
+    "RandomUniform": TRANSCENDENTAL,
+    "RandomUniformLike": TRANSCENDENTAL,
+    "RandomNormal": 2 * TRANSCENDENTAL,
+    "RandomNormalLike": 2 * TRANSCENDENTAL,
+    "BlackmanWindow": 2 * TRANSCENDENTAL,
+    "HammingWindow": TRANSCENDENTAL + 2,
+    "HannWindow": TRANSCENDENTAL + 2,
+    "MelWeightMatrix": 6.0,
+    "AffineGrid": 6.0,
+}
+"""Operations an element of the output, for operators that read next to nothing."""
+
+REDUCTIONS: dict[str, float] = {
+    **_each(
+        "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceLogSum ArgMax ArgMin "
+        "CumSum CumProd GlobalAveragePool GlobalMaxPool NegativeLogLikelihoodLoss NonZero "
+        "Compress",
+        1.0,
+    ),
+    **_each(
+        "ReduceL1 ReduceL2 ReduceSumSquare Hardmax GlobalLpPool",
+        2.0,
+    ),
+    "ReduceLogSumExp": TRANSCENDENTAL + 3,
+    "Softmax": SOFTMAX,
+    "Multinomial": SOFTMAX,
+    "LogSoftmax": SOFTMAX + 1,
+    **_each(
+        "LayerNormalization InstanceNormalization GroupNormalization MeanVarianceNormalization",
+        8.0,
+    ),
+    "RMSNormalization": 5.0,
+    "LpNormalization": 2.0 + DIVIDE,
+    "SoftmaxCrossEntropyLoss": SOFTMAX + 2,
+}
+"""Operations an element of the first input."""

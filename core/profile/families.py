@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnp.core.profile.elementwise import ERF_GELU, SIGMOID, TANH_GELU
+from dnnp.core.profile.call import ERF_GELU, SIGMOID, TANH_GELU
 
 Shape = Sequence[int] | None
 
@@ -174,7 +174,7 @@ def kernel_of(inputs: Sequence[Shape], known: Sequence[bool]) -> Shape:
 
 
 def _broadcasts(inputs: Sequence[Shape], output: Shape) -> bool:
-    """Test whether rows of an operand are repeated; elements that are count as scalars."""
+    """True if rows of an operand are repeated; elements that are count as scalars."""
     if not output or output[-1] == 1:
         return False
     rows = [shape for shape in inputs if shape and shape[-1] == output[-1]]
@@ -182,5 +182,5 @@ def _broadcasts(inputs: Sequence[Shape], output: Shape) -> bool:
 
 
 def _keeps_rows(source: Shape, target: Shape) -> bool:
-    """Test whether the last dimension of a transpose seems to stay last."""
+    """True if the last dimension of a transpose seems to stay last."""
     return source is not None and target is not None and list(source[-1:]) == list(target[-1:])

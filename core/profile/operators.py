@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import log2, prod
 
-from dnnp.core.profile.call import Call, Shape, ShapeUnknownError
-from dnnp.core.profile.elementwise import SIGMOID, SOFTMAX, TRANSCENDENTAL
+from dnnp.core.profile.call import SIGMOID, SOFTMAX, TRANSCENDENTAL, Call, Shape, ShapeUnknownError
 
 
 def convolution(call: Call) -> float:

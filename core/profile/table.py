@@ -3,7 +3,7 @@
 Keys are operator types of the default domain, or `domain:type`. Operators without a rule (vendor
 plug-ins, unknown custom domains), and nodes without a shape that their rule needs, are priced by
 their bytes. Those with a fixed number of operations an element stand in
-`dnnp.core.profile.elementwise`, if they are ONNX's own.
+`dnnp.core.profile.call`, if they are ONNX's own.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ from math import log2, prod
 from typing import NamedTuple
 
 from dnnp.core.model.graph import attribute_bytes
-from dnnp.core.profile import elementwise, operators
-from dnnp.core.profile.call import Call
-from dnnp.core.profile.elementwise import (
+from dnnp.core.profile import operators
+from dnnp.core.profile.call import (
     DIVIDE,
+    ELEMENTWISE,
     ERF_GELU,
+    GENERATORS,
+    REDUCTIONS,
     SIGMOID,
     SOFTMAX,
     TANH_GELU,
     TRANSCENDENTAL,
+    Call,
     Formula,
     free,
+    local_response,
     per_input,
     per_output,
+    per_parameter,
+    scatter,
+    sorting,
 )
 
 Add = Callable[..., None]
@@ -107,11 +114,11 @@ def _rules() -> dict[str, Rule]:
         for name in names.split():
             rules[name] = Rule(flop, moved)
 
-    for name, weight in elementwise.ELEMENTWISE.items():
+    for name, weight in ELEMENTWISE.items():
         add(name, per_output(weight))
-    for name, weight in elementwise.GENERATORS.items():
+    for name, weight in GENERATORS.items():
         add(name, per_output(weight), written)
-    for name, weight in elementwise.REDUCTIONS.items():
+    for name, weight in REDUCTIONS.items():
         add(name, per_input(weight))
     _add_views_and_copies(add)
     _add_arithmetic(add)
@@ -147,7 +154,7 @@ def _add_views_and_copies(add: Add) -> None:
     )
     add("com.microsoft:GatherBlockQuantized", per_output(2.0), gathered)
     add("ConstantOfShape EyeLike Range OneHot GivenTensorFill com.microsoft:Range", free, written)
-    add("Scatter ScatterElements ScatterND", elementwise.scatter)
+    add("Scatter ScatterElements ScatterND", scatter)
     # An update in place: input 1 is read and written over a part of input 0.
     add("TensorScatter", free, lambda call: 2.0 * call.bytes_in(1) + call.bytes_in(2))
 
@@ -159,9 +166,9 @@ def _add_arithmetic(add: Add) -> None:
     # Scale and shift (folded) in inference; two reductions more in training.
     add("BatchNormalization",
         lambda call: (8.0 if call.integer("training_mode", 0) else 2.0) * call.size(0))  # fmt: skip
-    add("LRN", elementwise.local_response)
+    add("LRN", local_response)
     add("SimplifiedLayerNormalization", per_input(5.0))
-    add("Unique", elementwise.sorting)
+    add("Unique", sorting)
     add("Conv", operators.convolution)
     add("ConvInteger", lambda call: 2.0 * call.out_size() * prod(call.shape(1)[1:]))
     add("QLinearConv", operators.quantized_convolution)
@@ -198,9 +205,9 @@ def _add_arithmetic(add: Add) -> None:
     add("ImageDecoder", per_input(40.0))
     # Gradient names the tensors it differentiates, not the graph between them.
     add("ai.onnx.preview.training:Gradient", per_input(2.0))
-    add("ai.onnx.preview.training:Adagrad", elementwise.per_parameter(2 * DIVIDE + 8))
-    add("ai.onnx.preview.training:Adam", elementwise.per_parameter(2 * DIVIDE + 14))
-    add("ai.onnx.preview.training:Momentum", elementwise.per_parameter(6.0))
+    add("ai.onnx.preview.training:Adagrad", per_parameter(2 * DIVIDE + 8))
+    add("ai.onnx.preview.training:Adam", per_parameter(2 * DIVIDE + 14))
+    add("ai.onnx.preview.training:Momentum", per_parameter(6.0))
     # Caffe2 heritage that ONNX Runtime still registers.
     add("GRUUnit", per_output(2 * SIGMOID + TRANSCENDENTAL + 5))
     add("Affine ImageScaler Scale", per_output(2.0))
@@ -301,7 +308,7 @@ def _add_contrib(add: Add) -> None:
     contrib("CDist", lambda call: 3.0 * call.out_size() * call.shape(0)[-1])
     contrib("GridSample", operators.grid_sampling)
     contrib("CropAndResize", operators.region_align)
-    contrib("Unique", elementwise.sorting)
+    contrib("Unique", sorting)
     contrib("RelativePositionBias", per_output(1.0), written)
     contrib("GatedRelativePositionBias", per_output(SIGMOID))
     contrib("MurmurHash3 NGramRepeatBlock Tokenizer", per_input(10.0))

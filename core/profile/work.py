@@ -49,9 +49,9 @@ class Work:
     rate: Ints
     """Position in `RATES` of the element type computed in."""
     product: Bools
-    """Whether the work is matrix products or convolutions."""
+    """True if the work is matrix products or convolutions."""
     known: Bools
-    """Whether the work is known; if not, the traffic prices the node, with what work is known."""
+    """True if the work is known; if not, the traffic prices the node, with what work is known."""
 
 
 def work_of(

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.coarsen.coarsen import mirror_nodes
 from dnnp.core.coarsen.layers import fill_gaps, paths_of
-from dnnp.core.coarsen.mirror import twins_of
 from dnnp.core.model.graph import Clustering, Floats, Graph, Ints, contract
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
@@ -237,7 +237,7 @@ def facts_of(
 
 def _layers(stream: Stream, graph: Graph) -> list[str]:
     """Layer of each node; gradients are in that of the node that they are of."""
-    mirrors = twins_of(stream.get("node"))
+    mirrors = mirror_nodes(stream.get("node"))
     if mirrors is None:
         return ["/".join(p) for p in fill_gaps(graph, paths_of(stream.get("node"), graph, None))]
     part = forward_pass(stream)

@@ -61,7 +61,7 @@ class Fields:
         return list(self._values)
 
     def only(self, *names: str) -> None:
-        """Refuse fields of other names: nobody would read them, so they are misspelt."""
+        """Refuse fields of other names: unread, they are misspelt."""
         for name in self._values:
             if name not in names:
                 raise self.fault(name, f"is not known{instead(name, names)}")

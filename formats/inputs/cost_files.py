@@ -112,7 +112,7 @@ def _document(data: bytes, path: str) -> Any:
 
 
 def _is_trtexec(rows: Sequence[Any]) -> bool:
-    """Test whether these are what trtexec writes: the number of runs, then layers."""
+    """True if these are what trtexec writes: the number of runs, then layers."""
     layers = [row for row in rows if isinstance(row, dict) and "name" in row]
     times = ("timeMs", "averageMs", "medianMs")
     return any(name in row for row in layers for name in times) and not any(
@@ -138,7 +138,7 @@ class GivenCost:
 
 @dataclass(frozen=True)
 class CostFile:
-    """All that a file says."""
+    """Costs that a file states."""
 
     path: str
     kind: str
@@ -380,7 +380,7 @@ def read_events(rows: Sequence[Any], path: str) -> tuple[tuple[GivenCost, ...], 
 
 
 def charge_of(events: Sequence[Event], runs: Sequence[tuple[float, float]]) -> Charge:
-    """What the profiler added, by the shortest nodes and the time between two; at most likely."""
+    """Likely time that the profiler added, by the shortest nodes and the gaps between nodes."""
     outer = sorted((e for e in events if not e.is_inner), key=lambda e: (e.thread, e.begin))
     gaps = [b.begin - a.end for a, b in pairwise(outer) if a.thread == b.thread]
     if not gaps:
@@ -394,7 +394,7 @@ def charge_of(events: Sequence[Event], runs: Sequence[tuple[float, float]]) -> C
 def spent_by(
     events: Sequence[Event], runs: Sequence[tuple[float, float]], charge: Charge
 ) -> tuple[dict[str, Spent], set[int]]:
-    """What each node took, and the runs that have nodes.
+    """Time of each node, and the runs that have nodes.
 
     What ran in the body of a node is part of that. Times of kernels have nothing of the profiler.
     """

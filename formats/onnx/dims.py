@@ -50,7 +50,7 @@ class Dimensions:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
         self.any_free = False
-        """Whether an input of the model had a free dimension."""
+        """True if an input of the model had a free dimension."""
         self._memo: dict[str, int | None] = dict(sizes)
 
     def size(self, dim: onnx.TensorShapeProto.Dimension) -> int | None:

@@ -127,7 +127,7 @@ def _folded(
     opsets: Mapping[str, int],
     graph: onnx.GraphProto,
 ) -> bool:
-    """Test whether a node follows from fixed inputs; its outputs are initializers then."""
+    """True if a node follows from fixed inputs; its outputs are initializers then."""
     inputs = [name for name in node.input if name]
     if known.keys().isdisjoint(inputs) or domain_of(node.domain) or any(subgraphs(node)):
         return False

@@ -56,7 +56,7 @@ class Work(NamedTuple):
     """None: unknown."""
     bytes: float
     partial: bool = False
-    """Whether work is left out: operators of unknown work in bodies, trips of unknown number."""
+    """True if work is left out: operators of unknown work in bodies, trips of unknown number."""
 
 
 class NodeCost(Protocol):
@@ -72,7 +72,7 @@ class NodeCost(Protocol):
 
     @property
     def known(self) -> bool:
-        """Test whether `flop` means anything."""
+        """True if `flop` means anything."""
 
 
 ShapeOf = Callable[[str], "tuple[int, ...] | None"]

@@ -134,7 +134,7 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 def _without_weights(file: int, size: int, location: str) -> bytes | None:
     """Bytes of a model whose heavy initializers are external data at `location`, the same file.
 
-    None where there are none, or something is not as expected: whoever parses it all says what.
+    None where there are none, or the bytes are not as expected: parsing the whole file says how.
     """
     kept: list[bytes] = []
     try:

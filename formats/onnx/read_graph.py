@@ -1,4 +1,4 @@
-"""The operators of an ONNX main graph: who reads what, stored tensors, a topological order."""
+"""The operators of an ONNX main graph: what each reads, stored tensors, a topological order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Operator:
 
     @property
     def proto(self) -> onnx.NodeProto:
-        """Its node."""
+        """The node of the model."""
         return self.nodes[self.index]
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class OnnxGraph:
     operators: list[Operator] = field(default_factory=list)
     """All other nodes, in a topological order: the file's, if it is one."""
     sorted: bool = True
-    """Whether the file's order is topological."""
+    """True if the file's order is topological."""
 
 
 def read_graph(model: onnx.ModelProto) -> OnnxGraph:

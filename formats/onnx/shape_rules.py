@@ -36,7 +36,7 @@ class Site:
     types: Mapping[str, onnx.TypeProto]
 
     def has(self, i: int) -> bool:
-        """Test whether input `i` is given."""
+        """True if input `i` is given."""
         return i < len(self.node.input) and bool(self.node.input[i])
 
     def shape(self, i: int) -> Shape | None:

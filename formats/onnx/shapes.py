@@ -73,7 +73,7 @@ def fold(light: onnx.ModelProto, types: Types) -> None:
 
 
 def is_fixed(proto: onnx.TypeProto | None) -> bool:
-    """Test whether inference can add nothing to a type: no tensor, or one of fixed shape."""
+    """True if inference can add nothing to a type: no tensor, or one of fixed shape."""
     if proto is None or proto.WhichOneof("value") is None:
         return False
     if not proto.HasField("tensor_type"):
@@ -234,7 +234,7 @@ def join(types: Types, more: Types) -> None:
 
 
 def _explodes(node: onnx.NodeProto, feeds: dict[str, NDArray[Any]]) -> bool:
-    """Test whether small inputs make a large output."""
+    """True if small inputs make a large output."""
     match node.op_type:
         case "ConstantOfShape":
             size = prod(int(n) for n in feeds[node.input[0]])
@@ -280,7 +280,7 @@ class Shapes:
     alike: dict[int, int]
     """Index of an operator -> that of the first one that is like it, as `alike` says."""
     ran: bool = False
-    """Whether some come from a run."""
+    """True if some come from a run."""
     reason: str = ""
     """Why it did not run, if it was to."""
 
@@ -357,7 +357,7 @@ def find_shapes(
     idle, most = 0, 0 if light is None else _known(light, names)
     while light is not None and open_names() and idle < len(turns):
         name, step = turns.popleft()
-        # What nobody reads is asked for as well: it is written and takes memory all the same.
+        # Unread outputs are wanted as well: they are written and take memory all the same.
         wanted = dict.fromkeys((*open_names(), *written))
         still = [n for n in wanted if not types.get(n, UNKNOWN).settled]
         data = guarded(search_apart, step, light.SerializeToString(), still)
@@ -421,7 +421,7 @@ def _is_confirmed(
     types: Mapping[str, ValueType],
     first: Mapping[int, int],
 ) -> bool:
-    """Test whether ONNX infers what operators write, of all alike the first, as it is declared."""
+    """True if ONNX infers what operators write, of all alike the first, as it is declared."""
     chosen = [operator for operator in graph.operators if first[operator.index] == operator.index]
     light = light_model(model, replace(graph, operators=chosen), dimensions)
     made = dict.fromkeys(name for operator in chosen for name in operator.writes)
@@ -492,7 +492,7 @@ def infer_bare(
 
 
 def _differ(inferred: onnx.TypeProto, declared: onnx.TypeProto, read: ValueType) -> bool:
-    """Test whether a declared type has another element type, rank or size than is inferred."""
+    """True if a declared type has another element type, rank or size than is inferred."""
     a, b = inferred.tensor_type, declared.tensor_type
     if not (inferred.HasField("tensor_type") and declared.HasField("tensor_type")):
         return False
@@ -519,7 +519,7 @@ def _size_maps(graph: OnnxGraph, types: dict[str, ValueType]) -> None:
 
 
 def _names_that_matter(graph: OnnxGraph) -> list[str]:
-    """All names except those nobody reads, such as the mask of Dropout."""
+    """Names that are read, without outputs such as the mask of Dropout that are not."""
     used = {name for operator in graph.operators for name in operator.reads}
     used.update(graph.outputs)
     made = [n for operator in graph.operators for n in operator.writes if n in used]
@@ -606,7 +606,7 @@ def _fix_declared(values: onnx.GraphProto, model: onnx.ModelProto, dimensions: D
 
 
 def _is_small(tensor: onnx.TensorProto) -> bool:
-    """Test whether inference is given the values of a weight."""
+    """True if inference is given the values of a weight."""
     return tensor.data_location != tensor.EXTERNAL and tensor.ByteSize() <= SMALL
 
 

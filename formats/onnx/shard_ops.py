@@ -306,7 +306,7 @@ _LOOKS: dict[str, Callable[[Sight], Change]] = {
     "Unsqueeze": _squeezed,
     "Split": _taken_apart,
 }
-"""Operator -> who looks at it; of other domains than the default one with their domain."""
+"""Sharding rule by operator; operators of other domains than the default one by `domain:type`."""
 _IN_BLOCKS = (_elementwise, _product, _gemm, _taken_apart)
 """Who knows what is cut in blocks."""
 _SUMS = (_product, _gemm, _conv, _gathered)
@@ -327,7 +327,7 @@ class Layout(NamedTuple):
 
     @property
     def divided(self) -> bool:
-        """Test whether devices do different parts of the work."""
+        """True if devices do different parts of the work."""
         states = (*self.inputs.values(), *self.outputs.values())
         return self.reduced or any(state != WHOLE for state in states)
 
@@ -379,7 +379,7 @@ class Facts:
         return describe(self._types[name]).dtype if name in self._types else None
 
     def is_alone(self, node: onnx.NodeProto) -> bool:
-        """Test whether one device has to run a node for all: it may give each something else, has
+        """True if one device has to run a node for all: it may give each something else, has
         bodies, or is about sequences."""
         # The first device runs what may give each something else, for all.
         if node.op_type in UNREPEATABLE or any(True for _ in subgraphs(node)):

@@ -155,7 +155,7 @@ class _Rewriting:
         """Tensor, state, device of the stage at work -> its name there."""
 
     def done(self) -> ShardedModel:
-        """Cut all stages, and leave out what nobody needs."""
+        """Cut all stages, and leave out unread values."""
         later = [
             {name for v in stage.nodes for name in reads(self._node(v))} for stage in self._stages
         ]

@@ -122,11 +122,11 @@ class _Source:
             raise FormatError("a tensor's name is not UTF-8")
 
     def is_stored(self, name: str) -> bool:
-        """Test whether the tensor is an initializer."""
+        """True if the tensor is an initializer."""
         return name in self.initializers or name in self.sparse
 
     def is_computed(self, name: str, stage_of: Sequence[int]) -> bool:
-        """Test whether the tensor depends on an input of the model or on a stage."""
+        """True if the tensor depends on an input of the model or on a stage."""
         u = self.producer.get(name, MODEL)
         return stage_of[u] != MODEL if u != MODEL else not self.is_stored(name)
 
@@ -294,7 +294,7 @@ class _Splitter:
         )
 
     def _leaf(self, part: _StageContent) -> list[str]:
-        """Output of a stage that nobody needs: a model must have one."""
+        """An unread output of a stage: a model must have one."""
         made = [name for v in part.nodes for name in writes(self._source.nodes[v])]
         return made[-1:]
 

@@ -36,7 +36,7 @@ class TensorType:
 
     @property
     def is_tensor(self) -> bool:
-        """Test whether the value is an ordinary tensor, which can be bound."""
+        """True if the value is an ordinary tensor, which can be bound."""
         return self.dtype is not None and self.dtype not in (*CONTAINERS, "sparse")
 
 
@@ -164,7 +164,7 @@ def _untyped(proto: onnx.TypeProto | None) -> bool:
 
 
 def _complete(proto: onnx.TypeProto | None) -> bool:
-    """Test whether inference can add nothing: element type and rank are there."""
+    """True if inference can add nothing: element type and rank are there."""
     if proto is None:
         return False
     kind = describe(proto)
@@ -182,7 +182,7 @@ def _declared(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 
 def _has_free_sizes(model: onnx.ModelProto) -> bool:
-    """Test whether some input of the model has no fixed shape."""
+    """True if some input of the model has no fixed shape."""
     stored = {tensor.name for tensor in model.graph.initializer}
     kinds = [describe(value.type) for value in model.graph.input if value.name not in stored]
     return any(k.shape is None or not all(isinstance(d, int) for d in k.shape) for k in kinds)
@@ -339,7 +339,7 @@ def shaped_by_values(model: onnx.ModelProto) -> tuple[set[str], set[str]]:
 
 
 def depends_on_values(model: onnx.ModelProto) -> bool:
-    """Test whether the shape of some tensor may depend on the values of the model's inputs.
+    """True if the shape of some tensor may depend on the values of the model's inputs.
 
     True as well where that is not looked into: in local functions, and for operators of other
     domains.
@@ -371,7 +371,7 @@ FAILURES = (
 
 
 def is_long_vector(proto: onnx.TypeProto) -> bool:
-    """Test whether ONNX would follow the values of a tensor one by one, and too many of them."""
+    """True if ONNX would follow the values of a tensor one by one, and too many of them."""
     dims = proto.tensor_type.shape.dim
     return len(dims) == 1 and dims[0].dim_value > LONGEST_VECTOR
 
@@ -412,7 +412,7 @@ class ValueType(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Test whether no inference could add anything."""
+        """True if no inference could add anything."""
         return self.size_bytes is not None or self.dtype in CONTAINERS
 
 

@@ -291,7 +291,7 @@ def _nodes(drawn: Drawn, names: _Names) -> list[Record]:
 
 
 def _check(drawn: Drawn, names: _Names, nodes: list[Record]) -> None:
-    """All nodes have times or none has, in one unit; no edge belongs to a cycle."""
+    """Refuse times of some nodes alone or in two units, and cycles."""
     if names.time:
         for (key, item), node in zip(drawn.nodes.items(), nodes, strict=True):
             if "time_s" not in node:

@@ -1,20 +1,29 @@
-"""Readers of graphs of others in JSON, and what tells them apart.
+"""Graphs of other tools: JSON of three kinds, GML and graphs of networkx, task graphs (STG).
 
 `node-link` is what networkx writes, by its old versions (`links`) and new ones (`edges`);
 `dagbench` the task graph of an instance of SAGA, whose network is left out; `wfcommons` a workflow
-with its run, in WfFormat 1.0 to 1.5.
+with its run, in WfFormat 1.0 to 1.5. GML is what networkx reads.
+
+Of task graphs of the Standard Task Graph Set (Tobita and Kasahara 2002) the first line has the
+number of tasks, and perhaps that of processors, which is left out. A line a task follows: its name,
+its time, the number of its predecessors, and these; or each of them on a line of its own with the
+time of its transfer. `#` begins a comment. Times have no unit; dummy tasks for entry and exit are
+tasks like others, which the first line need not count.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from dnnp.core.model.errors import FormatError
+from dnnp.core.model.errors import FormatError, UnavailableError
 from dnnp.formats.fields import shown
+from dnnp.formats.files import what_it_is
 from dnnp.formats.inputs.checked_json import Fields, parse_json
-from dnnp.formats.limits import Room
+from dnnp.formats.limits import DEEP, Room, deep_line
 from dnnp.formats.workloads.drawn import Drawn, Edge, Item, values_of
 
 _MEMBERS = {
@@ -146,3 +155,86 @@ def _files(task: Fields, link: str, sizes: dict[str, float]) -> list[str]:
             size = file.number("sizeInBytes" if "sizeInBytes" in file else "size")
             sizes.setdefault(names[-1], size)
     return names
+
+
+_WHOLE = re.compile(r"^([ \t]*\w+[ \t]+[+-]?[0-9]+)([eE][+-]?[0-9]+[ \t\r]*)$", re.MULTILINE)
+"""A number with an exponent but no point, which igraph writes and networkx cannot read."""
+
+_FAULTS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What networkx raises of text that is not what it expects, besides errors of its own."""
+
+
+def drawn_of(graph: Any, drawn: Drawn, where: str = "") -> Drawn:
+    """Add the nodes and edges of a directed graph of networkx; `where`: its file, for messages."""
+    for key, data in graph.nodes(data=True):
+        drawn.add(key, Item(values_of(data), f"{where}node {shown(key)}"))
+    for tail, head, data in graph.edges(data=True):
+        pair = f"{where}edge {shown(tail)} -> {shown(head)}"
+        drawn.join(Edge(tail, head, Item(values_of(data), pair)))
+    return drawn
+
+
+def read_gml(data: bytes, file: str, ours: Mapping[str, str]) -> Drawn:
+    """Read a directed graph, whose nodes are called by their labels unless they have a name.
+
+    UnavailableError: networkx is not installed. FormatError: not such a graph.
+    """
+    try:
+        import networkx
+    except ImportError:
+        raise UnavailableError("GML needs networkx: pip install 'dnnp[graphs]'") from None
+    line = deep_line(data)
+    if line is not None:
+        raise FormatError(f"no graph in GML that can be read: {DEEP}", file, line)
+    try:
+        text = _WHOLE.sub(r"\1.\2", data.decode("utf-8-sig"))
+        graph = networkx.parse_gml(text.split("\n"), label="id")
+    except (networkx.NetworkXException, *_FAULTS) as error:
+        hint = what_it_is(data) or f": {shown(str(error) or type(error).__name__)}"
+        raise FormatError(f"no graph in GML{hint}", file) from None
+    if not graph.is_directed():
+        raise FormatError("an undirected graph; its edges need directions: 'directed 1'", file)
+    for _, values in graph.nodes(data=True):
+        values.setdefault("name", values.get("label"))
+    return drawn_of(graph, Drawn(file, Room(file, len(data)), ours), f"{file}: ")
+
+
+_DUMMIES = 2
+
+
+def read_stg(data: bytes, file: str) -> Drawn:
+    """Read a task graph; FormatError: it is none, with file, line and field."""
+    text = data.decode("utf-8-sig", errors="replace")
+    rows = ((at, row.partition("#")[0].split()) for at, row in enumerate(text.split("\n"), 1))
+    lines = ((at, words) for at, words in rows if words)
+    at, head = next(lines, (1, []))
+    if len(head) not in (1, 2):
+        hint = what_it_is(data) or ": its first line has the number of tasks, and of processors"
+        raise FormatError(f"no task graph (STG){hint}", file, at)
+    tasks = _count(head[0], file, at, "tasks")
+    drawn = Drawn(file, Room(file, len(data)))
+    edges: list[Edge] = []
+    for at, words in lines:
+        if len(words) < 3:
+            raise FormatError("expected a task, its time and its number of predecessors", file, at)
+        drawn.add(words[0], Item({"time": words[1]}, file, at))
+        count = _count(words[2], file, at, "predecessors")
+        alone = len(words) == 3
+        before = list(islice(lines, count)) if alone else [(at, [word]) for word in words[3:]]
+        if len(before) != count or any(len(pair) != 1 + alone for _, pair in before):
+            after = ", each on a line with its time" if alone else ""
+            raise FormatError(f"{count} do not follow{after}", file, at, "predecessors")
+        for line, pair in before:
+            item = Item({"transfer": pair[1]} if alone else {}, file, line)
+            edges.append(Edge(pair[0], words[0], item))
+    if not tasks <= len(drawn.nodes) <= tasks + _DUMMIES:
+        raise FormatError(f"{tasks} are stated, but {len(drawn.nodes)} follow", file, None, "tasks")
+    for edge in edges:
+        drawn.join(edge)
+    return drawn
+
+
+def _count(word: str, file: str, line: int, field: str) -> int:
+    if not (word.isascii() and word.isdigit() and len(word) < 10):
+        raise FormatError(f"{shown(word)} is not a number of {field}", file, line, field)
+    return int(word)

@@ -115,7 +115,7 @@ class _Parser:
         return drawn
 
     def _statements(self, scope: _Scope) -> None:
-        """All up to the closing brace, which is taken."""
+        """Read statements up to and including the closing brace."""
         while not self._skip("}"):
             if self._next.kind == "keyword" and self._next.text in _DEFAULTS:
                 what = self._take().text

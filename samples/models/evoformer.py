@@ -48,7 +48,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class _Masks:
-    """What every block reads besides its two representations."""
+    """Inputs of every block besides its two representations."""
 
     row: Value
     """[sequences, 1, residues], added to scores."""

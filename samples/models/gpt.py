@@ -29,7 +29,7 @@ class Size:
     planning: bool = False
     """Without weights."""
     tied: bool = True
-    """Whether the embedding is also the output projection."""
+    """True if the embedding is also the output projection."""
 
 
 SMALL = Size(layers=6, hidden=128, heads=4, vocabulary=4096, context=128, length=128)

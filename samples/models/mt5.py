@@ -35,7 +35,7 @@ VOCABULARY = Size(24, 3072, 24, vocabulary=1_000_000, length=1024)
 
 
 def _attention(b: Builder, size: Size, x: Value, source: Value, mask: Value | None) -> Value:
-    """What words take from those of `source`."""
+    """Attention of words to those of `source`."""
     (query,) = project_heads(b, x, size.heads, "q", bias=False)
     key, value = project_heads(b, source, size.heads, "k", "v", bias=False)
     scores = b.div(b.matmul(query, b.transpose(key, 0, 1, 3, 2)), sqrt(size.hidden // size.heads))

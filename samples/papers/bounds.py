@@ -31,7 +31,7 @@ Key = tuple[str, int]
 
 
 class Bounded(NamedTuple):
-    """What a file with a bound says."""
+    """Values of a file with a bound."""
 
     value: float
     """Largest load of the plan, or of a better one that was found on the way."""
@@ -39,7 +39,7 @@ class Bounded(NamedTuple):
     bound: float
     """At least the simple one."""
     reached: bool
-    """Whether the argument came to the simple bound by itself."""
+    """True if the argument came to the simple bound by itself."""
 
 
 Found = dict[tuple[str, Key], Bounded]
@@ -58,7 +58,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def bounded(plan: dict[str, Any], bound: dict[str, Any], method: str) -> Bounded:
-    """What the records of plan and bound say about a method."""
+    """Values of a method in the records of plan and bound."""
     tried = {entry["method"]: entry for entry in bound["tried"]}
     simple, mine = tried[SIMPLE]["value"], tried.get(method)
     reached = (

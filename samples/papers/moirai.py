@@ -31,7 +31,7 @@ from dnnp.samples.papers.tables import Table, show
 
 
 class Printed(NamedTuple):
-    """What tables IV and V say of a model."""
+    """Values of a model in tables IV and V."""
 
     operators: int
     coarsened: int
@@ -77,7 +77,7 @@ REFUSED = {4: "no fit", 5: "limit"}
 
 
 class Answer(NamedTuple):
-    """What a run of a command says."""
+    """Result of a run of a command."""
 
     status: int
     out: bytes
@@ -91,7 +91,7 @@ Run = Callable[[Sequence[str], bytes], Answer]
 
 
 class Placed(NamedTuple):
-    """What one method makes of one graph on one testbed."""
+    """Placement of one graph by one method on one testbed."""
 
     seconds: float
     plan: dict[str, Any] | None
@@ -152,7 +152,7 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
 
     def stream(self, name: str, words: Sequence[str], data: bytes = b"") -> bytes:
-        """What a command writes; it is asked once. SystemExit if it fails."""
+        """Output of a command, which runs once. SystemExit if it fails."""
         path = self.folder / f"{name}.dnnp"
         if not path.exists():
             done = self.run([*words, "-q"], data)
@@ -186,7 +186,7 @@ class Study:
         return self.stream(name, ["dnnp-profile", *devices], data)
 
     def placed(self, place: Place) -> Placed:
-        """What a method finds within the limit; it is asked once."""
+        """Result of a method within the limit, which runs once."""
         limit = self.limit * PATIENCE.get(place.method, 1.0)
         path = self.folder / f"{self.rules}.{limit:g}" / ".".join((*place, "json"))
         if path.exists():
@@ -219,7 +219,7 @@ class Study:
 
 
 def _plan_of(stream: bytes) -> dict[str, Any]:
-    """What the tables need of a plan record."""
+    """Fields of a plan record for the tables."""
     line = next(x for x in stream.split(b"\n") if x.startswith(b'{"type":"plan"'))
     record = json.loads(line)
     return {key: record[key] for key in ("method", "value", "bound", "status")}

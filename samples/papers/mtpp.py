@@ -110,7 +110,7 @@ class Journal:
 
 
 class Task(NamedTuple):
-    """What a process does in one go: a row of a graph."""
+    """Unit of work of a process: a row of a graph."""
 
     path: str
     digest: str
@@ -165,7 +165,7 @@ def _bounded(planned: dnnp.Graph, method: str, limit: float) -> dict[str, Any]:
 
 
 def _there(part: _T | None) -> _T:
-    """What a step has put into a graph."""
+    """Records that a step has put into a graph."""
     if part is None:
         raise TypeError("a step put nothing into the graph")
     return part

@@ -62,7 +62,7 @@ ROWS = [Row(name, *row) for name, rows in _ROWS.items() for row in rows]
 
 
 class Found(NamedTuple):
-    """What dnnp makes of a row; `stages` 0: nothing fits, which is proven."""
+    """Result of dnnp for a row; `stages` 0: nothing fits, which is proven."""
 
     value: float
     bound: float
@@ -94,7 +94,7 @@ def compare(row: Row, folder: Path) -> Found:
 
 
 def table_of(folder: Path, only: str | None) -> Table:
-    """All rows, or those of one input."""
+    """Table of all rows, or of those of one input."""
     rows: list[tuple[str, ...]] = []
     for row in ROWS:
         if only in (None, row.name):

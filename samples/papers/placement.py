@@ -77,7 +77,7 @@ class Method(NamedTuple):
     """The printed value, in `Row`."""
     options: tuple[str, ...] = ()
     exact: bool = False
-    """Whether the paper's value follows from the workload alone."""
+    """True if the paper's value follows from the workload alone."""
 
 
 METHODS = (
@@ -93,7 +93,7 @@ METHODS = (
 
 
 class Study:
-    """What is asked for, and what was found."""
+    """Rows of a study, and the results."""
 
     def __init__(self, files: Workloads, runs: Runs, limit: float, program_s: float) -> None:
         self.files, self.runs = files, runs
@@ -156,7 +156,7 @@ def beside(ours: str, printed: object) -> str:
 
 
 def as_printed(value: float, printed: float) -> bool:
-    """Whether a value has the printed digits, rounded or cut off as the paper does either."""
+    """True if a value has the printed digits, rounded or cut off as the paper does either."""
     return round(value, 2) == printed or int(value * 100) == round(printed * 100)
 
 
@@ -212,7 +212,7 @@ def _bounded(study: Study, name: str, title: str, column: str, options: tuple[st
 
 
 def _agreement(answers: dict[str, dict[str, Found]]) -> Table:
-    """How many values are as printed."""
+    """Number of values that are as printed."""
     rows = []
     for method in METHODS:
         same = better = worse = 0
@@ -326,7 +326,7 @@ def table_4(study: Study) -> Iterator[Table]:
 
 
 def _gain(ours: Found, others: Sequence[Found | None]) -> str:
-    """How much shorter than the best baseline that fits."""
+    """Gain over the best baseline that fits."""
     fitting = [f.value for f in others if f is not None and f.value and f.excess <= 1 + 1e-9]
     if ours.value is None or not fitting:
         return "-"
@@ -460,7 +460,7 @@ def main(run: Run = process, words: Sequence[str] | None = None) -> None:
         print(*NOTES, sep="\n", flush=True)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # nobody reads on
+    except BrokenPipeError:  # the reader is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         study.runs.close()

@@ -25,7 +25,7 @@ NOTHING = {4: "does not fit", 5: "none found", 7: "not installed"}
 
 
 class Done(NamedTuple):
-    """What a command left behind."""
+    """Outcome of a command."""
 
     status: int
     out: bytes
@@ -53,7 +53,7 @@ class Job(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What dnnp-partition answered."""
+    """Answer of dnnp-partition."""
 
     plan: dict[str, Any] | None
     stages: Sequence[dict[str, Any]]

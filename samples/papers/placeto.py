@@ -256,7 +256,7 @@ class Board:
         member = groups.related.astype(np.float64)
         share = member / np.maximum(member.sum(axis=2, keepdims=True), 1.0)
         self.edges = torch.from_numpy(both)
-        """f64[2, q, q], what is told to whom in either direction."""
+        """f64[2, q, q], which groups send messages to which in either direction."""
         self.told = torch.from_numpy(both.max(axis=2, keepdims=True))
         """f64[2, q, 1], 1 for those that are told anything."""
         self.share = torch.from_numpy(share)
@@ -425,7 +425,7 @@ class Ground:
         return len(self.home)
 
     def latency(self, home: Ints) -> float:
-        """Of a placement, i64[q]."""
+        """Latency of a placement, i64[q]."""
         return float(follow(self.net, home[self.groups.label], self.order, False)[0])
 
     def episodes(self, network: Network, drawn: Floats) -> list[Seen]:
@@ -588,7 +588,7 @@ class _Best:
         self.home: Ints = ground.home
 
     def take(self, ground: Ground, seen: Seen) -> None:
-        """Note the best of an episode, if it is of this graph, for whoever may want it soon."""
+        """Report the best placement of an episode, if it is of this graph."""
         if ground is not self.ground or not seen.value < self.value:
             return
         self.value, self.home = seen.value, seen.best

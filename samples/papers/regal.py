@@ -159,8 +159,7 @@ class Reading:
     silent: float = 0.0
     """Part of the nodes whose tensor has size 0."""
     sink: bool = False
-    """True if one node more, without costs, reads every tensor that nobody else reads, and writes
-    one of size 0."""
+    """True if one node more, without costs, reads every unread tensor, and writes one of size 0."""
 
 
 def _absolute(read: Floats, written: Floats, part: Floats) -> Floats:
@@ -268,7 +267,7 @@ def regal_graph(
 
 
 def _with_sink(graph: Synthetic) -> Synthetic:
-    """The same and a last node, without costs, that reads every tensor nobody reads."""
+    """Add a last node, without costs, that reads every unread tensor."""
     unread = np.flatnonzero(np.bincount(graph.tail, minlength=graph.n) == 0)
     tail = np.concatenate((graph.tail, unread))
     head = np.concatenate((graph.head, np.full(len(unread), graph.n)))

@@ -27,7 +27,7 @@ OURS = ("slice", "heuristic")
 
 
 def split_options(row: str) -> dict[str, Any]:
-    """What `dnnp.split` takes for a row.
+    """Options of `dnnp.split` for a row.
 
     Raises
     ------

@@ -162,7 +162,7 @@ def throughput(number: int, name: str, runs: Runs) -> Table:
 
 
 def factors(runs: Runs) -> Table:
-    """What makes the gain of Tessel where a model needs several servers."""
+    """Factors of Tessel's gain where a model needs several servers."""
     rows = []
     for model in (model for name in OWN for model in models(name) if model.devices > PER_SERVER):
         cases = {
@@ -246,7 +246,7 @@ def figure_15(runs: Runs) -> Table:
 
 
 def moves_of(plan: dict[str, Any]) -> dict[tuple[str, str], float]:
-    """How long results move: (pass, pass that waits for it) -> seconds."""
+    """Time that results move: (pass, pass that waits for it) -> seconds."""
     return {
         (wait["block"], block["name"]): wait["transfer_s"]
         for block in plan["blocks"]
@@ -256,7 +256,7 @@ def moves_of(plan: dict[str, Any]) -> dict[tuple[str, str], float]:
 
 
 class Replayed(NamedTuple):
-    """What happened."""
+    """Result of a replayed schedule."""
 
     makespan_s: float
     busy_s: list[float]

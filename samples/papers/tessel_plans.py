@@ -97,13 +97,13 @@ class Model(NamedTuple):
 
     @property
     def parameters(self) -> float:
-        """Of all layers, the table once."""
+        """Parameters of all layers, with the table counted once."""
         layers = sum(layer.parameters for part in self.parts for layer in part)
         return layers + (self.tables[0].parameters if self.tables else 0.0)
 
     @property
     def flop(self) -> float:
-        """Of the forward pass of a sample."""
+        """Operations of the forward pass of a sample."""
         return sum(layer.flop for part in self.parts for layer in part)
 
 
@@ -292,7 +292,7 @@ class _Cuts:
         self.reached: dict[tuple[int, int, int], int] = {}
 
     def times(self) -> list[float]:
-        """Of all stages that there could be."""
+        """Times of all possible stages."""
         count = len(self.layers)
         found = (
             self.sums[width][j] - self.sums[width][i]
@@ -383,7 +383,7 @@ class Plan:
         return {"name": name, "devices": devices, "blocks": self.blocks}
 
     def _wait(self, name: str, stage: Stage, *, forward: bool) -> dict[str, Any]:
-        """What a block waits for: the output of a stage, or the gradient of it, moves to its group.
+        """Transfer that a block waits for, of the output of a stage or its gradient to its group.
 
         Nothing moves to devices that have it.
         """

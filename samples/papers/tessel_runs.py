@@ -28,7 +28,7 @@ MOST_IN_REPETEND = 8
 
 
 class Answer(NamedTuple):
-    """What a run of dnnp-schedule says."""
+    """Result of a run of dnnp-schedule."""
 
     record: dict[str, Any] | None
     """The schedule; None: there is none."""
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
     @property
     def repetend(self) -> dict[str, Any] | None:
-        """What is repeated; None: nothing, as where the limit ended a search without any."""
+        """The repeated part; None: none, as where the limit ended a search without any."""
         return None if self.record is None else self.record.get("repetend")
 
 
@@ -61,7 +61,7 @@ def schedule(words: Sequence[str]) -> Answer:
 
 
 def answer(stream: bytes, said: str) -> Answer:
-    """What a stream with a schedule and the messages of the command say."""
+    """Read the result from a stream with a schedule and the messages of the command."""
     header, record, *others = (json.loads(line) for line in stream.splitlines())
     blocks = [other for other in others if other["type"] == "block"]
     times = re.findall(r"(?:searching|found the schedule) after ([0-9.]+) s", said)

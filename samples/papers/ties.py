@@ -90,7 +90,7 @@ def _classes(problem: SplitProblem) -> tuple[int, int]:
 
 
 class _Prices:
-    """What blocks of items cost; -1: there is no such class."""
+    """Costs of blocks of items; -1: there is no such class."""
 
     def __init__(self, problem: SplitProblem, line: LinearizedItems, fast: int, slow: int) -> None:
         never = np.full(line.n, np.inf)

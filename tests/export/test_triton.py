@@ -12,7 +12,7 @@ import pytest
 
 import dnnp
 from dnnp.formats.export.triton import _allowed, repository, text
-from dnnp.formats.workloads.textproto import parse_text
+from dnnp.formats.workloads.costgraph import parse_text
 from support import triton
 from support.exports import KINDS, exported, plan_of_kind, same, sample, two_ways
 from support.run import dnnp as command

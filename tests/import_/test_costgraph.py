@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of
-from dnnp.formats.workloads.costgraph import read_costgraph
-from dnnp.formats.workloads.textproto import Message, Word, parse_text
+from dnnp.formats.workloads.costgraph import Message, Word, parse_text, read_costgraph
 from support.run import dnnp
 
 GRAPH = """

@@ -10,8 +10,14 @@ import pytest
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import shown_bytes
 from dnnp.formats.inputs.amounts import parse_latency
-from dnnp.formats.inputs.device_list import link_record, listed_records
-from dnnp.formats.inputs.devices import class_record, device_names, load_cluster, load_device
+from dnnp.formats.inputs.devices import (
+    class_record,
+    device_names,
+    link_record,
+    listed_records,
+    load_cluster,
+    load_device,
+)
 from support.run import Result, dnnp
 from support.seeds import encode, graph_records
 

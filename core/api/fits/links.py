@@ -22,7 +22,7 @@ from dnnp.core.model.text import instead, shown_bytes, shown_seconds
 from dnnp.core.runtime import measure_links
 from dnnp.core.runtime.measure_links import SIZES, Sweep, Transfer
 from dnnp.formats.files import whole_file
-from dnnp.formats.inputs.device_list import listed_records
+from dnnp.formats.inputs.devices import listed_records
 
 Record = dict[str, Any]
 

@@ -65,7 +65,7 @@ class DeviceOptions(Options):
         if self.cluster_size is not None or self.inner_bandwidth is not None:
             self._check_clusters()
         if self.link:
-            from dnnp.formats.inputs.device_list import link_record
+            from dnnp.formats.inputs.devices import link_record
 
             for text in self.link:
                 link_record(text)
