@@ -12,7 +12,7 @@ from dnnp.core.cost.items import Items, LinearizedItems, class_costs
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, WORTHWHILE, load_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.kernels.kernel import kernel, plain
+from dnnp.core.kernels.kernel import kernel, part, plain
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints
@@ -67,7 +67,7 @@ def moves_of(
     )
 
 
-@kernel
+@part
 def _net(m, e, sign, part, into, out, stamp, token):  # type: ignore[no-untyped-def]
     """Add `sign` times the transfers of net `e` to what every slot pays."""
     nets, cost = m.nets, m.costs.net_cost
@@ -95,7 +95,7 @@ def _net(m, e, sign, part, into, out, stamp, token):  # type: ignore[no-untyped-
         out[pass_, home] += sign * price
 
 
-@kernel
+@part
 def _judge(m, into, work, out, held, loads):  # type: ignore[no-untyped-def]
     """Fill the loads f64[P, K]; return bytes above forbidden capacities, and the objective."""
     excess, total = 0.0, 0.0

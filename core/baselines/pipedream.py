@@ -92,7 +92,7 @@ class Scratch(NamedTuple):
     seen: Annotated[Ints, "i64[nets]"]
     trees: Annotated[Floats, "f64[2, nodes]"]
     memory: Annotated[Floats, "f64[items]"]
-    row: Annotated[Floats, "f64[ways, ends]"]
+    row: Annotated[Floats, "unset f64[ways, ends]"]
 
 
 class Stage(NamedTuple):

@@ -241,24 +241,26 @@ def scratch(bundle: Callable[..., T], sizes: Mapping[str, int], **given: Any) ->
     """Make a named tuple of zero arrays, shaped as its annotations say.
 
     A field `Annotated[Ints, "i32[n, 2]"]` becomes an array of that type and shape, where `sizes`
-    says what names in shapes stand for. Fields without a shape must be `given`; others may be.
+    says what names in shapes stand for; `"unset i32[n, 2]"` is not cleared. Fields without a shape
+    must be `given`; others may be.
     """
     arrays = {
-        name: np.zeros([int(size) if size.isdigit() else sizes[size] for size in shape], dtype)
-        for name, (dtype, shape) in _shapes(bundle).items()
+        name: make([int(size) if size.isdigit() else sizes[size] for size in shape], dtype)
+        for name, (make, dtype, shape) in _shapes(bundle).items()
         if name not in given
     }
     return bundle(**arrays, **given)
 
 
 @cache
-def _shapes(bundle: Any) -> dict[str, tuple[np.dtype, list[str]]]:
-    """Type and shape of each field that states them."""
+def _shapes(bundle: Any) -> dict[str, tuple[Callable[..., Any], np.dtype, list[str]]]:
+    """What makes the array, type and shape of each field that states them."""
     found = {}
     for name, hint in get_type_hints(bundle, include_extras=True).items():
         for text in getattr(hint, "__metadata__", ()):
-            code, _, shape = text.rstrip("]").partition("[")
-            found[name] = _TYPES[code], [part for part in shape.split(", ") if part]
+            code, _, shape = text.removeprefix("unset ").rstrip("]").partition("[")
+            make = np.empty if text.startswith("unset ") else np.zeros
+            found[name] = make, _TYPES[code], [part for part in shape.split(", ") if part]
     return found
 
 

@@ -33,14 +33,14 @@ class Listed(NamedTuple):
     """Blocks by the ideal before them (CSR), on accelerators and on CPUs, as in `Arcs`."""
 
     ptr: Annotated[Ints, "i64[ends]"]
-    head: Annotated[Ints, "i64[most]"]
+    head: Annotated[Ints, "unset i64[most]"]
     parts: Annotated[Floats, "f64[most, 2, 3]"]
     far: Annotated[Floats, "f64[spans, 2, 2]"]
-    weight: Annotated[Floats, "f64[most]"]
+    weight: Annotated[Floats, "unset f64[most]"]
     cpu_ptr: Annotated[Ints, "i64[ends]"]
-    cpu_head: Annotated[Ints, "i64[most]"]
+    cpu_head: Annotated[Ints, "unset i64[most]"]
     cpu_load: Annotated[Floats, "f64[most, 2]"]
-    cpu_weight: Annotated[Floats, "f64[most]"]
+    cpu_weight: Annotated[Floats, "unset f64[most]"]
 
 
 class Arcs(NamedTuple):

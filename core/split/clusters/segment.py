@@ -39,15 +39,15 @@ class Scratch(NamedTuple):
     """Fewest devices from an ideal to the end of the segment, by CPUs used."""
     listed: Annotated[Ints, "i64[ideals]"]
     """The ideals that have one, descending."""
-    edges: Annotated[Ints, "i64[edges]"]
+    edges: Annotated[Ints, "unset i64[edges]"]
     """The blocks between them, by falling head."""
-    priced: Annotated[Floats, "f64[edges, 4]"]
+    priced: Annotated[Floats, "unset f64[edges, 4]"]
     """In and out of each pass with the transfers over the end of the segment."""
-    taken: Annotated[Ints, "i64[edges]"]
+    taken: Annotated[Ints, "unset i64[edges]"]
     """Devices that they take then."""
-    copies: Annotated[Ints, "i64[edges]"]
+    copies: Annotated[Ints, "unset i64[edges]"]
     """By block: the fewest devices that keep its cheapest load within the target."""
-    cpu_copies: Annotated[Ints, "i64[cpu_edges]"]
+    cpu_copies: Annotated[Ints, "unset i64[cpu_edges]"]
     """The same in CPUs."""
     sizes: Annotated[Ints, "i64[2]"]
     """Number of entries of `listed` and of `edges`."""
@@ -59,7 +59,7 @@ class Scratch(NamedTuple):
     """The devices of that block."""
     inner: Annotated[Ints, "i64[width]"]
     """CPU blocks inside the segment."""
-    screened: Annotated[Ints, "i64[edges]"]
+    screened: Annotated[Ints, "unset i64[edges]"]
     """By place in `edges`: `taken` if CPUs took the inner link, and with the transfers over the
     start; NONE: above the target."""
     front: Annotated[Ints, "i64[ideals]"]
@@ -68,7 +68,7 @@ class Scratch(NamedTuple):
     """`ahead` if they did, and with the transfers over the start too."""
     reach: Annotated[Ints, "i64[ideals, width]"]
     """Fewest devices from any start of a segment to an ideal, by CPUs so far."""
-    order: Annotated[Ints, "i64[edges]"]
+    order: Annotated[Ints, "unset i64[edges]"]
     """The blocks within the target by head, then by `reach` of their tails."""
     bucket: Annotated[Ints, "i64[ideals, buckets]"]
     """First of those into an ideal by that number of devices."""
