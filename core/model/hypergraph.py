@@ -40,16 +40,22 @@ class Hypergraph(NamedTuple):
     @property
     def sizes(self) -> Ints:
         """Number of pins of each net; i64[p]."""
-        return np.diff(self.net_ptr)
+        return self.net_ptr[1:] - self.net_ptr[:-1]
 
     @property
     def net_of_pin(self) -> Ints:
         """Net of each entry of `pins`; i64[pins]."""
         return np.repeat(np.arange(self.net_count, dtype=np.int64), self.sizes)
 
+    def pins_in(self, inside: Bools) -> Ints:
+        """Number of pins of each net in a set of items (bool[n]); i64[p]."""
+        before = np.zeros(len(self.pins) + 1, dtype=np.int64)
+        inside[self.pins].cumsum(out=before[1:])
+        return before[self.net_ptr[1:]] - before[self.net_ptr[:-1]]
+
     def paid(self, inside: Bools) -> Bools:
         """Nets that a set of items (bool[n]) pays: cut by it, or always paid; bool[p]."""
-        held = np.bincount(self.net_of_pin[inside[self.pins]], minlength=self.net_count)
+        held = self.pins_in(inside)
         return (held > 0) & ((held < self.sizes) | self.always)
 
     def with_nets(self, chosen: Ints) -> Hypergraph:

@@ -431,9 +431,11 @@ class Bisection:
 
     def _side(self, inside: Bools) -> _Side:
         """Price an ideal and the rest."""
+        nets, held = self.of.nets, self.of.nets.pins_in(inside)
+        has, lacks = held > 0, held < nets.sizes
         loads = (
-            float(self.work[part].sum() + self.cost[self.of.nets.paid(part)].sum())
-            for part in (inside, ~inside)
+            float(self.work[part].sum() + self.cost[mine & (theirs | nets.always)].sum())
+            for mine, theirs, part in ((has, lacks, inside), (lacks, has, ~inside))
         )
         return _Side(inside, *loads)
 
