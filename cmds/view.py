@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _is_plain() -> bool:
-    """Tell whether the locale, or a terminal that can do little, understands ASCII alone."""
+    """True if the locale, or a terminal that can do little, understands ASCII alone."""
     if os.environ.get("TERM") == "dumb":
         return True
     locale = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")

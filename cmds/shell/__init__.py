@@ -9,5 +9,5 @@ CLEAR = "\r\x1b[K"
 
 
 def is_able() -> bool:
-    """Tell whether the terminal, if there is one, can clear a line."""
+    """True if the terminal, if there is one, can clear a line."""
     return os.environ.get("TERM", "dumb") != "dumb"

@@ -316,7 +316,7 @@ def _refusal(error: OSError) -> str:
 def _close(context: Context, status: int) -> int:
     """Close standard output; the status, or that of a failure to write what was left."""
     try:
-        # The system closes the copy when it has taken back all memory: whoever reads until the
+        # The system closes the copy when it has taken back all memory: a reader that waits for the
         # end starts on idle processors.
         os.dup(context.stdout.fileno())
         context.stdout.close()
@@ -332,7 +332,7 @@ def _close(context: Context, status: int) -> int:
 def _end_like_sigpipe() -> NoReturn:
     """End as programs do whose reader went away.
 
-    The signal itself is ignored: it would also come when nobody reads the messages.
+    The signal itself is ignored: it would also come when the messages have no reader.
     """
     from dnnp.cmds.shell.guardian import end_by
 
@@ -400,7 +400,7 @@ def mind_memory() -> None:
 
 
 def for_memory(error: BaseException | None) -> bool:
-    """Tell whether an error is one for want of memory.
+    """True if an error is one for want of memory.
 
     Python 3.11 has no memory for the frame of a call, and says that it knows no reason.
     """
@@ -410,7 +410,7 @@ def for_memory(error: BaseException | None) -> bool:
 
 
 def _tell(event: sys.UnraisableHookArgs) -> None:
-    """Show an error that nobody can catch, unless it will come again where somebody does."""
+    """Show an error that cannot be caught, unless it comes again where it can."""
     if not for_memory(event.exc_value):
         sys.__unraisablehook__(event)
 

@@ -58,7 +58,7 @@ BAR, WIDE = 20, 110
 
 
 def draws(console: TextIO) -> bool:
-    """Tell whether bars can be drawn: on a terminal that can clear a line."""
+    """True if bars can be drawn: on a terminal that can clear a line."""
     return console.isatty() and is_able()
 
 
@@ -75,7 +75,7 @@ class ProgressBar(Bar):
     console
         Where to write.
     writing
-        Held by whoever writes there.
+        Lock that is held while there is written.
     limit_s
         Seconds after which the work is over at the latest.
     since
@@ -121,7 +121,7 @@ class ProgressBar(Bar):
 
     def _look(self) -> None:
         """Show the standing if it is time."""
-        # Whoever cannot write, since somebody else does, goes on with the work.
+        # A thread that cannot write, since another does, goes on with the work.
         if self._clock() >= self._due and self._writing.acquire(blocking=False):
             try:
                 self._show()
@@ -137,7 +137,7 @@ class ProgressBar(Bar):
                 self._under_way.release()
 
     def hide(self) -> None:
-        """Clear the line while something else is written; for who holds the lock."""
+        """Clear the line while something else is written; the caller holds the lock."""
         if self._there:
             tell(self._console, CLEAR)
         self._there = ""

@@ -103,7 +103,7 @@ def say(name: str, message: str) -> None:
 
 
 def clear() -> None:
-    """Clear the line of the terminal on which a bar may stand that nobody else clears."""
+    """Clear the line of the terminal on which a bar may stand that is not cleared otherwise."""
     with suppress(OSError):
         if os.isatty(2) and is_able():
             os.write(2, CLEAR.encode())
@@ -154,7 +154,7 @@ class _Watch:
         """Wait for the end of the child, and end likewise."""
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.set_blocking(self._pipe, False)
-        # The other ends of pipes wait for the last one who has them open.
+        # The other ends of pipes wait for the last process that has them open.
         os.closerange(0, 2)
         os.closerange(3, self._pipe)
         os.closerange(self._pipe + 1, os.sysconf("SC_OPEN_MAX"))

@@ -108,7 +108,7 @@ def _paths(args: argparse.Namespace, dest: str) -> list[str]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Tell whether two names are one file, there or not; devices and pipes may be used twice."""
+    """True if two names are one file, there or not; devices and pipes may be used twice."""
     try:
         found = os.stat(one), os.stat(other)
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _inside(path: str, folder: str) -> bool:
-    """Tell whether a file lies in a folder."""
+    """True if a file lies in a folder."""
     return os.path.isdir(folder) and os.path.realpath(path).startswith(
         os.path.join(os.path.realpath(folder), "")
     )

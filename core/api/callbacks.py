@@ -27,7 +27,7 @@ class DnnpWarning(UserWarning):
 
 
 class Bar:
-    """Somewhere to see where long work stands; with this one nobody looks."""
+    """Display of the progress of long work; this one shows nothing."""
 
     def update(self, standing: Progress) -> None:
         """Told where the work stands; often, and by any thread."""
@@ -79,7 +79,7 @@ class Callbacks:
         """Told something useful."""
 
     def detail(self, message: str) -> None:
-        """Told something for who looks closely."""
+        """Told a detail, for verbose output."""
 
     def elapsed(self, what: str) -> None:
         """Told that a part of the work is over."""

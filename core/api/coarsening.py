@@ -86,7 +86,7 @@ def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], No
 
 
 def _doubt_rules(rules: RuleSet, caller: Callbacks, *, own: bool) -> None:
-    """Say which operators of a user's rules nobody knows, and where ONNX Runtime is installed in a
+    """Say which operators of a user's rules are unknown, and where ONNX Runtime is installed in a
     version that rules were not compared with."""
     if own:
         from dnnp.formats.inputs.rules import unknown_operators

@@ -45,7 +45,7 @@ class DirectedGraph(Protocol):
     edges: Any
 
     def is_directed(self) -> bool:
-        """Tell whether its edges have directions."""
+        """True if its edges have directions."""
 
 
 LAYERED_NODES = 200
@@ -313,7 +313,7 @@ def _of_stream(data: bytes, name: str, options: ImportOptions) -> Graph:
 
 
 def _is_stream(path: str) -> bool:
-    """Tell whether a file begins like a stream; one that cannot be read does not."""
+    """True if a file begins like a stream; one that cannot be read does not."""
     try:
         with open(path, "rb") as file:
             first = file.readline(LONGEST_HEADER)

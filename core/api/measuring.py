@@ -141,7 +141,7 @@ def _in_words(costs: MeasuredCosts) -> str:
 def _beside(stream: Stream, options: ProfileOptions) -> int:
     """Parts that run beside each: for as many devices as the stream offers, or two.
 
-    No more than there are cores for, unless somebody says how many.
+    No more than there are cores for, unless a number is given.
     """
     if options.beside is not None:
         return options.beside
@@ -289,7 +289,7 @@ def _left_to_cpu(
 ) -> tuple[str, ...]:
     """Nodes that the CPU ran in place of the provider, by a profile of the whole model.
 
-    UnavailableError: there are some, and nobody allowed that.
+    UnavailableError: there are some, and they were not allowed.
     """
     named = with_unique_names(model)
     shapes = shape_nodes(named)
@@ -351,7 +351,7 @@ def _rounded(values: Floats) -> tuple[float, ...]:
 
 
 def say_disturbed(taken: list[float], caller: Callbacks) -> bool:
-    """Tell whether other processes took enough time of a measurement to matter, and say so."""
+    """True if other processes took enough time of a measurement to matter, and say so."""
     disturbed = [share for share in taken if share > DISTURBED]
     if disturbed:
         caller.warn(

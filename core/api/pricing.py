@@ -201,7 +201,7 @@ HEAVIEST = 4
 """Types of operators that are named."""
 
 NODES = 10
-"""Nodes that are named to who looks closely."""
+"""Nodes that verbose output names."""
 
 
 def describe_costs(stream: Stream, caller: Callbacks) -> None:

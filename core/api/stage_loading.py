@@ -168,7 +168,7 @@ def load_stages(
         mine = mine.at(homes[number])
         session = make_session(model, file.parent, mine)
         names = [tensor["name"] for tensor in entry["outputs"]]
-        # All of it comes back: nobody here knows where the next stage runs.
+        # All of it comes back: it is not known here where the next stage runs.
         runners[number] = make_stage(session, names, names, mine)
     return Stages(manifest, runners)
 

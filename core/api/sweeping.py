@@ -111,6 +111,6 @@ def _timed(options: SplitOptions, began: float, left: int) -> SplitOptions:
 
 
 def _alike(problem: SplitProblem, options: SplitOptions) -> bool:
-    """Test whether splits and bounds hold for other numbers of devices, and are looked for."""
+    """True if splits and bounds hold for other numbers of devices, and are looked for."""
     apart = problem.links or problem.clustered or options.allow_replicas
     return options.methods == ("auto",) and options.objective != "latency" and not apart

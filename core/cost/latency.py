@@ -570,7 +570,7 @@ class LatencyProblem:
         return peaks + totals(home[mine], self.tasks.memory[mine], count)
 
     def fits(self, split: Split) -> bool:
-        """Test whether the devices hold a split."""
+        """True if the devices hold a split."""
         try:
             self.value(split)
         except InfeasibleError:

@@ -50,8 +50,8 @@ ROOM = 1 + MEMORY
 """Factor of a capacity that is still within it."""
 
 SAFE_ROOM = 1 + MEMORY / 2
-"""Factor of a capacity for those who fill it: what keeps within it is within `ROOM` however its
-memory is added up."""
+"""Factor of a capacity up to which it may be filled: what keeps within it is within `ROOM` however
+its memory is added up."""
 
 
 def combine(comm: int, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:

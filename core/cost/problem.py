@@ -73,7 +73,7 @@ LINES = 4
 class SplitProblem:
     """A graph to be split over devices; what follows from it is derived once and remembered.
 
-    Nobody may change the arrays that it hands out.
+    The arrays that it hands out must not be changed.
     """
 
     graph: Graph
@@ -99,7 +99,7 @@ class SplitProblem:
 
     @property
     def clustered(self) -> bool:
-        """Test whether some devices form clusters, and no links say more."""
+        """True if some devices form clusters, and no links say more."""
         return not self.links and any(d.cluster_size for d in self.devices)
 
     @cached_property
@@ -213,7 +213,7 @@ class _Derived:
 
     def line(self, problem: SplitProblem, items: Items, order: Ints) -> LinearizedItems:
         """A line of `problem`, laid out if it is not among the last ones."""
-        if items not in self.own:  # contracted further by whoever asks: nobody else has them
+        if items not in self.own:  # contracted further by the caller, which alone has them
             return make_line(problem, items, order)
         with self.lock:
             for i, one in enumerate(self.laid):

@@ -137,7 +137,7 @@ def _cut(before: Ints, after: Ints, stage_of: Ints, sequence: Sequence[int]) -> 
 
 
 def _may_join(needed: int, mine: int, waits: Sequence[int]) -> bool:
-    """Test whether no part among `needed` waits for part `mine`."""
+    """True if no part among `needed` waits for part `mine`."""
     p = 0
     while needed:
         if needed & 1 and waits[p] >> mine & 1:

@@ -64,7 +64,7 @@ class DeviceClass:
 
     @property
     def is_cpu(self) -> bool:
-        """Test whether stages here cost compute only."""
+        """True if stages here cost compute only."""
         return self.kind == "cpu"
 
     @property

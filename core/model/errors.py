@@ -79,7 +79,7 @@ class UnavailableError(DnnpError):
 
 
 class GateError(DnnpError):
-    """A plan, its schedule or a run is worse than somebody allows."""
+    """A plan, its schedule or a run is worse than a gate allows."""
 
     exit_status = 8
 

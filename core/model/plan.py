@@ -17,7 +17,7 @@ OBJECTIVES = {
 """What the value of a plan is, by its objective."""
 
 CLOSED = 1e-9
-"""Relative gap between value and bound up to which a plan is optimal for those who ask."""
+"""Relative gap between value and bound up to which a plan counts as optimal."""
 
 WITHIN = "within_gap"
 """Status of plans whose gap is not closed, but as small as was asked for."""

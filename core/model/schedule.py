@@ -169,7 +169,7 @@ def _check_alone(placement: Placement) -> None:
 
 
 def _takes_first(placement: Placement, d: int) -> bool:
-    """Test whether all that is freed on a unit was surely taken there before; False: too many."""
+    """True if all that is freed on a unit was surely taken there before; False: too many."""
     if len(placement.blocks) > MOST_TURNS:
         return False
     waits = {i: {w.block for w in block.after} for i, block in enumerate(placement.blocks)}

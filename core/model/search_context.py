@@ -188,7 +188,7 @@ class MethodOptions:
     known: Solution = Solution([])
     """A split that fits, perhaps on some of the devices, and a bound; no blocks: no split."""
     near: float = 0.0
-    """Where the optimum is expected; 0: nobody knows."""
+    """Where the optimum is expected; 0: unknown."""
 
 
 SMALL_GAP = 1e-4
@@ -246,7 +246,7 @@ class Progress(NamedTuple):
 
 
 def _unheard(*_: Any) -> None:
-    """Nobody listens."""
+    """Ignore a report."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class SearchContext:
     effort: float = 1.0
     """Scales the work of searches that would not end."""
     interrupted: Callable[[], bool] = lambda: False
-    """Whether somebody wants it to end."""
+    """True once it is to end."""
     end: float = inf
     """When its time is over, on the clock of `time.monotonic`."""
     log: Callable[[str], None] = _unheard
@@ -283,7 +283,7 @@ class SearchContext:
         return self.max_gap if self.max_gap > SMALL_GAP else 0.0
 
     def gap_reached(self, value: float, bound: float) -> bool:
-        """Tell whether the gap is one that need not be closed."""
+        """True if the gap is one that need not be closed."""
         return bound >= value * (1 - max(self.max_gap, CLOSED))
 
     def shown(self, value: float, digits: int = 4) -> str:
@@ -291,7 +291,7 @@ class SearchContext:
         return shown_time(value, self.in_seconds, digits)
 
     def stop(self) -> bool:
-        """Test whether to end now, with the best answer so far. Asked often."""
+        """True if to end now, with the best answer so far. Asked often."""
         return self.interrupted() or monotonic() >= self.end
 
     def time_left(self) -> float | None:
@@ -316,8 +316,7 @@ class SearchContext:
     ) -> None:
         """Say where the search stands; see `Progress`, here `share` is that of this step.
 
-        What was said before need not be said again. Called as often as a step likes: whoever
-        watches looks when there is time.
+        What was said before need not be said again. It may be called as often as a step likes.
         """
         first, last = self.span
         done = None if share is None else first + share * (last - first)
@@ -331,7 +330,7 @@ class SearchContext:
         return replace(self, span=(begin + first * width, begin + last * width))
 
     def without_shares(self) -> SearchContext:
-        """The same run for a step of which nobody knows how long it takes."""
+        """The same run for a step of unknown length."""
         return replace(self, watch=lambda standing: self.watch(standing._replace(share=None)))
 
     def without_bounds(self) -> SearchContext:
@@ -357,12 +356,12 @@ class SearchContext:
 
     def alone(self) -> SearchContext:
         """The same run for a step inside another that is a problem of its own: what it finds is no
-        answer, and where it stands concerns nobody."""
+        answer, and its progress is not reported."""
         return replace(self, watch=_unheard, report_incumbent=_unheard)
 
 
 PLAIN = SearchContext()
-"""Nobody ends it, and nobody listens."""
+"""Context without limits and callbacks."""
 
 
 S = TypeVar("S")
@@ -411,7 +410,7 @@ def run_with_fallback(
 class Incumbent(Generic[S]):
     """The best split and the best bound of all that ran: the answer, however a search ends.
 
-    All that a search tells passes here, and whoever watches sees no more than what is kept.
+    All reports of a search pass here; a watcher sees no more than what is kept.
     """
 
     def __init__(self, what: str = "") -> None:
@@ -425,7 +424,7 @@ class Incumbent(Generic[S]):
         """What proves the bound, where that was said."""
 
     def told_by(self, run: SearchContext) -> SearchContext:
-        """The same run; what it keeps and proves is kept here, and seen by whoever watches."""
+        """The same run; what it keeps and proves is kept here, and reported."""
 
         def keep(split: S, value: float, method: str) -> None:
             self.keep(split, value, method)
@@ -450,7 +449,7 @@ class Incumbent(Generic[S]):
         return min(self.bound, self.value, value)
 
     def beats(self, value: float) -> bool:
-        """Test whether what is kept is better than an answer of this value, beyond rounding."""
+        """True if what is kept is better than an answer of this value, beyond rounding."""
         return self.split is not None and self.value < value * (1 - CLOSED)
 
 
@@ -483,14 +482,14 @@ class _Running(Generic[T]):
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """Keep an error: `outcome` raises it where somebody waits for it."""
+        """Keep an error: `outcome` raises it."""
         self._error = error
         self._under_way.release()
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Test whether the work is over, after some seconds at the latest."""
-        dead = self._life() is None  # and whoever is dead has said before that it is over
+        """True if the work is over, after some seconds at the latest."""
+        dead = self._life() is None  # a dead thread has said before that it is over
         self._over = self._over or self._under_way.acquire(timeout=seconds)
         if dead and not self._over:
             raise MemoryError

@@ -19,7 +19,7 @@ _UNSAFE = (
 def printable(text: str) -> str:
     r"""Text on one line, with control characters shown as escapes.
 
-    Names are bytes that somebody else chose: raw, they could move the cursor, ring the bell,
+    Names are bytes from elsewhere: raw, they could move the cursor, ring the bell,
     rewrite the line above or turn the direction of writing. What is printable already stays as
     it is, so that it does no harm to call this twice.
 

@@ -57,7 +57,7 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
     each timed alone, or else it takes as many times the forward operator as the formulas say. What
     running together saves in the forward pass, by fusion and layout, it saves in the backward
     pass: both are to each other as they are alone, the passes as a whole. Group by group a fused
-    kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
+    kernel that is slow on small tensors would make its gradient slow, which is not fused here.
     """
     nodes, groups = stream.get("node"), stream.get("group")
     late = {record["id"] for record in nodes if record.get("backward")}

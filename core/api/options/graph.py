@@ -292,7 +292,7 @@ class ProfileOptions(Options):
 
     @property
     def _on_cpu(self) -> bool:
-        """Tell whether the provider is that of this machine's CPU, by any name."""
+        """True if the provider is that of this machine's CPU, by any name."""
         return self.provider.lower() in ("cpu", "cpuexecutionprovider")
 
     @cached_property
@@ -349,7 +349,7 @@ class CoarsenOptions(Options):
 
     @property
     def plain(self) -> bool:
-        """Tell whether nothing is said about what to group."""
+        """True if nothing is said about what to group."""
         return self.rules is None and not self.chains and not self.layers and self.to is None
 
     @property
@@ -359,7 +359,7 @@ class CoarsenOptions(Options):
 
     @property
     def own_rules(self) -> bool:
-        """Tell whether the rules are those of the user."""
+        """True if the rules are those of the user."""
         from dnnp.formats.inputs.rules import bundled
 
         return self.rule_name not in bundled()

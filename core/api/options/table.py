@@ -184,7 +184,7 @@ class Option(_Row):
         return getattr(amounts, f"parse_{self.unit}")(text)
 
     def given(self, value: Any) -> bool:
-        """Tell whether a value is another than the default."""
+        """True if a value is another than the default."""
         if value is self.default or (value == [] and self.kind == "Sequence"):
             return False
         return self.default is None or bool(value != self.default)
@@ -289,7 +289,7 @@ class Options(_Table):
                 raise UsageError(f"{row.flag} {os.fspath(value)!r}: give a list")
 
     def _meets(self, need: str) -> bool:
-        """Tell whether a flag is given, with one of the values after it if there are any."""
+        """True if a flag is given, with one of the values after it if there are any."""
         flag, _, words = need.partition(" ")
         row = next(row for row in self.rows.values() if row.flag == flag)
         value = getattr(self, row.name)
