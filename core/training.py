@@ -137,7 +137,7 @@ def backward_flop(
     flop
         Operations of the forward pass; None: unknown.
     operands
-        What the operator reads, those of floating-point elements.
+        Its floating-point inputs.
     out
         Elements that it writes.
 
@@ -358,7 +358,7 @@ class _BackwardPass:
     beside: dict[int, int] = field(default_factory=dict)
     """The forward node that shares its device, by the id of a backward node."""
     trained: dict[int, set[int]] = field(default_factory=dict)
-    """Parameters whose gradients a backward node makes, by its id."""
+    """Parameters with gradients by a backward node, by its id."""
 
     def __post_init__(self) -> None:
         self._next_tensor = 1 + max(self.tensor)
@@ -473,10 +473,10 @@ def _state_memory(
 ) -> None:
     """State the memory of every node.
 
-    A forward node holds the parameters that it is the first to read, and what it writes for the
-    backward pass; a backward node what training keeps for parameters whose gradients it is the
-    first to make. Everything else lives shortly and is not counted. What a forward node writes for
-    the backward pass is there once for every micro-batch that is under way (`held_bytes`).
+    A forward node holds the parameters of which it is the first reader, and its outputs for the
+    backward pass; a backward node the optimiser's state of parameters of which it is the first to
+    make a gradient. Short-lived tensors are not counted. Outputs for the backward pass exist once
+    for every micro-batch in flight (`held_bytes`).
     """
     kept = {t for node in made.nodes for t in node["inputs"]}
     held: set[int] = set()

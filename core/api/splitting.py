@@ -193,16 +193,16 @@ def _for_latency(
     from dnnp.core.cost.latency_plan import make_latency_plan
     from dnnp.core.latency.solve import solve_latency
 
-    caller = options.caller
+    caller, latency = options.caller, latency_problem(problem.searched)
     with with_bar(caller, run) as shown:
-        found = solve_latency(problem.searched, asked, shown)
+        found = solve_latency(latency, asked, shown)
     if options.save_policy is not None and asked.method == "placeto":
         from dnnp.fits.policies import save_policy
 
         save_policy(options.save_policy, found.learned, caller)
     return make_latency_plan(
         problem,
-        latency_problem(problem.searched),
+        latency,
         found.split,
         method=found.method,
         bound=found.bound,

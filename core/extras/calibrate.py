@@ -1,8 +1,8 @@
-"""Carry what runs measured back to operators: factors of types, few parameters, regularised.
+"""Fit factors of operator types to measured runs: few parameters, regularised.
 
-A run tells how long each stage took, not each of its operators. With base costs x_op(s), the sum
-over the operators of a type in a stage s, their number n(s), and the time t(s) of its transfers,
-the model is
+A run measures the time of each stage, not of each of its operators. With base costs x_op(s), the
+sum over the operators of a type in a stage s, their number n(s), and the time t(s) of its
+transfers, the model is
 
     load(s) = sum of f_op x_op(s) over types + launch n(s) + c t(s)
     log f_op = common + family(op) + own(op)
@@ -12,10 +12,10 @@ and the launch and the parameters p (common, one for each family, one for each t
     sum over stages of ((log load(s) - log measured(s)) / noise(s))^2
         + strength * (sum over parameters of w p^2 + w (launch / LAUNCH_S)^2)
 
-All factors stay near 1 unless the runs say otherwise, and those of types of which little is known
-stay near their family's. Only bodies of loops and branches may cost something else altogether: how
-often they run is a guess. The strength is chosen by leaving out one model after the other
-(cross-validation); where there are fewer than three it is `STRENGTH`.
+All factors stay near 1 unless the runs contradict, and those of rare types stay near their
+family's. Only bodies of loops and branches have a weak prior: how often they run is a guess. The
+strength is chosen by leaving out one model after the other (cross-validation); where there are
+fewer than three it is `STRENGTH`.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ FAMILIES: dict[str, str] = {
 """Family of an operator type; all others are `elementwise`."""
 
 NOISE = 0.02
-"""Relative error of a load that nobody disturbed."""
+"""Relative error of an undisturbed load."""
 STRENGTH = 3.0
 """Strength of the regularisation where there are too few models to choose it."""
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4, 1e5, 1e6)
-"""Those that are tried; by the last ones factors are 1, as good costs need none."""
+"""Candidates; the last ones leave all factors at 1, for good costs."""
 COMMON, FAMILY, OWN, TRANSFER = 0.03, 1.0, 3.0, 1.0
 """Weights w of the parameters: the speed of all operators may differ most."""
 GUESSED = {"control": 0.02}
-"""Weights of families whose base costs are guesses."""
+"""Weights of families with guessed base costs."""
 LAUNCH, LAUNCH_S = 0.3, 1e-6
-"""Weight of the launch, and its scale in seconds: the clock of profilers, and what they cost."""
+"""Weight of the launch, and its scale in seconds: resolution and overhead of profilers."""
 LEAST_S = 1e-12
 """No stage takes less."""
 LEFT = 0.05
@@ -104,7 +104,7 @@ def corrected(factors: Calibration, time_s: float, nodes: int) -> float:
 def calibrate(runs: Sequence[RunSeen]) -> Calibration:
     """Fit factors to runs; the same runs in another order give the same but for rounding.
 
-    Stages without measured time or costs, of less than `LEAST_S`, say nothing and are left out.
+    Stages without measured time or costs, of less than `LEAST_S`, are left out.
 
     Raises ValueError: there is no stage at all.
     """

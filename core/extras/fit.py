@@ -1,9 +1,9 @@
-"""Fit rates of families of operators, and of links, to what was measured.
+"""Fit rates of families of operators, and of links, to measurements.
 
 All parameters are fitted together, as logarithms, to logarithms of the times of blocks (the
 difference of two chains of operators), by least squares with a loss that grows linearly for
-outliers. A weak prior holds what the measurements do not tell: shares of peak and bandwidth at what
-products, or other operators, typically reach, half lengths of 1 or 10.
+outliers. A weak prior fixes parameters without measurements: typical shares of peak and bandwidth
+of products and of other operators, half lengths of 1 or 10.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dnnp.core.profile.work import RATES
 _ERROR = 0.05
 """Error, of the logarithm of a time, above which a measurement begins to count as an outlier."""
 _SOFT, _MEDIUM, _STIFF = 0.1, 0.3, 1.0
-"""What it costs to move a parameter by a factor of e from its prior, in such errors."""
+"""Penalty of a parameter a factor of e from its prior, in such errors."""
 _COMPUTE = (0.9, 0.1)
 """Priors of `compute`: of what products are made of, and of others."""
 _HALF = (1.0, 10.0)
@@ -53,7 +53,7 @@ class Block:
     seconds: float
     """Of one block."""
     weight: float = 1.0
-    """What its error counts."""
+    """Weight of its error."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def fit(blocks: Sequence[Block], start: Machine) -> Fit:
 
 
 def _peaks(blocks: Sequence[Block], start: Machine) -> dict[str, float]:
-    """The highest rate of products by element type; f32 stands in where nothing was measured."""
+    """The highest rate of products by element type; without measurements that of float32."""
     peaks: dict[str, float] = {}
     for block in blocks:
         rate = block.long.rate[block.long.product]
@@ -268,18 +268,17 @@ class LinkFit:
 
 
 def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
-    """Fit a line, whose relative deviations count, so that small and large sizes weigh the same.
+    """Fit a line by relative deviations, so that small and large sizes weigh the same.
 
-    Of all lines through two of the points the one with the smallest sum of absolute relative
-    deviations is taken, which single disturbed points do not move; then least squares over what is
-    near it.
+    First the line through two of the points with the smallest sum of absolute relative deviations,
+    robust to single disturbed points; then least squares over the points near it.
 
     Parameters
     ----------
     sizes
         Bytes, f64[n]; at least two different ones.
     seconds
-        What each took, f64[n], above 0.
+        Time of each, f64[n], above 0.
     """
     x, t = np.asarray(sizes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     lines = [_line(x[i], t[i], x[j], t[j]) for i, j in combinations(range(len(x)), 2)]
@@ -306,7 +305,7 @@ def _line(x0: float, t0: float, x1: float, t1: float) -> tuple[float, float]:
 
 
 def _deviations(x: Floats, t: Floats, line: tuple[float, float]) -> Floats:
-    """f64[n], relative to what was measured."""
+    """f64[n], relative to the measured time."""
     return np.abs(line[0] + line[1] * x - t) / t
 
 

@@ -1,4 +1,4 @@
-"""Gradients as ordinary operators, so that their time can be measured where nothing trains.
+"""Gradients as ordinary operators, to measure their time without training.
 
 A gradient is a sum of terms, one for each input that has a gradient. A term has one or several ways
 to compute it, of which the fastest counts, as a library chooses its algorithm. A way is a list of
@@ -7,9 +7,9 @@ steps: operators that ONNX Runtime has, each with the shapes of the forward oper
 The gradients of a product C = A B are dC B^T and A^T dC. That of a convolution is a transposed
 convolution for the image and, for the weights, a convolution of the image with the gradient as its
 kernel, or a product with the image laid out in columns (Dumoulin and Visin 2016, "A guide to
-convolution arithmetic for deep learning"). What only goes over elements is a multiplication that
-reads and writes as much. Changes of layout before a step are not counted: who trains keeps what
-lies as it is needed.
+convolution arithmetic for deep learning"). An elementwise gradient is a multiplication of the same
+size. Changes of layout before a step are not counted: training keeps tensors in the layout that
+they need.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Step(NamedTuple):
 
     op: str
     reads: tuple[Shape, ...]
-    """Shapes of what it reads, in float32."""
+    """Shapes of its inputs, in float32."""
     attributes: tuple[tuple[str, Any], ...] = ()
     given: tuple[Shape, ...] = ()
     """Integers that follow as inputs known before it runs: axes, sizes, a shape."""
     weights: tuple[int, ...] = ()
-    """Positions of what is known before it runs, too: parameters."""
+    """Positions of inputs that are known before: parameters."""
     writes: int = 1
     domain: str = ""
 
@@ -62,9 +62,9 @@ class Forward:
     reads: Sequence[Shape]
     writes: Sequence[Shape]
     wanted: Sequence[bool]
-    """Which of `reads` have a gradient."""
+    """bool of each of `reads`: it has a gradient."""
     static: Sequence[bool]
-    """Which of `reads` are parameters or constants."""
+    """bool of each of `reads`: a parameter or constant."""
 
     def wants(self, position: int) -> bool:
         """True if there is such an input, with a gradient."""
@@ -87,7 +87,7 @@ def sums(shape: Shape, count: int) -> tuple[Term, ...]:
 
 
 def loss(shape: Shape) -> tuple[Term, ...]:
-    """The term of a loss: a difference to what was wanted."""
+    """The term of a loss: a difference to the target."""
     return ((_each("Sub", shape, shape),),)
 
 
@@ -116,7 +116,7 @@ def _reduced(out: Shape, to: Shape) -> Way:
 
 
 def _over(steps: str) -> Callable[[Forward], tuple[Term, ...]]:
-    """Maker for an operator of one operand: a chain over what it writes."""
+    """Maker for an operator of one operand: a chain of elementwise steps over its output."""
     return lambda f: (_chain(steps, f.writes[0]),)
 
 
@@ -196,7 +196,7 @@ def _layer_norm(f: Forward) -> tuple[Term, ...]:
 
 
 def _expand(f: Forward) -> tuple[Term, ...]:
-    """Repeat what was reduced, with the axes kept as ones."""
+    """Expand along the reduced axes, kept as ones."""
     full, out = f.reads[0], f.writes[0]
     if len(out) != len(full):
         left = list(out)
@@ -389,7 +389,7 @@ _SHARED: tuple[tuple[str, Callable[[Forward], tuple[Term, ...] | None]], ...] = 
 )
 _MAKERS |= {op: make for ops, make in _SHARED for op in ops.split()}
 KINDS = frozenset(_MAKERS)
-"""Operators whose gradients can be made of ordinary ones."""
+"""Operators with gradients by ordinary operators."""
 
 
 OPSET, IR_VERSION = 17, 8
@@ -442,7 +442,7 @@ def step_times(
     Parameters
     ----------
     progress
-        Told the share of steps that are done.
+        Called with the share of finished steps.
     """
     found: dict[Step, float] = {}
     distinct = list(dict.fromkeys(steps))

@@ -1,9 +1,8 @@
 """The grid of operators that a device file is fitted on: small models, each a chain of one block.
 
 A case is a block of operators that keeps the shape of its input. It is timed as a short and as a
-long chain of blocks with weights of their own: the difference is what the blocks take, without
-what a run takes at its start and end, and with weights that come from beyond the nearest caches,
-as in a model.
+long chain of blocks with weights of their own: the difference is the time of the blocks, without
+start and end of a run, and with weights from beyond the nearest caches, as in a model.
 """
 
 from __future__ import annotations
@@ -98,14 +97,14 @@ class Case:
     """One point of the grid."""
 
     kind: str
-    """What is varied, in a word."""
+    """Name of the varied parameter."""
     shape: Shape
     """Of the input and output."""
     block: Block
     dtype: str = "float32"
     threads: int = 1
     weight: float = 1.0
-    """What its error counts in a fit."""
+    """Weight of its error in a fit."""
 
     @property
     def title(self) -> str:
@@ -352,7 +351,7 @@ def _masked(b: Builder, x: str, length: int) -> str:
 
 
 def elementwise() -> list[Case]:
-    """Operators on each element, cheap and dear, in and beyond the caches."""
+    """Elementwise operators, cheap and expensive, in and beyond the caches."""
     cases = []
     for kind, block in _ON_ELEMENTS.items():
         for shape in ((16, 64), (64, 128), (128, 768), (512, 2048)):
@@ -489,7 +488,7 @@ def moves() -> list[Case]:
 
 
 _WEIGHT = 3.0
-"""What the error of a layer counts: here operators run as they do in models."""
+"""Weight of the error of a layer: its operators run as in models."""
 
 
 def _encoder(b: Builder, x: str, length: int, heads: int, width: int) -> str:

@@ -29,8 +29,8 @@ LEAST_RUNS = 5
 def block_time(case: Case, spent_s: float, beside: int = 0) -> float:
     """Seconds of one block of a case, in runs of both chains of about `spent_s` altogether.
 
-    With one thread, its time on the processor counts, which stands still while others have it; with
-    several, time. At 0 or below, the blocks take less than can be told.
+    With one thread, processor time counts; with several, wall-clock time. At 0 or below, the blocks
+    take less than the resolution.
 
     Parameters
     ----------

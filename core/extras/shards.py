@@ -57,8 +57,8 @@ class ShardTimes:
     traffic: Sequence[float]
     """Bytes that nodes move."""
     factor: Sequence[float]
-    """Time of the group of each node over that of its nodes, on the first class: a layout is chosen
-    for groups, whose nodes run together."""
+    """Time of the group of each node over that of its nodes, on the first class: the layout is
+    chosen by times of groups."""
     t: int
 
     @classmethod
@@ -121,7 +121,7 @@ def weighted(ends: Iterable[tuple[float, float]]) -> float:
 
 
 def _factors(nodes: Sequence[dict[str, Any]], units: Clustering, name: str) -> list[float]:
-    """Time of the group of each node over that of its nodes; 1 where that says nothing."""
+    """Time of the group of each node over that of its nodes; 1 if unknown."""
     own = np.array([record["time_s"][name] for record in nodes], dtype=np.float64)
     summed = totals(units.label, own, units.g)
     stated = units.times.get(name, summed)
@@ -150,7 +150,7 @@ class Passes:
     forward: dict[int, int]
     """The other way round."""
     through: dict[int, tuple[int, ...]]
-    """Forward node or loss -> tensors whose gradients its backward node makes."""
+    """Forward node or loss -> tensors with gradients by its backward node."""
     trained: frozenset[int]
     """Parameters that have a gradient."""
     of: dict[int, int]
@@ -291,8 +291,8 @@ class _Sharded:
     def backward_times(self, v: int, rule: Rule) -> list[float]:
         """The same of its backward node.
 
-        What that reads of the forward pass it has as that had it. A gradient is split as what it is
-        one of; that of a parameter is read and written.
+        Its inputs from the forward pass have their state there. A gradient has the state of its
+        tensor; that of a parameter is read and written.
         """
         w = self.passes.twin[v]
         if not rule.divided:
@@ -311,12 +311,12 @@ class _Sharded:
 
     @staticmethod
     def _is_expert(rule: Rule) -> bool:
-        """Tell whether a node is on one device, while others have nodes of other experts."""
+        """True if a node of an expert is on one device, while others run other experts."""
         return any(state in (ADDED, OWNED) for state in rule.outputs)
 
     @staticmethod
     def _computed(rule: Rule) -> tuple[int, ...]:
-        """States of what a node writes, before it is summed."""
+        """States of the outputs of a node before they are summed."""
         return (WHOLE,) * len(rule.outputs) if rule.reduced else rule.outputs
 
     def loss_exchange(self, v: int, rule: Rule) -> list[float]:
@@ -363,9 +363,9 @@ class _Entries:
         return {"devices": self.t, "time_s": dict(zip(names, seconds, strict=True))}
 
     def _stored(self) -> dict[int, int]:
-        """Find how parameters and constants are stored: as all readers need them, else whole.
+        """States of stored parameters and constants: as all readers need them, else whole.
 
-        The search says so of trained parameters.
+        Those of trained parameters are part of the layout.
         """
         found: dict[int, int] = {}
         for v, rule in self.rule.items():
@@ -383,10 +383,10 @@ class _Entries:
         return own / whole if whole else 1.0
 
     def _state_memory(self, entries: dict[int, Record]) -> None:
-        """State memory: what a node has on one device, of which each has its part.
+        """State memory: each device's part of the memory of a node.
 
-        As in `dnnp.core.training`, parameters count where they are read first, and their
-        gradients and the optimiser's numbers where these are made first.
+        As in `dnnp.core.training`, parameters count at their first reader, gradients and the
+        optimiser's state at the first node that makes the gradient.
         """
         counted: set[int] = set()
         summed: set[int] = set()
@@ -452,12 +452,11 @@ wait for each other, which plans do not price."""
 def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> None:
     """State `shards` of nodes and tensors for 2, 4, 8, ... up to `most` devices.
 
-    The layout is the cheapest on the first of `devices`, by its link. A part of a node takes the
-    time of the node by the ratio of their rooflines. Without a backward pass each entry states the
-    layout of its node, which dnnp-run and dnnp-export follow.
+    The layout is the cheapest on the first of `devices`, by its link. Without a backward pass each
+    entry states the layout of its node, which dnnp-run and dnnp-export follow.
 
-    Raises UsageError: nodes without times for a device, or a backward pass that tells not what
-    its nodes are.
+    Raises UsageError: nodes without times for a device, or a backward pass without references to
+    forward nodes.
     """
     nodes, tensors = stream.get("node"), stream.get("tensor")
     for device in devices:

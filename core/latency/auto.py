@@ -27,7 +27,7 @@ from dnnp.core.cost.latency import (
     Split,
 )
 from dnnp.core.cost.load_formula import MARGIN
-from dnnp.core.cost.problem import SplitProblem, shortage
+from dnnp.core.cost.problem import shortage
 from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
@@ -41,33 +41,35 @@ EFFORT = 0.1
 """Effort of searches that serve another method, for any effort of that one."""
 
 
-def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
+def refuse_impossible(problem: LatencyProblem) -> None:
     """Refuse a problem that no split can solve, naming the scarce resource.
 
     Raises InfeasibleError: a unit that no device supports or can hold, or more memory needed
     than there is.
     """
-    tasks, machine = latency.tasks, latency.machine
-    what = "node" if problem.units.g == problem.graph.n else "group"
+    tasks, machine, whole = problem.tasks, problem.machine, problem.whole
+    if whole is None:
+        return
+    what = "node" if whole.units.g == whole.graph.n else "group"
     supported = np.isfinite(tasks.time)
-    if latency.options.execution == "blocks" and machine.is_cpu.any():
+    if problem.options.execution == "blocks" and machine.is_cpu.any():
         supported[machine.is_cpu] = supported[int(np.argmax(machine.is_cpu))]
     alone = np.flatnonzero(~supported.any(axis=0))
     if len(alone):
-        unit = int(problem.units.group_ids[alone[0]])
+        unit = int(whole.units.group_ids[alone[0]])
         raise InfeasibleError(f"infeasible: {what} {unit} is not supported on any device")
-    needed = tasks.memory if latency.live is None else tasks.memory + latency.live.floor
+    needed = tasks.memory if problem.live is None else tasks.memory + problem.live.floor
     fits = supported & (needed <= machine.capacity[:, None] * (1 + MARGIN))
     large = np.flatnonzero(~fits.any(axis=0))
     if len(large):
-        unit = int(problem.units.group_ids[large[0]])
+        unit = int(whole.units.group_ids[large[0]])
         need = float(needed[large[0]])
         most = float(machine.capacity[supported[:, large[0]]].max())
         raise InfeasibleError(
             f"infeasible: {what} {unit} needs {shown_bytes(need, 6)}, the largest device that "
             f"supports it has {shown_bytes(most, 6)}"
         )
-    impossible = shortage(float(tasks.memory.sum()), "the tasks", problem.devices)
+    impossible = shortage(float(tasks.memory.sum()), "the tasks", whole.devices)
     if impossible is not None and np.isfinite(machine.capacity).all():
         raise impossible
 
@@ -307,7 +309,7 @@ def _listed(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -
             value = problem.value(found)
         except (InfeasibleError, LimitError):
             continue
-        run.report_incumbent(found, value, name)
+        run.report_incumbent(found, value, "auto")
         if value < least:
             best, least = found, value
     return best

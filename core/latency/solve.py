@@ -9,13 +9,7 @@ from functools import cache
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.cost.latency import (
-    LatencyProblem,
-    LatencySolution,
-    Split,
-    latency_problem,
-)
-from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.latency.auto import (
     EFFORT,
     LatencyMethod,
@@ -70,7 +64,7 @@ def method_of(name: str, execution: str) -> LatencyMethod:
 
 
 def solve_latency(
-    problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN
+    problem: LatencyProblem, asked: MethodOptions, run: SearchContext = PLAIN
 ) -> LatencySolution:
     """Find a split for the latency of one sample.
 
@@ -84,9 +78,8 @@ def solve_latency(
         A limit came before there was any split.
     """
     method = method_of(asked.method, problem.options.execution)
-    latency = latency_problem(problem)
-    refuse_impossible(problem, latency)
-    latency = latency.searched
+    refuse_impossible(problem)
+    latency = problem.searched
     kept: Incumbent[Split] = Incumbent()
     told = kept.told_by(run)
 

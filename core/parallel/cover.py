@@ -1,14 +1,13 @@
-"""Covering a graph with stages whose loads stay below a limit: on how few devices it can be done.
+"""DP table of the least devices for stages with loads below a limit.
 
-Stages are laid from the end of the pipeline on, since the memory of a stage depends on the
-replicas of later stages. Where stages end so far is a set of items that holds all that follow
-them; such sets come from a family, all of them or those along some orders. `least[set, s]` is the
-least number of devices that hold the items of a set in stages with s replicas in all, each with a
-load below the limit, and in the memory of its devices. A set and a larger one make a stage.
+Stages are added from the end of the pipeline on, since the memory of a stage depends on the
+replicas of later stages. A partial pipeline is a set of items closed under successors; such sets
+come from a family, all of them or those along some orders. `least[set, s]` is the least number of
+devices that hold the items of a set in stages with s replicas in all, each with a load below the
+limit, and in the memory of its devices. A set and a larger one make a stage.
 
-What is left of the work, over the limit, is how many devices are needed at least for the rest;
-sets are sorted by their work, so that only those are looked at that leave as much as the other
-devices can do.
+The remaining work over the limit is a lower bound of the remaining devices; sets are sorted by
+their work, so that only larger sets within that bound are visited.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PLAIN, AGAIN, FASTEST = range(3)
 """First axis of sums: forward passes are run once; again; or each part as it is fastest."""
 
 BRANCHES = 20_000
-"""Branches after which the search for parts to run again gives up."""
+"""Limit of branches of the search for recomputed parts."""
 
 
 class Family(NamedTuple):
@@ -73,7 +72,7 @@ class Nets(NamedTuple):
 
 
 class Swaps(NamedTuple):
-    """Parts that may be run otherwise than is fastest, to save memory: `s` of them."""
+    """`s` parts with a slower way to run that saves memory."""
 
     part: Ints
     item: Ints
@@ -84,8 +83,8 @@ class Swaps(NamedTuple):
     held: Floats
     """f64[D, s], bytes that it saves, once and for each micro-batch under way."""
     order: np.ndarray
-    """i32[D, Y, s], swaps by cost over what they save with y + 1 micro-batches under way, those
-    that save nothing last; Y = 0 where there is no choice."""
+    """i32[D, Y, s], swaps by cost over bytes saved with y + 1 micro-batches in flight, useless ones
+    last; Y = 0 where there is no choice."""
 
 
 class Teams(NamedTuple):
@@ -125,7 +124,7 @@ class Scratch(NamedTuple):
     """Arrays that kernels work in."""
 
     sums: Floats
-    """f64[4, D], what enters and leaves the stage at hand (`gather`)."""
+    """f64[4, D], transfers of the current stage (`gather`)."""
     block: np.ndarray
     """u64[W], bit set of its items."""
     cost: Floats
@@ -136,7 +135,7 @@ class Scratch(NamedTuple):
 
 
 class Covering(NamedTuple):
-    """All that a cover needs."""
+    """Arguments of `cover`."""
 
     family: Family
     nets: Nets
@@ -148,10 +147,10 @@ class Covering(NamedTuple):
 
 @callee
 def gather(a, small, large):  # type: ignore[no-untyped-def]
-    """Add up what enters and leaves a stage, for all degrees, and note its items.
+    """Transfers of a stage, for all degrees, and the bit set of its items.
 
-    Rows of `sums`: time in, time out; of the third row the first element, bytes that are kept of
-    what enters; and bytes of weights that other items have.
+    Rows of `sums`: time in; time out; kept bytes of incoming tensors (first element only); bytes of
+    weights of other items.
     """
     family, nets, sums, block = a.family, a.nets, a.scratch.sums, a.scratch.block
     sums[:, :] = 0.0
@@ -200,9 +199,9 @@ def allowed(rules, limit, in_s, out_s, sync, replicas):  # type: ignore[no-untyp
 
 @callee
 def feasible(swaps, scratch, i, y, need, budget):  # type: ignore[no-untyped-def]
-    """Tell whether some swaps save `need` bytes in `budget` seconds at most; 1, 0, -1: unknown.
+    """Search for swaps that save `need` bytes in `budget` seconds; 1: found, 0: none, -1: unknown.
 
-    If it returns 1, the first element of `took` is the number of swaps, which follow.
+    If found, the first element of `took` is the number of swaps, which follow.
     """
     block, cost, save, took = scratch.block, scratch.cost, scratch.save, scratch.took
     n, count = swaps.order.shape[2], 0
@@ -272,10 +271,10 @@ def kind_in(family, small, large, kind):  # type: ignore[no-untyped-def]
 
 @callee
 def most_in_flight(a, limit, small, large, team):  # type: ignore[no-untyped-def]
-    """Micro-batches that may be under way on a device of a stage; 0: it is too slow or too large.
+    """Most micro-batches in flight on a device of a stage; 0: it is too slow or too large.
 
-    No more than can be of use. A negative answer -1 - y means y, and that of a larger number it is
-    not known.
+    At most the number of replicas can be useful. A negative result -1 - y means y, and that larger
+    numbers are unknown.
     """
     family, rules, sums = a.family, a.rules, a.scratch.sums
     i, replicas = a.teams.degree[team], a.teams.replicas[team]
@@ -316,7 +315,7 @@ def most_in_flight(a, limit, small, large, team):  # type: ignore[no-untyped-def
 
 @callee
 def holds(words, small, large):  # type: ignore[no-untyped-def]
-    """Tell whether one set is part of another."""
+    """True if one set is a subset of another."""
     outside = np.uint64(0)
     for w in range(words.shape[1]):
         outside |= words[small, w] & ~words[large, w]
@@ -339,7 +338,7 @@ def cover(a, limit, least):  # type: ignore[no-untyped-def]
     Returns
     -------
     bool
-        Whether the search for parts to run again never gave up.
+        True: the search for recomputed parts never met its limit.
     """
     family, teams, rules = a.family, a.teams, a.rules
     sets, known = len(family.work), True
@@ -408,7 +407,7 @@ def fewest_swaps(swaps, scratch, i, y, need, budget):  # type: ignore[no-untyped
 
 
 AT_ONCE = 2_000_000
-"""Sets times pins, or items, that are looked at at once."""
+"""Sets times pins, or items, of one block of a matrix product."""
 
 
 def least_work(problem: HybridProblem) -> Floats:
@@ -490,7 +489,7 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
 
 
 def new_scratch(family: Family, swaps: Swaps) -> Scratch:
-    """Room to work in."""
+    """Scratch arrays."""
     n = swaps.cost.shape[1]
     return Scratch(
         np.zeros((4, family.weight.shape[1])),

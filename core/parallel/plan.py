@@ -35,7 +35,7 @@ from dnnp.core.parallel.shared import plan_shared
 from dnnp.core.split.slicing.orders import ORDERS
 
 MOST_TIED = 3
-"""Colours of which both ways are looked at, all with all."""
+"""Colours with both ways tried, in all combinations."""
 
 
 class _Found(NamedTuple):
@@ -49,9 +49,9 @@ class _Found(NamedTuple):
 def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: SearchContext) -> Plan:
     """Find the best parallel plan of a graph.
 
-    A graph with a backward pass has items for each direction of that; and with shared stages there
-    are those where operators that read the same weights are apart. The best plan of all is taken,
-    and the least bound.
+    A graph with a backward pass has items for each of its directions; with shared stages also items
+    where operators that read the same weights are apart. The best plan of all is returned, with the
+    least bound.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: SearchConte
     LimitError
         Nothing was found that fits, and nothing is proven.
     UsageError
-        What parallel plans do not know.
+        Options without parallel plans.
     """
     check_hybrid(problem, options)
     found: list[_Found] = []
@@ -214,10 +214,10 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
     """The items of a split, with the operators of each colour in one of them or apart.
 
     Operators that read the same weights, such as those of an embedding and of the logits, have one
-    colour: they share a device, and all that is between them does, too, unless they are in stages
-    that all devices share. There each device has its part of the weights, wherever in the pipeline
-    they are read. So there are two sets of items for each colour: its operators and what is between
-    them are one item; or they are apart, and only shared stages may hold them.
+    colour: they share a device with all operators between them, unless they are in stages that all
+    devices share. There each device has its part of the weights, wherever in the pipeline they are
+    read. So there are two sets of items for each colour: its operators and those between them are
+    one item; or they are apart, and only shared stages may hold them.
 
     Raises UsageError: too many colours hold operators with others between them.
     """
@@ -243,7 +243,7 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
 def tied_colors(graph: Graph, units: Clustering) -> list[int]:
     """Colours with operators in several units of the forward pass, and others between them.
 
-    Those of which it is not stated whose gradients their backward nodes compute are left out.
+    Colours with backward nodes that state no forward node are left out.
     """
     found = []
     ahead = ~graph.backward

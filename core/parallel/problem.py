@@ -1,6 +1,6 @@
-"""From a graph with shards to the problem of a parallel plan, and what its stages cost.
+"""The problem of a parallel plan, and the cost of its stages.
 
-The search is held to this definition. A stage of degree t with d replicas takes, for each
+This is the definition for the search. A stage of degree t with d replicas takes, for each
 micro-batch of a batch of N,
 
     load = (compute + in + out) / d + sync,    sync = f (d - 1) / d * weights / (N * bandwidth)
@@ -22,9 +22,9 @@ and so much memory; the value of a plan is the largest such sum.
 
 In a schedule (`placement_of_hybrid`) a stage is a forward and a backward block on all devices of a
 replica at once; replicas take the micro-batches in turn. Blocks of a shared stage are on all
-devices. Forward passes that are run again are part of the backward block. A forward block holds
-what its stage keeps of a micro-batch, its backward block lets that go. Where a graph has no
-backward pass, both are one block.
+devices. Recomputed forward passes are part of the backward block. A forward block holds the memory
+of a micro-batch that its stage keeps, its backward block releases it. Where a graph has no backward
+pass, both are one block.
 """
 
 from __future__ import annotations
@@ -331,10 +331,10 @@ def _factor(given: SplitProblem, device: DeviceClass, whole: Floats) -> Floats:
 
 
 def node_bytes(graph: Graph) -> tuple[Floats, Floats]:
-    """Memory of nodes with one micro-batch under way, and what each of these holds.
+    """Memory of nodes with one micro-batch in flight, and its part that each micro-batch holds.
 
-    f64[2, D, n] each; the second row is for forward passes that run again: unless shards state it,
-    nothing is held then, and what was is there once.
+    f64[2, D, n] each; the second row is for recomputed forward passes: unless shards state it, they
+    hold nothing, and their memory exists once.
     """
     shards = graph.shards
     own = node_memory(graph)
@@ -350,7 +350,7 @@ def node_bytes(graph: Graph) -> tuple[Floats, Floats]:
 
 
 def stated_weights(graph: Graph) -> Bools:
-    """Tell whether all nodes say what weights they have at a degree; bool[D]."""
+    """True for degrees at which all nodes state their weights; bool[D]."""
     if graph.shards is None:
         return np.zeros(1, dtype=np.bool_)
     return np.asarray(~np.isnan(graph.shards.weight).any(axis=1))
@@ -362,9 +362,9 @@ def _stated_weight(graph: Graph, where: Ints, n: int) -> Floats:
 
 
 def _weights(graph: Graph, where: Ints, n: int) -> tuple[Floats, list[Ints], Ints]:
-    """Weights of items where nodes do not say: the parameters that they read, each once.
+    """Weights of items whose nodes state none: their parameters, each once, at its first reader.
 
-    Those that several items read are the first one's: these items, and the tensors.
+    Also the readers of parameters with several of them, and these tensors.
     """
     own, readers, shared = np.zeros(n), list[Ints](), list[int]()
     if graph.backward.any():
@@ -382,7 +382,7 @@ def _weights(graph: Graph, where: Ints, n: int) -> tuple[Floats, list[Ints], Int
 
 
 def summed(values: Floats | Bools, where: Ints, n: int) -> Floats:
-    """Sums over what is in each of `n` places; f64[..., n]."""
+    """Sums by place, of `n`; f64[..., n]."""
     flat = values.reshape(-1, values.shape[-1])
     return np.stack([totals(where, row, n) for row in flat]).reshape(*values.shape[:-1], n)
 
@@ -490,8 +490,8 @@ class _Pass(NamedTuple):
 def placement_of_hybrid(given: SplitProblem, plan: Plan, *, explicit: bool = False) -> Placement:
     """The blocks of one micro-batch of a parallel plan.
 
-    With `explicit`, what moves from stage to stage is `Wait.transfer_s`, else part of the blocks;
-    what the devices of a stage exchange for it is part of them in any case.
+    With `explicit`, transfers between stages are `Wait.transfer_s`, else part of the blocks;
+    exchanges among the devices of a stage are part of them in any case.
 
     Raises UsageError: transfers that overlap with computing.
     """
@@ -554,7 +554,7 @@ def _carried(given: SplitProblem, plan: Plan, part: Ints) -> dict[tuple[int, int
 
 
 def _passes(given: SplitProblem, plan: Plan, s: int, stage_of: Ints, explicit: bool) -> list[_Pass]:
-    """The passes of a stage that do anything; together they take what the stage takes."""
+    """The passes of a stage with work; their times add up to that of the stage."""
     graph, stage = given.graph, plan.stages[s]
     (device,) = plan.devices
     i = degrees_in(graph).tolist().index(stage.shards)

@@ -1,10 +1,10 @@
 """The best parallel plan: the least limit below which the devices suffice.
 
-Within all sets of items in which stages may end this is exact, as Piper's dynamic program over
-pairs of such sets is; but that is a table over devices and replicas of the least load, and this
-asks how few devices do below a limit, for some thirty limits: a limit says how much work every
-stage and the rest may take, so that few pairs are looked at. Graphs with too many such sets are cut
-along topological orders, which proves nothing: the bound is the work over all devices then.
+Over all sets of items at which stages may end this is exact, as Piper's dynamic program over pairs
+of such sets is. That one tabulates the least load by devices and replicas; here the least devices
+are tabulated for some thirty limits of the load: a limit bounds the work of every stage and of the
+rest, so that few pairs are visited. Graphs with too many such sets are cut along topological
+orders, without proof: the bound is the work over all devices then.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CLOSE = 1e-3
 """Relative distance of value and bound from which on the next limit is just below the value."""
 
 NEAR = 1e-4
-"""The same, where there is no proof to be had, at which to end."""
+"""The same without proof: the search ends at it."""
 
 SETTLED = 1e8
 """Pairs of sets, over all limits tried, after which a small gap need not be closed."""
@@ -70,7 +70,7 @@ FIRST_STEP = 0.01
 
 @dataclass(frozen=True)
 class HybridSolution:
-    """Stages in the order of the pipeline, and what was proven."""
+    """Stages in the order of the pipeline, and a bound."""
 
     blocks: list[HybridBlock]
     value: float
@@ -90,7 +90,7 @@ class Space:
     top: float
     """No load of a stage exceeds it."""
     complete: bool
-    """True: the family holds all sets, so that what it refuses is proven."""
+    """True: the family holds all sets, so that infeasible limits are proven."""
 
 
 def simple_bound(problem: HybridProblem) -> float:
@@ -179,12 +179,12 @@ def space_of(problem: HybridProblem, member: Bools, *, complete: bool) -> Space:
 def _descend(
     space: Space, low: float, start: HybridSolution | None, run: SearchContext
 ) -> HybridSolution | None:
-    """Try limits from below, then between what was refused and what was found.
+    """Try limits from below, then between infeasible limits and the best value.
 
-    The bound of the answer is proven if the space is complete, else it is `low`; None: nothing
+    The bound of the result is proven if the space is complete, else it is `low`; None: nothing
     fits, or nothing was found in time.
 
-    LimitError: nothing was found, and it is not known whether something fits.
+    Raises LimitError: nothing was found, and infeasibility is not proven.
     """
     best = start
     refused, step, known = low, FIRST_STEP, space.complete

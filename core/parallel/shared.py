@@ -2,19 +2,19 @@
 
 A plan has two numbers: the largest load of a device's own stage, and the time of all shared stages.
 For a limit of the first, and memory divided in two, `share_cover` finds the least of the second.
-That falls as the limit rises, so an interval of limits holds no plan better than its low end plus
-the least shared time at its high end. Intervals are halved, those of the least such bound first;
-where the plan found does not fit into memory, it is the memory of shared stages that is divided.
+That falls as the limit rises, so that low end plus least shared time at the high end of an interval
+of limits is a lower bound of its plans. Intervals are bisected, those of the least bound first;
+where the plan found does not fit into memory, the memory of shared stages is bisected.
 
 A device has one stage of its own at most, and its part of every shared stage: its load is the sum,
-and so is its memory. Stages are laid from the end of the pipeline on, as in `cover`. Here what is
-known of a set of items are labels: ways to hold its items in stages, each with what they take of
+and so is its memory. Stages are added from the end of the pipeline on, as in `cover`. The state of
+a set of items are labels: ways to hold its items in stages, each with its use of
 
     the time and the memory of every device, by shared stages
-    the shared stages that there may be, the replicas in all, and the devices with stages of theirs
+    shared stages, replicas in all, and devices with own stages
 
-A label that takes no less of anything than another one goes. Loads of devices' own stages are below
-one limit, shared ones below another together.
+Dominated labels are dropped. Loads of own stages are below one limit, the sum of shared ones below
+another.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Share(NamedTuple):
     weighed: bool
     """True: memory is limited; else it is not counted."""
     counted: bool
-    """True: the number of replicas matters; else it is not counted."""
+    """True: replicas are counted, as they are limited."""
     only: Ints
     """i64[I], items of each set that cannot be in other stages."""
 
 
 class Labels(NamedTuple):
-    """Ways to hold sets; the arrays have room for more than there are."""
+    """Ways to hold sets; the arrays are longer than their number."""
 
     load: Floats
     memory: Floats
@@ -108,7 +108,7 @@ class Labels(NamedTuple):
     """The next label of the same set; -1: there is none."""
 
 
-class Board(NamedTuple):
+class LabelTable(NamedTuple):
     """Labels while they are made."""
 
     labels: Labels
@@ -121,12 +121,9 @@ class Board(NamedTuple):
 
 
 @callee
-def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
-    """Keep a label of a set unless another one is no worse; drop those that it is no worse than.
-
-    False: there is no room.
-    """
-    labels, head, new = board.labels, board.head, board.new
+def _add(table, at, load, memory):  # type: ignore[no-untyped-def]
+    """Insert a label of a set unless it is dominated; drop dominated ones. False: full."""
+    labels, head, new = table.labels, table.head, table.new
     e = head[at]
     while e >= 0:
         if (
@@ -155,10 +152,10 @@ def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
         else:
             last = e
         e = then
-    i = board.made[0]
+    i = table.made[0]
     if i == len(labels.load):
         return False
-    board.made[0] = i + 1
+    table.made[0] = i + 1
     labels.load[i], labels.memory[i] = load, memory
     labels.stages[i], labels.replicas[i], labels.devices[i] = new[0], new[1], new[2]
     labels.team[i], labels.before[i], labels.held[i] = new[3], new[4], at
@@ -168,17 +165,17 @@ def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
 
 
 @callee
-def _hopeless(rules, share, limit, rest, devices, load):  # type: ignore[no-untyped-def]
-    """Tell whether the work that is left is more than what all devices can still do."""
+def _exceeds_capacity(rules, share, limit, rest, devices, load):  # type: ignore[no-untyped-def]
+    """True if the remaining work exceeds the remaining capacity of all devices."""
     own = (rules.devices - devices) * (limit + rules.slack)
     return rest > own + rules.devices * (share.budget + rules.slack - load)
 
 
 @callee
-def _add_shared(a, share, limit, small, large, board):  # type: ignore[no-untyped-def]
-    """Add labels of a set whose first stage is shared; False: there is no room."""
+def _add_shared(a, share, limit, small, large, table):  # type: ignore[no-untyped-def]
+    """Add labels of a set with a shared first stage; False: the table is full."""
     family, rules, sums = a.family, a.rules, a.scratch.sums
-    labels, new = board.labels, board.new
+    labels, new = table.labels, table.new
     i, rest = share.degree, family.work[len(family.work) - 1] - family.work[large]
     room = True
     for asked in range(share.first, share.last + 1):
@@ -191,7 +188,7 @@ def _add_shared(a, share, limit, small, large, board):  # type: ignore[no-untype
         each = family.held[large, kind, i] - family.held[small, kind, i]
         if kind == 1:
             each += sums[2, 0]
-        e = board.head[small]
+        e = table.head[small]
         while e >= 0:
             now, total = labels.load[e] + load, labels.replicas[e] + (1 if share.counted else 0)
             memory = labels.memory[e]
@@ -202,21 +199,20 @@ def _add_shared(a, share, limit, small, large, board):  # type: ignore[no-untype
                 and total <= rules.most_replicas
                 and now <= share.budget + rules.slack
                 and memory <= share.room
-                and not _hopeless(rules, share, limit, rest, labels.devices[e], now)
+                and not _exceeds_capacity(rules, share, limit, rest, labels.devices[e], now)
             ):
                 new[0], new[1], new[2] = labels.stages[e] + 1, total, labels.devices[e]
                 new[3], new[4] = -1 - kind, e
-                room = _add(board, large, now, memory) and room
+                room = _add(table, large, now, memory) and room
             e = labels.following[e]
     return room
 
 
 @callee
-def _add_own(a, share, limit, small, large, board):  # type: ignore[no-untyped-def]
-    """Add labels of a set whose first stage is one of some devices; 1: known, 0: not, -1: no
-    room."""
+def _add_own(a, share, limit, small, large, table):  # type: ignore[no-untyped-def]
+    """Add labels of a set with an own first stage; 1: exact, 0: a limit was met, -1: full."""
     family, teams, rules = a.family, a.teams, a.rules
-    labels, new, known = board.labels, board.new, 1
+    labels, new, known = table.labels, table.new, 1
     rest = family.work[len(family.work) - 1] - family.work[large]
     mine = family.work[large] - family.work[small]
     for c in range(len(teams.degree)):
@@ -228,7 +224,7 @@ def _add_own(a, share, limit, small, large, board):  # type: ignore[no-untyped-d
             y, known = -1 - y, 0
         if y == 0:
             continue
-        e = board.head[small]
+        e = table.head[small]
         while e >= 0:
             total, used = labels.replicas[e], labels.devices[e] + devices
             if share.counted:
@@ -236,30 +232,30 @@ def _add_own(a, share, limit, small, large, board):  # type: ignore[no-untyped-d
             if (
                 used <= rules.devices
                 and total <= min(y * d, rules.most_replicas)
-                and not _hopeless(rules, share, limit, rest, used, labels.load[e])
+                and not _exceeds_capacity(rules, share, limit, rest, used, labels.load[e])
             ):
                 new[0], new[1], new[2], new[3], new[4] = labels.stages[e], total, used, c, e
-                if not _add(board, large, labels.load[e], labels.memory[e]):
+                if not _add(table, large, labels.load[e], labels.memory[e]):
                     return -1
             e = labels.following[e]
     return known
 
 
 @lean
-def share_cover(a, share, limit, board):  # type: ignore[no-untyped-def]
+def share_cover(a, share, limit, table):  # type: ignore[no-untyped-def]
     """Find labels of all sets, with own stages below `limit`, from that of no items on.
 
     Returns
     -------
     int
-        1: they are known; 0: the search for parts to run again gave up; -1: there is no room.
+        1: exact; 0: the search for recomputed parts met its limit; -1: the table is full.
     """
     family, rules = a.family, a.rules
     sets, known = len(family.work), 1
     widest = rules.devices * (max(limit, share.budget) + rules.slack)
-    _add(board, 0, 0.0, 0.0)
+    _add(table, 0, 0.0, 0.0)
     for small in range(sets - 1):
-        if board.head[small] < 0:
+        if table.head[small] < 0:
             continue
         q = np.searchsorted(family.sorted_work, family.work[small] - rules.slack)
         while q < sets and family.sorted_work[q] <= family.work[small] + widest:
@@ -268,23 +264,23 @@ def share_cover(a, share, limit, board):  # type: ignore[no-untyped-def]
             if large <= small or not holds(family.words, small, large):
                 continue
             gather(a, small, large)
-            if share.most > 0 and not _add_shared(a, share, limit, small, large, board):
+            if share.most > 0 and not _add_shared(a, share, limit, small, large, table):
                 return -1
             if share.only[large] > share.only[small]:
                 continue
-            answer = _add_own(a, share, limit, small, large, board)
+            answer = _add_own(a, share, limit, small, large, table)
             if answer < 0:
                 return -1
             known = min(known, answer)
     return known
 
 
-def new_board(sets: int, most: int) -> Board:
-    """Room for so many labels, of which there are none."""
+def new_table(sets: int, most: int) -> LabelTable:
+    """An empty table for so many labels."""
     whole = [np.empty(most, dtype=np.int64) for _ in Labels._fields[2:]]
     labels = Labels(np.empty(most), np.empty(most), *whole)
     new = np.array([0, 0, 0, -1, -1])
-    return Board(labels, np.full(sets, -1), np.zeros(1, dtype=np.int64), new)
+    return LabelTable(labels, np.full(sets, -1), np.zeros(1, dtype=np.int64), new)
 
 
 def way_to(labels: Labels, label: int) -> list[tuple[int, int, int]]:
@@ -304,7 +300,7 @@ MOST_LABELS = 2_000_000
 """Labels of one search, at most."""
 
 FEW_LABELS = 4096
-"""Labels that there is room for at first."""
+"""Initial capacity of the label table."""
 
 SEARCHES = 400
 """Pairs of limits that are tried, times the effort."""
@@ -343,7 +339,7 @@ class _State:
 
     @property
     def top(self) -> float:
-        """Value that a plan must be below to be of use."""
+        """Upper limit of the value of useful plans."""
         return np.inf if self.best is None else self.best.value * (1 - CLOSED)
 
     def add(self, bound: float, low: float, high: float, least: float, most: float) -> None:
@@ -464,9 +460,9 @@ def _look_into(space: Space, box: _Box, floor: float, state: _State, run: Search
 
 
 def _halve(box: _Box, bound: float, own: float, shared: float, state: _State) -> None:
-    """Divide what is left of a box: limits below the largest own load of the plan found.
+    """Bisect the rest of a box: limits below the largest own load of the plan found.
 
-    Of larger limits, and of those that the best value does not allow, there is no better plan.
+    Larger limits, and those excluded by the best value, hold no better plan.
     """
     high = min(own * (1 - CLOSED), state.top - shared, box.high)
     low = max(box.low, 0.0)
@@ -502,14 +498,14 @@ def _labels(space: Space, box: _Box, budget: float) -> tuple[Labels, Ints, bool]
     own = rules._replace(room=rules.room - box.least_memory)
     size = FEW_LABELS
     while True:
-        board = new_board(len(only), size)
-        known = share_cover(space.arrays._replace(rules=own), share, box.high, board)
+        table = new_table(len(only), size)
+        known = share_cover(space.arrays._replace(rules=own), share, box.high, table)
         if known >= 0:
             break
         if size >= MOST_LABELS:
             return None
         size *= 8
-    labels, ends, end = board.labels, list[int](), int(board.head[-1])
+    labels, ends, end = table.labels, list[int](), int(table.head[-1])
     while end >= 0:
         ends.append(end)
         end = int(labels.following[end])

@@ -1,12 +1,12 @@
-"""Solve for a schedule: the method asked for, and for `auto` what is tried in which order.
+"""Solve for a schedule by one method; for `auto` its steps in order.
 
 1. The best repetend of one micro-batch a period; of two, three, four while the rate is above its
    bound (`best_repetend`).
-2. All micro-batches, within the limits of memory; a device without one keeps to what the repetend
-   holds: the repetend unrolled, and every recipe, each with its idle time filled (`justify`).
+2. All micro-batches, within the limits of memory; a device without one may hold as much as in the
+   repetend: the repetend unrolled, and every recipe, each with its idle time filled (`justify`).
 3. Where that is above the bound of the makespan, a search from the shortest one (`complete`).
 
-A search that is stopped answers with its best schedule, or one micro-batch after the other.
+A search that is stopped returns its best schedule, or one micro-batch after the other.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from dnnp.core.model.search_context import (
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.schedule.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.schedule.complete import Completed, complete, unrolled
-from dnnp.core.schedule.orders.search import MOST_BLOCKS
+from dnnp.core.schedule.order_search import MOST_BLOCKS
 from dnnp.core.schedule.problem import (
     TOLERANCE,
     Answer,
     Batch,
     Wanted,
-    faults,
     limited,
     peak_memory,
     problem_of,
     span_of,
+    violations,
     within,
 )
 from dnnp.core.schedule.recipes import classic, classic_rate, sequential
@@ -66,12 +66,12 @@ def solve(placement: Placement, wanted: Wanted, run: SearchContext = PLAIN) -> S
     def instead() -> Schedule | None:
         problem = problem_of(placement, wanted.micro_batches)
         known, method = kept.split, kept.method
-        if known is None or len(known) != problem.b or faults(problem, known):
+        if known is None or len(known) != problem.b or violations(problem, known):
             if wanted.method != "auto":
                 run.warn(f"{wanted.method}: {NOTHING}; this schedule is sequential")
             known = sequential(placement, wanted.micro_batches, compiled=False).start
             method = "sequential"
-        if faults(problem, known):
+        if violations(problem, known):
             return None
         bound = max(makespan_bound(placement, wanted.micro_batches), kept.bound)
         bound = min(bound, span_of(problem, known))
@@ -86,7 +86,7 @@ def _found(
     search: Callable[[Batch, Wanted, SearchContext], Answer],
     run: SearchContext,
 ) -> Schedule:
-    """Run a search; the schedule that it finds, and what is proven about it."""
+    """Run a search; its schedule, bound and status."""
     count = wanted.micro_batches
     problem = problem_of(placement, count)
     batch = Batch(placement, problem, makespan_bound(placement, count))
@@ -178,10 +178,10 @@ def _recipes(placement: Placement, count: int, run: SearchContext) -> Iterator[t
 
 
 def _completed(batch: Batch, repetend: Repetend, run: SearchContext) -> tuple[Completed, bool]:
-    """All micro-batches, and whether their limits are tighter than those of the placement.
+    """All micro-batches; True: their limits are tighter than those of the placement.
 
-    Each device may hold what its limit allows. One without a limit holds no more than any does in
-    the steady state, if that is possible: where blocks release before others take, it need not be.
+    A device without a limit may hold as much as the fullest one in the steady state, if that is
+    possible: it may not be where blocks release memory before others take it.
     """
     placement = batch.placement
     inner = tuple(
@@ -208,7 +208,7 @@ def _completed(batch: Batch, repetend: Repetend, run: SearchContext) -> tuple[Co
 
 
 def best_repetend(placement: Placement, unroll: int | None, run: SearchContext) -> Repetend:
-    """The repetend of the unrolling asked for; or of several ones, that of the best rate.
+    """The repetend of the given unrolling; of several ones if none is given, that of the best rate.
 
     A search for more micro-batches begins where one for fewer ended, repeated.
     """
@@ -254,7 +254,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: SearchContext) 
 
 
 def name_fallback(found: Repetend, run: SearchContext) -> None:
-    """Say that a repetend was not searched for, as there are too many blocks."""
+    """Warn that there are too many blocks to search for a repetend."""
     how = {"list": "list scheduling", "sequential": "running one block after the other"}
     if found.method in how:
         run.warn(

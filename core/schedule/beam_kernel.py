@@ -1,10 +1,9 @@
-"""Kernels of the search over partial schedules; see `core.schedule.beam`.
+"""Kernels of the search over partial schedules; see `core.schedule.optimal`.
 
 A partial schedule has run the first `count[i]` blocks of every kind i. Blocks are added in the
-order of their starts, so all those that are missing start no earlier than the last one that was
-added, at `now`.
+order of their starts, so all missing ones start no earlier than the last added one, at `now`.
 
-Named tuples come in as plain ones: to tell the type of a named one takes numba some 30 us a call.
+Arguments are plain tuples: numba takes some 30 us a call to find the type of a named one.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Rivals(NamedTuple):
 
 
 def scratch_of(kinds: int, units: int) -> tuple[Floats | Bools | Ints, ...]:
-    """Room for the kernels to work in: what they know of each kind and of each unit."""
+    """Scratch arrays of the kernels, by kind and by unit."""
     return (
         np.empty(kinds),
         np.empty(kinds, dtype=np.bool_),
@@ -83,10 +82,10 @@ def scratch_of(kinds: int, units: int) -> tuple[Floats | Bools | Ints, ...]:
 
 @lean
 def expand(begin_row, end_row, shop, level, upper, children, blocked, scratch):  # type: ignore[no-untyped-def]
-    """Append one block to partial schedules of a level; returns how many `children` came of it.
+    """Append one block to partial schedules of a level; returns the number of `children`.
 
-    Those that cannot end before `upper` are left out; `Children.risk` is not set. `blocked`
-    counts blocks refused for want of memory. `scratch` is room to work in, see `scratch_of`.
+    Children that cannot end before `upper` are pruned; `Children.risk` is not set. `blocked` counts
+    blocks without enough memory. `scratch`: see `scratch_of`.
     """
     shop, level, children = Shop(*shop), Level(*level), Children(*children)
     count, end, free = level.ran, level.end, level.free
@@ -210,10 +209,10 @@ def expand(begin_row, end_row, shop, level, upper, children, blocked, scratch): 
 
 @kernel
 def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
-    """Mark the first `made` children from which memory may allow no way to go on, by `risk`.
+    """Mark children that memory may keep from completion, by `risk`, among the first `made`.
 
-    There is a way at least if the micro-batches that have begun can be completed one after the
-    other (the banker's algorithm). What comes of a risk is one.
+    A completion exists at least if the micro-batches that have begun can be completed one after the
+    other (the banker's algorithm). Children of a risk are risks.
     """
     shop, level, children = Shop(*shop), Level(*level), Children(*children)
     parent, child, found = children.parent, children.kind, children.risk
@@ -279,13 +278,12 @@ def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
 def keep(  # type: ignore[no-untyped-def]
     begin, until, kept, order, width, shop, level, children, fresh, rivals, chosen, scratch
 ):
-    """The first `width` partial schedules of `order` that no other one beats.
+    """The first `width` partial schedules of `order` that are not dominated.
 
-    Goes on from place `begin` of `order`, with `kept` of them, to `until`; returns how many they
-    are now, and the place where it ended. They go to `fresh`, the next level, and `chosen` are
-    their places in `children`. One beats another if it has the same blocks and whatever the other
-    goes on with could start no later. Of ends only those of blocks that others still wait for are
-    kept.
+    Continues at place `begin` of `order`, with `kept` of them, to `until`; returns their number and
+    the place where it ended. They go to `fresh`, the next level, and `chosen` are their places in
+    `children`. One dominates another with the same blocks if every continuation of the other could
+    start no later after it. Ends are kept only of blocks for which others still wait.
     """
     shop, level, children = Shop(*shop), Level(*level), Children(*children)
     fresh, rivals = Level(*fresh), Rivals(*rivals)

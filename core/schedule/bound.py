@@ -1,19 +1,19 @@
-"""Lower bounds of periods, memory and makespans that no schedule can beat.
+"""Lower bounds of periods, memory and makespans of all schedules.
 
 Load: a unit runs one block at a time, and so do blocks of which every two share a unit.
 
-Residence: what is held on a unit, integrated over time. Every release of memory can be matched
-with what was taken before it, along dependencies; the longest paths between the two are the least
-time that it is held (`matching`, a transport problem: any feasible matching is a bound, by weak
-duality). Within a limit of M no more than M times the length of the schedule fits. Besides, while
-a block that releases m runs, the unit holds at most M - m: it held at most M before that block
-started, and no other block of a positive time may start meanwhile. So M - m - what is held, and
-thus m times the time of the block, adds to the residence. (Not where blocks without time take
-memory: those may start at any time.)
+Residence: memory held on a unit, integrated over time. Every release of memory can be matched with
+memory taken before it, along dependencies; the longest path between the two is the least time that
+it is held (`matching`, a transport problem: any feasible matching is a bound, by weak duality).
+Within a limit of M no more than M times the length of the schedule fits. Besides, while a block
+that releases m runs, the unit holds at most M - m: it held at most M before that block started, and
+no other block of a positive time may start meanwhile. So M minus the memory held is at least m, and
+m times the time of the block adds to the residence. (Not where blocks without time take memory:
+those may start at any time.)
 
-Contraction: while a block runs that is on all units, nothing else does. Cutting these intervals
-out of a schedule leaves one of the other blocks, without delays; all bounds hold for what is left,
-and the time that was cut out comes on top.
+Contraction: while a block on all units runs, no other does. Cutting these intervals out of a
+schedule leaves one of the other blocks, without delays; all bounds hold for that one, and the time
+cut out is added.
 
 Bounds are exact sums and quotients of the given numbers, up to rounding of the last digits.
 """
@@ -29,20 +29,20 @@ from dnnp.core.cost.load_formula import ROUNDING, exact_divisor
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, place_of
 from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of
-from dnnp.core.schedule.starts import topological
+from dnnp.core.schedule.starts import topological_order
 
 MOST_BLOCKS = 2_000
-"""Blocks of a micro-batch above which residence is not looked at: it takes their square."""
+"""Blocks of a micro-batch above which residence is not computed: it takes their square."""
 
 MOST_TURNS = 64
-"""Micro-batches with different homes that a makespan bound tells apart."""
+"""Micro-batches with different homes that a makespan bound distinguishes."""
 
 CLIQUE_STEPS = 2_000
 """Steps of the search for blocks of which every two share a unit."""
 
 
 def left_out(placement: Placement) -> list[str]:
-    """Messages about what bounds leave out, as there is too much of it."""
+    """Warnings about parts of a placement too large for the bounds."""
     found = []
     if len(placement.blocks) > MOST_BLOCKS:
         found.append(
@@ -69,7 +69,7 @@ def load_bound(problem: ScheduleProblem) -> float:
 
 
 def rate_bound(problem: ScheduleProblem, known: Residence | None = None) -> float:
-    """Least time per micro-batch within `problem.capacity`, whatever the unrolling, s.
+    """Least time per micro-batch within `problem.capacity`, for any unrolling, s.
 
     `max(load, residence / memory)` (see the module); inf if one block does not fit.
     """
@@ -156,7 +156,7 @@ def longest_paths(problem: ScheduleProblem) -> Floats:
 
 def by_depth(problem: ScheduleProblem) -> Ints:
     """Dependencies in an order where all that lead to a block come before those that leave it."""
-    place = place_of(topological(problem.b, problem.tail, problem.head))
+    place = place_of(topological_order(problem.b, problem.tail, problem.head))
     return np.argsort(place[problem.tail], kind="stable")
 
 
@@ -174,10 +174,10 @@ def ends(problem: ScheduleProblem) -> tuple[Floats, Floats]:
 
 
 def window(head: Floats, load: Floats, tail: Floats, most_heads: int | None = None) -> float:
-    """Latest end of one unit whose blocks run one after the other, at least.
+    """Lower bound of the last end on one unit that runs its blocks one after the other.
 
-    None of a set of blocks starts before the least of their heads, and as much as the least of
-    their tails comes after them. Of all sets head + load + tail is largest for one of those with a
+    None of a set of blocks starts before the least of their heads, and at least the least of their
+    tails follows them. Of all sets head + load + tail is largest for one of those with a
     head and a tail of at least some numbers (Carlier and Pinson, 1989). Of the heads the first
     `most_heads` are tried (None: all).
     """
@@ -200,10 +200,10 @@ class Residence:
     cut
         Of each version the time that was cut out, f64[u].
     work
-        Of each version the residence of each micro-batch on each unit, f64[u, D]. 0 where some
-        release needs not come after what it releases: what the unit holds might be negative.
+        Of each version the residence of each micro-batch on each unit, f64[u, D]. 0 where a release
+        may come before the memory is taken: the memory held might be negative.
     single
-        Memory that one block takes at most, f64[D]; 0 where it might be released at once.
+        Largest memory that one block takes, f64[D]; 0 where it might be released at once.
     """
 
     def __init__(self, problem: ScheduleProblem) -> None:
@@ -253,7 +253,7 @@ class Residence:
 
 
 def _residence(gain: Floats, between: Floats) -> float:
-    """Least time that what is taken is held, weighted by memory; -inf: see `matching`."""
+    """Least holding time weighted by memory; -inf: no matching."""
     if not len(gain):
         return 0.0
     flow = matching(gain, between)
@@ -288,11 +288,11 @@ def _on_all(problem: ScheduleProblem) -> Bools:
 
 
 def matching(gain: Floats, between: Floats) -> Floats | None:
-    """Match what is taken (gain > 0) with releases; amounts f64[n, n], by taker and releaser.
+    """Match taken memory (gain > 0) with releases; amounts f64[n, n], by taker and releaser.
 
-    Of all ways along `between`, the longest paths, f64[n, n], one where it is held longest, by
-    successive longest augmenting paths. None: some release needs not come after what it releases,
-    or not all is released.
+    Of all matchings along `between`, the longest paths, f64[n, n], the one with the longest holding
+    time, by successive longest augmenting paths. None: a release may come before its memory is
+    taken, or not all is released.
     """
     whole = np.zeros(between.shape)
     take, give = np.flatnonzero(gain > 0), np.flatnonzero(gain < 0)

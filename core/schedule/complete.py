@@ -4,8 +4,8 @@ The repetend is unrolled, truncated and left-shifted. Where that is not optimal 
 scheduled anew around the part that repeats, or, if there are few blocks, all of them at once.
 
 Warm-up and cool-down around a repetend that keeps its times. The blocks before some time are
-scheduled anew, such that what repeats behind them may start as early as possible; how early is all
-that matters (Tessel, section IV.C). The cool-down is the warm-up of the reversed schedule: a block
+scheduled anew, such that the repeating blocks after them may start as early as possible (Tessel,
+section IV.C). The cool-down is the warm-up of the reversed schedule: a block
 that adds m there releases m.
 """
 
@@ -23,7 +23,7 @@ from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.justify import justified, reversed_problem, shifted
 from dnnp.core.schedule.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.schedule.optimal import beam, optimal, work_of
-from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, faults, problem_of, span_of
+from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of, span_of, violations
 from dnnp.core.schedule.shop import root_bound, shop_of
 
 MOST_BLOCKS = 5_000_000
@@ -33,7 +33,7 @@ TRIES = ((64, 0), (64, 1), (256, 0), (256, 1), (256, 2))
 """Widths of beams for the ends, and periods that they schedule anew besides those they must."""
 
 NARROW, HOPELESS = 2, 1.02
-"""Tries after which ends are given up whose schedule is so many times as long as a known one."""
+"""Tries after which ends are dropped, if their schedule is so many times as long as a known one."""
 
 END_WORK = 1e7
 """Work of one beam for one end at effort 1 (`Beamed.work`)."""
@@ -88,11 +88,11 @@ def complete(
     repetend
         Its unrolling is a multiple of `placement.turns`.
     bound
-        A makespan that none is below, if one is known: there the search ends, or near it.
+        A lower bound of the makespan, if one is known; the search ends at it, or near it.
     run
         Its effort scales the work of the searches; `stop` is asked every 0.2 s or so.
     starts
-        Other schedules, f64[b], and their makers; not looked at where the repetend is enough.
+        Other schedules, f64[b], and their methods; not needed where the repetend is optimal.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _started(
     for name, start in starts:
         if run.stop() or value <= enough:
             break
-        if faults(problem, start):
+        if violations(problem, start):
             continue
         other = justified(problem, start, enough, run)
         if span_of(problem, other) < value:
@@ -195,13 +195,13 @@ def _valid(problem: ScheduleProblem, made: Floats) -> Floats | None:
     Shifting may part blocks that only fit the memory because they start at the same time.
     """
     for start in (shifted(problem, made.ravel()), made.ravel()):
-        if not faults(problem, start):
+        if not violations(problem, start):
             return start - start.min()
     return None
 
 
 def least_end(placement: Placement, micro_batches: int) -> float:
-    """No schedule of so many micro-batches is shorter, whatever the memory."""
+    """Lower bound of the makespan of so many micro-batches, for any memory."""
     turns = placement.turns
     known = max(MOST_COUNTED // (turns * len(placement.blocks)), 2)
     few = (micro_batches - 1) % turns + 1

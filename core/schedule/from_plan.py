@@ -1,4 +1,4 @@
-"""The placement of a plan: what the stages of a split do with every micro-batch.
+"""The placement of a plan: its stages as blocks of a micro-batch.
 
 A stage becomes one block, in training a forward and a backward block. The stages of a split that
 is not ordered wait for each other; they are cut into *virtual devices*, parts with a pipeline
@@ -7,8 +7,8 @@ stage together cost what the stage costs, so the least period is still the large
 
 How transfers are scheduled follows the plan's cost model: with `sum` they are part of the blocks;
 with `overlap` the device's link is a unit of its own, with `duplex` one for each direction (2020
-paper, Appendix C.1). Asked for explicitly, a transfer goes from block to block instead and is
-left to `core.schedule.transfers`.
+paper, Appendix C.1). Explicit transfers go from block to block instead
+(`core.schedule.transfers`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _StagePart:
     overflow_s: float = 0.0
     sync_s: float = 0.0
     held_bytes: float = 0.0
-    """Added when it starts: what later parts of its stage read, less what no later part does."""
+    """Added when it starts: tensors for later parts of its stage, less those read last."""
 
 
 def placement_of_plan(
@@ -64,8 +64,8 @@ def placement_of_plan(
     """The blocks of one sample (or, in training, micro-batch) of a plan.
 
     With `explicit`, transfers are `Wait.transfer_s` from block to block, else as the plan's cost
-    model has them. What a device holds all the time is the memory of its stages less what each
-    of them holds for one micro-batch between its parts.
+    model has them. A device always holds the memory of its stages less the tensors of one
+    micro-batch between the parts of each.
 
     Raises UsageError: a plan of the objective latency, or replicas that take turns for too
     long.

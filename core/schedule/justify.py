@@ -1,7 +1,7 @@
 """Shorter finite schedules by filling idle time: double justification within limits of memory.
 
 Block by block, in the order of their starts, each goes to the earliest idle time of its units where
-what they hold until its old start stays within their limits; then the same backwards in time
+their memory until its old start stays within the limits; then the same backwards in time
 (Valls, Ballestin and Quintanilla 2005, forward-backward improvement of project schedules). So
 memory that is left over during warm-up and cool-down is used, and no schedule gets longer.
 """
@@ -17,7 +17,7 @@ from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, place_of
 from dnnp.core.model.search_context import PLAIN, SearchContext
-from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, faults, span_of
+from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, violations
 from dnnp.core.schedule.shop import releases_early
 from dnnp.core.schedule.starts import left_shift, merged
 
@@ -44,7 +44,7 @@ def _place(row, start, low, high, block):  # type: ignore[no-untyped-def]
 def _fill(sequence, ptr, unit, time, memory, before_ptr, before, delay, row_ptr, row, held, cap, start, slack):  # type: ignore[no-untyped-def] # fmt: skip # noqa: E501
     """Kernel of `filled`.
 
-    `row[row_ptr[u]:row_ptr[u + 1]]` are the blocks of unit u by their starts, `held` what it holds
+    `row[row_ptr[u]:row_ptr[u + 1]]` are the blocks of unit u by their starts, `held` its memory
     from each of them on; they, and `start`, are changed.
     """
     for q in range(len(sequence)):
@@ -103,8 +103,8 @@ def _fill(sequence, ptr, unit, time, memory, before_ptr, before, delay, row_ptr,
 def filled(problem: ScheduleProblem, start: Floats) -> Floats:
     """Start times, f64[b], where blocks moved to earlier idle times of their units.
 
-    `start` is a schedule within the limits, which are kept if blocks that start at once keep them
-    one after the other; to be looked at by `faults`.
+    `start` is a schedule within the limits. The result keeps them if blocks of equal starts keep
+    them one after the other; `violations` checks it.
     """
     start = start - start.min(initial=np.inf)
     sequence = np.argsort(start, kind="stable")
@@ -153,7 +153,7 @@ def justified(
             before = value
         now = shifted(here, filled(here, _turned(problem, now)))
         there = now if turn % 2 else _turned(problem, now)
-        if span_of(problem, there) < value and not faults(problem, there):
+        if span_of(problem, there) < value and not violations(problem, there):
             best, value = there - there.min(), span_of(problem, there)
         if turn % 2 and value >= before:
             break
@@ -204,7 +204,7 @@ def _at_once(problem: ScheduleProblem) -> Ints:
 def reversed_problem(problem: ScheduleProblem) -> ScheduleProblem:
     """The problem whose schedules are those of `problem` backwards; the last micro-batch first.
 
-    Between two blocks a unit holds the same as in the schedule itself if nothing is left behind
+    Between two blocks a unit holds the same as in the schedule itself if no memory is left behind
     after all blocks.
     """
     k = problem.k

@@ -3,10 +3,10 @@
 Blocks of the same kind of different micro-batches with the same homes are interchangeable, so
 they run in the order of their micro-batches (Tessel, property 4.1). A partial schedule then is
 a number of blocks of every kind, with their times. Level by level one more block starts, no
-earlier than the ones before; of partial schedules of the same blocks those are dropped that
-another one beats, and of what is left the most promising ones are kept. If none had to be dropped
-for lack of room, the best schedule is optimal; else the most promising one dropped bounds it.
-`optimal` widens the beam until that proves a schedule (Tessel's time-optimal search, III.A).
+earlier than the ones before; dominated partial schedules of the same blocks are dropped, and of the
+others the most promising ones are kept. If the width of the beam was never reached, the best
+schedule is optimal; else the most promising one dropped bounds it. `optimal` widens the beam until
+that proves a schedule (Tessel's time-optimal search, III.A).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dnnp.core.schedule.problem import (
     Batch,
     ScheduleProblem,
     Wanted,
-    faults,
     span_of,
+    violations,
 )
 from dnnp.core.schedule.shop import Shop, releases_early, root_bound, shop_of
 from dnnp.core.schedule.starts import left_shift
@@ -47,7 +47,7 @@ MOST_BYTES = 400e6
 """Memory that the partial schedules of a beam may take."""
 
 CHUNK = 2e6
-"""Numbers that may be looked at between two looks at `SearchContext.stop`."""
+"""Numbers that may be visited between two looks at `SearchContext.stop`."""
 
 
 class Beamed(NamedTuple):
@@ -118,9 +118,9 @@ def beam(
     upper
         Only a schedule that ends earlier is of interest.
     careful
-        Drop partial schedules first from which memory may allow no way to go on.
+        Drop first partial schedules that memory may keep from completion.
     most
-        Work, as in `Beamed.work`, after which to give up.
+        Limit of work, as in `Beamed.work`.
     """
     b, units = len(shop.block), len(shop.cap)
     width = min(width, widest_of(shop))
@@ -175,7 +175,7 @@ def _expanded(
     blocked: Ints,
     asked: Callable[[], bool],
 ) -> Children | None:
-    """All ways to go on; None if `asked` says so."""
+    """All children of a level; None: stopped."""
     kinds = len(shop.total)
     scratch = scratch_of(kinds, len(shop.cap))
     rows = max(1, int(CHUNK / (kinds * ((kinds if shop.loose else 1) + len(shop.cap) + 8))))
@@ -205,9 +205,9 @@ def _expanded(
 def _kept(
     shop: Shop, level: Level, children: Children, width: int, asked: Callable[[], bool]
 ) -> tuple[Level, _Steps, float] | None:
-    """The next level, how it came about, and a bound of what there was no room for.
+    """The next level, its steps, and a bound of the children beyond the width.
 
-    None if `asked` says so.
+    None: stopped.
     """
     order = np.lexsort((children.tie, children.least, children.risk))
     room = min(width, len(order))
@@ -252,7 +252,7 @@ def _kept(
 
 
 def _fits(shop: Shop) -> bool:
-    """True if what is held after all blocks keeps the limits."""
+    """True if the memory held after all blocks keeps the limits."""
     held = np.bincount(
         shop.unit,
         np.repeat(shop.total * shop.memory, np.diff(shop.unit_ptr)),
@@ -279,7 +279,7 @@ MOST_FULL = 16
 
 
 IN_TURN = "in-turn"
-"""Name of what `in_turn` makes."""
+"""Name of the method `sequential_schedule`, in records."""
 
 
 class Finite(NamedTuple):
@@ -292,13 +292,12 @@ class Finite(NamedTuple):
     status: str
     """`optimal`, `feasible` (the effort was spent, or see `widest`) or `interrupted`."""
     method: str
-    """Maker of `start`: `optimal`, the beams; `in-turn`; or `known`, it is what was given."""
+    """Method of `start`: `optimal`, the beams; `in-turn`; or `known`, the given schedule."""
     widest: int = 0
-    """Width of the last beam, where no memory for a wider one ended the search, whatever the
-    effort; else 0."""
+    """Width of the last beam if a wider one exceeds memory; else 0."""
 
     def named(self, known: str) -> str:
-        """Maker of `start`; `known` made what was given."""
+        """Method of `start`; `known` is that of the given schedule."""
         return known if self.method == "known" else self.method
 
 
@@ -310,9 +309,9 @@ def optimal(
     Parameters
     ----------
     upper
-        f64[b], a schedule that is known; it is not looked at if it is not valid.
+        f64[b], a known schedule; ignored if it is not valid.
     run
-        Its effort scales the work; `stop` is asked every 0.2 s or so.
+        Its effort scales the work; `stop` is called every 0.2 s or so.
 
     Raises
     ------
@@ -370,7 +369,7 @@ def shortest_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> Answe
     return Answer(found.start, found.method, max(batch.bound, found.bound), found.status)
 
 
-def in_turn(problem: ScheduleProblem) -> Floats:
+def sequential_schedule(problem: ScheduleProblem) -> Floats:
     """Start times, f64[b], where units run all blocks of a micro-batch before those of the next.
 
     Valid if a micro-batch alone is.
@@ -383,13 +382,13 @@ def in_turn(problem: ScheduleProblem) -> Floats:
 def _first(problem: ScheduleProblem, upper: Floats | None) -> tuple[Floats | None, float, str]:
     """The better one of two schedules, its last end, and its name."""
     best, value, method = None, np.inf, ""
-    for start, name in ((upper, "known"), (in_turn(problem), IN_TURN)):
-        if start is not None and span_of(problem, start) < value and not faults(problem, start):
+    for start, name in ((upper, "known"), (sequential_schedule(problem), IN_TURN)):
+        if start is not None and span_of(problem, start) < value and not violations(problem, start):
             best, value, method = start - start.min(), span_of(problem, start), name
     return best, value, method
 
 
 def _stuck(problem: ScheduleProblem, found: Beamed) -> str:
-    """Why there is no schedule."""
+    """Reason why there is no schedule."""
     where = f"the memory of {problem.names[found.stuck]}" if found.stuck >= 0 else "the memory"
     return f"infeasible: {where} is too small: whatever the order, blocks wait for each other"

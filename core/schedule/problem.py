@@ -18,10 +18,10 @@ from dnnp.core.model.graph import Floats, Ints, csr, offsets
 from dnnp.core.model.schedule import Placement, Repetend
 
 TOLERANCE = 1e-9
-"""Times, and memory, this much apart (relative to the sum of all of them) count as equal."""
+"""Relative tolerance for equal times, and memory, of the sum of all."""
 
 SAME_START = 2.0**-48
-"""Starts this much apart, relative to the time since the first one, are the same."""
+"""Relative tolerance for equal starts, of the time since the first one."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class ScheduleProblem:
     head: Ints
     delay: Floats
     capacity: Floats
-    """f64[D], most that the blocks may hold: limits without what is always held; may be inf."""
+    """f64[D], limit of the memory of blocks: without `fixed`; may be inf."""
     fixed: Floats
-    """f64[D], what is always held."""
+    """f64[D], memory that is always held."""
     is_link: NDArray[np.bool_]
     """bool[D], units that only carry transfers."""
     names: tuple[str, ...]
@@ -90,7 +90,7 @@ class ScheduleProblem:
 def problem_of(placement: Placement, unroll: int) -> ScheduleProblem:
     """Blocks of micro-batches 0 to unroll - 1; their homes follow `PlacedBlock.homes`.
 
-    `Wait.transfer_s` is not looked at: `core.schedule.transfers` has made blocks of it.
+    `Wait.transfer_s` is ignored: `core.schedule.transfers` makes blocks of it.
     """
     k = len(placement.blocks)
     homes = [
@@ -122,7 +122,7 @@ def problem_of(placement: Placement, unroll: int) -> ScheduleProblem:
 
 
 def limited(problem: ScheduleProblem, most: float) -> ScheduleProblem:
-    """The same problem where no unit may hold more than `most`, what it always holds included."""
+    """The same problem where no unit may hold more than `most`, `fixed` included."""
     return replace(problem, capacity=np.minimum(problem.capacity, most - problem.fixed))
 
 
@@ -132,12 +132,12 @@ def span_of(problem: ScheduleProblem, start: Floats) -> float:
 
 
 def steady_memory(problem: ScheduleProblem, start: Floats, period: float) -> Floats:
-    """Peak of what each unit holds while blocks repeat every `period`; f64[D], `fixed` included.
+    """Peak memory of each unit while blocks repeat every `period`; f64[D], `fixed` included.
 
     The first instance of block i starts at start[i]. Memory counts from the start of a block on;
-    blocks that start at the same time count together (Tessel, Eq. 1). Units where something is
-    left behind (`ScheduleProblem.left_behind`) have no peak: inf if it grows, what the first period
-    holds at most if it shrinks.
+    blocks that start at the same time count together (Tessel, Eq. 1). Units where memory is left
+    behind (`ScheduleProblem.left_behind`) have no peak: inf if it grows, that of the first period
+    if it shrinks.
     """
     peak = problem.fixed.copy()
     left = problem.left_behind()
@@ -163,7 +163,7 @@ def steady_memory(problem: ScheduleProblem, start: Floats, period: float) -> Flo
 
 
 def peak_memory(problem: ScheduleProblem, start: Floats) -> Floats:
-    """Peak of what each unit holds while every block runs once; f64[D], `fixed` included."""
+    """Peak memory of each unit while every block runs once; f64[D], `fixed` included."""
     peak = problem.fixed.copy()
     since = start - start.min(initial=np.inf)
     for d, mine in enumerate(problem.by_unit()):
@@ -177,10 +177,10 @@ def peak_memory(problem: ScheduleProblem, start: Floats) -> Floats:
     return peak
 
 
-def faults(problem: ScheduleProblem, start: Floats, period: float | None = None) -> list[str]:
-    """Faults of start times, in words; for tests and for refusing one's own results.
+def violations(problem: ScheduleProblem, start: Floats, period: float | None = None) -> list[str]:
+    """Violated constraints of start times, as messages.
 
-    With a period the blocks repeat, else each runs once. Limits of memory are looked at too.
+    With a period the blocks repeat, else each runs once. Limits of memory count.
     """
     found = []
     whole = float(problem.time.sum() + problem.delay.sum())
@@ -218,7 +218,7 @@ def with_limit(placement: Placement, memory_bytes: float) -> Placement:
 def within(placement: Placement, memory_bytes: Floats) -> Placement:
     """The same placement where no device may hold more than any does now, nor more than before.
 
-    `memory_bytes` (f64[units]) is what they hold; inf where it grows without end.
+    `memory_bytes` (f64[units]): their memory now; inf where it grows without end.
     """
     ends = np.isfinite(memory_bytes)
     most = float(memory_bytes[ends].max(initial=0.0))
@@ -231,7 +231,7 @@ def within(placement: Placement, memory_bytes: Floats) -> Placement:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A schedule that is asked for."""
+    """Options of a schedule."""
 
     micro_batches: int
     method: str = "auto"
@@ -245,7 +245,7 @@ class Wanted:
 
 
 class Batch(NamedTuple):
-    """All micro-batches that a schedule is for."""
+    """All micro-batches of a schedule."""
 
     placement: Placement
     problem: ScheduleProblem

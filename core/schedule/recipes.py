@@ -14,8 +14,8 @@
     inference         forward passes alone: micro-batches in order, the latest stage first
 
 A recipe gives every block of every micro-batch a *rank*; each device runs its blocks by rank, as
-early as that allows. None of them looks at times or limits of memory. The chains of stages that
-they need are derived from what blocks wait for.
+early as that allows. Ranks do not depend on times or limits of memory. Chains of stages are derived
+from the waits of blocks.
 Placements without backward blocks run as `inference` under every name but those of `SPLIT`.
 """
 
@@ -48,7 +48,7 @@ class Stage(NamedTuple):
     weight: int = -1
 
 
-def topological(placement: Placement) -> list[int]:
+def block_order(placement: Placement) -> list[int]:
     """Blocks, each after all that it waits for."""
     waits = {i: [w.block for w in block.after] for i, block in enumerate(placement.blocks)}
     return list(TopologicalSorter(waits).static_order())
@@ -57,7 +57,7 @@ def topological(placement: Placement) -> list[int]:
 def levels(placement: Placement) -> Ints:
     """Most blocks that come one after another before each block; i64[k]."""
     level = np.zeros(len(placement.blocks), dtype=np.int64)
-    for i in topological(placement):
+    for i in block_order(placement):
         before = [level[w.block] for w in placement.blocks[i].after]
         level[i] = max(before) + 1 if before else 0
     return level
@@ -79,7 +79,7 @@ def chain_of(placement: Placement, part: Iterable[int], name: str) -> list[Stage
     blocks = placement.blocks
     of_kind: dict[str, list[int]] = {"forward": [], "backward": [], "weight": []}
     members = set(part)
-    for i in topological(placement):
+    for i in block_order(placement):
         if i in members:
             of_kind[blocks[i].kind].append(i)
     for kind in ("forward", "backward"):
@@ -153,7 +153,7 @@ def one_stage_each(placement: Placement, chain: Sequence[Stage], name: str) -> N
 def shared_stages(placement: Placement, chain: Sequence[Stage]) -> tuple[list[int], list[int]]:
     """Positions of stages on devices of their own, one or a group, and of shared ones.
 
-    Shared is a stage whose devices are those of another stage and more.
+    A stage is shared if its devices are a proper superset of those of another stage.
     """
     homes = [
         frozenset(d for part in placement.blocks[stage.forward].homes for d in part)
@@ -205,10 +205,10 @@ class Classic:
 
 
 def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
-    """The schedule of a name.
+    """The schedule of a recipe.
 
-    Transfer blocks come right after what they move, by time (Tessel, IV-D): a device that sends
-    or receives does so before it starts its next block.
+    Transfer blocks come right after the blocks that make their results, by time (Tessel, IV-D): a
+    device sends or receives before it starts its next block.
 
     Raises
     ------
@@ -254,8 +254,8 @@ def by_rank(problem: ScheduleProblem, rank: Ints) -> tuple[Ints, ...]:
 def inference(placement: Placement, count: int) -> Ints:
     """In turn n + l micro-batch n runs its blocks of level l.
 
-    Blocks of one turn do not wait for each other: those on most devices come first, which keeps
-    fewest others waiting, then those of the last level.
+    Blocks of one turn do not wait for each other: those on most devices come first, so that fewest
+    others wait, then those of the last level.
     """
     return _turns(placement, levels(placement), count)
 
@@ -407,7 +407,7 @@ def sequential(placement: Placement, count: int, *, compiled: bool = True) -> Cl
 
 
 def _with_moves(placement: Placement, kept: Ints, sequence: Ints, start: Floats) -> Classic:
-    """Put transfers into a schedule without: each at the end of what it moves."""
+    """Insert transfers into a schedule: each at the end of the block that makes its result."""
     k = len(placement.blocks)
     count = len(start) // len(kept)
     problem = problem_of(placement, count)
@@ -416,7 +416,7 @@ def _with_moves(placement: Placement, kept: Ints, sequence: Ints, start: Floats)
     position = np.empty(len(sequence))
     position[sequence] = np.arange(len(sequence))
     place[:, kept] = position.reshape(count, -1)
-    for i in topological(placement):
+    for i in block_order(placement):
         if placement.blocks[i].kind == "transfer":
             place[:, i] = -1.0
             for w in placement.blocks[i].after:
@@ -429,7 +429,7 @@ def _with_moves(placement: Placement, kept: Ints, sequence: Ints, start: Floats)
 
 
 GROUPS = 4
-"""Groups of micro-batches whose orders are compared to see that they repeat."""
+"""Groups of micro-batches with orders that must be equal to count as repeating."""
 
 MOST_TURNS = 12
 """Groups after which orders with transfers, which depend on times, may repeat."""
@@ -439,9 +439,9 @@ def classic_rate(placement: Placement, name: str) -> float:
     """Time for each micro-batch in the limit; errors as `classic`.
 
     Where the orders of the units repeat, that is the largest ratio of time to micro-batches over
-    all cycles of blocks that wait for each other (Reiter 1968; maximum cycle ratio). `gpipe`,
-    whose orders do not, and schedules where transfers fall differently each time are run twice,
-    with N and 2 N micro-batches; the rate is their difference.
+    all cycles of blocks that wait for each other (Reiter 1968; maximum cycle ratio). For `gpipe`,
+    and where transfers have no repeating order, it is the difference of two makespans, of 2 N and
+    of N micro-batches.
     """
     group = group_of(placement, name)
     if name == "sequential":

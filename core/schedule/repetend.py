@@ -2,12 +2,12 @@
 
 Finding one is cyclic (modulo) scheduling: first the period is made as short as possible, then the
 largest memory of a unit at that period, then the span at that memory. Tessel (section IV) searches
-over assignments of micro-batches to blocks; here `core.schedule.orders` searches over the orders
-of blocks on units, which covers all of them, and proves what it finds.
+over assignments of micro-batches to blocks; here `order_search` searches over the orders of blocks
+on units, which covers all assignments, and proves its results.
 
-A schedule of at most some period, memory or span exists or not monotonically in that number. So
-each minimum is closed in on from both sides; a schedule that is found gives its own, often
-smaller, value, and a last search just below the best value proves it.
+Feasibility is monotone in a limit of period, memory or span. So each minimum is found by bisection;
+a schedule gives its own, often smaller, value, and a last search just below the best value proves
+it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.bound import Residence, ends, memory_bound, rate_bound
-from dnnp.core.schedule.orders.board import OrderField, field_of
-from dnnp.core.schedule.orders.list_schedules import list_schedules, too_many_to_list
-from dnnp.core.schedule.orders.search import (
+from dnnp.core.schedule.list_schedules import list_schedules, too_many_to_list
+from dnnp.core.schedule.order_search import (
     FINE,
     MOST_BLOCKS,
     Demand,
     FoundOrder,
     Meter,
-    root_floor,
+    root_bounds,
     search_orders,
 )
+from dnnp.core.schedule.order_tables import OrderTables, order_tables
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.schedule.starts import merged, tightened
 
@@ -61,7 +61,7 @@ class Steps(NamedTuple):
     """Nothing lies strictly between this and the value, or nothing worth looking for."""
 
 
-def closed_in(
+def minimise(
     probe: Probe,
     worth: Callable[[Floats], float],
     steps: Steps,
@@ -70,10 +70,9 @@ def closed_in(
     most: float,
     meter: Meter,
 ) -> FoundOrder:
-    """The least value of a monotone question.
+    """The least value with a schedule, where feasibility is monotone in the value.
 
-    `bound` is proven. `start` is a schedule that is known, or None: then nothing above `most` is
-    asked for.
+    `bound`: proven lower bound. `start`: a known schedule; None: values up to `most` are tried.
     """
     value = worth(start) if start is not None else math.inf
     soft, probes, at = bound, 0, bound
@@ -94,7 +93,7 @@ def closed_in(
         given = meter.left if last else meter.left * SHARE
         part = meter.limited(given)
         found, proven = probe(at, part)
-        meter.settle(part, given)
+        meter.charge(part, given)
         probes += 1
         if found is not None:
             mine = worth(found)
@@ -113,41 +112,41 @@ def closed_in(
     return FoundOrder(start, value, value, True)
 
 
-def largest_memory(field: OrderField, start: Floats, period: float) -> float:
+def largest_memory(tables: OrderTables, start: Floats, period: float) -> float:
     """The largest `steady_memory` over units where nothing is left behind."""
-    held = steady_memory(field.problem, start, period)
-    return float(np.where(field.tracked, held, field.problem.fixed).max(initial=0.0))
+    held = steady_memory(tables.problem, start, period)
+    return float(np.where(tables.tracked, held, tables.problem.fixed).max(initial=0.0))
 
 
 def least_memory(
-    field: OrderField, period: float, meter: Meter, start: Floats | None = None
+    tables: OrderTables, period: float, meter: Meter, start: Floats | None = None
 ) -> FoundOrder:
     """The smallest `largest_memory` at this period within the limits.
 
     `start`: a schedule of this period that is known.
     """
-    problem = field.problem
-    root = root_floor(field, Demand(period, problem.capacity))
+    problem = tables.problem
+    root = root_bounds(tables, Demand(period, problem.capacity))
     if root is None and start is None:
-        return FoundOrder(None, math.inf, math.inf if field.even else 0.0, field.even)
+        return FoundOrder(None, math.inf, math.inf if tables.even else 0.0, tables.even)
     floor = problem.fixed.copy()
-    if root is not None and field.even:
-        floor += np.where(field.tracked, root[0], 0.0)
-    weight = np.ones(len(field.board.first))
+    if root is not None and tables.even:
+        floor += np.where(tables.tracked, root[0], 0.0)
+    weight = np.ones(len(tables.pairs.first))
 
     def probe(most: float, part: Meter) -> tuple[Floats | None, bool]:
         cap = np.minimum(problem.capacity, most - problem.fixed)
         if (cap < 0).any():
             return None, True
-        return search_orders(field, Demand(period, cap), part, weight)
+        return search_orders(tables, Demand(period, cap), part, weight)
 
     def worth(found: Floats) -> float:
-        return largest_memory(field, found, period)
+        return largest_memory(tables, found, period)
 
     steps = _memory_steps(problem)
     bound = float(floor.max(initial=0.0))
-    most = float((problem.fixed + np.abs(problem.memory).sum() * field.periods).max(initial=0.0))
-    return closed_in(probe, worth, steps, bound, start, most, meter)
+    most = float((problem.fixed + np.abs(problem.memory).sum() * tables.periods).max(initial=0.0))
+    return minimise(probe, worth, steps, bound, start, most, meter)
 
 
 def _memory_steps(problem: ScheduleProblem) -> Steps:
@@ -168,19 +167,19 @@ def _memory_steps(problem: ScheduleProblem) -> Steps:
 
 
 def least_span(
-    field: OrderField, period: float, cap: Floats, meter: Meter, start: Floats | None = None
+    tables: OrderTables, period: float, cap: Floats, meter: Meter, start: Floats | None = None
 ) -> FoundOrder:
     """The shortest span at this period where units hold no more than `cap` f64[D]."""
-    problem = field.problem
-    most = field.far + field.periods * period
+    problem = tables.problem
+    most = tables.far + tables.periods * period
     known = span_of(problem, start) if start is not None else most
-    root = root_floor(field, Demand(period, cap, known))
+    root = root_bounds(tables, Demand(period, cap, known))
     if root is None and start is None:
-        return FoundOrder(None, math.inf, math.inf if field.even else 0.0, field.even)
-    weight = np.ones(len(field.board.first))
+        return FoundOrder(None, math.inf, math.inf if tables.even else 0.0, tables.even)
+    weight = np.ones(len(tables.pairs.first))
 
     def probe(most: float, part: Meter) -> tuple[Floats | None, bool]:
-        return search_orders(field, Demand(period, cap, most), part, weight)
+        return search_orders(tables, Demand(period, cap, most), part, weight)
 
     def worth(found: Floats) -> float:
         return span_of(problem, found)
@@ -194,28 +193,27 @@ def least_span(
             lambda x: unit * math.ceil(x / unit - 1 - 1e-6),
         )
         bound = unit * math.ceil(bound / unit - 1e-6)
-    found = closed_in(probe, worth, steps, bound, start, most, meter)
-    if found.start is None and not field.even:  # only `even` problems need no longer span
+    found = minimise(probe, worth, steps, bound, start, most, meter)
+    if found.start is None and not tables.even:  # only `even` problems need no longer span
         return found._replace(bound=0.0, complete=False)
     return found
 
 
 def least_period(
-    field: OrderField, bound: float, meter: Meter, start: Floats | None, period: float
+    tables: OrderTables, bound: float, meter: Meter, start: Floats | None, period: float
 ) -> FoundOrder:
     """The shortest period of at least `bound` within the limits, with its schedule.
 
-    `start` is a schedule of `period` that is known; without it nothing above `period` is asked
-    for.
+    `start`: a known schedule of `period`; None: periods up to `period` are tried.
     """
-    problem = field.problem
-    weight = np.ones(len(field.board.first))
+    problem = tables.problem
+    weight = np.ones(len(tables.pairs.first))
     periods: dict[bytes, float] = {}
     if start is not None:
         periods[start.tobytes()] = period
 
     def probe(most: float, part: Meter) -> tuple[Floats | None, bool]:
-        found, proven = search_orders(field, Demand(most, problem.capacity), part, weight)
+        found, proven = search_orders(tables, Demand(most, problem.capacity), part, weight)
         if found is None:
             return None, proven
         short = tightened(problem, found, most, bound)
@@ -227,7 +225,7 @@ def least_period(
     def worth(found: Floats) -> float:
         return periods[found.tobytes()]
 
-    whole = field.whole
+    whole = tables.whole
     unit = common_divisor(np.concatenate([problem.time, problem.delay]))
 
     def below(x: float) -> float:
@@ -235,20 +233,20 @@ def least_period(
         step = x * bound / (2 * whole * whole) * unit if whole > 0 else 0.0
         return x - max(step, FINE * x)
 
-    return closed_in(probe, worth, Steps(lambda x: x, below), bound, start, period, meter)
+    return minimise(probe, worth, Steps(lambda x: x, below), bound, start, period, meter)
 
 
 WORK = 4e8
-"""Entries of the matrix that may be looked at, at effort 1: some ten seconds."""
+"""Entries of the matrix that may be visited at effort 1: some ten seconds."""
 
 TINY = 1e-6
 """Of all delays: a period where blocks take no time."""
 
 QUICK = 0.05
-"""Of what is left, for a first look at memory and span."""
+"""Share of the remaining work for a first search for memory and span."""
 
 SHARES = (0.5, 0.6)
-"""Of what is left, for the period and for the memory; the span gets the rest."""
+"""Shares of the remaining work for the period and for the memory; the span gets the rest."""
 
 
 def find_repetend(
@@ -258,11 +256,11 @@ def find_repetend(
 ) -> Repetend:
     """The repetend of the shortest period, then the least memory, then the shortest span.
 
-    Memory and span are searched shortly; where that does not prove them, again from what was found.
-    `known` are the start times, f64[b], and the period of a repetend that need not be a good one.
+    Memory and span get a short search; where that does not prove them, a longer one from its
+    result. `known`: start times, f64[b], and period of a repetend, not necessarily a good one.
 
     Memory is the largest `steady_memory` of a unit; units without a limit on which micro-batches
-    leave something behind do not count. Each number is proven, or comes with a proven bound.
+    leave memory behind do not count. Each number is proven, or comes with a proven bound.
 
     Raises
     ------
@@ -290,25 +288,25 @@ def find_repetend(
     run.report_progress("shortest period", value=period / problem.unroll, what="period")
     if problem.b > MOST_BLOCKS:
         return _unproven(problem, residence, start, period, load, meter)
-    field = field_of(problem)
-    first = shortest(field, least, start, period, meter)
+    tables = order_tables(problem)
+    first = shortest(tables, least, start, period, meter)
     if first.start is None:
         raise LimitError("no repetend within the memory limits was found in the time given")
     if not load:
         first = first._replace(bound=0.0, complete=False)
     run.report_progress("least memory and span", value=first.value / problem.unroll, what="period")
     quick = meter.limited(meter.left * QUICK)
-    second = _second(field, residence, first, quick)
-    third = _third(field, first, second, quick)
+    second = _second(tables, residence, first, quick)
+    third = _third(tables, first, second, quick)
     if not (second.complete and third.complete) and not quick.stopped:
-        second = _second(field, residence, first._replace(start=third.start), meter)
-        third = _third(field, first, second, meter)
+        second = _second(tables, residence, first._replace(start=third.start), meter)
+        third = _third(tables, first, second, meter)
     meter.stopped = meter.stopped or quick.stopped
     return replace(_made(problem, first, second, third, meter), method="orders")
 
 
 def _without_dust(problem: ScheduleProblem) -> ScheduleProblem:
-    """The same with times of 0 where they are lost beside the others when they are added up."""
+    """The same with times of 0 where they are below the rounding error of the sum of all."""
     least = ROUNDING * float(problem.time.sum() + problem.delay.sum())
     return replace(
         problem,
@@ -318,7 +316,7 @@ def _without_dust(problem: ScheduleProblem) -> ScheduleProblem:
 
 
 def check_repeats(problem: ScheduleProblem) -> None:
-    """Refuse what cannot be repeated.
+    """Refuse a problem without repetend.
 
     Raises InfeasibleError: every micro-batch leaves memory behind on a unit with a limit, or a
     limit is too small for what is always held.
@@ -336,41 +334,41 @@ def check_repeats(problem: ScheduleProblem) -> None:
 
 
 def shortest(
-    field: OrderField, least: float, start: Floats | None, period: float, meter: Meter
+    tables: OrderTables, least: float, start: Floats | None, period: float, meter: Meter
 ) -> FoundOrder:
     """The shortest period of at least `least`; `start` has a `period` that is known, or is None.
 
     Raises InfeasibleError: no period keeps the limits.
     """
-    problem = field.problem
+    problem = tables.problem
     if start is not None and period <= least:
         return FoundOrder(start, period, period, True)
     # Where orders allow any period at all, they allow that of one block after the other.
-    most = max(field.whole, least)
+    most = max(tables.whole, least)
     if not np.isfinite(problem.capacity).any():
-        return _packed(field, least, start, min(period, most), meter)
+        return _packed(tables, least, start, min(period, most), meter)
     given = meter.left * SHARES[0]
     part = meter.limited(given)
-    found = least_period(field, least, part, start, min(period, most))
-    meter.settle(part, given)
+    found = least_period(tables, least, part, start, min(period, most))
+    meter.charge(part, given)
     if found.start is None and found.complete:
         raise InfeasibleError(
-            f"no repetend keeps the memory limit of {_culprit(field, most, meter)}"
+            f"no repetend keeps the memory limit of {_culprit(tables, most, meter)}"
         )
     return found
 
 
 def _packed(
-    field: OrderField, least: float, start: Floats | None, period: float, meter: Meter
+    tables: OrderTables, least: float, start: Floats | None, period: float, meter: Meter
 ) -> FoundOrder:
-    """The shortest period without limits: waits do not matter, blocks may start later."""
-    problem = field.problem
+    """The shortest period without limits of memory: waits do not bind, blocks may start later."""
+    problem = tables.problem
     none = np.zeros(0, dtype=np.int64)
     loose = replace(problem, memory=np.zeros(problem.b), tail=none, head=none, delay=np.zeros(0))
     given = meter.left * SHARES[0]
     part = meter.limited(given)
-    found = least_period(field_of(loose), least, part, start, period)
-    meter.settle(part, given)
+    found = least_period(order_tables(loose), least, part, start, period)
+    meter.charge(part, given)
     if found.start is None:
         return found
     period = found.value
@@ -386,37 +384,39 @@ def _packed(
     return found._replace(start=late - late.min() if again is None else again[1])
 
 
-def _culprit(field: OrderField, period: float, meter: Meter) -> str:
-    """The unit whose limit alone, or with those before it, allows nothing."""
-    capacity = field.problem.capacity
+def _culprit(tables: OrderTables, period: float, meter: Meter) -> str:
+    """First unit with a limit that allows no schedule, alone or with those before it."""
+    capacity = tables.problem.capacity
     limited = np.flatnonzero(np.isfinite(capacity)).tolist()
     for d in limited:
         alone = np.full(len(capacity), np.inf)
         alone[d] = capacity[d]
-        found, proven = search_orders(field, Demand(period, alone), meter.part(0.1))
+        found, proven = search_orders(tables, Demand(period, alone), meter.part(0.1))
         if found is None and proven:
-            return field.problem.names[d]
-    return " and ".join(field.problem.names[d] for d in limited)
+            return tables.problem.names[d]
+    return " and ".join(tables.problem.names[d] for d in limited)
 
 
-def _second(field: OrderField, residence: Residence, first: FoundOrder, meter: Meter) -> FoundOrder:
-    """The least memory at the period that was found; a schedule is known."""
+def _second(
+    tables: OrderTables, residence: Residence, first: FoundOrder, meter: Meter
+) -> FoundOrder:
+    """The least memory at the period found; a schedule is known."""
     given = meter.left * SHARES[1]
     part = meter.limited(given)
-    found = least_memory(field, first.value, part, first.start)
-    meter.settle(part, given)
+    found = least_memory(tables, first.value, part, first.start)
+    meter.charge(part, given)
     if found.complete:
         return found
-    bound = memory_bound(field.problem, first.value, residence)
+    bound = memory_bound(tables.problem, first.value, residence)
     bound = min(max(found.bound, bound), found.value)
     return found._replace(bound=bound, complete=bound == found.value)
 
 
-def _third(field: OrderField, first: FoundOrder, second: FoundOrder, meter: Meter) -> FoundOrder:
+def _third(tables: OrderTables, first: FoundOrder, second: FoundOrder, meter: Meter) -> FoundOrder:
     """The shortest span at the period and the memory that were found."""
-    problem = field.problem
+    problem = tables.problem
     cap = np.minimum(problem.capacity, second.value - problem.fixed)
-    return least_span(field, first.value, cap, meter, second.start)
+    return least_span(tables, first.value, cap, meter, second.start)
 
 
 def _made(

@@ -1,7 +1,7 @@
-"""The blocks of a finite schedule by kind, as the search over partial schedules takes them.
+"""The blocks of a finite schedule by kind, for the search over partial schedules.
 
-A *kind* is one block of all micro-batches whose blocks have the same homes. Each kind comes after
-those it waits for.
+A *kind* is one block of all micro-batches with the same homes of all blocks. Each kind comes after
+those for which it waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
-from dnnp.core.schedule.starts import topological
+from dnnp.core.schedule.starts import topological_order
 
 MOST_IDLE = 100_000
 """Steps that looking for idle time may take."""
@@ -81,8 +81,8 @@ def shop_of(
     Parameters
     ----------
     included
-        i64[b], blocks whose number here is not 0 take part. If a block does, so do those that it
-        waits for, and those of the same kind of earlier micro-batches.
+        i64[b], not 0: the block is included. So must be all for which it waits, and those of the
+        same kind of earlier micro-batches.
     final
         f64[b], `Shop.final`.
     """
@@ -223,11 +223,11 @@ def releases_early(problem: ScheduleProblem) -> Ints:
     """Blocks of a micro-batch, i64[k], each after those it waits for; releases come early."""
     first = problem.tail < problem.k
     tail, head = problem.tail[first], problem.head[first]
-    return topological(problem.k, tail, head, problem.memory[: problem.k])
+    return topological_order(problem.k, tail, head, problem.memory[: problem.k])
 
 
 def _tails(total: Ints, first: Ints, time: Floats, forth: list[Edge], final: Floats) -> Floats:
-    """`Shop.tail`; of the kind waited for there may be blocks whose followers are left out."""
+    """`Shop.tail`; a kind may have more blocks than its successors, by `included`."""
     tail = final.copy()
     for a, b, w in sorted(forth, reverse=True):
         n = total[b]

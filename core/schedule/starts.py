@@ -2,10 +2,10 @@
 
 Once: every block as early as its predecessors and its units allow (`left_shift`). Periodically:
 units keep the cyclic order of their blocks, and how many periods apart they are (`tightened`).
-What is left are difference constraints s_v - s_u >= w + k T, which hold for some starts s unless
-a circle of them gains something. The least T is the largest ratio of w to -k over all circles, a
-maximum cycle ratio; it is found from below, circle by circle (Newton's method), and is exact up
-to the rounding of one division.
+Difference constraints s_v - s_u >= w + k T remain, which hold for some starts s unless they have a
+positive cycle. The least T is the largest ratio of w to -k over all cycles, the maximum cycle
+ratio; it is found from below, cycle by cycle (Newton's method), and is exact up to the rounding of
+one division.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _shift(sequence, ptr, unit, time, before_ptr, before, delay, begun, free, st
 def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = True) -> Floats:
     """Earliest start times where every unit runs its blocks in the order of `sequence`.
 
-    `sequence` holds every block once, predecessors first. What a unit holds depends on the order
-    of its blocks alone, so shifting never exceeds a limit that the order keeps. Not `compiled` is
-    slow, but at once, while another thread may be compiling.
+    `sequence` holds every block once, predecessors first. The memory of a unit depends on the order
+    of its blocks alone, so shifting never exceeds a limit that the order keeps. Not `compiled`:
+    slow, but without waiting for another thread that compiles.
     """
     before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     shift = _shift if compiled else getattr(_shift, "py_func", _shift)
@@ -79,13 +79,13 @@ def merged(problem: ScheduleProblem, orders: Sequence[Ints]) -> Ints:
     """
     tail = np.concatenate([problem.tail, *(order[:-1] for order in orders)])
     head = np.concatenate([problem.head, *(order[1:] for order in orders)])
-    sequence = topological(problem.b, tail, head)
+    sequence = topological_order(problem.b, tail, head)
     if len(sequence) < problem.b:
         raise FormatError("the orders of the devices wait for each other in a circle")
     return sequence
 
 
-def topological(count: int, tail: Ints, head: Ints, key: Floats | None = None) -> Ints:
+def topological_order(count: int, tail: Ints, head: Ints, key: Floats | None = None) -> Ints:
     """Blocks 0 to count - 1, i64[count], each after all that it waits for.
 
     Of those that could be next the one of the least key is, f64[count], or else of the least
@@ -120,7 +120,7 @@ class Arcs(NamedTuple):
 
 @inlined
 def _earliest(arcs, start, period, eps, via, seen):  # type: ignore[no-untyped-def]
-    """Longest paths from everywhere, in place; the last arc of a circle with a gain, or -1.
+    """Longest paths from all blocks, in place; an arc of a positive cycle, or -1.
 
     `via` i64[n] are the arcs that set the starts, or -1; `seen` is scratch.
     """
@@ -139,7 +139,7 @@ def _earliest(arcs, start, period, eps, via, seen):  # type: ignore[no-untyped-d
                 changed = a
         if changed < 0:
             return -1
-        # A circle among the arcs that set the starts gains something.
+        # Is there a positive cycle among the arcs that set the starts?
         for v in range(n):
             seen[v] = 0
         for v in range(n):
@@ -175,8 +175,8 @@ def _tighten(arcs, start, period, eps, via, seen):  # type: ignore[no-untyped-de
 def max_cycle_ratio(arcs: Arcs, count: int, least: float, eps: float) -> tuple[float, Floats]:
     """The shortest period of at least `least`, and the earliest starts from 0, f64[count].
 
-    Times `eps` apart count as equal. The period is inf if the arcs contradict each other whatever
-    it is, or would be shorter than `least`.
+    Times `eps` apart count as equal. The period is inf if the arcs contradict each other at every
+    period, or it would be shorter than `least`.
     """
     start = np.zeros(count)
     via, seen = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -185,7 +185,7 @@ def max_cycle_ratio(arcs: Arcs, count: int, least: float, eps: float) -> tuple[f
 
 
 CLOSE = 1e-13
-"""Times this much apart, relative to the sum of all, count as equal."""
+"""Relative tolerance for equal times."""
 
 
 def arcs_of(problem: ScheduleProblem, start: Floats, period: float) -> Arcs:

@@ -15,8 +15,8 @@ span is minimised.
 `tessel_fast` is the reduced search of the authors' later version (TPDS). A repetend is made at
 once: the blocks of one micro-batch are packed on the units as if none waited for another, in the
 order of a micro-batch alone and, on every other unit, in the opposite one. Then each block gets the
-smallest micro-batch index with which it ends before those start that wait for it. If that holds
-more than a limit allows, there is no answer. The published search checks a unit of each block
+smallest micro-batch index with which it ends before its successors start. If that exceeds a limit
+of memory, there is no result. The published search checks a unit of each block
 alone when it packs; here all of them are.
 
 Unlike the paper's, times need not be whole, and a period may be a fraction. Warm-up and cool-down
@@ -38,9 +38,9 @@ from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.schedule.bound import makespan_bound, rate_bound
 from dnnp.core.schedule.complete import around
+from dnnp.core.schedule.list_schedules import listed
 from dnnp.core.schedule.optimal import optimal
-from dnnp.core.schedule.orders.board import field_of
-from dnnp.core.schedule.orders.kernel import (
+from dnnp.core.schedule.order_kernel import (
     FOUND,
     GROW,
     LEVEL,
@@ -52,21 +52,21 @@ from dnnp.core.schedule.orders.kernel import (
     close,
     search,
 )
-from dnnp.core.schedule.orders.list_schedules import listed
-from dnnp.core.schedule.orders.search import empty_state, grown, limits_of
+from dnnp.core.schedule.order_search import empty_state, grown, limits_of
+from dnnp.core.schedule.order_tables import order_tables
 from dnnp.core.schedule.problem import (
     TOLERANCE,
     Answer,
     Batch,
     ScheduleProblem,
     Wanted,
-    faults,
     problem_of,
     span_of,
     steady_memory,
+    violations,
 )
 from dnnp.core.schedule.repetend import check_repeats
-from dnnp.core.schedule.starts import left_shift, tightened, topological
+from dnnp.core.schedule.starts import left_shift, tightened, topological_order
 
 MOST_BLOCKS, MOST_PACKED = 256, 4096
 """Of a micro-batch, for `tessel` and `tessel_fast`."""
@@ -75,7 +75,7 @@ STEPS = 3_000_000_000
 """Steps that the search may take for an effort of 1; some 6e8 take a second."""
 
 SLICE = 2_000_000
-"""Steps after which it is asked whether to stop."""
+"""Steps between two calls of `stop`."""
 
 END_EFFORT = 0.1
 """For warm-up and cool-down."""
@@ -145,7 +145,7 @@ def tessel(
     """Search for a repetend by Algorithm 1.
 
     At most `most` micro-batches make a repetend (N_R); absent: as many as there are blocks, or
-    fewer if memory runs out. Not `lazy`: every better one is completed as well as can be.
+    fewer if memory runs out. Not `lazy`: every better one gets its best warm-up and cool-down.
 
     Raises
     ------
@@ -189,9 +189,9 @@ class _TesselSearch:
         self.slack = TOLERANCE * max(self.whole, self.low)
         self.left = int(min(STEPS * run.effort, 2**62))
         self.most = max(self.left, 1)
-        self.field = field_of(problem)
-        self.sets = _sets_of(problem, self.field.path)
-        self.orders = empty_state(self.field)
+        self.tables = order_tables(problem)
+        self.sets = _sets_of(problem, self.tables.path)
+        self.orders = empty_state(self.tables)
         self.best: TesselResult | None = None
         self.tried: list[int] = []
         self.improved = 0
@@ -230,7 +230,7 @@ class _TesselSearch:
             state[ALONE] = 0
 
     def _scan(self, top: int) -> int:
-        """Continue until there is something to say."""
+        """Continue the scan to its next result."""
         state = self.sets.state
         value = np.inf if self.best is None else self.best.repetend.period_s
         self.run.report_progress("index sets", value=value, bound=self.low, what="period")
@@ -239,7 +239,7 @@ class _TesselSearch:
             if self.limits is None:  # whatever the set, no order has the period aimed at
                 return SOLVED if state[ALONE] else ENDED
             state[LEFT] = given = min(SLICE, self.left)
-            answer = int(scan(self.sets, self.field.board, self.limits, self.orders, top))
+            answer = int(scan(self.sets, self.tables.pairs, self.limits, self.orders, top))
             self.left -= given - int(state[LEFT])
             if answer == CRAMPED:
                 more = grown(self.orders)
@@ -258,7 +258,7 @@ class _TesselSearch:
         if short is None or short[0] > self.target + self.slack / 2:
             return None
         period, start = short
-        if faults(self.problem, start, period):
+        if violations(self.problem, start, period):
             return None
         self.sets.state[STAGE], self.sets.state[ALONE] = BEGIN, 1
         self._aim(period - self.slack)
@@ -274,7 +274,7 @@ class _TesselSearch:
 
     def _aim(self, period: float) -> None:
         self.target = period
-        self.limits = limits_of(self.field, period, self.problem.capacity)
+        self.limits = limits_of(self.tables, period, self.problem.capacity)
 
     def _reached(self) -> bool:
         """True if no repetend can be better."""
@@ -385,7 +385,7 @@ def _sets_of(problem: ScheduleProblem, path: Floats) -> IndexSets:
         unit=problem.unit,
         before_ptr=before_ptr,
         before=problem.tail[by_head],
-        topo=topological(problem.b, problem.tail, problem.head),
+        topo=topological_order(problem.b, problem.tail, problem.head),
         part=part,
         room=problem.capacity + little,
         path=path,
@@ -464,15 +464,15 @@ def _next_set(sets, top):  # type: ignore[no-untyped-def]
 
 
 @callee
-def _begin(sets, board, limits, orders):  # type: ignore[no-untyped-def]
-    """Set what is known of the starts of an index set before any order."""
+def _begin(sets, pairs, limits, orders):  # type: ignore[no-untyped-def]
+    """Set the gaps of an index set before any branching."""
     gap, index, counts = orders.gap, sets.micro, orders.counts
     for i in range(len(gap)):
         for j in range(len(gap)):
             gap[i, j] = sets.path[i, j]
             orders.stamp[i, j] = 0
-    for p in range(len(board.first)):
-        i, j = board.first[p], board.second[p]
+    for p in range(len(pairs.first)):
+        i, j = pairs.first[p], pairs.second[p]
         for _ in range(2):
             within = sets.time[i] + (index[i] - index[j] - 1) * limits.period
             gap[i, j] = max(gap[i, j], within)
@@ -487,11 +487,11 @@ def _begin(sets, board, limits, orders):  # type: ignore[no-untyped-def]
 
 
 @lean
-def scan(sets, board, limits, orders, top):  # type: ignore[no-untyped-def]
+def scan(sets, pairs, limits, orders, top):  # type: ignore[no-untyped-def]
     """Look for an order of an index set whose largest index is `top`, at the period of `limits`.
 
-    Continues at the stage of the state; `IS_FOUND` leaves the set in `sets.micro` and what its
-    starts keep in `orders.gap`.
+    Continues at the stage of the state; `IS_FOUND` leaves the set in `sets.micro` and its gaps in
+    `orders.gap`.
     """
     state, counts = sets.state, orders.counts
     b = len(sets.micro)
@@ -506,11 +506,11 @@ def scan(sets, board, limits, orders, top):  # type: ignore[no-untyped-def]
                 return ENDED
             continue
         if state[STAGE] == BEGIN:
-            _begin(sets, board, limits, orders)
+            _begin(sets, pairs, limits, orders)
             state[LEFT] -= b * b * b
             state[STAGE] = WITHIN
         before, mode = counts[WORK], counts[MODE]
-        answer = search(board, limits, orders, state[LEFT])
+        answer = search(pairs, limits, orders, state[LEFT])
         state[LEFT] -= counts[WORK] - before
         if answer == FOUND:
             return IS_FOUND
@@ -532,9 +532,9 @@ def tessel_fast(placement: Placement, run: SearchContext = PLAIN) -> TesselResul
     Raises
     ------
     InfeasibleError
-        The repetend exceeds a memory limit, which says nothing about others.
+        The repetend exceeds a memory limit; others may not.
     LimitError
-        It has no warm-up or cool-down within the limits, as far as the effort allows to see.
+        No warm-up or cool-down within the limits was found.
     UsageError
         There are no blocks, or too many, or replicas that take turns.
     """
@@ -566,7 +566,7 @@ def packed(problem: ScheduleProblem) -> Floats:
 
     Unit by unit each block that has no start yet gets the first that is free on all of its units.
     """
-    whole = topological(problem.b, problem.tail, problem.head)
+    whole = topological_order(problem.b, problem.tail, problem.head)
     alone = left_shift(problem, whole)
     place = place_of(whole)
     turns: dict[int, None] = {}
@@ -590,7 +590,7 @@ def indices(problem: ScheduleProblem, step: Floats, period: float) -> Ints:
     ptr, after = csr(problem.tail, np.arange(len(problem.head)), problem.b)
     late = step[problem.tail] + problem.time[problem.tail] + problem.delay - step[problem.head]
     turns = np.maximum(np.ceil(late / period - TOLERANCE), 0).astype(np.int64)
-    for i in topological(problem.b, problem.tail, problem.head)[::-1].tolist():
+    for i in topological_order(problem.b, problem.tail, problem.head)[::-1].tolist():
         waits = after[ptr[i] : ptr[i + 1]]
         index[i] = (index[problem.head[waits]] + turns[waits]).max(initial=0)
     return index

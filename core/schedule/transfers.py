@@ -3,12 +3,11 @@
 A block that waits for a result of another device waits for its transfer instead. A *blocking*
 transfer occupies both devices while it sends and receives; a *non-blocking* one occupies the
 link, and the devices go on. One order of all blocks and transfers, which every device follows,
-keeps sends and receives from waiting for each other in a circle.
+keeps sends and receives free of deadlocks.
 
-Backward passes in two parts: what the stage before waits for, and what only weights need. Qi et al.
-2023 (Zero Bubble Pipeline Parallelism), section 2: the gradient of a layer's input is urgent, the
-gradient of its weights can be computed at any time later. The activations of the forward pass are
-held until then.
+Backward passes in two parts: gradients of inputs, for which the stage before waits, and gradients
+of weights, which can be computed at any time later (Qi et al. 2023, Zero Bubble Pipeline
+Parallelism, section 2). The activations of the forward pass are held until then.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
-from dnnp.core.schedule.starts import topological
+from dnnp.core.schedule.starts import topological_order
 
 MODES = ("none", "blocking", "non-blocking")
 
@@ -47,8 +46,8 @@ def with_transfers(
     time_s
         Time of each transfer instead of `Wait.transfer_s`.
     delay_s
-        Latency: time between the end of a move and the earliest start of what waits for it,
-        besides `Wait.delay_s`; also where the move itself takes no time.
+        Latency: time between the end of a move and the earliest start of the waiting block, besides
+        `Wait.delay_s`; also where the move itself takes no time.
 
     Raises UsageError: no such mode, a negative time, transfer blocks that are there already, or
     two blocks whose devices are the same for some micro-batches only.
@@ -177,7 +176,7 @@ def global_order(problem: ScheduleProblem, start: Floats) -> Ints:
     slack = TOLERANCE * np.abs(start).max(initial=0.0)
     if (start[problem.tail] > start[problem.head] + slack).any():
         raise FormatError("a block starts before one that it waits for")
-    return topological(problem.b, problem.tail, problem.head, start)
+    return topological_order(problem.b, problem.tail, problem.head, start)
 
 
 def split_backward(placement: Placement, share: float) -> Placement:

@@ -1,15 +1,15 @@
 """The cheapest rule for every node: a search along the topological order.
 
-A state of the search is how far it came, and how tensors that are still read stand; of those with
-equal states the cheapest stays, and of all states the cheapest, some of them for each way that
-tensors stand which are read much later. With no more states the result is optimal for the rules.
-What is split and read otherwise is gathered once.
+A state of the beam search is a position and the states of tensors with later readers; of equal
+states the cheapest stays, and of all states the cheapest, some of them for each state of the
+tensors that are read much later. Without a limit the result is optimal for the rules. A split
+tensor with readers of another state is gathered once.
 
-With a backward pass the gradient of a tensor stands as the tensor does: split along the same axis,
-or whole. Each reader makes its own, of what it took of the tensor. If it took a part of a whole
-tensor, its gradient is a part of the whole (`APART`); if parts of its arithmetic took all of the
-tensor, each has an addend (`ADDENDS`). What readers make is added up, and exchanged once: parts
-that others lack count as addends that are zero elsewhere. So f and g of Shoeybi et al. 2019
+With a backward pass the gradient of a tensor has the state of the tensor: split along the same
+axis, or whole. Each reader makes one of its part of the tensor. If that is a part of a whole
+tensor, its gradient is a part of the whole (`APART`); if parts of its arithmetic take all of the
+tensor, each has an addend (`ADDENDS`). The gradients of the readers are added up, and exchanged
+once: missing parts count as addends of zero. So f and g of Shoeybi et al. 2019
 ("Megatron-LM") come out: an all-reduce forward or backward wherever a product begins or ends.
 """
 
@@ -35,15 +35,14 @@ FAR = 32
 
 @dataclass(frozen=True)
 class Backward:
-    """The backward pass, as far as it decides how nodes run."""
+    """Backward pass: the parts that affect the layout."""
 
     gradients: tuple[frozenset[int], ...]
-    """Of each node the tensors that it reads and whose gradients its backward node makes."""
+    """Of each node its inputs with gradients by its backward node."""
     trained: frozenset[int]
     """Parameters among them: each is stored as the first node that reads it needs it."""
     exchange: Callable[[int, int, bool], float]
-    """Seconds that the gradient of a tensor takes, by what it lacks and whether it becomes whole
-    rather than split."""
+    """Seconds to complete the gradient of a tensor, by what it lacks; True: whole, False: split."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class Layout:
     cost: float
     """Seconds in all."""
     lacking: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Tensor -> the node whose backward node exchanges its gradient, and what that lacks: the first
-    one that makes an incomplete one, as that is the last to run in the backward pass."""
+    """Tensor -> node with the backward node that exchanges its gradient, and what it lacks: the
+    first reader with an incomplete one, as that runs last in the backward pass."""
 
 
 class _Path(NamedTuple):
@@ -118,8 +117,8 @@ class _Graph:
 
         Returns
         -------
-        How its tensors stand afterwards, what is gathered for it, gradients that lack more than
-        before, and the seconds that both take.
+        States of its tensors afterwards, tensors gathered for it, gradients that lack more than
+        before, and the seconds of both.
         """
         made = self.made
         new: _Stands = {}

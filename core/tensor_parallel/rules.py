@@ -1,19 +1,18 @@
-"""By operator: which parts of its tensors each of t devices takes.
+"""Sharding rules by operator: the part of its tensors on each of t devices.
 
 A tensor is whole (each device has all of it) or split along an axis (each has 1/t of it, in order).
-A rule that leaves a sum of t addends ends with an all-reduce. What is whole may be taken as split,
-and parameters may be stored either way. Column and row products, and tables by vocabulary, are
-those of Shoeybi et al. 2019 ("Megatron-LM"). An axis that t does not divide is not split, or
-unequally if that is allowed and it is long; what no rule knows is done by all.
+A rule that leaves a sum of t addends ends with an all-reduce. Whole tensors may be read as split
+ones, and parameters may be stored either way. Column and row products, and tables by vocabulary,
+are those of Shoeybi et al. 2019 ("Megatron-LM"). An axis that t does not divide is not split, or
+unequally if that is allowed and it is long; operators without a rule are repeated on all devices.
 
-What a Split takes apart later, as queries, keys and values of one product, is split in blocks: each
-device has 1/t of each of so many equal parts of the axis (`block_state`).
+A tensor that a later Split takes apart, as queries, keys and values of one product, is split in
+blocks: each device has 1/t of each of so many equal parts of the axis (`block_state`).
 
 For training alone there are more: sums that are left split, reductions along other axes, and
 experts of a mixture: each device may have experts of its own (Shazeer et al. 2017, "Outrageously
-large neural networks"). What belongs to an expert is with one device then, its share of the time
-and memory is that of the average device, and what experts add to all words is summed up once, when
-all have.
+large neural networks"). Operators and tensors of an expert are on one device then, with the time
+and memory of the average device, and the outputs of experts are summed up once.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def _product(node: Operator, t: int) -> Iterator[Rule]:
 def _gemm(node: Operator, t: int) -> Iterator[Rule]:
     """Gemm: by column or by row of its matrix.
 
-    Shapes tell whether the matrix is transposed; a square one costs the same either way.
+    Whether the matrix is transposed follows from shapes; a square one costs the same either way.
     """
     if len(node.inputs) < 2:  # one tensor twice
         return
@@ -214,7 +213,7 @@ def _reshaped(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _transposed(node: Operator, t: int) -> Iterator[Rule]:
-    """Axes that their size tells, since it is there once."""
+    """Axes of a unique size, which identifies them."""
     shape, out = node.inputs[0], node.outputs[0]
     if shape is None or out is None or sorted(shape) != sorted(out):
         return
@@ -268,10 +267,7 @@ _FINDERS: dict[str, Callable[[Operator, int], Iterator[Rule]]] = {
 
 
 def part(state: int, t: int, shape: Shape | None = None) -> float:
-    """Share of a tensor that each of `t` devices has; the first one has most, which `shape` tells.
-
-    Without a shape parts are equal.
-    """
+    """Largest share of a tensor on one of `t` devices; without a shape parts are equal."""
     if state == WHOLE:
         return 1.0
     size = 0 if shape is None else shape[axis_of(state)]
@@ -284,7 +280,7 @@ def part(state: int, t: int, shape: Shape | None = None) -> float:
 def with_blocks(
     nodes: Sequence[Operator], reads: Sequence[Sequence[int]], writes: Sequence[Sequence[int]]
 ) -> list[Operator]:
-    """Nodes that know in how many parts a Split takes apart what they write.
+    """Nodes with the numbers of parts into which later Splits take their outputs.
 
     Parameters
     ----------
@@ -326,8 +322,8 @@ def share_of(state: int, t: int) -> float:
 def more_rules(node: Operator, own: Sequence[Rule], t: int) -> Iterator[Rule]:
     """Further rules of a node that has some.
 
-    A rule that ends with a sum may leave it split along an axis but the last. What reduces axes may
-    be split along another one, which shapes tell.
+    A rule that ends with a sum may leave it split along an axis but the last. Reductions may be
+    split along another axis, by their shapes.
     """
     for rule in own:
         for shape in node.outputs if rule.reduced and len(node.outputs) == 1 else ():
@@ -432,7 +428,7 @@ def _expert_of(scope: str) -> _Expert | None:
 
 
 def _even(found: Mapping[int, _Expert], nodes: Sequence[Operator], t: int) -> dict[int, _Expert]:
-    """Those of mixtures whose experts do the same, as many on each device."""
+    """Experts of mixtures with equal experts, as many on each device."""
     work: dict[str, dict[int, list[tuple[str, tuple[Shape | None, ...]]]]] = {}
     for i, (mixture, number) in found.items():
         work.setdefault(mixture, {}).setdefault(number, []).append((nodes[i].op, nodes[i].outputs))

@@ -15,10 +15,10 @@ from dnnp.core.schedule.complete import complete
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
     Wanted,
-    faults,
     peak_memory,
     problem_of,
     span_of,
+    violations,
     with_limit,
 )
 from dnnp.core.schedule.recipes import classic
@@ -92,7 +92,7 @@ def searched(placement: Placement, unroll: int = 1) -> tuple[Repetend, float]:
     """The repetend and the seconds to find it; SystemExit if it is not valid."""
     problem = problem_of(placement, unroll)
     found = find_repetend(problem)
-    if faults(problem, found.start_s.ravel(), found.period_s):
+    if violations(problem, found.start_s.ravel(), found.period_s):
         raise SystemExit(f"{placement.name}: the repetend is not valid")
     return found, warm(lambda: find_repetend(problem))
 
@@ -190,7 +190,7 @@ def schedule_rows() -> list[tuple[object, ...]]:
         ) -> float:
             problem = problem_of(placement, count)
             start = complete(placement, repetend, count).start.ravel()
-            if faults(problem, start):
+            if violations(problem, start):
                 raise SystemExit(f"{placement.name}: the schedule of {count} is not valid")
             return span_of(problem, start)
 
@@ -227,7 +227,7 @@ def memory_rows() -> list[tuple[object, ...]]:
         start = classic(placement, recipe, count).start
         limited = with_limit(placement, float(peak_memory(problem, start).max()))
         found = solve(limited, Wanted(count)).start_s.ravel()
-        if faults(problem_of(limited, count), found):
+        if violations(problem_of(limited, count), found):
             raise SystemExit(f"{recipe}: the schedule of {count} is not valid")
         free = solve(placement, Wanted(count)).start_s.ravel()
         mark = missed(span_of(problem, found), span_of(problem, start))

@@ -13,7 +13,7 @@ import pytest
 from dnnp.core.methods.schedules import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of
+from dnnp.core.schedule.problem import peak_memory, problem_of, span_of, violations
 from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.starts import Arcs, max_cycle_ratio
@@ -53,7 +53,7 @@ def judged(placement: Placement, name: str, count: int) -> tuple[float, np.ndarr
     """Makespan and peak memory of a schedule without faults."""
     made = classic(placement, name, count)
     assert made.problem.b == count * len(placement.blocks)
-    assert faults(made.problem, made.start) == []
+    assert violations(made.problem, made.start) == []
     assert sorted(made.sequence.tolist()) == list(range(made.problem.b))
     place = np.argsort(made.sequence)
     for order in made.orders:
@@ -248,7 +248,7 @@ def test_1f1b_plus_of_groups(form: str, width: int) -> None:
     wide = on_groups(placement, width)
     made, plain = classic(wide, "1f1b+", 9), classic(placement, "1f1b+", 9)
     assert made.start.tolist() == plain.start.tolist()
-    assert faults(made.problem, made.start) == []
+    assert violations(made.problem, made.start) == []
     assert classic_rate(wide, "1f1b+") == classic_rate(placement, "1f1b+")
 
 
@@ -345,7 +345,7 @@ def test_transfers_keep_the_orders(name: str, form: str, mode: str) -> None:
     count, k = 6, len(placement.blocks)
     plain, made = classic(placement, name, count), classic(moved, name, count)
     assert made.problem.unroll == count
-    assert faults(made.problem, made.start) == []
+    assert violations(made.problem, made.start) == []
     wide = made.problem.k
     for before, after in zip(plain.orders, made.orders, strict=False):
         kept = [i // wide * k + i % wide for i in after.tolist() if i % wide < k]

@@ -19,14 +19,14 @@ from dnnp.core.schedule.complete import (
     unrolled,
     warm_up,
 )
-from dnnp.core.schedule.optimal import in_turn, optimal
+from dnnp.core.schedule.optimal import optimal, sequential_schedule
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
-    faults,
     peak_memory,
     problem_of,
     span_of,
     steady_memory,
+    violations,
 )
 from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.shop import root_bound, shop_of
@@ -52,7 +52,7 @@ OFFSET = {"V": 12, "M": 12, "NN": 12, "K": 4, "X": 6}
 
 def made(problem: ScheduleProblem, starts: list[int], period: float) -> Repetend:
     start = np.array(starts, dtype=np.float64)
-    assert not faults(problem, start, period)
+    assert not violations(problem, start, period)
     memory = steady_memory(problem, start, period)
     k = problem.k
     return Repetend(problem.unroll, float(period), start.reshape(-1, k), memory)
@@ -67,10 +67,10 @@ def training(name: str) -> tuple[Placement, Repetend]:
 def some_repetend(placement: Placement, unroll: int) -> Repetend:
     """Left-shifted micro-batches, repeated as soon as they can be."""
     problem = problem_of(placement, unroll)
-    start = in_turn(problem)
+    start = sequential_schedule(problem)
     period = max(float(problem.load().max()), 0.5)
     longest = max(span_of(problem, start), period)
-    while period < longest and faults(problem, start, period):
+    while period < longest and violations(problem, start, period):
         period = min(period * 1.02, longest)
     return made(problem, start.tolist(), period)
 
@@ -87,7 +87,7 @@ def test_training_shapes_are_as_short_as_can_be(name: str) -> None:
         problem = problem_of(placement, many)
         found = complete(placement, repetend, many)
         assert found.start.shape == (many, problem.k)
-        assert not faults(problem, found.start.ravel())
+        assert not violations(problem, found.start.ravel())
         assert (peak_memory(problem, found.start.ravel()) <= TRAINING[name][1]).all()
         expected = many * repetend.period_s + OFFSET[name] + (2 if (name, many) == ("X", 1) else 0)
         assert span_of(problem, found.start.ravel()) == expected
@@ -99,7 +99,7 @@ def test_a_thousand_micro_batches(name: str) -> None:
     placement, repetend = training(name)
     problem = problem_of(placement, 1000)
     found = complete(placement, repetend, 1000)
-    assert not faults(problem, found.start.ravel())
+    assert not violations(problem, found.start.ravel())
     assert span_of(problem, found.start.ravel()) == 1000 * repetend.period_s + OFFSET[name]
     assert found.status == "optimal"
 
@@ -112,7 +112,7 @@ def test_inference_shapes_are_as_short_as_can_be(name: str) -> None:
     for many in (1, 4, 16, 300):
         problem = problem_of(placement, many)
         found = complete(placement, repetend, many)
-        assert not faults(problem, found.start.ravel())
+        assert not violations(problem, found.start.ravel())
         assert found.status == "optimal"
         assert span_of(problem, found.start.ravel()) <= many * period + 3
 
@@ -133,12 +133,12 @@ def test_random_placements(seed: int) -> None:
     for many in (1, 2, 7, 40):
         problem = problem_of(placement, many)
         found = complete(placement, repetend, many, run=SearchContext(effort=0.05))
-        assert not faults(problem, found.start.ravel())
+        assert not violations(problem, found.start.ravel())
         length = span_of(problem, found.start.ravel())
         assert found.bound <= length * (1 + 1e-9)
         assert (found.status == "optimal") == (found.bound >= length * (1 - 1e-7))
         plain = shifted(problem, unrolled(repetend, many).ravel())
-        if not faults(problem, plain):
+        if not violations(problem, plain):
             assert length <= span_of(problem, plain) * (1 + 1e-9)
 
 
@@ -149,10 +149,10 @@ def test_bounds_and_reversal(seed: int) -> None:
     blocks = tuple(replace(b, time_s=b.time_s + 1) for b in placement.blocks)
     problem = problem_of(replace(placement, blocks=blocks), 3)
     backwards = reversed_problem(problem)
-    start = in_turn(problem)
+    start = sequential_schedule(problem)
     turned = -(start + problem.time).reshape(3, -1)[::-1].ravel()
     turned -= turned.min()
-    assert not faults(backwards, turned)
+    assert not violations(backwards, turned)
     assert (peak_memory(backwards, turned) <= peak_memory(problem, start) + 1e-9).all()
     twice = reversed_problem(backwards)
     assert (twice.time == problem.time).all()
@@ -192,7 +192,7 @@ def test_stop_and_determinism() -> None:
     assert (first.start == second.start).all()
     found = complete(placement, repetend, 30, run=SearchContext(interrupted=lambda: True))
     assert found.status == "interrupted"
-    assert not faults(problem, found.start.ravel())
+    assert not violations(problem, found.start.ravel())
 
 
 def test_absurd_numbers_of_micro_batches_are_refused() -> None:

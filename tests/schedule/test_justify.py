@@ -11,8 +11,15 @@ from dnnp.core.model.schedule import Placement
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.auto import solve
 from dnnp.core.schedule.justify import filled, justified, reversed_problem
-from dnnp.core.schedule.optimal import in_turn
-from dnnp.core.schedule.problem import Wanted, faults, peak_memory, problem_of, span_of, with_limit
+from dnnp.core.schedule.optimal import sequential_schedule
+from dnnp.core.schedule.problem import (
+    Wanted,
+    peak_memory,
+    problem_of,
+    span_of,
+    violations,
+    with_limit,
+)
 from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.transfers import split_backward
@@ -31,15 +38,15 @@ def test_no_longer_and_within_the_limits(seed: int) -> None:
     placement = random_placement(seed)
     count = 5
     plain = problem_of(placement, count)
-    start = in_turn(plain)
+    start = sequential_schedule(plain)
     most = float(peak_memory(plain, start).max())
-    assert faults(problem_of(with_limit(placement, most - 1.0), count), start)
+    assert violations(problem_of(with_limit(placement, most - 1.0), count), start)
     for limit in (most, 2 * most):
         problem = problem_of(with_limit(placement, limit), count)
-        assert not faults(problem, start)
-        assert not faults(problem, filled(problem, start))
+        assert not violations(problem, start)
+        assert not violations(problem, filled(problem, start))
         made = justified(problem, start)
-        assert not faults(problem, made)
+        assert not violations(problem, made)
         assert span_of(problem, made) <= span_of(problem, start) * (1 + 1e-12)
 
 
@@ -52,7 +59,7 @@ def test_by_hand() -> None:
     one = problem_of(shape("V", 2, memory_bytes=1.0), 2)
     assert filled(one, start).tolist() == [0, 1, 2, 5, 8, 9, 10, 13]
     # What frees memory at a block's start lets another one start with it.
-    assert faults(one, filled(one, start)) == []
+    assert violations(one, filled(one, start)) == []
     assert reversed_problem(one).memory.tolist() == (-one.memory).tolist()
 
 
@@ -106,14 +113,14 @@ def test_never_behind_a_recipe(name: str, devices: int, whole: bool) -> None:
                     made = classic(form, recipe, count).start
                 except UsageError:
                     continue
-                if not faults(problem, made):
+                if not violations(problem, made):
                     spans[recipe] = span_of(problem, made)
             try:
                 found = solve(form, Wanted(count), SearchContext(effort=0.02)).start_s.ravel()
             except InfeasibleError:
                 assert not spans
                 continue
-            assert not faults(problem, found)
+            assert not violations(problem, found)
             assert all(span_of(problem, found) <= span + 1e-9 for span in spans.values()), spans
             compared += len(spans)
     assert compared

@@ -12,8 +12,8 @@ import pytest
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import SearchContext
-from dnnp.core.schedule.optimal import beam, in_turn, optimal
-from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of, span_of
+from dnnp.core.schedule.optimal import beam, optimal, sequential_schedule
+from dnnp.core.schedule.problem import ScheduleProblem, problem_of, span_of, violations
 from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.shop import root_bound, shop_of
 from support.placements import random_placement
@@ -111,10 +111,10 @@ def test_as_short_as_the_best_order(seed: int) -> None:
     if math.isinf(least):
         # What a block holds that another one releases at the same time may not count.
         with suppress(InfeasibleError, LimitError):
-            assert not faults(problem, optimal(problem).start)
+            assert not violations(problem, optimal(problem).start)
         return
     found = optimal(problem)
-    assert not faults(problem, found.start)
+    assert not violations(problem, found.start)
     assert found.start.min() == 0
     assert found.bound <= least + CLOSE
     if not loose:
@@ -134,7 +134,7 @@ def test_narrow_beams_bound_what_they_drop(seed: int) -> None:
         found = beam(shop, width)
         assert min(found.bound, found.value) <= least + CLOSE
         if found.start is not None:
-            assert not faults(problem, found.start)
+            assert not violations(problem, found.start)
             assert found.value >= least - CLOSE
 
 
@@ -144,7 +144,7 @@ def test_shapes_without_limits_are_proven(name: str, devices: int) -> None:
     for many in (1, 3, 5):
         problem = problem_of(shape(name, devices), many)
         found = optimal(problem, run=SearchContext(effort=0.05))
-        assert not faults(problem, found.start)
+        assert not violations(problem, found.start)
         assert found.status == "optimal"
         assert found.bound == span_of(problem, found.start)
 
@@ -163,7 +163,7 @@ def test_shapes_without_limits_are_proven(name: str, devices: int) -> None:
 def test_shapes_within_limits(name: str, memory: float, many: int, least: float) -> None:
     problem = problem_of(shape(name, 4, memory_bytes=memory), many)
     found = optimal(problem, run=SearchContext(effort=0.2))
-    assert not faults(problem, found.start)
+    assert not violations(problem, found.start)
     assert (found.status, found.bound) == ("optimal", least)
     assert span_of(problem, found.start) == least
 
@@ -178,7 +178,7 @@ def test_effort_and_stop_end_the_search() -> None:
     quick = optimal(problem, run=SearchContext(effort=0.01))
     assert quick.status == "feasible"
     assert quick.bound < span_of(problem, quick.start)
-    assert not faults(problem, quick.start)
+    assert not violations(problem, quick.start)
     asked = []
 
     def stop() -> bool:
@@ -188,11 +188,11 @@ def test_effort_and_stop_end_the_search() -> None:
     found = optimal(problem, run=SearchContext(interrupted=stop))
     assert found.status == "interrupted"
     assert len(asked) < 30
-    assert not faults(problem, found.start)
+    assert not violations(problem, found.start)
     assert found.bound <= span_of(problem, found.start)
     none = optimal(problem, run=SearchContext(interrupted=lambda: True))
     assert none.status == "interrupted"
-    assert not faults(problem, none.start)
+    assert not violations(problem, none.start)
 
 
 def test_the_same_again() -> None:
@@ -212,7 +212,9 @@ def test_a_known_schedule_is_never_left_behind() -> None:
     assert span_of(problem, found.start) <= span_of(problem, known)
     assert found.start.min() == 0
     invalid = np.zeros(problem.b)
-    assert not faults(problem, optimal(problem, run=SearchContext(effort=0.0), upper=invalid).start)
+    assert not violations(
+        problem, optimal(problem, run=SearchContext(effort=0.0), upper=invalid).start
+    )
 
 
 def test_blocks_that_wait_for_each_others_memory() -> None:
@@ -234,8 +236,8 @@ def test_many_blocks_are_left_to_a_list_schedule() -> None:
     problem = problem_of(shape("V", 32), 200)
     found = optimal(problem, run=SearchContext(effort=0.01))
     assert found.status == "feasible"
-    assert not faults(problem, found.start)
-    assert span_of(problem, in_turn(problem)) == span_of(problem, found.start)
+    assert not violations(problem, found.start)
+    assert span_of(problem, sequential_schedule(problem)) == span_of(problem, found.start)
 
 
 def test_no_blocks() -> None:

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.schedule.problem import ScheduleProblem, faults, limited, problem_of, steady_memory
+from dnnp.core.schedule.problem import (
+    ScheduleProblem,
+    limited,
+    problem_of,
+    steady_memory,
+    violations,
+)
 from dnnp.core.schedule.shapes import shape
 from support.placements import random_placement
 from support.repetend_brute import (
@@ -196,7 +202,7 @@ def test_against_all_starts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_simulation_is_what_the_definitions_say(seed: int) -> None:
-    """`faults` and `steady_memory`, of starts right or wrong."""
+    """`violations` and `steady_memory`, of starts right or wrong."""
     rng = random.Random(seed)
     problem = problem_of(random_placement(seed, whole=seed % 2 == 0, pairs=3), 1 + seed % 2)
     if seed % 3 == 0:
@@ -212,7 +218,7 @@ def test_simulation_is_what_the_definitions_say(seed: int) -> None:
         starts.append(at)
     for start in starts:
         wrong, peaks = run_for_long(problem, start, period)
-        assert bool(wrong) == bool(faults(problem, start, period)), wrong
+        assert bool(wrong) == bool(violations(problem, start, period)), wrong
         assert peaks == pytest.approx(steady_memory(problem, start, period))
 
 

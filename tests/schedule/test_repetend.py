@@ -13,18 +13,18 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import PlacedBlock, Placement, Repetend, Unit, Wait
 from dnnp.core.model.search_context import SearchContext
+from dnnp.core.schedule import order_search as orders_intervals
 from dnnp.core.schedule import repetend
-from dnnp.core.schedule.orders import search as orders_intervals
-from dnnp.core.schedule.orders.board import field_of
-from dnnp.core.schedule.orders.list_schedules import list_schedules
-from dnnp.core.schedule.orders.search import Demand, Meter, search_orders
+from dnnp.core.schedule.list_schedules import list_schedules
+from dnnp.core.schedule.order_search import Demand, Meter, search_orders
+from dnnp.core.schedule.order_tables import order_tables
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
-    faults,
     limited,
     problem_of,
     span_of,
     steady_memory,
+    violations,
 )
 from dnnp.core.schedule.repetend import WORK, find_repetend, least_memory, least_span
 from dnnp.core.schedule.shapes import shape
@@ -111,7 +111,7 @@ def least_whole(problem: ScheduleProblem) -> int:
 
 def check(problem: ScheduleProblem, found: Repetend) -> None:
     start = found.start_s.ravel()
-    assert faults(problem, start, found.period_s) == []
+    assert violations(problem, start, found.period_s) == []
     assert start.min() == 0
     assert found.span_s == pytest.approx(span_of(problem, start))
     np.testing.assert_allclose(found.memory_bytes, steady_memory(problem, start, found.period_s))
@@ -231,8 +231,8 @@ def test_shortcuts_lose_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     short = values()
     monkeypatch.setattr(
         repetend,
-        "field_of",
-        lambda given: field_of(given)._replace(bridges=(), short_bridges=(), extra=()),
+        "order_tables",
+        lambda given: order_tables(given)._replace(bridges=(), short_bridges=(), extra=()),
     )
     monkeypatch.setattr(orders_intervals, "MOST_SUMMED", 0)
     assert values() == short
@@ -352,19 +352,19 @@ def test_a_period_may_be_a_fraction(last_s: float, period: float) -> None:
 
 def test_the_phases_alone() -> None:
     problem = problem_of(shape("M", 4), 1)
-    field, meter = field_of(problem), Meter(WORK)
-    some, proven = search_orders(field, Demand(7.0, problem.capacity), meter)
+    tables, meter = order_tables(problem), Meter(WORK)
+    some, proven = search_orders(tables, Demand(7.0, problem.capacity), meter)
     assert proven
     assert some is not None
-    assert faults(problem, some, 7.0) == []
-    assert search_orders(field, Demand(5.9, problem.capacity), meter) == (None, True)
-    memory = least_memory(field, 7.0, meter, some)
+    assert violations(problem, some, 7.0) == []
+    assert search_orders(tables, Demand(5.9, problem.capacity), meter) == (None, True)
+    memory = least_memory(tables, 7.0, meter, some)
     assert (memory.value, memory.bound, memory.complete) == (4.0, 4.0, True)
     tight = limited(problem, 4.0)
-    span = least_span(field_of(tight), 7.0, tight.capacity, meter)
+    span = least_span(order_tables(tight), 7.0, tight.capacity, meter)
     assert span.complete
     assert span.start is not None
-    assert faults(tight, span.start, 7.0) == []
+    assert violations(tight, span.start, 7.0) == []
     assert span.value == 35.0
 
 
@@ -431,7 +431,7 @@ def test_list_schedules_keep_limits(seed: int) -> None:
         )
     last = math.inf
     for period, start in list_schedules(problem, float(problem.load().max())):
-        assert faults(problem, start, period) == []
+        assert violations(problem, start, period) == []
         assert period <= last
         last = period
 

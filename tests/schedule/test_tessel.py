@@ -14,9 +14,9 @@ from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.problem import (
     ScheduleProblem,
-    faults,
     problem_of,
     span_of,
+    violations,
 )
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.tessel import tessel
@@ -189,7 +189,7 @@ def test_schedules_of_shapes() -> None:
         for count in (6, 8, 12, 16, 200):
             problem = problem_of(placement, count)
             start = scheduled(placement, found, count)[0]
-            assert faults(problem, start) == []
+            assert violations(problem, start) == []
             assert span_of(problem, start) == period * count + offset
 
 

@@ -14,7 +14,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule import tessel as fast
-from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of, span_of
+from dnnp.core.schedule.problem import ScheduleProblem, problem_of, span_of, violations
 from dnnp.core.schedule.shapes import ALL, SHAPES, shape
 from dnnp.core.schedule.tessel import indices, packed, tessel, tessel_fast
 from support.completed import check, scheduled, with_memory
@@ -76,7 +76,7 @@ def test_random_placements(seed: int) -> None:
     # Blocks of no time may release only after others that start with them have taken: in turn then.
     for count in (1, 5, 12):
         start, method = scheduled(limited, again, count)
-        assert faults(problem_of(limited, count), start) == []
+        assert violations(problem_of(limited, count), start) == []
         few = count <= again.micro_batches
         assert method == "tessel-fast" or few or (problem_of(limited, 1).time == 0).any()
 

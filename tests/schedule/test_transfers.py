@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait, check_placement
-from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of
+from dnnp.core.schedule.problem import ScheduleProblem, problem_of, violations
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.starts import left_shift
 from dnnp.core.schedule.transfers import MODES, global_order, with_transfers, without_transfers
@@ -235,7 +235,7 @@ def test_one_order_of_all_never_deadlocks(seed: int, mode: str) -> None:
     placement = with_transfers(placement, mode, time_s=rng.choice([0.5, 1.0, 4.0]))
     problem = problem_of(placement, rng.randint(1, 4))
     start = random_start(problem, rng)
-    assert faults(problem, start) == []
+    assert violations(problem, start) == []
     order = global_order(problem, start)
     place = np.argsort(order)
     assert (place[problem.tail] < place[problem.head]).all()

@@ -12,7 +12,7 @@ from dnnp.core.model.schedule import Schedule
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule import auto, complete, repetend, tessel
 from dnnp.core.schedule.complete import Completed
-from dnnp.core.schedule.optimal import in_turn, optimal
+from dnnp.core.schedule.optimal import optimal, sequential_schedule
 from dnnp.core.schedule.problem import Wanted, problem_of, with_limit
 from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.shapes import shape
@@ -51,7 +51,7 @@ def test_one_block_needs_no_search() -> None:
     """A schedule that is optimal from the start was not found by beams."""
     found, _ = solved(Wanted(3, "optimal"), shape("V", 1, inference=True))
     assert (found.method, found.status) == ("in-turn", "optimal")
-    assert (found.start_s.ravel() == in_turn(problem_of(found.placement, 3))).all()
+    assert (found.start_s.ravel() == sequential_schedule(problem_of(found.placement, 3))).all()
 
 
 def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) ->
     assert said == [
         "8 blocks in a period are above 7: list scheduling made the repetend, without search"
     ]
-    monkeypatch.setattr("dnnp.core.schedule.orders.list_schedules.MOST_CHECKS", 0)
+    monkeypatch.setattr("dnnp.core.schedule.list_schedules.MOST_CHECKS", 0)
     found, said = solved(Wanted(4, unroll=1))
     assert found.repetend.method == "sequential"
     assert "running one block after the other made" in said[0]

@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.schedule import Placement
-from dnnp.core.schedule.problem import faults, peak_memory, problem_of, span_of
+from dnnp.core.schedule.problem import peak_memory, problem_of, span_of, violations
 from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.transfers import split_backward
@@ -53,7 +53,7 @@ def test_zb_v_has_no_bubble_in_the_memory_of_1f1b(devices: int) -> None:
     placement = split("zb-v", devices)
     for count in sorted({1, devices, 2 * devices - 1, 2 * devices, 3 * devices + 1, 5 * devices}):
         made = classic(placement, "zb-v", count)
-        assert faults(made.problem, made.start) == []
+        assert violations(made.problem, made.start) == []
         peak = peak_memory(made.problem, made.start)
         if count >= devices:
             assert peak.max() == 2 * devices
@@ -84,7 +84,7 @@ def test_zb_h2_as_published(devices: int) -> None:
     placement = split("zb-h2", devices)
     for count in (2 * devices - 1, 2 * devices, 5 * devices):
         made = classic(placement, "zb-h2", count)
-        assert faults(made.problem, made.start) == []
+        assert violations(made.problem, made.start) == []
         assert idle(made) == [0.0] * devices
         assert span_of(made.problem, made.start) == 3 * count + devices - 1
         assert peak_memory(made.problem, made.start).max() == 2 * devices - 1
@@ -117,7 +117,7 @@ def test_v_half_and_v_min_as_published(devices: int) -> None:
         placement = split(name, devices)
         for count in (2 * devices, 3 * devices + 1):
             made = classic(placement, name, count)
-            assert faults(made.problem, made.start) == []
+            assert violations(made.problem, made.start) == []
             assert peak_memory(made.problem, made.start).max() == 2 * most
             assert max(idle(made)) <= bubble
         assert classic_rate(placement, name) == pytest.approx(6.0)
@@ -132,7 +132,7 @@ def test_dualpipev_as_published(devices: int) -> None:
     placement = split("dualpipev", devices)
     for count in (1, 2 * devices, 2 * devices + 1, 5 * devices):
         made = classic(placement, "dualpipev", count)
-        assert faults(made.problem, made.start) == []
+        assert violations(made.problem, made.start) == []
         peak = peak_memory(made.problem, made.start)
         assert peak.max() <= 2 * devices + 1
         if count > 2 * devices:
@@ -152,7 +152,7 @@ def test_dualpipe_as_published(devices: int) -> None:
     placement = split("dualpipe", devices)
     for count in (1, devices - 1, devices, devices + 1, 3 * devices):
         made = classic(placement, "dualpipe", count)
-        assert faults(made.problem, made.start) == []
+        assert violations(made.problem, made.start) == []
         peak = peak_memory(made.problem, made.start)
         assert peak.max() <= devices + 1
         if count < devices:
@@ -294,7 +294,7 @@ def test_any_times(seed: int) -> None:
         backward, share = float(rng.uniform(0.5, 4)), float(rng.uniform(0, 1))
         placement = split(name, devices, backward_s=backward, share=share)
         made = classic(placement, name, int(rng.integers(1, 20)))
-        assert faults(made.problem, made.start) == []
+        assert violations(made.problem, made.start) == []
         most = {
             "zb-v": 2 * devices,
             "dualpipe": devices + 1,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dnnp.core.schedule.orders.kernel import NODES
+from dnnp.core.schedule.order_kernel import NODES
 
 EXPECTED: dict[str, dict[str, int]] = {
     "exact plain": {"blocks": 464027, "ideals": 21120, "kernels": 3},
@@ -74,7 +74,7 @@ METERS = (
     Meter("flows", "split.cuts:max_flow", lambda *_: 1),
     Meter("nodes", "split.cuts:Bisection.search", lambda given, _: len(given[0].nodes)),
     Meter("steps", "bounds.pricing:best_sets", lambda _, steps: steps),
-    Meter("nodes", "schedule.orders.kernel:search", *[lambda given, _: given[2].counts[NODES]] * 2),
+    Meter("nodes", "schedule.order_kernel:search", *[lambda given, _: given[2].counts[NODES]] * 2),
     Meter("states", "schedule.optimal:beam", lambda _, found: found.work),
     Meter("states", "schedule.complete:beam", lambda _, found: found.work),
     Meter("sets", "parallel.search:cover", lambda given, _: len(given[0].family.work)),

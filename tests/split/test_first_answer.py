@@ -25,7 +25,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import NOTHING, MethodOptions, SearchContext, run_with_fallback
 from dnnp.core.schedule.auto import solve as schedule
-from dnnp.core.schedule.problem import Wanted, faults
+from dnnp.core.schedule.problem import Wanted, violations
 from dnnp.core.schedule.problem import problem_of as blocks_of
 from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.transfers import with_transfers
@@ -86,13 +86,14 @@ def test_every_method_of_latency(
     for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)
-        found = solve_latency(problem, MethodOptions(method=method), STOPPED)
+        latency = latency_problem(problem)
+        found = solve_latency(latency, MethodOptions(method=method), STOPPED)
         assert found.method == FIRST_FIT
         assert found.bound > 0
         assert found.bound_method.startswith("critical path")
         plan = make_latency_plan(
             problem,
-            latency_problem(problem),
+            latency,
             found.split,
             method=found.method,
             bound=found.bound,
@@ -140,7 +141,7 @@ def test_schedules(
         placement = with_transfers(shape(name, 4), mode, time_s=0.5)
         found = schedule(placement, Wanted(3), SearchContext(interrupted=lambda: True))
         assert (found.method, found.status) == ("sequential", "interrupted")
-        assert faults(blocks_of(found.placement, 3), found.start_s.ravel()) == []
+        assert violations(blocks_of(found.placement, 3), found.start_s.ravel()) == []
         assert found.bound_s > 0
 
 

@@ -107,7 +107,7 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
             told = list[Progress]()
             run = SearchContext(effort=0.05, watch=told.append)
             try:
-                found = solve_latency(latency.whole, MethodOptions(method=method), run)
+                found = solve_latency(latency, MethodOptions(method=method), run)
             except UnavailableError as error:
                 pytest.skip(str(error))
             except (InfeasibleError, LimitError, UsageError):
@@ -175,7 +175,7 @@ def test_a_sample(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         return LatencySolution(split, 0.1 * value, "critical path", "anneal")
 
     monkeypatch.setattr("dnnp.core.latency.solve._found", search)
-    found = solve_latency(latency.whole, MethodOptions(), stopped_after_a_while())
+    found = solve_latency(latency, MethodOptions(), stopped_after_a_while())
     assert (found.bound, found.bound_method) == (0.9 * value, "ideals of blocks")
 
 

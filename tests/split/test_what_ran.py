@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dnnp.core.cost.latency import latency_problem
 from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import Method
 from dnnp.core.methods.splits import LATENCY, SPLITS
@@ -102,7 +103,7 @@ def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> No
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = problem_of(chain(3.0), DeviceClass("dev", count=2))
         problem = problem.with_options(options)
-        found = solve_latency(problem, MethodOptions(method=method))
+        found = solve_latency(latency_problem(problem), MethodOptions(method=method))
         assert found.method == (method if method in calls.names else "anneal")
 
 
@@ -140,9 +141,8 @@ def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         graph = replace(chain(4.0, 3.0, 5.0, 2.0), node_bytes=np.full(4, 2.0))
         tight = problem_of(graph, DeviceClass("dev", count=2, memory_bytes=4.0))
-        placed = solve_latency(
-            tight.with_options(options), MethodOptions(method="ip"), SearchContext(warn=said.append)
-        )
+        latency = latency_problem(tight.with_options(options))
+        placed = solve_latency(latency, MethodOptions(method="ip"), SearchContext(warn=said.append))
         assert placed.method == "anneal"
         assert said in ([], ["the solver ended early: the solver cbc failed: signal 11"])
 
@@ -168,8 +168,8 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     options = CostOptions(memory_model="sum", objective="latency")
     problem = problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2))
-    problem = problem.with_options(options)
-    found = solve_latency(problem, MethodOptions(method="getf"), SearchContext(warn=said.append))
+    latency = latency_problem(problem.with_options(options))
+    found = solve_latency(latency, MethodOptions(method="getf"), SearchContext(warn=said.append))
     assert found.method == "getf-fluid"
     reason = "4 choices are too many for its linear program"
     assert said == [f"getf: {reason}; what ran instead is getf-fluid"]

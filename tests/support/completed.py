@@ -9,7 +9,7 @@ import numpy as np
 from dnnp.core.model.schedule import Placement
 from dnnp.core.model.search_context import PLAIN
 from dnnp.core.schedule.bound import makespan_bound
-from dnnp.core.schedule.problem import Batch, faults, problem_of, span_of, steady_memory
+from dnnp.core.schedule.problem import Batch, problem_of, span_of, steady_memory, violations
 from dnnp.core.schedule.tessel import TesselResult, answered
 
 
@@ -29,7 +29,7 @@ def scheduled(placement: Placement, found: TesselResult, count: int) -> tuple[np
 def check(placement: Placement, found: TesselResult) -> None:
     """All that must hold of any result."""
     problem, repetend = problem_of(placement, 1), found.repetend
-    assert faults(problem, repetend.start_s[0], repetend.period_s) == []
+    assert violations(problem, repetend.start_s[0], repetend.period_s) == []
     assert repetend.start_s.min() == 0
     assert repetend.period_s >= repetend.period_bound_s
     assert repetend.span_s == span_of(problem, repetend.start_s[0])
@@ -44,4 +44,4 @@ def check(placement: Placement, found: TesselResult) -> None:
         assert method == repetend.method or count <= found.micro_batches
         assert start.shape == (whole.b,)
         assert start.min() == 0
-        assert faults(whole, start) == []
+        assert violations(whole, start) == []

@@ -174,7 +174,7 @@ def disagreements(
     counts["binds"] += problem.live.binds
     counts["costs"] += least > loose * (1 + SLACK)
     try:
-        found = solve_latency(whole, MethodOptions(method=method), SearchContext(effort=effort))
+        found = solve_latency(problem, MethodOptions(method=method), SearchContext(effort=effort))
     except (InfeasibleError, LimitError) as error:
         kind = type(error).__name__
         counts[kind] += 1

@@ -198,13 +198,8 @@ def pool_remove(state, i):  # type: ignore[no-untyped-def]
 @callee
 def relocate(items, state, i, label):  # type: ignore[no-untyped-def]
     """Give an item another label; O(its flows and their readers). The caller keeps the order."""
-    home, readers, needs, spent, move = (
-        state.home,
-        state.readers,
-        state.needs,
-        state.spent,
-        items.move,
-    )
+    home, readers, needs = state.home, state.readers, state.needs
+    spent, move = state.spent, items.move
     a = home[i]
     b = state.slot[label // 2] if label % 2 else POOL_SLOT
     if a < 0:
@@ -296,14 +291,8 @@ def latency(items, state):  # type: ignore[no-untyped-def]
 
     O(S^2 + flows of the pool). What is not supported takes no time.
     """
-    start, end, last, ready, home, device = (
-        state.start,
-        state.end,
-        state.last,
-        state.ready,
-        state.home,
-        state.device,
-    )
+    start, end, last = state.start, state.end, state.last
+    ready, home, device = state.ready, state.home, state.device
     for s in range(len(start)):
         start[s] = 0.0
     for d in range(len(last)):

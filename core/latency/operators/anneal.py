@@ -46,7 +46,7 @@ STEPS = 60
 MOST_CHUNK = 400_000
 """Positions after which a sweep recomputes its energy."""
 
-LOOK = 4
+LOOK = 2
 """Chunks of that size between two looks at the clock."""
 
 CHECKED = 500

@@ -143,13 +143,8 @@ def replay(net, state, first, last, limit):  # type: ignore[no-untyped-def]
     new_rows, new_peak, start, begun = state.new_rows, state.new_peak, state.start, state.begun
     log_task, log_end, log_flow = state.log_task, state.log_end, state.log_flow
     log_to, log_came, log_arrive = state.log_to, state.log_came, state.log_arrive
-    time, tail, maker, in_ptr, in_idx = (
-        net.time,
-        net.tail,
-        net.maker,
-        net.in_ptr,
-        net.in_idx,
-    )
+    time, tail, maker = net.time, net.tail, net.maker
+    in_ptr, in_idx = net.in_ptr, net.in_idx
     out_ptr, out_idx, use_ptr, use_idx = net.out_ptr, net.out_idx, net.use_ptr, net.use_idx
     rate, latency, charged = net.rate, net.latency, net.charged
     size, fixed, send, receive = net.size, net.fixed, net.send, net.receive

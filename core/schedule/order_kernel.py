@@ -1,7 +1,7 @@
-"""Kernels of the search over orders: what is known, conclusions from it, and the tree.
+"""Kernels of the search over orders: bounds on gaps, their propagation, and the search tree.
 
-`gap[i, j]` is the most that is known about how much later block j starts than block i; the matrix
-is closed: gap[i, j] >= gap[i, l] + gap[l, j]. Of a pair p of blocks (i, j) on one unit s_j - s_i
+`gap[i, j]` is a lower bound of the start of block j minus that of block i; the matrix is closed:
+gap[i, j] >= gap[i, l] + gap[l, j]. Of a pair p of blocks (i, j) on one unit s_j - s_i
 lies in one of the intervals [low[r] + k T, high[r] + k T], where r runs through the
 `ptr[p + 1] - ptr[p]` intervals of the pair and k through all whole numbers; intervals are numbered
 by q = k * count + r. A node branches on a pair of blocks on one unit: "interval q or an earlier
@@ -27,7 +27,7 @@ MOST_LAG = 1e9
 """More micro-batches than could be between two starts."""
 
 
-class GapBoard(NamedTuple):
+class PairTables(NamedTuple):
     """The part of a search that depends on no period or limit: P pairs, D units."""
 
     first: Ints
@@ -37,7 +37,7 @@ class GapBoard(NamedTuple):
     pair: Ints
     """i64[b, b], the pair of two blocks, or -1; symmetric."""
     touch_ptr: Ints
-    """i64[P + 1]; a pair matters to the memory of units `touch[touch_ptr[p]:touch_ptr[p + 1]]`."""
+    """i64[P + 1]; a pair affects the memory of units `touch[touch_ptr[p]:touch_ptr[p + 1]]`."""
     touch: Ints
     taker_ptr: Ints
     """i64[D + 1]; blocks that take memory of unit d are `taker[taker_ptr[d]:taker_ptr[d + 1]]`."""
@@ -62,7 +62,7 @@ class OrderLimits(NamedTuple):
     cap: Floats
     """f64[D], what each unit may hold, a tolerance included; inf: no limit."""
     active: Bools
-    """bool[P], pairs whose order matters."""
+    """bool[P], pairs of which the order is relevant."""
 
 
 class OrderState(NamedTuple):
@@ -74,10 +74,10 @@ class OrderState(NamedTuple):
     trail_at: Ints
     trail_old: Floats
     queue: Ints
-    """i64[P + 1], pairs to look at: a ring."""
+    """i64[P + 1], pairs to propagate: a ring."""
     queued: Bools
     dirty: Bools
-    """bool[D], units to look at."""
+    """bool[D], units to propagate."""
     box: Ints
     """i64[P, 4], first and last k and first and last interval that are left for each pair."""
     boxed: Ints
@@ -87,8 +87,8 @@ class OrderState(NamedTuple):
     stack: Ints
     """i64[depth, 5]: pair, interval, whether later intervals come first, side, trail."""
     counts: Ints
-    """i64[COUNTS]: depth of the stack, length of the trail, entries looked at, nodes, level, what
-    to go on with, nodes before a restart, and front and rear of the queue."""
+    """i64[COUNTS]: depth of the stack, length of the trail, entries visited, nodes, level, next
+    step, nodes before a restart, and front and rear of the queue."""
 
 
 @lean
@@ -144,27 +144,27 @@ def end_of(limits, p, q):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def least_lag(board, box, i, j):  # type: ignore[no-untyped-def]
+def least_lag(pairs, box, i, j):  # type: ignore[no-untyped-def]
     """Least k = floor((s_j - s_i) / T) of two blocks of a pair."""
     if i == j:
         return 0
-    p = board.pair[i, j]
-    return box[p, 0] if board.first[p] == i else -box[p, 1] - 1
+    p = pairs.pair[i, j]
+    return box[p, 0] if pairs.first[p] == i else -box[p, 1] - 1
 
 
 @inlined
-def most_lag(board, box, i, j):  # type: ignore[no-untyped-def]
+def most_lag(pairs, box, i, j):  # type: ignore[no-untyped-def]
     """Largest k = floor((s_j - s_i) / T) of two blocks of a pair."""
     if i == j:
         return 0
-    p = board.pair[i, j]
-    return box[p, 1] if board.first[p] == i else -box[p, 0] - 1
+    p = pairs.pair[i, j]
+    return box[p, 1] if pairs.first[p] == i else -box[p, 0] - 1
 
 
 @callee
-def measure(board, limits, state, p):  # type: ignore[no-untyped-def]
+def measure(pairs, limits, state, p):  # type: ignore[no-untyped-def]
     """Bring the row of a pair in `box` up to date."""
-    i, j = board.first[p], board.second[p]
+    i, j = pairs.first[p], pairs.second[p]
     size = limits.ptr[p + 1] - limits.ptr[p]
     low = first_interval(limits, p, state.gap[i, j])
     high = last_interval(limits, p, -state.gap[j, i])
@@ -182,8 +182,8 @@ def measure(board, limits, state, p):  # type: ignore[no-untyped-def]
 
 
 @callee
-def insert(board, limits, state, u, v, w):  # type: ignore[no-untyped-def]
-    """Block v starts at least w after u; False: that cannot be."""
+def insert(pairs, limits, state, u, v, w):  # type: ignore[no-untyped-def]
+    """Block v starts at least w after u; False: infeasible."""
     gap, count, eps = state.gap, state.counts, limits.eps
     n = len(gap)
     if w + gap[v, u] > eps:
@@ -210,7 +210,7 @@ def insert(board, limits, state, u, v, w):  # type: ignore[no-untyped-def]
                     state.trail_old[at] = gap[i, j]
                     count[TRAIL] = at + 1
                 gap[i, j] = new
-                p = board.pair[i, j]
+                p = pairs.pair[i, j]
                 if p >= 0 and not state.queued[p] and limits.active[p]:
                     state.queued[p] = True
                     state.queue[count[REAR]] = p
@@ -219,75 +219,75 @@ def insert(board, limits, state, u, v, w):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def keep_lag(board, limits, state, i, j, k):  # type: ignore[no-untyped-def]
-    """floor((s_j - s_i) / T) is at most k; False: that cannot be."""
-    if k >= most_lag(board, state.box, i, j):
+def keep_lag(pairs, limits, state, i, j, k):  # type: ignore[no-untyped-def]
+    """floor((s_j - s_i) / T) is at most k; False: infeasible."""
+    if k >= most_lag(pairs, state.box, i, j):
         return True
-    p = board.pair[i, j]
+    p = pairs.pair[i, j]
     a, z = limits.ptr[p], limits.ptr[p + 1]
-    if board.first[p] == i:
+    if pairs.first[p] == i:
         w = -(limits.high[z - 1] + k * limits.period)
     else:
         w = limits.low[a] - (k + 1) * limits.period
     if w > state.gap[j, i] + limits.eps:
-        return insert(board, limits, state, j, i, w)
+        return insert(pairs, limits, state, j, i, w)
     return True
 
 
 @callee
-def held(board, box, i, m):  # type: ignore[no-untyped-def]
+def held(pairs, box, i, m):  # type: ignore[no-untyped-def]
     """Least number of micro-batches between the two blocks of match m when block i starts."""
-    f, r = board.match_f[m], board.match_r[m]
-    least = least_lag(board, box, f, r)
+    f, r = pairs.match_f[m], pairs.match_r[m]
+    least = least_lag(pairs, box, f, r)
     if i == f:
         return least + 1
-    return max(least, least_lag(board, box, f, i) - most_lag(board, box, r, i))
+    return max(least, least_lag(pairs, box, f, i) - most_lag(pairs, box, r, i))
 
 
 @lean
-def memory_floor(board, box, d):  # type: ignore[no-untyped-def]
+def memory_lower_bound(pairs, box, d):  # type: ignore[no-untyped-def]
     """Least memory of unit d at its peak."""
     most = 0.0
-    for n in range(board.taker_ptr[d], board.taker_ptr[d + 1]):
+    for n in range(pairs.taker_ptr[d], pairs.taker_ptr[d + 1]):
         total = 0.0
-        for m in range(board.match_ptr[d], board.match_ptr[d + 1]):
-            total += board.match_a[m] * held(board, box, board.taker[n], m)
+        for m in range(pairs.match_ptr[d], pairs.match_ptr[d + 1]):
+            total += pairs.match_a[m] * held(pairs, box, pairs.taker[n], m)
         most = max(most, total)
     return most
 
 
 @inlined
-def _memory(board, limits, state, d):  # type: ignore[no-untyped-def]
-    """Draw conclusions from the limit of unit d; False: it cannot be kept."""
+def _memory(pairs, limits, state, d):  # type: ignore[no-untyped-def]
+    """Propagate the memory limit of unit d; False: it cannot be kept."""
     box = state.box
-    low, high = board.match_ptr[d], board.match_ptr[d + 1]
-    for n in range(board.taker_ptr[d], board.taker_ptr[d + 1]):
-        i = board.taker[n]
+    low, high = pairs.match_ptr[d], pairs.match_ptr[d + 1]
+    for n in range(pairs.taker_ptr[d], pairs.taker_ptr[d + 1]):
+        i = pairs.taker[n]
         state.counts[WORK] += 16 * (high - low)
         total = 0.0
         for m in range(low, high):
-            total += board.match_a[m] * held(board, box, i, m)
+            total += pairs.match_a[m] * held(pairs, box, i, m)
         if total > limits.cap[d]:
             return False
         for m in range(low, high):
-            f, r = board.match_f[m], board.match_r[m]
-            spare = int(min(np.floor((limits.cap[d] - total) / board.match_a[m]), MOST_LAG))
-            most = held(board, box, i, m) + spare
+            f, r = pairs.match_f[m], pairs.match_r[m]
+            spare = int(min(np.floor((limits.cap[d] - total) / pairs.match_a[m]), MOST_LAG))
+            most = held(pairs, box, i, m) + spare
             # Three consequences in one loop: every call takes seconds to compile.
             for rule in range(1 if i == f else 3):
                 x, y, k = f, r, most - 1 if i == f else most
                 if rule == 1:
-                    x, k = i, most - least_lag(board, box, f, i) - 1
+                    x, k = i, most - least_lag(pairs, box, f, i) - 1
                 elif rule == 2:
-                    y, k = i, most + most_lag(board, box, r, i)
-                if not keep_lag(board, limits, state, x, y, k):
+                    y, k = i, most + most_lag(pairs, box, r, i)
+                if not keep_lag(pairs, limits, state, x, y, k):
                     return False
     return True
 
 
 @callee
-def propagate(board, limits, state):  # type: ignore[no-untyped-def]
-    """Round all gaps to what the pairs allow until nothing changes; False: that cannot be."""
+def propagate(pairs, limits, state):  # type: ignore[no-untyped-def]
+    """Propagate: round gaps by the intervals of pairs to a fixed point; False: infeasible."""
     gap, count = state.gap, state.counts
     size = len(state.queue)
     good = True
@@ -296,9 +296,9 @@ def propagate(board, limits, state):  # type: ignore[no-untyped-def]
             p = state.queue[count[FRONT]]
             count[FRONT] = (count[FRONT] + 1) % size
             state.queued[p] = False
-            for n in range(board.touch_ptr[p], board.touch_ptr[p + 1]):
-                state.dirty[board.touch[n]] = True
-            i, j = board.first[p], board.second[p]
+            for n in range(pairs.touch_ptr[p], pairs.touch_ptr[p + 1]):
+                state.dirty[pairs.touch[n]] = True
+            i, j = pairs.first[p], pairs.second[p]
             for side in range(2):
                 if side == 0:
                     w = begin_of(limits, p, first_interval(limits, p, gap[i, j]))
@@ -306,9 +306,9 @@ def propagate(board, limits, state):  # type: ignore[no-untyped-def]
                     i, j = j, i
                     w = -end_of(limits, p, last_interval(limits, p, -gap[i, j]))
                 if good and w > gap[i, j] + limits.eps:
-                    good = insert(board, limits, state, i, j, w)
+                    good = insert(pairs, limits, state, i, j, w)
             if good:
-                measure(board, limits, state, p)
+                measure(pairs, limits, state, p)
             else:
                 state.weight[p] += 1.0
         if not good:
@@ -322,10 +322,10 @@ def propagate(board, limits, state):  # type: ignore[no-untyped-def]
             return True
         state.dirty[some] = False
         if limits.cap[some] < np.inf:
-            good = _memory(board, limits, state, some)
+            good = _memory(pairs, limits, state, some)
             if not good:
-                for m in range(board.match_ptr[some], board.match_ptr[some + 1]):
-                    state.weight[board.pair[board.match_f[m], board.match_r[m]]] += 1.0
+                for m in range(pairs.match_ptr[some], pairs.match_ptr[some + 1]):
+                    state.weight[pairs.pair[pairs.match_f[m], pairs.match_r[m]]] += 1.0
     while count[FRONT] != count[REAR]:
         state.queued[state.queue[count[FRONT]]] = False
         count[FRONT] = (count[FRONT] + 1) % size
@@ -335,23 +335,23 @@ def propagate(board, limits, state):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def begin(board, limits, state):  # type: ignore[no-untyped-def]
-    """Look at every pair and unit once; False: there is no schedule."""
+def begin(pairs, limits, state):  # type: ignore[no-untyped-def]
+    """Propagate every pair and unit once; False: there is no schedule."""
     count = state.counts
     for i in range(len(state.gap)):
         if state.gap[i, i] > limits.eps:
             return False
-    for p in range(len(board.first)):
+    for p in range(len(pairs.first)):
         if limits.active[p]:
             state.queued[p] = True
             state.queue[count[REAR]] = p
             count[REAR] += 1
     for d in range(len(state.dirty)):
         state.dirty[d] = True
-    if not propagate(board, limits, state):
+    if not propagate(pairs, limits, state):
         return False
-    for p in range(len(board.first)):
-        measure(board, limits, state, p)
+    for p in range(len(pairs.first)):
+        measure(pairs, limits, state, p)
     return True
 
 
@@ -363,11 +363,11 @@ SELECT, BACK, ROOT = range(3)
 
 
 @inlined
-def _choose(board, limits, state):  # type: ignore[no-untyped-def]
+def _choose(pairs, limits, state):  # type: ignore[no-untyped-def]
     """The pair with the fewest intervals left, for its failures; -1: all orders are known."""
     box = state.box
     best, least = -1, np.inf
-    for p in range(len(board.first)):
+    for p in range(len(pairs.first)):
         if not limits.active[p]:
             continue
         if box[p, 0] >= box[p, 1]:
@@ -391,18 +391,18 @@ def undo(state, mark):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _decide(board, limits, state, p, q, later):  # type: ignore[no-untyped-def]
-    """Pair p lies in interval q or earlier, or else later than q; False: that cannot be."""
-    i, j = board.first[p], board.second[p]
+def _decide(pairs, limits, state, p, q, later):  # type: ignore[no-untyped-def]
+    """Pair p lies in interval q or earlier, or else later than q; False: infeasible."""
+    i, j = pairs.first[p], pairs.second[p]
     state.counts[LEVEL] += 1
     if later:
         w = begin_of(limits, p, q + 1)
     else:
         i, j = j, i
         w = -end_of(limits, p, q)
-    good = insert(board, limits, state, i, j, w)
+    good = insert(pairs, limits, state, i, j, w)
     if good:
-        return propagate(board, limits, state)
+        return propagate(pairs, limits, state)
     state.weight[p] += 1.0
     while state.counts[FRONT] != state.counts[REAR]:
         state.queued[state.queue[state.counts[FRONT]]] = False
@@ -411,20 +411,20 @@ def _decide(board, limits, state, p, q, later):  # type: ignore[no-untyped-def]
 
 
 @lean
-def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
-    """Go on until all orders are known (FOUND), there is none (NONE), or enough was done.
+def search(pairs, limits, state, most_work):  # type: ignore[no-untyped-def]
+    """Search until all orders are fixed (FOUND), there is no schedule (NONE), or a limit.
 
-    MORE: `most_work` entries were looked at. GROW: trail or stack are full. RESTART: more nodes
-    than `counts[LIMIT]`. Called again after FOUND it looks for the next schedule. From ROOT it
-    looks at the root only.
+    MORE: `most_work` entries were visited. GROW: trail or stack are full. RESTART: more nodes than
+    `counts[LIMIT]`. Called again after FOUND it searches for the next schedule. From ROOT it
+    propagates the root only.
     """
     gap, count, stack = state.gap, state.counts, state.stack
     if count[MODE] == ROOT:
         count[MODE] = SELECT
-        return MORE if begin(board, limits, state) else NONE
+        return MORE if begin(pairs, limits, state) else NONE
     n = len(gap)
     enough = count[WORK] + most_work
-    most_saved = n * n + 4 * len(board.first)
+    most_saved = n * n + 4 * len(pairs.first)
     while True:
         while count[MODE] == BACK:
             if count[DEPTH] == 0:
@@ -435,7 +435,7 @@ def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
                 count[DEPTH] = top
                 continue
             stack[top, 3] = 1
-            if _decide(board, limits, state, stack[top, 0], stack[top, 1], stack[top, 2] == 0):
+            if _decide(pairs, limits, state, stack[top, 0], stack[top, 1], stack[top, 2] == 0):
                 count[MODE] = SELECT
             if count[WORK] >= enough:
                 return MORE
@@ -446,12 +446,12 @@ def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
             return GROW
         if count[NODES] >= count[LIMIT]:
             return RESTART
-        p = _choose(board, limits, state)
-        count[WORK] += len(board.first)
+        p = _choose(pairs, limits, state)
+        count[WORK] += len(pairs.first)
         if p < 0:
             count[MODE] = BACK
             return FOUND
-        i, j = board.first[p], board.second[p]
+        i, j = pairs.first[p], pairs.second[p]
         low, high = state.box[p, 2], state.box[p, 3]
         # Where the pair would lie if every block started as early as is known.
         early_i, early_j = 0.0, 0.0
@@ -468,11 +468,11 @@ def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
         stack[top, 4] = count[TRAIL]
         count[DEPTH] = top + 1
         count[NODES] += 1
-        if not _decide(board, limits, state, p, q, later == 1):
+        if not _decide(pairs, limits, state, p, q, later == 1):
             count[MODE] = BACK
 
 
-def is_open(board: GapBoard, limits: OrderLimits, state: OrderState) -> bool:
-    """Look at every pair and unit once; False: there is no schedule."""
+def is_open(pairs: PairTables, limits: OrderLimits, state: OrderState) -> bool:
+    """Propagate every pair and unit once; False: there is no schedule."""
     state.counts[MODE] = ROOT
-    return bool(search(board, limits, state, 0) != NONE)
+    return bool(search(pairs, limits, state, 0) != NONE)

@@ -2,7 +2,7 @@
 
 Blocks are placed one after the other, each at the earliest time after its predecessors at which
 its units are free in every period (Rau, Iterative Modulo Scheduling, 1994; without eviction). The
-orders that come out are kept and the period is shortened as far as they allow.
+resulting orders are kept and the period is shortened as far as they allow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _overlap(lists, i, at, period, eps, time, ptr, unit, phase):  # type: ignore
 def _place(  # type: ignore[no-untyped-def]
     order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wait, lists, place
 ):
-    """Starts in the order given, or NaN first: some block found no room.
+    """Starts of blocks placed in `order`; the first is NaN if a block found no room.
 
     Room for the blocks in `first` is reserved before. `snug`: blocks start right after, or end
     right before, another block of a unit. `near` are predecessors by `near_ptr`, `wait` the time
@@ -171,7 +171,7 @@ def listed(
     return start - start.min()
 
 
-def _in_turn(problem: ScheduleProblem) -> Floats:
+def _sequential_starts(problem: ScheduleProblem) -> Floats:
     """Starts f64[b] where every block waits for all before it."""
     order = merged(problem, [])
     took = problem.time.copy()
@@ -207,7 +207,7 @@ def list_schedules(
     whole = float(problem.time.sum() + problem.delay.sum())
     slack = TOLERANCE * float(np.abs(problem.memory).sum())
     if too_many_to_list(problem):
-        turn, period = _in_turn(problem), max(whole, least)
+        turn, period = _sequential_starts(problem), max(whole, least)
         held = steady_memory(problem, turn, period) - problem.fixed
         if (held <= problem.capacity + slack).all():
             yield period, turn

@@ -1,4 +1,4 @@
-"""The start of the search over orders: pairs of blocks, their intervals, matches of memory."""
+"""Tables of the search over orders: pairs of blocks, gaps before any branching, memory matches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, connected, offsets
-from dnnp.core.schedule.orders.kernel import GapBoard, close
+from dnnp.core.schedule.order_kernel import PairTables, close
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
 
 
-class OrderField(NamedTuple):
+class OrderTables(NamedTuple):
     """A problem as the search sees it."""
 
     problem: ScheduleProblem
-    board: GapBoard
+    pairs: PairTables
     path: Floats
     """f64[b, b], longest path of waits between two blocks; -inf: there is none."""
     extra: tuple[Arc, ...]
@@ -28,9 +28,9 @@ class OrderField(NamedTuple):
     """A wait that alone connects two parts of a micro-batch need not take a period longer than
     it must; see `bridges_of`."""
     short_bridges: tuple[Arc, ...]
-    """Those of them for which that is so at the shortest span, too."""
+    """Those of `bridges` that are valid at the shortest span, too."""
     roots: tuple[int, ...]
-    """One block of every part that waits do not connect, the first one left out."""
+    """One block of every connected component of waits but the first."""
     shared: NDArray[np.bool_]
     """bool[P], pairs that exclude each other; others only share memory."""
     units: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class OrderField(NamedTuple):
     tracked: NDArray[np.bool_]
     """bool[D], units on which nothing is left behind: only their memory counts."""
     known: dict[float, tuple[Ints, Floats, Floats] | None]
-    """Intervals of pairs at the period that was asked for last."""
+    """Intervals of pairs at the last period."""
 
     def eps(self, period: float) -> float:
         """Times this much apart count as equal."""
@@ -58,7 +58,7 @@ class OrderField(NamedTuple):
 
         Let starts be at least 0 and their sum the least of all schedules. If no wait from a start
         before x > T to one after x were shorter than its time plus T, all blocks after x could
-        start a period earlier: they hold no more memory then, as what is before x holds at least
+        start a period earlier: they hold no more memory then, as blocks before x hold at least
         0. So such waits cover everything after T, each block at the head of at most one.
         """
         parts = 2 if self.roots else 1
@@ -70,7 +70,7 @@ class OrderField(NamedTuple):
         return (2 if self.roots else 1) * (self.problem.b + 2)
 
 
-def field_of(problem: ScheduleProblem) -> OrderField:
+def order_tables(problem: ScheduleProblem) -> OrderTables:
     """Pairs, longest paths and matches of a problem of b blocks: O(b^3) time, O(b^2) memory."""
     b = problem.b
     path = np.full((b, b), -np.inf)
@@ -96,7 +96,7 @@ def field_of(problem: ScheduleProblem) -> OrderField:
         matches.append(found)
         even = even and fine
     flat = [m for found in matches for m in found]
-    board = GapBoard(
+    pairs = PairTables(
         first=first,
         second=second,
         pair=pair,
@@ -112,8 +112,8 @@ def field_of(problem: ScheduleProblem) -> OrderField:
     extra = copies_in_order(problem)
     roots = roots_of(problem, extra) if even else ()
     bridges, short = bridges_of(problem, path) if even else ((), ())
-    return OrderField(
-        problem, board, path, extra, bridges, short, roots, shared, units, even, tracked, {}
+    return OrderTables(
+        problem, pairs, path, extra, bridges, short, roots, shared, units, even, tracked, {}
     )
 
 
@@ -180,24 +180,24 @@ def matches_of(
     return found, fine
 
 
-def start_matrix(field: OrderField, period: float, span: float | None) -> Floats:
-    """Longest paths of all that is known before any order; not yet closed where `span` is given.
+def start_matrix(tables: OrderTables, period: float, span: float | None) -> Floats:
+    """Matrix of gaps before any branching, closed.
 
-    `span`: no more than that from the first start to the last end. Without it what may be asked
-    for without loss is asked for.
+    `span`: limit from the first start to the last end; None: constraints that lose no schedule of
+    the period.
     """
-    problem = field.problem
-    gap = field.path.copy()
-    far = span if span is not None else field.far + field.periods * period
+    problem = tables.problem
+    gap = tables.path.copy()
+    far = span if span is not None else tables.far + tables.periods * period
     np.maximum(gap, (problem.time - far)[:, None], out=gap)
     np.fill_diagonal(gap, np.maximum(0.0, problem.time - far))
     for tail, head, weight, lag in (
-        *field.extra,
-        *(field.bridges if span is None else field.short_bridges),
+        *tables.extra,
+        *(tables.bridges if span is None else tables.short_bridges),
     ):
         gap[tail, head] = max(gap[tail, head], weight + lag * period)
     if span is None:
-        for root in field.roots:
+        for root in tables.roots:
             gap[0, root] = max(gap[0, root], 0.0)
             gap[root, 0] = max(gap[root, 0], -period)
     close(gap)
@@ -209,9 +209,9 @@ Arc = tuple[int, int, float, int]
 
 
 def copies_in_order(problem: ScheduleProblem) -> tuple[Arc, ...]:
-    """Order among micro-batches whose blocks all have the same homes.
+    """Symmetry breaking: order of micro-batches with the same homes of all blocks.
 
-    Sorting the starts of each block among them changes neither what units run and hold nor the
+    Sorting the starts of each block among them changes neither load nor memory of units nor the
     range of starts, and keeps all waits.
     """
     k, u = problem.k, problem.unroll
@@ -247,12 +247,12 @@ def copies_in_order(problem: ScheduleProblem) -> tuple[Arc, ...]:
 
 
 def bridges_of(problem: ScheduleProblem, path: Floats) -> tuple[tuple[Arc, ...], tuple[Arc, ...]]:
-    """Longest waits between blocks that nothing else connects.
+    """Upper bounds of waits across bridges, which alone connect two blocks.
 
     Let waits connect a part A of a micro-batch, which holds block i, and the rest B, which holds
-    block j, only by j waiting for i. A has no predecessors elsewhere, so where no release comes
-    before what it releases A holds at least 0 on every unit. Starting B a period earlier reduces
-    what units hold by that. So s_j - s_i may be assumed to be less than a period longer than it
+    block j, only by j waiting for i. A has no predecessors elsewhere, so if no release comes before
+    its memory is taken A holds at least 0 on every unit. Starting B a period earlier reduces the
+    memory of units by that. So s_j - s_i may be assumed to be less than a period longer than it
     must be. The span does not grow if all of A comes before i, or all of B after j.
     """
     k = problem.k

@@ -1,14 +1,14 @@
 """Exact search for repetends over the orders of blocks on units, for any times and placements.
 
 Two blocks on one unit that repeat every T run one after the other: for some whole k the second one
-starts between t_i + k T and (k + 1) T - t_j after the first one. With k known for all pairs what is
-left are difference constraints, and what a unit holds depends on these k alone. So the search
-branches on k. A matrix of longest paths says which k are left; it is kept closed, and every gap in
-it is rounded up to the next one that leaves room for the blocks in between. Which k a limit of
-memory allows follows from pairs of blocks that take and release the same memory.
+starts between t_i + k T and (k + 1) T - t_j after the first one. With k fixed for all pairs,
+difference constraints remain, and the memory of a unit depends on these k alone. So the search
+branches on k. A matrix of longest paths bounds k; it is kept closed, and every gap in it is rounded
+up to the next one with room for the blocks in between. Pairs of blocks that take and release the
+same memory bound k by a limit of memory.
 
-A schedule of some period has the same orders at any longer one, so whether there is one is
-monotone in the period.
+A schedule of some period has the same orders at any longer one, so that feasibility is monotone in
+the period.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, distinct, offsets
 from dnnp.core.model.search_context import PLAIN, SearchContext
+from dnnp.core.schedule import order_kernel
 from dnnp.core.schedule.bound import window
-from dnnp.core.schedule.orders import kernel
-from dnnp.core.schedule.orders.board import OrderField, start_matrix
+from dnnp.core.schedule.order_tables import OrderTables, start_matrix
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.schedule.starts import tightened
 
@@ -32,7 +32,7 @@ MOST_BLOCKS = 400
 """The matrix takes time that grows with their cube."""
 
 CHUNK = 4_000_000
-"""Entries of the matrix that are looked at between two questions whether to stop."""
+"""Entries of the matrix that are visited between two calls of `stop`."""
 
 MOST_TRAIL = 8_000_000
 """Saved entries of the matrix; a search that needs more ends without an answer."""
@@ -68,7 +68,7 @@ class Meter:
         return self.stopped or self.left <= 0
 
     def part(self, share: float) -> Meter:
-        """One that ends earlier; what it uses counts here too once `settle` is called."""
+        """A meter with a lower limit; `charge` adds its use here."""
         return self.limited(self.left * share)
 
     def limited(self, left: float) -> Meter:
@@ -77,8 +77,8 @@ class Meter:
         run = self.run.phase("", done, min(done + left / self.given, 1.0))
         return Meter(left, run, self.stopped)
 
-    def settle(self, part: Meter, given: float) -> None:
-        """Count what a part of `given` has used."""
+    def charge(self, part: Meter, given: float) -> None:
+        """Subtract the use of a part with the limit `given`."""
         self.left -= given - part.left
         self.stopped = self.stopped or part.stopped
 
@@ -106,78 +106,78 @@ class Demand(NamedTuple):
 
 
 def search_orders(
-    field: OrderField, asked: Demand, meter: Meter, weight: Floats | None = None
+    tables: OrderTables, asked: Demand, meter: Meter, weight: Floats | None = None
 ) -> tuple[Floats | None, bool]:
-    """A schedule that keeps what was asked, and whether the answer is proven.
+    """A schedule that meets the demand; True: the result is proven.
 
     Returns (start, True), (None, True): there is none, or (None, False). `weight` f64[P], how
     often pairs failed, is used and changed.
     """
-    limits = limits_of(field, asked.period, asked.cap)
+    limits = limits_of(tables, asked.period, asked.cap)
     if limits is None:
         return None, True
-    state = _new_state(field, asked)
+    state = _new_state(tables, asked)
     if weight is not None:
         state = state._replace(weight=weight)
     count = state.counts
-    proven = field.even or asked.span is not None
+    proven = tables.even or asked.span is not None
     # What is found at the root is never undone: level 0 saves nothing.
-    if not kernel.is_open(field.board, limits, state):
-        meter.left -= count[kernel.WORK]
+    if not order_kernel.is_open(tables.pairs, limits, state):
+        meter.left -= count[order_kernel.WORK]
         return None, proven
-    count[kernel.LEVEL] += 1
+    count[order_kernel.LEVEL] += 1
     given, more = float(meter.left), FIRST_NODES
-    count[kernel.LIMIT] = more
+    count[order_kernel.LIMIT] = more
     while True:
-        status = kernel.search(field.board, limits, state, CHUNK)
-        meter.left = given - float(count[kernel.WORK])
-        if status == kernel.NONE:
+        status = order_kernel.search(tables.pairs, limits, state, CHUNK)
+        meter.left = given - float(count[order_kernel.WORK])
+        if status == order_kernel.NONE:
             return None, proven
-        if status == kernel.FOUND:
-            start = _checked(field.problem, state.gap, asked)
+        if status == order_kernel.FOUND:
+            start = _checked(tables.problem, state.gap, asked)
             if start is not None:
                 return start, True
         if meter.over:
             return None, False
-        if status == kernel.GROW:
+        if status == order_kernel.GROW:
             more_room = grown(state)
             if more_room is None:
                 return None, False
             state = more_room
-        if status == kernel.RESTART:
+        if status == order_kernel.RESTART:
             more = more * MORE_NODES
-            count[kernel.LIMIT] = count[kernel.NODES] + more
-            kernel.undo(state, 0)
-            count[kernel.DEPTH], count[kernel.MODE] = 0, kernel.SELECT
-            count[kernel.LEVEL] += 1
+            count[order_kernel.LIMIT] = count[order_kernel.NODES] + more
+            order_kernel.undo(state, 0)
+            count[order_kernel.DEPTH], count[order_kernel.MODE] = 0, order_kernel.SELECT
+            count[order_kernel.LEVEL] += 1
 
 
-def _new_state(field: OrderField, asked: Demand) -> kernel.OrderState:
-    """The arrays of a search, with what is known before it."""
-    return empty_state(field)._replace(gap=start_matrix(field, asked.period, asked.span))
+def _new_state(tables: OrderTables, asked: Demand) -> order_kernel.OrderState:
+    """The arrays of a search, with the gaps known before it."""
+    return empty_state(tables)._replace(gap=start_matrix(tables, asked.period, asked.span))
 
 
-def empty_state(field: OrderField) -> kernel.OrderState:
+def empty_state(tables: OrderTables) -> order_kernel.OrderState:
     """The arrays of a search, with room for some saved entries."""
-    n, pairs = field.problem.b, len(field.board.first)
+    n, pairs = tables.problem.b, len(tables.pairs.first)
     room = 8 * (n**2 + pairs)
-    return kernel.OrderState(
+    return order_kernel.OrderState(
         gap=np.zeros((n, n)),
         stamp=np.zeros((n, n), dtype=np.int64),
         trail_at=np.zeros(room, dtype=np.int64),
         trail_old=np.zeros(room),
         queue=np.zeros(pairs + 1, dtype=np.int64),
         queued=np.zeros(pairs, dtype=np.bool_),
-        dirty=np.zeros(field.problem.units, dtype=np.bool_),
+        dirty=np.zeros(tables.problem.units, dtype=np.bool_),
         box=np.zeros((pairs, 4), dtype=np.int64),
         boxed=np.zeros(pairs, dtype=np.int64),
         weight=np.ones(pairs),
         stack=np.zeros((4 * pairs + 16, 5), dtype=np.int64),
-        counts=np.zeros(kernel.COUNTS, dtype=np.int64),
+        counts=np.zeros(order_kernel.COUNTS, dtype=np.int64),
     )
 
 
-def grown(state: kernel.OrderState) -> kernel.OrderState | None:
+def grown(state: order_kernel.OrderState) -> order_kernel.OrderState | None:
     """The same with more room; None: there is no more."""
     size = 2 * len(state.trail_at)
     if size > MOST_TRAIL:
@@ -204,24 +204,24 @@ def _checked(problem: ScheduleProblem, gap: Floats, asked: Demand) -> Floats | N
     return start if (held <= asked.cap + scale).all() else None
 
 
-def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
+def root_bounds(tables: OrderTables, asked: Demand) -> tuple[Floats, float] | None:
     """Least memory of each unit, f64[D], and the shortest span, before any branching.
 
-    None: nothing keeps what was asked.
+    None: no schedule meets the demand.
     """
-    limits = limits_of(field, asked.period, asked.cap)
+    limits = limits_of(tables, asked.period, asked.cap)
     if limits is None:
         return None
-    state = _new_state(field, asked)
-    if not kernel.is_open(field.board, limits, state):
+    state = _new_state(tables, asked)
+    if not order_kernel.is_open(tables.pairs, limits, state):
         return None
-    units = range(field.problem.units)
-    least = [kernel.memory_floor(field.board, state.box, d) for d in units]
-    return np.array(least, dtype=np.float64), _shortest_span(field.problem, state.gap)
+    units = range(tables.problem.units)
+    least = [order_kernel.memory_lower_bound(tables.pairs, state.box, d) for d in units]
+    return np.array(least, dtype=np.float64), _shortest_span(tables.problem, state.gap)
 
 
 def _shortest_span(problem: ScheduleProblem, gap: Floats) -> float:
-    """The longest path, or what some blocks of one unit take, and what is before and after them."""
+    """Lower bound of the span: the longest path, or blocks of one unit with head and tail."""
     heads = gap.max(axis=0)
     tails = (gap + problem.time[None, :]).max(axis=1) - problem.time
     best = float((heads + problem.time + tails).max())
@@ -231,7 +231,7 @@ def _shortest_span(problem: ScheduleProblem, gap: Floats) -> float:
 
 
 MOST_SUMS = 64
-"""Sums of times of other blocks that are told apart."""
+"""Distinct sums of times of other blocks, at most."""
 
 MOST_SUMMED = 32
 """Blocks of a unit beyond which no sums are made."""
@@ -240,30 +240,30 @@ MOST_INTERVALS = 8
 """Intervals of a pair; those with the smallest gaps between them are merged beyond."""
 
 
-def limits_of(field: OrderField, period: float, cap: Floats) -> kernel.OrderLimits | None:
+def limits_of(tables: OrderTables, period: float, cap: Floats) -> order_kernel.OrderLimits | None:
     """Intervals of all pairs at a period; None: some pair finds no place.
 
-    `cap` f64[D]: what each unit may hold beyond what is fixed.
+    `cap` f64[D]: memory of each unit beyond its fixed memory.
     """
-    problem = field.problem
-    if period not in field.known:
-        field.known.clear()
-        field.known[period] = _intervals(field, period)
-    intervals = field.known[period]
+    problem = tables.problem
+    if period not in tables.known:
+        tables.known.clear()
+        tables.known[period] = _intervals(tables, period)
+    intervals = tables.known[period]
     if intervals is None:
         return None
     slack = TOLERANCE * float(np.abs(problem.memory).sum())
-    limit = np.where(field.tracked, cap + slack, np.inf)
+    limit = np.where(tables.tracked, cap + slack, np.inf)
     finite = np.isfinite(limit).tolist()
-    active = field.shared.copy()
+    active = tables.shared.copy()
     for p in np.flatnonzero(~active).tolist():
-        active[p] = any(finite[d] for d in field.units[p])
-    return kernel.OrderLimits(period, field.eps(period), *intervals, limit, active)
+        active[p] = any(finite[d] for d in tables.units[p])
+    return order_kernel.OrderLimits(period, tables.eps(period), *intervals, limit, active)
 
 
-def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] | None:
+def _intervals(tables: OrderTables, period: float) -> tuple[Ints, Floats, Floats] | None:
     """`OrderLimits.ptr`, `low` and `high`."""
-    problem, eps = field.problem, field.eps(period)
+    problem, eps = tables.problem, tables.eps(period)
     load = problem.load()
     times = [
         tuple(sorted(t for t in problem.time[mine].tolist() if t > 0)) for mine in problem.by_unit()
@@ -272,16 +272,16 @@ def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] 
     loose = (np.zeros(1), np.array([period - 8 * eps]))
     known: dict[object, tuple[Floats, Floats]] = {}
     parts = []
-    board = field.board
-    for p, (i, j) in enumerate(zip(board.first.tolist(), board.second.tolist(), strict=True)):
-        if not field.shared[p]:
+    pairs = tables.pairs
+    for p, (i, j) in enumerate(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)):
+        if not tables.shared[p]:
             parts.append(loose)
             continue
         own = (float(problem.time[i]), float(problem.time[j]))
-        key = (own, field.units[p])
+        key = (own, tables.units[p])
         if key not in known:
             low, high = np.array([own[0]]), np.array([period - own[1]])
-            for d in field.units[p]:
+            for d in tables.units[p]:
                 if len(times[d]) > MOST_SUMMED:
                     continue
                 sums = _sums_without(times[d], own)
@@ -300,7 +300,7 @@ def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] 
 
 @lru_cache(maxsize=4096)
 def _sums_without(times: tuple[float, ...], own: tuple[float, float]) -> Floats:
-    """Ascending sums of all sets of `times` without `own`; empty: too many to tell apart."""
+    """Ascending sums of all sets of `times` without `own`; empty: too many."""
     rest = list(times)
     for t in own:
         rest.remove(t)

@@ -1,1 +1,0 @@
-"""Repetends by search over the orders of blocks on units."""
