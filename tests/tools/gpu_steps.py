@@ -205,11 +205,11 @@ def agrees(setting: Setting, name: str, how: str, got: Any, *, tf32: bool) -> No
     limits = tolerance_for(model, tf32=tf32)
     differences = [compare_values(expected[key], got[key], limits) for key in expected.files]
     worst = max(d.max_rel for d in differences)
-    fault = next((d.fault for d in differences if d.fault), "")
+    fault = next((d.mismatch for d in differences if d.mismatch), "")
     said = f"largest error {worst:.2g} of the largest value; rtol {limits.rtol:g}, atol "
     row(f"{name}, {how}, against the CPU", f"{said}{limits.atol:g} {fault}".strip(), not fault)
     plain = Tolerance(1e-4, 1e-5)
-    if tf32 and any(compare_values(expected[k], got[k], plain).fault for k in expected.files):
+    if tf32 and any(compare_values(expected[k], got[k], plain).mismatch for k in expected.files):
         row(f"{name}, {how}", "is beyond the tolerance of float32")
 
 
