@@ -48,7 +48,6 @@ from dnnp.core.split.ip.task import (
     Net,
     cells_of,
     count_places,
-    item_of_node,
     nets_of,
     places_of,
     without_shortcuts,
@@ -106,7 +105,7 @@ def check_solution(case: Case, validity: str, blocks: list[Block], value: float)
     for items in choices:
         task = task_of(case.problem, validity, items)
         draft = formulate(task, value, 1.0)
-        at = places_of_blocks(draft, item_of_node(case.graph, task.line), blocks)
+        at = places_of_blocks(draft, task.line.item_of_node, blocks)
         if at is None:
             continue
         fits += 1
