@@ -168,7 +168,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             refuse_shards(stream, plan, f"which --{name} does not know")
     predictions = predictions_of(plan, graph, units_of(stream, graph)) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
-    # Machines of a Ray cluster may not see the file: what they run travels whole.
+    # Machines of a Ray cluster may not see the file: stages are sent with their weights.
     model, path, _ = open_source(caller, stream, options.model, light=options.kind != "ray")
     if has_shards(plan):
         from dnnp.deployment.shards import runnable_shards
@@ -266,7 +266,7 @@ def _checks(
 
 
 def _check_links(options: RunOptions, stream: Stream, program: Program | None) -> None:
-    """See that there are links to emulate, and say what is left out of them."""
+    """Make sure that there are links to emulate, and note their parts that are not emulated."""
     if program is None or not program.unit_orders.transfers:
         raise UsageError(
             "--emulate-links: there are no transfers to run; dnnp-schedule --transfers blocking or "

@@ -234,7 +234,7 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
     """
     devices = {device.name: device for device in plan.devices}
     held: dict[str, float] = {}
-    room: dict[str, float] = {}
+    capacity: dict[str, float] = {}
     live: dict[str, float] = {}
     shared = math.fsum(m for s, m in zip(plan.stages, memory, strict=True) if s.shared)
     for stage, needed in zip(plan.stages, memory, strict=True):
@@ -244,10 +244,12 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
             held[stage.device] = held.get(stage.device, shared) + mine
             if not stage.shared:
                 live[stage.device] = max(live.get(stage.device, 0.0), stage.peak_bytes or 0.0)
-            room[stage.device] = device.memory_bytes
+            capacity[stage.device] = device.memory_bytes
     # Stages of one device run one after the other: of their live tensors the most count.
     held = {name: memory + live.get(name, 0.0) for name, memory in held.items()}
-    over = {name: held[name] - room[name] for name in held if not fits(held[name], room[name])}
+    over = {
+        name: held[name] - capacity[name] for name in held if not fits(held[name], capacity[name])
+    }
     most = max(over.values(), default=0.0)
     found = []
     if not same(plan.excess_bytes, most, max(held.values(), default=0.0)):

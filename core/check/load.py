@@ -517,7 +517,7 @@ def _over(
     leaving: bool,
     host: float,
 ) -> float:
-    """Time of one crossing of a tensor over links; `host`: what it takes to or from the host."""
+    """Time of one crossing of a tensor over links; `host`: time to or from the host."""
     writer = tables.writer.get(tensor)
     if not leaving:
         return host if writer is None else wires.arriving(writer, tensor)

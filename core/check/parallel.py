@@ -22,7 +22,7 @@ SERVERS, RING = 4.0, 2.0
 
 @dataclass(frozen=True)
 class _Node:
-    """A node on some devices at once; times without and with what they exchange."""
+    """A node on some devices at once; times without and with their exchange."""
 
     time: float
     exchanged: float
@@ -112,7 +112,7 @@ class _Sharded:
 
 
 def _factors(units: Units, whole: list[float], name: str) -> list[float]:
-    """Time of a group over that of its nodes, for each node; 1 where that says nothing."""
+    """Time of a group over that of its nodes, for each node; 1 where unknown."""
     stated, summed = units.times.get(name), [0.0] * len(units.ids)
     for v, time in enumerate(whole):
         summed[units.of_node[v]] += time

@@ -105,11 +105,11 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
 
 
 NO_DEVICE = DeviceClass("")
-"""Stands for a class that is not among the devices of a plan."""
+"""Class that is not among the devices of a plan."""
 
 
 def _costs(case: PlanCase) -> tuple[list[Cost], list[Violation]]:
-    """Recompute the stages of a plan on devices of their own; and what they do not support."""
+    """Recompute stages on their devices; and find operators that these do not support."""
     plan, tables, blocks = case.plan, case.tables, case.blocks
     wires = StageLinks(plan, tables, blocks) if plan.links else None
     homes = clusters_of(plan, case.devices)

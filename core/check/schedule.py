@@ -4,9 +4,9 @@ Works on plain records, as decoded from JSON and already checked one by one. Tes
 unit runs one block at a time, a block starts after what it waits for, and memory counts from the
 start of a block on; blocks that start together count together (Eq. 1).
 
-Times are compared as they stand after the first start: where a schedule begins says nothing about
-how exact it is. A block may start a billionth of what it waits for too early, and by what is lost
-beside the whole (`DUST`), but all that is lost is not a billionth of the whole.
+Times are compared relative to the first start: the origin of a schedule does not bear on how exact
+it is. A block may start early by a billionth of its wait, and by a rounding error of the whole
+schedule (`EARLINESS`); all early starts together may not reach a billionth of the whole.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dnnp.core.check.claims import split_name
 from dnnp.core.check.graph import on_a_cycle
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, differs, same, shown
 
-DUST = 2.0**-38
-"""Times this short, relative to all of a schedule, are lost beside it."""
+EARLINESS = 2.0**-38
+"""Largest early start that counts as rounding, relative to the whole schedule."""
 
 MOST_AT_ONCE = 1 << 22
-"""Waits of micro-batches that are looked at in one go."""
+"""Waits of micro-batches that are checked at once."""
 
 Record = Mapping[str, Any]
 Floats = NDArray[np.float64]
@@ -83,19 +83,19 @@ class Times(NamedTuple):
     """Prefix of messages."""
 
     @property
-    def room(self) -> float:
-        """Time that each unit has."""
+    def window(self) -> float:
+        """Time in which a unit does its passes once: the period, else the whole span."""
         return self.span if self.period is None else self.period
 
     @property
-    def dust(self) -> float:
-        """Time by which starts may be early."""
-        return min(DUST * max(self.span, self.room), TOLERANCE * self.room)
+    def earliness(self) -> float:
+        """Largest early start that counts as rounding, in seconds."""
+        return min(EARLINESS * max(self.span, self.window), TOLERANCE * self.window)
 
     @property
     def tick(self) -> float:
-        """Largest difference of starts of what repeats that are the same time."""
-        return min(ROUNDING * max(self.span, self.room), self.dust)
+        """Largest difference of two starts of a repeating pass that count as equal, in seconds."""
+        return min(ROUNDING * max(self.span, self.window), self.earliness)
 
 
 class Entries(NamedTuple):
@@ -165,7 +165,7 @@ def _by_unit(unit: Ints) -> list[tuple[int, Ints]]:
 
 
 def steps(case: PassCase, count: int) -> range:
-    """First ones of so many micro-batches that are looked at together, for all waits."""
+    """First micro-batch of each group that is checked at once, for all waits."""
     return range(0, count, max(MOST_AT_ONCE // max(len(case.tail), 1), 1))
 
 
@@ -177,7 +177,7 @@ def late(case: PassCase, times: Times) -> list[Violation]:
         start = times.start[top : top + some.step]
         head = start[:, case.head]
         early = start[:, case.tail] + lasting - head
-        for row, wait in np.argwhere(early > times.dust).tolist():
+        for row, wait in np.argwhere(early > times.earliness).tolist():
             number, tail = int(case.head[wait]), int(case.tail[wait])
             got = times.first + float(head[row, wait])
             length = float(case.time[tail]) + float(case.delay[wait])
@@ -197,12 +197,12 @@ def overlaps(case: PassCase, times: Times, entries: Entries) -> list[Violation]:
     found = []
     for unit, part in _by_unit(entries.unit):
         time = case.time[entries.number[part]]
-        busy = time > times.dust
+        busy = time > times.earliness
         lost = math.fsum(time[~busy].tolist())
         wrong, over = _one_at_a_time(case, times, entries, part[busy])
         found += wrong
         lost += over
-        if not wrong and lost > TOLERANCE * times.room:
+        if not wrong and lost > TOLERANCE * times.window:
             message = f"blocks overlap by {lost!r} in all"
             found.append(Violation("overlap", f"{times.where}unit {case.units[unit]}", message))
     return found
@@ -217,14 +217,14 @@ def _one_at_a_time(
     found, period = [], times.period
     at = entries.start[mine]
     if period is not None:
-        at = _phase(at, period, times.dust)[0]
+        at = _phase(at, period, times.earliness)[0]
     order = np.argsort(at, kind="stable")
     mine, at = mine[order], at[order]
     time = case.time[entries.number[mine]]
     until = np.maximum.accumulate(at + time * (1 - TOLERANCE))
     following = np.append(at[1:], math.inf if period is None else at[0] + period)
     over = until - following
-    for i in np.flatnonzero(over > times.dust).tolist():
+    for i in np.flatnonzero(over > times.earliness).tolist():
         batch, number = int(entries.batch[mine[i]]), int(entries.number[mine[i]])
         after = int(mine[(i + 1) % len(mine)])
         other = label(case, int(entries.batch[after]), int(entries.number[after]))

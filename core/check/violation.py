@@ -96,7 +96,7 @@ def early(start: float, ready: float, length: float) -> bool:
     """True if `start` is before `ready` by more than rounding and `TOLERANCE` of `length`.
 
     `length` is how long that takes which ends at `ready`. Both times count from the first start:
-    where a plan begins says nothing about how exact it is.
+    the origin of a plan does not bear on how exact it is.
     """
     return ready - start > TOLERANCE * length + ROUNDING * ready
 

@@ -246,7 +246,7 @@ class SweepResult:
 
     sweep: Sweep
     capacity_per_s: float
-    """Samples a second where each is there as soon as there is room for it."""
+    """Samples a second where each arrives as soon as the pipeline can take it."""
     rows: list[tuple[float, Queueing]] = field(default_factory=list)
     """(share of the capacity, figures) of each rate that was tried."""
 
@@ -579,7 +579,7 @@ def chosen(
     """The fastest of the ways that `compare` timed, beside what was predicted of it."""
     gpu = main_config(pipeline.homes, pipeline.config).provider != "cpu"
     predicted = {
-        # A stage stands for a device of the plan: one GPU, or as many cores as it has threads.
+        # Each stage has a device of the plan: one GPU, or as many cores as it has threads.
         mode: predictions.predicted(
             mode,
             sessions,

@@ -19,7 +19,7 @@ from dnnp.core.runtime.report.statistics import worth_repeating
 
 def execute(pipeline: Pipeline, traffic: Traffic, checks: Checks) -> Outcome:
     """Send the samples through, then verify and compare as requested, unless interrupted."""
-    # What is there by now stays: no collection needs to walk it on a core that runs a stage.
+    # Objects made so far stay: no garbage collection need visit them on the core of a stage.
     gc.collect()
     gc.freeze()
     traffic, steady_rate = pipeline.reach_steady_rate(traffic)

@@ -342,7 +342,7 @@ class _TimedPipeline:
     samples: Sequence[Sample]
     outputs: Sequence[str]
     oversubscribed: bool = False
-    """Parts share processors: waiting for one says nothing about other processes."""
+    """Parts share processors: a wait for one is no sign of other processes."""
     count: int = _SAMPLES
     """Samples of a round that count."""
     loads: list[tuple[float, ...]] = field(default_factory=list)

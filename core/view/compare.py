@@ -57,7 +57,7 @@ DROPPED = ("memory", "stages", "cut", "rate", "balance", "bound", "share", "stat
 
 
 def _lines(family: Sequence[Facts], page: Page) -> list[str]:
-    """The table of a family, with as many columns as the page has room for."""
+    """The table of a family, with as many columns as fit the page."""
     rows = _rows(family)
     names = list(rows[0])
     for name in ("", *DROPPED):

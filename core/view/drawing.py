@@ -93,7 +93,7 @@ def box(
 
 
 def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> list[str]:
-    """Colours (or patterns) and what they stand for, from left to right; `y` is the base line."""
+    """Colours (or patterns) and their meanings, from left to right; `y` is the base line."""
     body = []
     for fill, text in entries:
         body.append(
@@ -140,7 +140,7 @@ def powers(low: float, high: float) -> list[float]:
 
 
 def picture(width: float, height: float, title: str, summary: str, body: list[str]) -> bytes:
-    """A picture as SVG, with what it shows in words; on dark pages its ink is light."""
+    """A picture as SVG, with its description; on dark pages its ink is light."""
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img" aria-labelledby="title said" '

@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Facts of a stream; what it does not hold is None or empty."""
+    """Facts of a stream; absent ones are None or empty."""
 
     stream: Stream
     graph: Graph | None
@@ -339,7 +339,7 @@ def parts_overlap(parts: Sequence[Part]) -> bool:
 
 
 def bar_bound(plan: Plan, parts: Sequence[Part]) -> float | None:
-    """The bound, where bars are as long as what it is a bound of; None: they are not."""
+    """The bound, where bars are drawn of the quantity it bounds; None: they are not."""
     alike = plan.objective == "throughput" and not plan.shared_s and not parts_overlap(parts)
     return plan.bound if alike and plan.bound > 0 else None
 

@@ -32,7 +32,7 @@ _STORED_IR = 4
 def add_layers(model: onnx.ModelProto, stages: Sequence[Iterable[int]]) -> None:
     """Write the stage of each node into its metadata: `stage-0` and so on; changes the model.
 
-    An annotation that is there is replaced.
+    An existing annotation is replaced.
     """
     _raise_ir(model, METADATA_IR)
     for number, nodes in enumerate(stages):
@@ -130,7 +130,7 @@ def _place(node: onnx.NodeProto, stage: int, devices: Sequence[int]) -> None:
         if len(devices) == 1:
             spec.device.append(devices[0])
         else:
-            spec.device.append(-1)  # stands for a group: numbers from 0 on are devices
+            spec.device.append(-1)  # denotes a group: numbers from 0 on are devices
             spec.index_to_device_group_map.add(key=-1, value=devices)
 
 

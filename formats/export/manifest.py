@@ -386,9 +386,9 @@ def read_manifest(folder: Path) -> Record:
     found = parse_json(read_regular(path, LARGEST_BYTES, "no manifest is that large"), str(path))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise FormatError(f"not a manifest: its 'format' is not '{FORMAT}'", str(path))
-    fault = describe_fault(MANIFEST, found)
-    if fault is not None:
-        raise FormatError(fault[1], str(path), None, fault[0])
+    invalid = describe_fault(MANIFEST, found)
+    if invalid is not None:
+        raise FormatError(invalid[1], str(path), None, invalid[0])
     _check_wiring(found, str(path))
     for kind in ("stages", "weights", "files"):
         for i, entry in enumerate(found.get(kind, [])):
@@ -417,11 +417,11 @@ def _check_wiring(found: Record, path: str) -> None:
                 refuse(field, f"'{tensor['name']}' has another maker already")
             made[tensor["name"]] = maker
 
-    def read(field: str, tensors: Iterable[Record], reader: int | str, fault: str) -> None:
+    def read(field: str, tensors: Iterable[Record], reader: int | str, missing: str) -> None:
         for tensor in tensors:
             name = tensor["name"]
             if made.get(name) != tensor["from"]:
-                refuse(field, f"'{name}' {fault}")
+                refuse(field, f"'{name}' {missing}")
             if reader in readers.setdefault(name, []):
                 refuse(field, f"'{name}' is there twice")
             readers[name].append(reader)

@@ -199,7 +199,7 @@ def with_transfers(cells: Cells) -> Cells:
 
 
 def _may_run(cell: Cell, done: set[Cell], last: int) -> bool:
-    """True if the inputs of a computation from other stages are there."""
+    """True if the inputs of a computation from other stages have arrived."""
     if cell.what == "F":
         return not cell.stage or cell._replace(stage=cell.stage - 1) in done
     if cell.what in _REVERSE and cell.stage < last:

@@ -186,7 +186,7 @@ def _is_as_listed(path: Path, entry: dict[str, Any], names: int) -> bool:
 
 
 def _replace(target: Path, earlier: Earlier, folder: Path) -> None:
-    """Remove what is there and move the new files in.
+    """Remove the old files and move the new ones in.
 
     Only what stands at the top of the folder is moved: no link below it can lead elsewhere.
     """

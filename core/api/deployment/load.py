@@ -232,7 +232,7 @@ def _is_sample(folder: str, name: str) -> bool:
 
 
 def _listed(folder: str, options: RunOptions) -> list[str]:
-    """Paths of the samples in a folder, by name; says what is left out."""
+    """Paths of the samples in a folder, by name; notes the files left out."""
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     samples = [name for name in names if _is_sample(folder, name)]
     others = len(names) - len(samples)

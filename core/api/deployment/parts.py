@@ -25,7 +25,7 @@ MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
 
 @dataclass(frozen=True, eq=False)
 class Runnable:
-    """A plan as ONNX models: parts that each run in one go."""
+    """A plan as ONNX models: parts that each run as one inference."""
 
     plan: Plan
     parts: Sequence[Stage]
@@ -121,7 +121,7 @@ def export_order(graph: NodeGraph, found: Runnable) -> list[int]:
 
 
 def exported_order(program: Program, order: Sequence[int] | None = None) -> dict[str, Any]:
-    """A program for a manifest; `order` is that of exported steps, None: as they stand."""
+    """A program for a manifest; `order` is that of exported steps; None: their own."""
     place = {step: position for position, step in enumerate(order or range(len(program.stages)))}
     rows = []
     for row in program.unit_orders.of_nodes()[0]:

@@ -43,7 +43,7 @@ def runnable_shards(
     model: ModelProto,
     samples: int | None = None,
 ) -> Runnable:
-    """Cut the model of a stream by its layouts, into parts that run in one go.
+    """Cut the model of a stream by its layouts, into parts that each run as one inference.
 
     Raises
     ------

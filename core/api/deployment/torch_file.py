@@ -473,7 +473,7 @@ def entries(
 
 
 def _check_order(found: Sequence[Entry], stages: Sequence[StageModel]) -> None:
-    """Refuse blocks that come before what they need."""
+    """Refuse blocks that come before their predecessors."""
     done = set[tuple[str, int, int]]()
     before = [{m for m in stage.sources.values() if m >= 0} for stage in stages]
     for what, s, b, _ in found:

@@ -275,7 +275,7 @@ def _clusters(source: _Source, optimised: ModelProto) -> list[_Cluster]:
 def _region(
     source: _Source, cluster: _Cluster, alive: set[str], folded: frozenset[int]
 ) -> list[int]:
-    """Nodes of the model that a cluster stands for, ascending.
+    """Nodes of the model that a cluster replaces, ascending.
 
     A tensor that still exists, but that the cluster does not read, was passed by: its maker
     is part of a fusion and also runs by itself for others.

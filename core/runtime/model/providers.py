@@ -169,7 +169,7 @@ _FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
 
 @dataclass(frozen=True)
 class Target:
-    """Provider, and number of the GPU, that stand for a device of a plan."""
+    """Provider, and number of the GPU, for a device of a plan."""
 
     provider: str
     number: int | None = None
@@ -206,7 +206,7 @@ def first_line(error: BaseException) -> str:
     text = _RUNNING.sub(r"\1 node '\2': ", text).replace(" node '': ", ": ", 1)
     place = _PLACE.search(text)
     if place is not None:
-        # Of a check in the C++ code, what it says is enough: not its function and condition.
+        # Of a failed check in the C++ code, keep its message, not its function and condition.
         rest = text[place.end() :]
         end = next((e for e in (" was false. ", "] ", ") ") if e in rest), None)
         text = text[: place.start()] + (rest.partition(end)[2] if end else rest)
@@ -276,7 +276,7 @@ def ort_version() -> str:
 
 
 def blame_provider(provider: str, error: BaseException) -> None:
-    """Raise what fits, if the provider and not the model is at fault.
+    """Raise the error that fits, if the provider is the cause and not the model.
 
     Raises
     ------
@@ -343,7 +343,7 @@ def gpu_name(number: int = 0) -> str:
 
 
 def not_started(provider: str, reason: str) -> UnavailableError:
-    """The error about a provider that is there but does not start."""
+    """The error about a provider that is installed but does not start."""
     missing = load_libraries() if provider == "cuda" else ""
     more = f"; {missing}; {INSTALL} has its libraries" if missing else ""
     if provider == "cuda" and not missing:

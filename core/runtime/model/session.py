@@ -329,7 +329,7 @@ class CpuStage:
     session: Any
     outputs: tuple[str, ...]
     ahead: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Outputs that are copied to a device as soon as they are there: its memory and number."""
+    """Outputs copied to a device as soon as they are computed: its memory and number."""
     memory: Memory = None
     """`host`: the provider's memory is not accessible, or inputs or outputs cannot be bound
     (strings, sequences)."""

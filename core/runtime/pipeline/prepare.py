@@ -92,7 +92,7 @@ class Pipeline:
     outputs: tuple[str, ...]
     watch: RunCallbacks = field(default_factory=RunCallbacks)
     oversubscribed: bool = False
-    """Devices share processors: waiting for one says nothing about other processes."""
+    """Devices share processors: a wait for one is no sign of other processes."""
     homes: list[tuple[Place, ...]] = field(default_factory=list)
     """Places of each step, one a replica."""
     fallbacks: list[CpuFallback] = field(default_factory=list)
@@ -288,7 +288,7 @@ class Pipeline:
         return self.worker("the whole model", model, names, config).run
 
     def release(self) -> None:
-        """End all workers and free what they hold; nothing can run any more."""
+        """End all workers and free their memory; nothing can run any more."""
 
         def ended(values: Values) -> Values:
             raise LimitError("the stages have ended")

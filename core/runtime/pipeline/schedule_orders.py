@@ -149,7 +149,7 @@ def orders_of_units(
             start[leave, n] = end[leave, n] = block["end_s"]
     orders = []
     for _, row in sorted(rows.items()):
-        row.sort(key=lambda entry: entry[0])  # those that start together stay as they stand
+        row.sort(key=lambda entry: entry[0])  # stable: equal starts keep their order
         orders.append(tuple(job for _, job in row))
     waits, via = _joined(passes, step_of, pass_steps)
     transfers = tuple(_transfers(schedule, pass_steps, step_of))
@@ -242,7 +242,7 @@ class Program:
     """A schedule of a plan: its stages or parts of them, and the jobs of each device."""
 
     stages: tuple[Stage, ...]
-    """Stages of the plan, or parts of them, that each run in one go."""
+    """Stages of the plan, or parts of them, each run as one inference."""
     owners: tuple[int, ...]
     """Stage of the plan that each of them is part of."""
     unit_orders: UnitOrders
@@ -435,7 +435,7 @@ class _Rehearsal:
             self._first[job.step] += 1
 
     def put(self, d: int, job: Job) -> None:
-        """A job ends and hands over what it made."""
+        """A job ends and passes its outputs on."""
         self._queued[d], self._begun[d] = False, False
         self.at[d] += 1
         self._done.add((job.step, job.sample))
@@ -525,7 +525,7 @@ class ScheduleSteps:
 def schedule_steps(
     stages: Sequence[Step], unit_orders: UnitOrders, *, emulate: bool = False
 ) -> ScheduleSteps:
-    """Steps of a schedule: stages that take what they read from transfers, and the transfers.
+    """Steps of a schedule: stages, which read the outputs of transfers, and the transfers.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ class Source:
         """Start: the run begins."""
 
     def wait_s(self, number: int) -> float:
-        """Seconds until a sample arrives; 0 or less: it is there."""
+        """Seconds until a sample arrives; 0 or less: it has arrived."""
         return 0.0
 
     def sample(self, number: int) -> Mapping[str, Any] | None:
@@ -89,7 +89,7 @@ class Source:
         return None
 
     def arrived_ns(self, first: int, done: int) -> NDArray[np.int64] | None:
-        """i64[done - first], when samples arrived, by the clock; None: as there was room."""
+        """i64[done - first], when samples arrived, by the clock; None: when they entered."""
         return None
 
     def done(self, number: int) -> None:
@@ -111,7 +111,7 @@ class Repeated(Source):
     seconds
         No sample sets out later than this after the begin.
     arrivals_ns
-        i64[count], when each one arrives, counted from the begin; None: all are there at once.
+        i64[count], when each one arrives, counted from the begin; None: all arrive at once.
     clock
         For tests.
     """
@@ -168,7 +168,7 @@ class Sink:
         return False
 
     def put(self, sample: int, values: Values) -> None:
-        """Take all outputs of a sample, waiting for room."""
+        """Take all outputs of a sample; waits while the channel is full."""
 
     def failed(self, sample: int, error: DnnpError) -> bool:
         """Note that a stage fails on a sample; returns whether the others shall go on."""
@@ -501,7 +501,7 @@ class Traffic:
     queue: int = 2
     """Samples that may wait between neighbouring stages."""
     window: int | None = None
-    """Samples that may be on their way at once; None: as many as there is room for."""
+    """Samples that may be in the pipeline at once; None: as many as its channels hold."""
     program: Program | None = None
     """Jobs of each device; its samples are the `count` to measure, and the warm-up goes before
     them. None: samples in order of arrival."""
@@ -515,7 +515,7 @@ class Traffic:
     seconds: float | None = None
     """Measure what sets out in so much time, in place of `count`."""
     arrivals: Arrivals | None = None
-    """Arrival times; None: a sample arrives as soon as the pipeline has room."""
+    """Arrival times; None: a sample arrives as soon as the pipeline can take it."""
     files: FileRun | None = None
     """Files to send through once each, in place of `count` of `samples`."""
 

@@ -68,7 +68,7 @@ class Step:
 
 
 class Job(NamedTuple):
-    """One sample in one replica of a step: what a thread does in one go."""
+    """One sample in one replica of a step: the unit of work of a thread."""
 
     step: int
     replica: int
@@ -84,7 +84,7 @@ class DeviceOrders:
     capacities: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Samples that may wait between two steps; all, where it does not say."""
     waits: Collection[tuple[int, int]] = ()
-    """Steps that come after a step whether they read what it makes or not."""
+    """Steps ordered after a step, readers of its outputs or not."""
 
 
 class Answer(NamedTuple):

@@ -73,7 +73,7 @@ class Channel:
         self._closed = False
 
     def put(self, sample: int, item: Any) -> None:
-        """Add a sample, waiting for room; raises `ClosedError`."""
+        """Add a sample; waits while the channel is full; raises `ClosedError`."""
         with self._changed:
             while sample >= self._first + self._capacity and not self._closed:
                 self._changed.wait()
@@ -120,7 +120,7 @@ class Terminals:
         window: int | None = None,
         through: Sequence[str] = (),
     ) -> None:
-        """`window` samples may be on their way at once (None: all); inputs in `through` are
+        """`window` samples may be in the pipeline at once (None: all); inputs in `through` are
         outputs as they are."""
         self.source, self.sink = source, sink
         self.parts = 1
@@ -131,7 +131,7 @@ class Terminals:
         self._values: dict[int, Values] = {}
         """Outputs so far of samples that the sink wants."""
         self._failed: set[int] = set()
-        """Samples on their way on which a stage failed."""
+        """Samples in the pipeline on which a stage failed."""
         self._ahead: dict[int, int] = {}
         """Completion times of samples behind an unfinished one."""
         self._closed = False
@@ -232,8 +232,8 @@ MOST = 1 << 16
 class Log:
     """Whole numbers by (row, sample), from 0; each is written by one thread.
 
-    All samples have room where their number is known, else the last `MOST` that are done, and
-    `window` that are on their way.
+    It holds all samples where their number is known, else the last `MOST` that are done, and
+    `window` that are in the pipeline.
     """
 
     def __init__(self, rows: int, count: int | None, window: int | None = None) -> None:
@@ -440,7 +440,7 @@ class _PipelineRun:
         return dict.fromkeys(name for _, names in self.outboxes[i] for name in names)
 
     def do(self, job: Job, worker: Worker) -> int:
-        """Wait for the inputs of a job, run it, and hand over what it makes; when it ended."""
+        """Wait for the inputs of a job, run it, and pass its outputs on; returns its end time."""
         i, s = job.step, job.sample
         values = self._inputs(job)
         failed = self.terminals.has_failed(s)
@@ -553,7 +553,7 @@ def send(
     queue
         Samples that may wait between two neighbouring stages; at least one a replica may.
     window
-        Samples that may be on their way at once; None: as many as there is room for.
+        Samples that may be in the pipeline at once; None: as many as its channels hold.
     orders
         What each device runs; None: every replica runs its samples in turn.
     interrupted, progress

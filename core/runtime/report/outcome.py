@@ -132,7 +132,7 @@ class Outcome:
         )
 
     def records(self, digest: str) -> list[dict[str, Any]]:
-        """Run records for the stream: the pipeline, then what it was compared with."""
+        """Run records for the stream: the pipeline, then the other ways it was compared with."""
         ran, forecast = self.pipeline, self.checks.forecast
         fields: dict[str, Any] = {"k": len(ran.steps), **self._verdict_fields()}
         if self.interrupted:

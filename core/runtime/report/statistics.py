@@ -51,7 +51,7 @@ class Trace:
     """The sample that the first column is of; those before it went through, too."""
 
     arrived_ns: NDArray[np.int64] | None = None
-    """i64[samples], when each sample arrived, and may have waited; None: as there was room."""
+    """i64[samples], when each sample arrived, and may have waited; None: when it entered."""
     moved: Moved | None = None
     """Times of the transfers of a schedule; None: there were none."""
 

@@ -288,7 +288,7 @@ def case_of_file(item: Item, read: Callable[[str], Mapping[str, Any]], whole: Ca
 
 
 def weak_points(reference: Sequence[Values], tolerance: Tolerance) -> list[str]:
-    """Messages about outputs whose agreement would prove little."""
+    """Messages about outputs whose agreement is weak evidence."""
     messages = []
     for name in reference[0] if reference else ():
         reason = _weakness([values[name] for values in reference], tolerance)

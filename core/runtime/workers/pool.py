@@ -183,7 +183,7 @@ class Recent(Generic[S]):
 
 @dataclass
 class Sent:
-    """A job that is under way, with what it needs to be sent again."""
+    """A job in execution, with the data to send it again."""
 
     sample: int
     part: int
@@ -199,7 +199,7 @@ class RemoteWorker(ABC, Generic[J]):
     """A worker with stages, and another one when that is lost: a `Remote`."""
 
     ahead = 3
-    """Jobs that a worker holds: the next ones are there when one is done."""
+    """Jobs that a worker holds: the next ones wait there while one runs."""
 
     def __init__(self, name: str, pool: WorkerPool[Any]) -> None:
         self.name = name

@@ -214,20 +214,20 @@ class BufferPool:
 
 
 MEMORY_REPORT_S = 5.0
-"""Most that a process may take to tell what memory it holds."""
+"""Longest wait for a process to report its memory."""
 
 LAST_BREATH_S = 2.0
-"""Most that a process whose socket is closed may take to end."""
+"""Longest wait for a process to end after its socket was closed."""
 
 
 class _Process:
-    """One process, and what it has in view."""
+    """One process, and the shared memory that it has mapped."""
 
     def __init__(self, starter: ThreadPoolExecutor) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "dnnp.core.runtime.workers.child"]
         try:
-            # The system ends a child with the thread that started it, so that one has to live on.
+            # The system ends a child with the thread that started it, so that thread must live on.
             self._process = starter.submit(
                 subprocess.Popen,
                 [*command, str(theirs.fileno()), str(os.getpid())],

@@ -444,7 +444,7 @@ class Placement(NamedTuple):
 def placements(
     ray: Any, specs: Sequence[WorkerSpec], note: Callable[[str], None]
 ) -> list[Placement]:
-    """A node for each actor: one for its device if there is any, else the one with most room.
+    """A node for each actor: one for its device if there is any, else the least loaded.
 
     Where a node has fewer processors than its actors have threads, they share them.
 
@@ -454,7 +454,7 @@ def placements(
     mine = [_candidates(spec, nodes) for spec in specs]
     load = dict.fromkeys(nodes, 0)
     homes = [""] * len(specs)
-    # Those that can go anywhere come last, so that they leave room for the others.
+    # Actors that any node can run come last: they fill what the others leave free.
     for i in sorted(range(len(specs)), key=lambda i: not mine[i][1]):
         threads = specs[i].threads
         homes[i] = min(mine[i][0], key=lambda n: (load[n] + threads) / max(_cpus(nodes[n]), 1e-3))
