@@ -176,10 +176,10 @@ def _operator(
     index: int, nodes: Sequence[onnx.NodeProto], node: onnx.NodeProto, names: dict[str, str]
 ) -> Operator:
     """An operator; `names` holds each name once, however many nodes read it."""
-    written = tuple(name for name in node.output if name)
-    if not {type(text) for text in (node.name, node.op_type, node.domain, *written)} <= {str}:
+    written = tuple(filter(None, node.output))
+    if bytes in map(type, (node.name, node.op_type, node.domain, *written)):
         raise FormatError(f"a name in node {index} is not UTF-8")
-    reads = tuple({names.setdefault(name, name): None for name in node.input if name})
+    reads = tuple(dict.fromkeys([names.setdefault(name, name) for name in node.input if name]))
     for attribute in node.attribute:
         if attribute.type in _GRAPHS or attribute.HasField("g"):
             captured = tuple(name for name in captures(node) if name not in reads)

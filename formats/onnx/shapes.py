@@ -395,7 +395,9 @@ def alike(
     weights, if any; what has bodies, or reads a value twice, is like no other.
     """
     numbers: dict[ValueType, int] = {}
-    kinds: dict[str, object] = {n: numbers.setdefault(t, len(numbers)) for n, t in types.items()}
+    objects = {id(kind): kind for kind in types.values()}  # a reader decodes equal types once
+    number = {key: numbers.setdefault(kind, len(numbers)) for key, kind in objects.items()}
+    kinds: dict[str, object] = {name: number[id(kind)] for name, kind in types.items()}
     small = [tensor.name for tensor in model.graph.initializer if _is_small(tensor)]
     small += [name for node in graph.weight_nodes for name in node.output]
     kinds.update(zip(small, small, strict=True))
