@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.rows import CHUNK, Rows, columns, has
 from dnnp.formats.stream import Record, Stream
 
 SAME = 1e-9
@@ -31,14 +32,21 @@ def basis_of(members: Sequence[Record]) -> str:
     return _digest([sorted((c, float(t)) for c, t in r.get("time_s", {}).items()) for r in members])
 
 
-def work_of(nodes: Sequence[Record]) -> str:
+def work_of(nodes: list[Record] | Rows) -> str:
     """Digest of the work of all nodes, which their times were made from.
 
     SHA-256 of a JSON list in ASCII without spaces, for each node `flop` and `bytes` as floats;
     what is absent is null.
     """
-    names = ("flop", "bytes")
-    return _digest([[float(r[x]) if x in r else None for x in names] for r in nodes])
+    found = columns(nodes, {"flop": None, "bytes": None})
+    rows = [[None if x is None else float(x) for x in found[name]] for name in found]
+    hasher, between = hashlib.sha256(b"["), ""
+    for at in range(0, len(nodes), CHUNK):
+        pairs = zip(*(column[at : at + CHUNK] for column in rows), strict=True)
+        hasher.update((between + _ENCODER.encode(list(pairs))[1:-1]).encode())
+        between = ","
+    hasher.update(b"]")
+    return hasher.hexdigest()
 
 
 def _digest(content: list[object]) -> str:
@@ -64,7 +72,7 @@ def check_costs(stream: Stream) -> None:
         A group's time is not the sum of its nodes' although it says so, times of its nodes were
         edited after it was priced as a unit, or the work of nodes after these were priced.
     """
-    if stream.header.get("work", "") not in ("", work_of(stream.get("node"))):
+    if stream.header.get("work", "") not in ("", work_of(stream.rows("node"))):
         reason = "flop or bytes of nodes were edited after they were priced; run dnnp-profile again"
         raise FormatError(reason, stream.name, 1, "work")
     for position, _, field, reason in _stale(stream):
@@ -88,6 +96,8 @@ def reprice_groups(stream: Stream) -> int:
 
 def _stale(stream: Stream) -> Iterator[tuple[int, list[Record], str, str]]:
     """Position, nodes, field and fault of every group whose cost is not that of its nodes."""
+    if not has(stream.rows("group"), "time_s"):
+        return
     node = {record["id"]: record for record in stream.get("node")}
     for position, group in enumerate(stream.get("group")):
         if "time_s" not in group:
@@ -143,7 +153,7 @@ def forget_old_costs(
     gone = set(OF_HEADER).difference(keep)
     stream.header = {name: v for name, v in stream.header.items() if name not in gone}
     for kind in ("node", "group"):
-        forget_of_records(stream.get(kind))
+        stream.drop(kind, OF_RECORDS)
     for device in stream.get("device"):
         if device["class"] in classes:
             _drop(device, OF_DEVICES)

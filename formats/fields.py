@@ -155,7 +155,7 @@ def _check_list(spec: Field, values: list[Any]) -> bool:
         return False
     if spec.items is not None and not spec.items.admits(list(chain.from_iterable(values))):
         return False
-    return not spec.unique or all(len(v) < 2 or len(set(v)) == len(v) for v in values)
+    return not spec.unique or sum(map(len, map(set, values))) == sum(map(len, values))
 
 
 def _check_map(spec: Field, values: list[Any]) -> bool:
@@ -183,23 +183,28 @@ _CHECKS = {
 
 
 def fault(
-    fields: Mapping[str, Field], records: list[dict[str, Any]], present: set[str] | None = None
+    fields: Mapping[str, Field],
+    records: list[dict[str, Any]],
+    present: set[str] | None = None,
+    full: dict[str, list[Any]] | None = None,
 ) -> str | None:
     """Name of a field that some record lacks or has wrong; None if all records fit.
 
-    `present` are the names in all records together, where the caller has them.
+    `present` are the names in all records together, where the caller has them; to `full` the values
+    of fields are added that all records have.
     """
     present = set().union(*records) if present is None else present
     for name, spec in fields.items():
-        if spec.required:
-            try:
-                column = [r[name] for r in records]
-            except KeyError:
-                return name
-        elif name in present:
-            column = [r[name] for r in records if name in r]
-        else:
+        if not spec.required and name not in present:
             continue
+        try:
+            column = [r[name] for r in records]
+            if full is not None:
+                full[name] = column
+        except KeyError:
+            if spec.required:
+                return name
+            column = [r[name] for r in records if name in r]
         if not spec.admits(column):
             return name
     return None

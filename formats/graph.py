@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from dnnp.core.model.graph import (
 )
 from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state
 from dnnp.formats.edited_costs import check_costs
-from dnnp.formats.limits import MOST_TIMES
+from dnnp.formats.rows import Rows, columns, has, times_of
 from dnnp.formats.stream import Record, Stream
 
 MOST_DEGREES = 64
@@ -50,6 +50,8 @@ def shards_of(stream: Stream) -> Shards | None:
         A degree that is there twice, too many of them, held bytes that exceed the memory, or a
         layout that does not fit the tensors of its node.
     """
+    if not has(stream.rows("node"), "shards"):
+        return None
     nodes, tensors = stream.get("node"), stream.get("tensor")
     stated = sorted({one["devices"] for node in nodes for one in node.get("shards", ())})
     if not stated:
@@ -205,10 +207,6 @@ def arrays_of(shards: Shards | None) -> Iterator[tuple[str, NDArray[Any]]]:
         yield f"shards/{kind}", np.array([i, v, size], dtype=np.float64)
 
 
-def _ids(records: list[Record]) -> Ints:
-    return np.array([r["id"] for r in records], dtype=np.int64)
-
-
 def _positions(ids: Ints, wanted: Ints) -> Ints:
     """Position of each wanted id, or -1."""
     if not len(ids):
@@ -221,9 +219,16 @@ def _positions(ids: Ints, wanted: Ints) -> Ints:
 
 def rows_of(stream: Stream, kind: str, field: str, ids: Ints, what: str) -> tuple[Ints, Ints]:
     """CSR of a list-of-ids field, as positions among `ids`; dangling references raise."""
-    columns = [r[field] for r in stream.get(kind)]
-    ptr = offsets([len(column) for column in columns])
-    flat = np.fromiter(chain.from_iterable(columns), np.int64, int(ptr[-1]))
+    lists = columns(stream.rows(kind), {}, (field,))
+    return _linked(stream, kind, field, lists[field], ids, what)
+
+
+def _linked(
+    stream: Stream, kind: str, field: str, lists: tuple[Ints, Ints], ids: Ints, what: str
+) -> tuple[Ints, Ints]:
+    """The same, from lengths and ids."""
+    sizes, flat = lists
+    ptr = offsets(sizes)
     idx = _positions(ids, flat)
     if (idx < 0).any():
         bad = int(np.flatnonzero(idx < 0)[0])
@@ -232,32 +237,27 @@ def rows_of(stream: Stream, kind: str, field: str, ids: Ints, what: str) -> tupl
     return ptr, idx
 
 
-def _times(records: list[Record]) -> dict[str, Floats]:
-    """Device class -> seconds per record; inf where a class is absent.
-
-    FormatError: so many classes that their times would fill the memory.
-    """
-    rows = [r.get("time_s", {}) for r in records]
-    names = sorted(set().union(*rows)) if rows else []
-    if len(names) * len(rows) > MOST_TIMES:
-        raise FormatError(
-            f"{len(rows)} records are priced for {len(names)} device classes; at most "
-            f"{MOST_TIMES} times are read",
-            field="time_s",
-        )
-    return {c: np.array([r.get(c, math.inf) for r in rows], dtype=np.float64) for c in names}
+def device_classes(stream: Stream) -> list[str]:
+    """Device classes that nodes are priced for, sorted."""
+    return sorted(times_of(stream.rows("node"))[1])
 
 
-def _optional(records: list[Record], name: str, default: Any, dtype: Any) -> NDArray[Any]:
-    return np.array([r.get(name, default) for r in records], dtype=dtype)
+def shapes_of(stream: Stream) -> list[tuple[int, ...] | None]:
+    """Shapes of the tensors of a stream; None: unknown."""
+    sizes, flat = columns(stream.rows("tensor"), {}, ("shape",))["shape"]
+    values = iter(flat.tolist())
+    return [None if size < 0 else tuple(islice(values, size)) for size in sizes.tolist()]
 
 
-def _twins(nodes: list[Record]) -> Ints | None:
-    """Position of the node whose gradient each node computes; -1: of none, None: of no node."""
-    if not any("of" in r for r in nodes):
-        return None
-    position = {r["id"]: v for v, r in enumerate(nodes)}
-    return np.array([position.get(r.get("of"), -1) for r in nodes], dtype=np.int64)
+_NODE = {
+    "id": 0, "name": "", "op": "", "memory_bytes": math.nan, "color": -1, "backward": False,
+    "held_bytes": 0.0, "folded": False, "of": -1,
+}  # fmt: skip
+_TENSOR = {
+    "id": 0, "name": "", "kind": "", "size_bytes": 0.0, "transfer_s": math.nan, "output": False,
+    "memory_bytes": math.nan,
+}  # fmt: skip
+"""Field of nodes and tensors -> value where it is absent."""
 
 
 def graph_of(stream: Stream) -> Graph:
@@ -268,43 +268,49 @@ def graph_of(stream: Stream) -> Graph:
     FormatError
         No nodes, a dangling tensor, two producers, a cycle, or nodes partly without costs.
     """
-    nodes, tensors = stream.get("node"), stream.get("tensor")
+    nodes, tensors = stream.rows("node"), stream.rows("tensor")
     if not nodes:
         raise FormatError("the stream has no node records", stream.name)
-    tensor_ids = _ids(tensors)
-    priced = ["time_s" in r for r in nodes]
-    if any(priced) and not all(priced):
-        raise stream.fault_at("node", priced.index(False), "time_s", "missing, but others have it")
-    for i, record in enumerate(nodes):
-        if "captures" in record and not set(record["captures"]) <= set(record["inputs"]):
-            raise stream.fault_at("node", i, "captures", "names tensors that are not inputs")
-    kinds = {name: i for i, name in enumerate(TENSOR_KINDS)}
     try:
+        priced, times = times_of(nodes)
+        if priced.any() and not priced.all():
+            at = int(np.argmin(priced))
+            raise stream.fault_at("node", at, "time_s", "missing, but others have it")
+        for i, record in enumerate(nodes if has(nodes, "captures") else ()):
+            if not set(record.get("captures", ())) <= set(record["inputs"]):
+                raise stream.fault_at("node", i, "captures", "names tensors that are not inputs")
+        node = columns(nodes, _NODE, ("inputs", "outputs"))
+        tensor = columns(tensors, _TENSOR)
+        reads, writes = (
+            _linked(stream, "node", side, node[side], tensor["id"], "tensor")
+            for side in ("inputs", "outputs")
+        )
+        kinds = {name: i for i, name in enumerate(TENSOR_KINDS)}
         graph = make_graph(
             NodeColumns(
-                ids=_ids(nodes),
-                names=[r["name"] for r in nodes],
-                ops=[r["op"] for r in nodes],
-                reads=rows_of(stream, "node", "inputs", tensor_ids, "tensor"),
-                writes=rows_of(stream, "node", "outputs", tensor_ids, "tensor"),
-                times=_times(nodes) if any(priced) else {},
-                memory=_optional(nodes, "memory_bytes", math.nan, np.float64),
-                color=_optional(nodes, "color", -1, np.int64),
-                backward=_optional(nodes, "backward", False, np.bool_),
-                held=_optional(nodes, "held_bytes", 0.0, np.float64),
-                folded=_optional(nodes, "folded", False, np.bool_),
-                twin=_twins(nodes),
+                ids=node["id"],
+                names=node["name"],
+                ops=node["op"],
+                reads=reads,
+                writes=writes,
+                times={c: _or_inf(times[c]) for c in sorted(times)},
+                memory=node["memory_bytes"],
+                color=node["color"],
+                backward=node["backward"],
+                held=node["held_bytes"],
+                folded=node["folded"],
+                twin=_positions(node["id"], node["of"]) if has(nodes, "of") else None,
                 in_seconds=stream.in_seconds,
             ),
             TensorColumns(
-                ids=tensor_ids,
-                names=[r["name"] for r in tensors],
-                kind=np.array([kinds[r["kind"]] for r in tensors], dtype=np.int8),
-                size=np.array([r["size_bytes"] for r in tensors], dtype=np.float64),
-                transfer_s=_optional(tensors, "transfer_s", math.nan, np.float64),
-                is_output=_optional(tensors, "output", False, np.bool_),
-                memory=np.array(
-                    [r.get("memory_bytes", r["size_bytes"]) for r in tensors], dtype=np.float64
+                ids=tensor["id"],
+                names=tensor["name"],
+                kind=np.array([kinds[kind] for kind in tensor["kind"]], dtype=np.int8),
+                size=tensor["size_bytes"],
+                transfer_s=tensor["transfer_s"],
+                is_output=tensor["output"],
+                memory=np.where(
+                    np.isnan(tensor["memory_bytes"]), tensor["size_bytes"], tensor["memory_bytes"]
                 ),
             ),
             shards_of(stream),
@@ -329,7 +335,7 @@ def _check_memory(stream: Stream, graph: Graph) -> None:
         reason = f"it reads tensor {tensor}, which is no constant"
         raise stream.fault_at("node", int(reader[wrong[0]]), "folded", reason)
     if graph.backward.any() and graph.in_memory is not graph:
-        rows = stream.get("node"), stream.get("tensor")
+        rows = stream.rows("node"), stream.rows("tensor")
         kind, field = ("node", "folded") if graph.folded.any() else ("tensor", "memory_bytes")
         position = next(i for i, r in enumerate(rows[kind == "tensor"]) if field in r)
         raise stream.fault_at(kind, position, field, "not known where there is a backward pass")
@@ -345,12 +351,13 @@ def clustering_of(stream: Stream, graph: Graph, *, priced: bool = True) -> Clust
         Unless `priced` is false, for costs that are about to be replaced: costs of nodes were
         edited that a group's own cost would hide.
     """
-    groups = stream.get("group")
+    groups = stream.rows("group")
     if not groups:
         if priced:
             check_costs(stream)
         return None
-    ptr, idx = rows_of(stream, "group", "nodes", graph.node_ids, "node")
+    group = columns(groups, {"id": 0, "name": ""}, ("nodes",))
+    ptr, idx = _linked(stream, "group", "nodes", group["nodes"], graph.node_ids, "node")
     sizes = np.diff(ptr)
     if (sizes == 0).any():
         empty = int(np.flatnonzero(sizes == 0)[0])
@@ -379,21 +386,25 @@ def clustering_of(stream: Stream, graph: Graph, *, priced: bool = True) -> Clust
         label=label,
         member_ptr=ptr,
         member_idx=idx,
-        group_ids=_ids(groups),
-        names=tuple(r["name"] for r in groups),
+        group_ids=group["id"],
+        names=tuple(group["name"]),
         times=_group_times(groups, summed),
     )
 
 
-def _group_times(groups: list[Record], summed: dict[str, Floats]) -> dict[str, Floats]:
+def _group_times(groups: list[Record] | Rows, summed: dict[str, Floats]) -> dict[str, Floats]:
     """A group's own times where it has them, else the sum of its members."""
-    own = np.array(["time_s" in r for r in groups])
-    stated = _times(groups)
+    own, stated = times_of(groups)
     unknown = np.full(len(groups), math.inf)
     return {
-        c: np.where(own, stated.get(c, unknown), summed.get(c, unknown))
+        c: np.where(own, _or_inf(stated.get(c, unknown)), summed.get(c, unknown))
         for c in sorted({*stated, *summed})
     }
+
+
+def _or_inf(times: Floats) -> Floats:
+    """Times, inf where there are none."""
+    return np.where(np.isnan(times), math.inf, times)
 
 
 def units_of(stream: Stream, graph: Graph) -> Clustering:

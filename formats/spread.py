@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dnnp.core.model.plan import WITHIN
 from dnnp.core.model.text import counted, shown_share
+from dnnp.formats.rows import has
 from dnnp.formats.stream import Record, Stream
 
 
@@ -45,19 +46,20 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
     were made from unknown sizes, 1 where nothing takes time; `sizes`: tensors of unknown size,
     which count as 0 bytes.
     """
-    vague = {r["id"] for r in stream.get("tensor") if r.get("size_unknown")}
+    tensors = stream.rows("tensor")
+    unsized = has(tensors, "size_unknown")
+    vague = {r["id"] for r in tensors if r.get("size_unknown")} if unsized else set[int]()
     by_formula = "work" in stream.header
-    node = {record["id"]: record for record in stream.get("node")}
+    home = {v: stage["class"] for stage in stages for v in stage["nodes"]}
     total, unknown = [0.0], [0.0]
-    for stage in stages:
-        for record in map(node.__getitem__, stage["nodes"]):
-            time_s = record.get("time_s", {}).get(stage["class"], 0.0)
+    for record in stream.rows("node"):
+        if record["id"] in home:
+            time_s = record.get("time_s", {}).get(home[record["id"]], 0.0)
             total.append(time_s)
             rough = "flop" not in record or record.get("partial", False)
             if by_formula and (rough or not vague.isdisjoint(record["inputs"] + record["outputs"])):
                 unknown.append(time_s)
-    home = {v: stage["class"] for stage in stages for v in stage["nodes"]}
-    grouped = [(r.get("time_s", {}), home.get(r["nodes"][0])) for r in stream.get("group")]
+    grouped = [(r.get("time_s", {}), home.get(r["nodes"][0])) for r in stream.rows("group")]
     share = float(bool(home) and not any(times.get(name) for times, name in grouped))
     if any(total):
         share = math.fsum(unknown) / math.fsum(total)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import gc
-import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import compress, count, islice
+from operator import lt
 from typing import Any, BinaryIO
 
 import orjson
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.fields import Field, describe_fault, fault, shown
+from dnnp.formats.fields import describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import DEPTH, deep_line, said
 from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSION
+from dnnp.formats.rows import CHUNK, REPEATED, Rows, holds_objects, keep_numbers, uncollected
 
 Record = dict[str, Any]
 
@@ -26,12 +26,6 @@ LEVELS = (("cost",), ("group",), ("plan", "stage"), ("bound",), ("schedule", "bl
 
 COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")
 """Records whose numbers are sums and quotients of what was read."""
-
-BATCH = 256
-"""Records that are encoded at a time."""
-
-REPEATED = {"tensor": ("kind", "dtype"), "node": ("op", "scope"), "group": ("rule", "cost")}
-"""Fields of texts that many records have in common."""
 
 BODY = tuple(kind for kind in RECORDS if kind not in ("header", "end"))
 
@@ -45,7 +39,7 @@ class Stream:
     """
 
     header: Record
-    records: dict[str, list[Record]] = field(default_factory=dict)
+    records: dict[str, list[Record] | Rows] = field(default_factory=dict)
     other: list[Record] = field(default_factory=list)
     """Records of unknown type; they pass through."""
     name: str = "<stream>"
@@ -60,15 +54,41 @@ class Stream:
         return bool(self.header["units"]["time"] == "s")
 
     def get(self, kind: str) -> list[Record]:
-        """Records of one type; empty if there are none."""
+        """Records of one type, which may be changed; empty if there are none."""
+        found = self.records.get(kind, [])
+        if isinstance(found, Rows):
+            self.records[kind] = found = found.listed()
+        return found
+
+    def rows(self, kind: str) -> list[Record] | Rows:
+        """Records of one type to look at, decoded in passing where they are very many."""
         return self.records.get(kind, [])
+
+    def put(self, kind: str, name: str, value: Callable[[int], Any], column: Any) -> None:
+        """Set a field of all records of a type; see `Rows.put`."""
+        found = self.records.get(kind, [])
+        if isinstance(found, Rows):
+            found.put(name, value, column)
+        else:
+            for i, record in enumerate(found):
+                record[name] = value(i)
+
+    def drop(self, kind: str, names: Iterable[str]) -> None:
+        """Remove fields of all records of a type."""
+        found = self.records.get(kind, [])
+        if isinstance(found, Rows):
+            found.drop(names)
+        else:
+            for record in found:
+                for name in names:
+                    record.pop(name, None)
 
     def fault_at(self, kind: str, index: int, field_name: str | None, reason: str) -> FormatError:
         """An error that names the line of record `index` of type `kind`."""
         lines = self.lines.get(kind)
         return FormatError(reason, self.name, lines[index] if lines else None, field_name)
 
-    def replace(self, kind: str, records: list[Record]) -> list[str]:
+    def replace(self, kind: str, records: list[Record] | Rows) -> list[str]:
         """Set the records of one type and drop every kind computed from it.
 
         Returns the kinds that were dropped. `cost` stands for the prices on nodes: pass the
@@ -87,21 +107,62 @@ class Stream:
         return dropped
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Look for no circles while very many records are made, which have none: half of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+@dataclass
+class _Kind:
+    """Records of one type while they are read."""
+
+    kind: str
+    file: str
+    rows: list[Record] | Rows
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    """Their lines."""
+    keys: list[Any] = field(default_factory=list)
+    """Values of the field of which no two may be equal."""
+    fault: FormatError | None = None
+    """Error about the first record that is not as it must be."""
+
+    def take(self, records: list[Record], block: bytes, numbers: Iterable[int]) -> None:
+        """Check some records, and add them to those before."""
+        before = len(self.numbers)
+        self.numbers.extend(numbers)
+        fields = RECORDS.get(self.kind, {})
+        names = set().union(*records)
+        full: dict[str, list[Any]] = {}
+        if self.fault is None and fault(fields, records, names, full) is not None:
+            faults = (describe_fault(fields, record) for record in records)
+            at, said = next((i, f) for i, f in enumerate(faults, before) if f)
+            self.fault = FormatError(said[1], self.file, self.numbers[at], said[0])
+        if self.fault is not None:
+            return
+        if self.kind in UNIQUE:
+            self.keys += full[UNIQUE[self.kind]]
+        unknown = any(f not in fields or holds_objects(fields[f]) for f in names if f != "type")
+        if isinstance(self.rows, Rows):
+            self.rows.take(records, block, names, full, exact=unknown)
+        else:
+            if unknown:
+                keep_numbers(fields, records, block.split(b"\n"))
+            self.rows += records
+
+    def check_unique(self, key: str) -> None:
+        """Refuse a second record with an equal field."""
+        keys = self.keys
+        if all(map(lt, keys, islice(keys, 1, None))) or len({*keys}) == len(keys):
+            return
+        seen: dict[int | str, int] = {}
+        for value, number in zip(keys, self.numbers, strict=True):
+            first = seen.setdefault(value, number)
+            if first != number:
+                reason = f"{self.kind} {value} was already defined in line {first}"
+                raise FormatError(reason, self.file, number, key)
 
 
 @uncollected()
 def read_bytes(data: bytes, name: str = "<stream>") -> Stream:
     """Parse and check a whole stream; `name` is its file, for messages.
+
+    Of records of which there may be very many the lines are kept, and decoded when they are asked
+    for.
 
     Raises
     ------
@@ -110,81 +171,89 @@ def read_bytes(data: bytes, name: str = "<stream>") -> Stream:
     """
     if not data:
         raise FormatError("empty stream; did the command before it fail?", name)
-    records = _parse(data, name)
-    stream = Stream(header=records[0], name=name)
-    by_type: dict[str, list[Record]] = {}
-    numbers: dict[str, array[int]] = {}
-    for number, record in enumerate(records, 1):
-        kind = record["type"]
-        if kind not in by_type:
-            by_type[kind], numbers[kind] = [], array("q")
-        by_type[kind].append(record)
-        numbers[kind].append(number)
-    _check_frame(records, numbers, name)
-    present = {kind: set[str]().union(*of_kind) for kind, of_kind in by_type.items()}
-    for kind, fields in RECORDS.items():
-        if kind in by_type and fault(fields, by_type[kind], present[kind]) is not None:
-            for number, record in zip(numbers[kind], by_type[kind], strict=True):
-                found = describe_fault(fields, record)
-                if found is not None:
-                    raise FormatError(found[1], name, number, found[0])
+    found: dict[str, _Kind] = {}
+    first: Record = {}
+    file, number, start = BytesIO(data), 1, 0
+    while lines := list(islice(file, CHUNK)):
+        records = _parse(lines, name, number)
+        first = first or records[0]
+        end = file.tell()
+        kinds = [record["type"] for record in records]
+        for kind in dict.fromkeys(kinds):
+            if kind not in found:
+                found[kind] = _Kind(kind, name, Rows(kind) if kind in REPEATED else [])
+            if kinds.count(kind) == len(kinds):
+                block = data[start : end - lines[-1].endswith(b"\n")]
+                found[kind].take(records, block, range(number, number + len(lines)))
+                continue
+            mine = [other == kind for other in kinds]
+            some = b"".join(compress(lines, mine)).removesuffix(b"\n")
+            found[kind].take(list(compress(records, mine)), some, compress(count(number), mine))
+        number, start = number + len(lines), end
+    _check_frame(first, number - 1, found, name)
+    for kind in RECORDS:
+        if kind in found and (error := found[kind].fault) is not None:
+            raise error
     for kind, key in UNIQUE.items():
-        _check_unique(by_type.get(kind, []), kind, numbers.get(kind, []), name, key)
+        if kind in found:
+            found[kind].check_unique(key)
     for kind in SINGLE:
-        if len(by_type.get(kind, [])) > 1:
-            raise FormatError(f"a second {kind}; a stream holds one", name, numbers[kind][1])
-    for kind, of_kind in by_type.items():
-        fields = RECORDS.get(kind, {})
-        if any(f not in fields or _holds_objects(fields[f]) for f in present[kind] - {"type"}):
-            keep_numbers(fields, of_kind, _lines(data, numbers[kind]))
-    declared = records[-1]["records"]
-    if declared != len(records) - 1:
+        if kind in found and len(found[kind].rows) > 1:
+            raise FormatError(f"a second {kind}; a stream holds one", name, found[kind].numbers[1])
+    stream = Stream(header=first, name=name)
+    declared = found["end"].rows[0]["records"]
+    if declared != number - 2:
         stream.warnings.append(
-            f"{name}: the end record counts {declared} records, there are {len(records) - 1}"
+            f"{name}: the end record counts {declared} records, there are {number - 2}"
         )
-    stream.records = {kind: by_type[kind] for kind in BODY if kind in by_type}
-    stream.lines = {kind: numbers[kind] for kind in stream.records}
-    stream.other = [r for kind, rs in by_type.items() if kind not in RECORDS for r in rs]
+    stream.records = {kind: found[kind].rows for kind in BODY if kind in found}
+    stream.lines = {kind: found[kind].numbers for kind in stream.records}
+    stream.other = [r for kind, one in found.items() if kind not in RECORDS for r in one.rows]
     return stream
 
 
-def _lines(data: bytes, numbers: Iterable[int]) -> Iterable[bytes]:
-    """The lines of these numbers, which ascend. All lines at once would double the memory."""
-    numbered = enumerate(BytesIO(data), 1)
-    for wanted in numbers:
-        yield next(line for number, line in numbered if number == wanted).removesuffix(b"\n")
+def _parse(lines: Sequence[bytes], name: str, number: int) -> list[Record]:
+    """Decode lines, the first of which has a number."""
+    try:
+        records = list(map(orjson.loads, lines))
+    except orjson.JSONDecodeError:
+        records = []
+    plain = set(map(type, records)) == {dict}
+    named = plain and set(map(type, [record.get("type") for record in records])) == {str}
+    # A line that is nested too deep has as many brackets at both ends.
+    long = max(map(len, lines)) > 2 * DEPTH
+    if named and not (long and any(map(_is_deep, lines))):
+        return records
+    return [_parse_line(line, name, i) for i, line in enumerate(lines, number)]
 
 
-def _parse(data: bytes, name: str) -> list[Record]:
-    """Decode and look at line after line; texts of few values are the same object in all records,
-    which takes a third less memory."""
-    records: list[Record] = []
-    shared: dict[str, str] = {}
-    for number, line in enumerate(BytesIO(data), 1):
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            hint = what_it_is(line, "stream") if number == 1 else ""
-            if hint:
-                raise FormatError(f"not a stream{hint}", name) from None
-            raise FormatError(_json_reason(line, str(error)), name, number) from None
-        # Of the text: what a key that is there twice had at first is in no record.
-        if (line.count(b"[") > DEPTH or line.count(b"{") > DEPTH) and deep_line(line):
-            raise FormatError(f"nested more than {DEPTH} levels deep", name, number)
-        if type(record) is not dict:
-            raise FormatError(f"{shown(record)} is not a JSON object", name, number)
-        kind = record.get("type")
-        if type(kind) is not str:
-            fault_text = "is missing" if "type" not in record else "is not a string"
-            fault_text += "; is this a stream? dnnp-import makes one" * (number == 1)
-            raise FormatError(fault_text, name, number, "type")
-        record["type"] = shared.setdefault(kind, kind)
-        for key in REPEATED.get(kind, ()):
-            text = record.get(key)
-            if type(text) is str:
-                record[key] = shared.setdefault(text, text)
-        records.append(record)
-    return records
+def _parse_line(line: bytes, name: str, number: int) -> Record:
+    """Decode a line, or find words for its fault."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        hint = what_it_is(line, "stream") if number == 1 else ""
+        if hint:
+            raise FormatError(f"not a stream{hint}", name) from None
+        raise FormatError(_json_reason(line, str(error)), name, number) from None
+    if _is_deep(line):
+        raise FormatError(f"nested more than {DEPTH} levels deep", name, number)
+    if type(record) is not dict:
+        raise FormatError(f"{shown(record)} is not a JSON object", name, number)
+    if type(record.get("type")) is not str:
+        fault_text = "is missing" if "type" not in record else "is not a string"
+        fault_text += "; is this a stream? dnnp-import makes one" * (number == 1)
+        raise FormatError(fault_text, name, number, "type")
+    return record
+
+
+def _is_deep(line: bytes) -> bool:
+    """True if a line has too many lists and objects inside each other.
+
+    Of the text: what a key that is there twice had at first is in no record.
+    """
+    many = line.count(b"[") > DEPTH or line.count(b"{") > DEPTH
+    return many and deep_line(line) is not None
 
 
 def _json_reason(line: bytes, reason: str) -> str:
@@ -200,9 +269,8 @@ def _json_reason(line: bytes, reason: str) -> str:
     return f"not JSON: {said(detail)}"
 
 
-def _check_frame(records: list[Record], numbers: Mapping[str, Sequence[int]], name: str) -> None:
+def _check_frame(first: Record, count: int, found: Mapping[str, _Kind], name: str) -> None:
     """Header first, end last, each once."""
-    first = records[0]
     if first["type"] != "header":
         raise FormatError(
             f"the first record is of type {shown(first['type'])}, not 'header'; not a dnnp stream?",
@@ -217,38 +285,16 @@ def _check_frame(records: list[Record], numbers: Mapping[str, Sequence[int]], na
             1,
             "version",
         )
-    if "end" not in numbers:
+    if "end" not in found:
         raise FormatError(
-            f"the stream was cut off after line {len(records)}: the 'end' record is missing", name
+            f"the stream was cut off after line {count}: the 'end' record is missing", name
         )
-    for kind, place in (("header", 1), ("end", len(records))):
-        stray = [line for line in numbers[kind] if line != place]
+    for kind, place in (("header", 1), ("end", count)):
+        stray = [line for line in found[kind].numbers if line != place]
         if stray:
             raise FormatError(
                 f"'{kind}' record in the middle of the stream; two streams joined?", name, stray[0]
             )
-
-
-def _check_unique(
-    records: list[Record], kind: str, numbers: Sequence[int], name: str, key: str
-) -> None:
-    if len({r[key] for r in records}) == len(records):
-        return
-    seen: dict[int | str, int] = {}
-    for record, number in zip(records, numbers, strict=True):
-        first = seen.setdefault(record[key], number)
-        if first != number:
-            raise FormatError(
-                f"{kind} {record[key]} was already defined in line {first}", name, number, key
-            )
-
-
-def records_in_order(stream: Stream) -> Iterable[Record]:
-    """Header, the records by type, those of unknown type; without `end`."""
-    yield stream.header
-    for kind in BODY:
-        yield from stream.records.get(kind, ())
-    yield from stream.other
 
 
 def _unwritable(stream: Stream, kind: str, field_name: str, reason: str) -> FormatError:
@@ -256,7 +302,7 @@ def _unwritable(stream: Stream, kind: str, field_name: str, reason: str) -> Form
     largest, where, path = 0.0, None, field_name
     for source, lines in stream.lines.items():
         if source in ("tensor", "node", "group"):
-            for line, record in zip(lines, stream.get(source), strict=True):
+            for line, record in zip(lines, stream.rows(source), strict=True):
                 times = {
                     f"time_s.{key}": value for key, value in (record.get("time_s") or {}).items()
                 }
@@ -278,17 +324,22 @@ def write(stream: Stream, file: BinaryIO) -> None:
         A computed number lies beyond what a record may hold.
     """
     for kind in COMPUTED:
-        records = stream.get(kind)
-        if records and fault(RECORDS[kind], records) is not None:
-            for record in records:
-                found = describe_fault(RECORDS[kind], record)
-                if found is not None:
-                    raise _unwritable(stream, kind, *found)
-    records = list(records_in_order(stream))
-    records.append({"type": "end", "records": len(records)})
-    # Small batches reuse the memory of their lines; a fresh page for each costs ten times more.
-    for i in range(0, len(records), BATCH):
-        file.write(b"\n".join([*map(orjson.dumps, records[i : i + BATCH]), b""]))
+        rows = stream.rows(kind)
+        records = [] if isinstance(rows, Rows) and not rows.is_edited else list(rows)
+        if fault(RECORDS[kind], records) is not None:
+            faults = (describe_fault(RECORDS[kind], record) for record in records)
+            raise _unwritable(stream, kind, *next(filter(None, faults)))
+    tables = [[stream.header], *map(stream.rows, BODY), stream.other]
+    end = {"type": "end", "records": sum(map(len, tables))}
+    for table in (*tables, [end]):
+        for part in table.encoded() if isinstance(table, Rows) else _encoded(table):
+            file.write(part)
+
+
+def _encoded(records: Sequence[Record]) -> Iterator[bytes]:
+    """The lines of records, some at a time."""
+    for i in range(0, len(records), CHUNK):
+        yield b"\n".join([*map(orjson.dumps, records[i : i + CHUNK]), b""])
 
 
 def forward_pass(stream: Stream) -> Stream:
@@ -296,11 +347,10 @@ def forward_pass(stream: Stream) -> Stream:
 
     Groups and what was computed from them are left out; lines stay, for messages.
     """
-    nodes = [i for i, node in enumerate(stream.get("node")) if not node.get("backward")]
-    used: set[int] = set()
-    for i in nodes:
-        used.update(stream.get("node")[i]["inputs"], stream.get("node")[i]["outputs"])
-    tensors = [i for i, tensor in enumerate(stream.get("tensor")) if tensor["id"] in used]
+    all_nodes, all_tensors = stream.get("node"), stream.get("tensor")
+    nodes = [i for i, node in enumerate(all_nodes) if not node.get("backward")]
+    used = {t for i in nodes for side in ("inputs", "outputs") for t in all_nodes[i][side]}
+    tensors = [i for i, tensor in enumerate(all_tensors) if tensor["id"] in used]
     part = Stream(stream.header, name=stream.name)
     part.records = {kind: stream.get(kind) for kind in ("device", "link")}
     for kind, kept in (("tensor", tensors), ("node", nodes)):
@@ -308,47 +358,3 @@ def forward_pass(stream: Stream) -> Stream:
         if kind in stream.lines:
             part.lines[kind] = [stream.lines[kind][i] for i in kept]
     return part
-
-
-def keep_numbers(
-    fields: Mapping[str, Field], records: Sequence[Record], lines: Iterable[bytes]
-) -> None:
-    """Put numbers that would be written in another way back into fields not among `fields`.
-
-    A number of a JSON document may have more digits than a float; it becomes an
-    `orjson.Fragment`, which is written as it is and means nothing to anybody here.
-
-    Parameters
-    ----------
-    fields
-        What is known of these records, all of one type.
-    records, lines
-        The records, which are changed in place, and the lines that they come from.
-    """
-    for record, line in zip(records, lines, strict=True):
-        if orjson.dumps(record) != line:
-            _restore(record, json.loads(line, parse_int=_number, parse_float=_number), fields)
-
-
-def _holds_objects(spec: Field) -> bool:
-    """Test whether objects of known fields are inside, which may hold further ones."""
-    return spec.type == "object" or (spec.items is not None and _holds_objects(spec.items))
-
-
-def _restore(record: Record, exact: Record, fields: Mapping[str, Field]) -> None:
-    """Replace the values of all fields that are not known by those of `exact`."""
-    for name, value in record.items():
-        spec = fields.get(name)
-        if spec is None:
-            record[name] = exact[name]
-        elif spec.type == "object" and not spec.open:
-            _restore(value, exact[name], spec.fields)
-        elif spec.type == "list" and spec.items is not None and spec.items.type == "object":
-            for item, twin in zip(value, exact[name], strict=True):
-                _restore(item, twin, spec.items.fields)
-
-
-def _number(text: str) -> Any:
-    """A number, or its text where it would be written in another way."""
-    value = orjson.loads(text)
-    return value if orjson.dumps(value) == text.encode() else orjson.Fragment(text)

@@ -31,6 +31,7 @@ from dnnp.core.model.text import counted, shown_bytes, shown_seconds, shown_time
 from dnnp.formats.graph import clustering_of, digest_of, graph_of
 from dnnp.formats.plan import plan_digest, plan_of
 from dnnp.formats.records import covered
+from dnnp.formats.rows import has
 from dnnp.formats.spread import NO_COSTS, has_costs, is_blind, unknown_words
 from dnnp.formats.stream import Record, Stream
 from dnnp.graph import Graph
@@ -466,7 +467,8 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     violations, digest, report = [], None, None
     if graph is not None:
         violations += check_graph(graph)
-        violations += check_layouts(stream.get("node"), stream.get("tensor"))
+        if has(stream.rows("node"), "shards"):
+            violations += check_layouts(stream.rows("node"), stream.rows("tensor"))
         if clustering is not None:
             violations += check_clustering(graph, clustering)
         digest = digest_of(graph, clustering or singletons(graph))
@@ -477,6 +479,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         digest,
         plan_digest(plans[0], stream.get("stage")) if plans else None,
         covered,
+        graph is not None and bool(graph.backward.any()),
     )
     proofs = None
     if graph is not None and plan is not None:
@@ -501,7 +504,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         bar.update(Progress("checking the schedule"))
         schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
         violations += schedule.violations
-    counts = {kind: len(stream.get(kind)) for kind in COUNTED}
+    counts = {kind: len(stream.rows(kind)) for kind in COUNTED}
     unknown = unknown_words(plans[0]) if plans else ""
     seconds = stream.in_seconds
     blind = any(map(is_blind, plans))
@@ -514,7 +517,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
 
 def _content(stream: Stream) -> tuple[NodeGraph | None, Clustering | None, Plan | None]:
     """Graph, groups and plan; no graph where there is a schedule and nothing to have it from."""
-    if stream.get("schedule") and not any(map(stream.get, GRAPH)):
+    if stream.get("schedule") and not any(map(stream.rows, GRAPH)):
         return None, None, None
     graph = graph_of(stream)
     return graph, clustering_of(stream, graph), plan_of(stream, graph, check_digest=False)

@@ -20,8 +20,9 @@ from dnnp.core.model.rules import RuleSet
 from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.formats.fields import MAX_NUMBER
-from dnnp.formats.graph import graph_of
-from dnnp.formats.stream import Record, Stream, forward_pass, uncollected
+from dnnp.formats.graph import graph_of, shapes_of
+from dnnp.formats.rows import columns, uncollected
+from dnnp.formats.stream import Record, Stream, forward_pass
 from dnnp.options.graph import CoarsenOptions
 from dnnp.options.table import step
 
@@ -50,14 +51,14 @@ coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
 def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], None]) -> None:
     caller, share, chains = options.caller, options.max_share, options.chain_share
     whole = graph_of(stream)
-    mirror = mirror_nodes(stream.get("node"))
+    mirror = mirror_nodes(stream.get("node")) if whole.backward.any() else None
     part = stream if mirror is None else forward_pass(stream)
     graph = whole if mirror is None else graph_of(part)
     given = _fused_by_ort(part, options) if options.rules == "ort" else None
     paths = paths_of(part.get("node"), graph, options.depth) if options.layers else None
     if paths is not None and not any(paths):
         caller.warn("no node has a name scope or a layer: --layers groups nothing")
-    shapes = [tuple(r["shape"]) if "shape" in r else None for r in part.get("tensor")]
+    shapes = shapes_of(part)
     told(0.4)
     result = group_nodes(
         graph,
@@ -77,8 +78,8 @@ def _coarsen(stream: Stream, options: CoarsenOptions, told: Callable[[float], No
         caller.warn(_why_not(options, graph.n, result))
     if mirror is not None:
         result = mirrored(whole, mirror, result)
-    if stream.get("group"):
-        caller.note(f"replacing {counted(len(stream.get('group')), 'group')}")
+    if stream.rows("group"):
+        caller.note(f"replacing {counted(len(stream.rows('group')), 'group')}")
     dropped = stream.replace("group", _records(stream, whole, result))
     if dropped:
         caller.note(f"dropping what was made from the old groups: {', '.join(dropped)}")
@@ -198,9 +199,7 @@ def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:
     clustering = result.clustering
     ids = graph.node_ids.tolist()
     times = {c: t.tolist() for c, t in clustering.times.items()}
-    work = {
-        field: [record.get(field) for record in stream.get("node")] for field in ("flop", "bytes")
-    }
+    work = columns(stream.rows("node"), {"flop": None, "bytes": None})
     ptr, flat = clustering.member_ptr.tolist(), clustering.member_idx.tolist()
     records: list[Record] = []
     for g, (start, end) in enumerate(pairwise(ptr)):

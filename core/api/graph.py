@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from dnnp.formats.files import whole_file
 from dnnp.formats.records import RECORDS
+from dnnp.formats.rows import Rows
 from dnnp.formats.stream import Stream, read_bytes, write
 
 View = Mapping[str, Any]
@@ -184,7 +185,10 @@ class Graph:
         own = self._stream
         return Stream(
             header=dict(own.header),
-            records={kind: [dict(r) for r in records] for kind, records in own.records.items()},
+            records={
+                kind: rows.copy() if isinstance(rows, Rows) else list(map(dict, rows))
+                for kind, rows in own.records.items()
+            },
             other=list(own.other),
             name=own.name,
             lines=dict(own.lines),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from heapq import nlargest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from dnnp.core.profile.kernels import Kernels
     from dnnp.core.profile.work import Work
     from dnnp.formats.inputs.devices import DeviceSpec
+    from dnnp.formats.rows import Rows
     from dnnp.formats.stream import Record, Stream
 
 _NAMED = 12
@@ -39,7 +39,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Callba
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)
-    work = work_of(graph, stream.get("node"), stream.get("tensor"))
+    work = work_of(graph, stream.rows("node"), stream.rows("tensor"))
     found = {d.name: analytic_times(stream, graph, groups, work, d) for d in devices}
     times = {name: nodes.tolist() for name, (nodes, _) in found.items()}
     _warn_unknown(stream, work, times, caller)
@@ -72,8 +72,9 @@ def check_units(stream: Stream) -> None:
     """
     if stream.in_seconds:
         return
-    priced = any("time_s" in record for record in stream.get("node"))
-    if priced or any("transfer_s" in record for record in stream.get("tensor")):
+    from dnnp.formats.rows import has
+
+    if has(stream.rows("node"), "time_s") or has(stream.rows("tensor"), "transfer_s"):
         raise UsageError(
             "the stream has costs of its own, in an unknown unit of time; seconds would not fit "
             "them (use them as they are, or import the model again)"
@@ -101,18 +102,17 @@ def write_costs(
     from dnnp.formats.fields import MAX_NUMBER
     from dnnp.formats.inputs.devices import class_record
 
-    nodes = stream.get("node")
     for name, values in node_costs.items():
         largest = max(values, default=0.0)
         if not largest <= MAX_NUMBER:
             raise FormatError(f"a node takes {largest} s on '{name}'; the limit is {MAX_NUMBER}")
     forget_old_costs(stream, node_costs)
-    _put(nodes, node_costs)
-    dropped = stream.replace("cost", nodes)
+    _put(stream, "node", node_costs)
+    dropped = stream.replace("cost", stream.rows("node"))
     _put_memory(stream, on_cpu=all(d.provider == "cpu" for d in devices))
     if group_costs is not None:
-        _put(stream.get("group"), group_costs)
-        node = {record["id"]: record for record in nodes}
+        _put(stream, "group", group_costs)
+        node = {record["id"]: record for record in stream.get("node")}
         for record in stream.get("group"):
             record["cost"] = how
             if how != "summed":
@@ -131,7 +131,7 @@ def write_costs(
     )
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
     if how in _BY_RATES:
-        stream.header["work"] = work_of(nodes)
+        stream.header["work"] = work_of(stream.rows("node"))
     if dropped:
         caller.note(f"dropped what the old costs led to: {', '.join(dropped)} records")
 
@@ -143,31 +143,41 @@ def _put_memory(stream: Stream, *, on_cpu: bool) -> None:
     from dnnp.formats.inputs.rules import load_rules
     from dnnp.options.table import DEFAULT_RULES
 
-    nodes, tensors = stream.get("node"), stream.get("tensor")
     folded: set[int] = set()
     resident: dict[int, float] = {}
-    if on_cpu and not any(record.get("backward") for record in nodes):
+    if on_cpu and not any(record.get("backward") for record in stream.rows("node")):
+        nodes, tensors = stream.get("node"), stream.get("tensor")
         fold = next(r for r in load_rules(DEFAULT_RULES).rules if isinstance(r, Fold))
         folded, renamed = folded_nodes(nodes, tensors, fold.excluded)
         resident = resident_bytes(nodes, tensors, folded) | dict.fromkeys(renamed, 0.0)
-    for records, field, values in (
-        (nodes, "folded", dict.fromkeys(folded, True)),
-        (tensors, "memory_bytes", resident),
+    stream.drop("node", ("folded",))
+    stream.drop("tensor", ("memory_bytes",))
+    for kind, field, values in (
+        ("node", "folded", dict.fromkeys(folded, True)),
+        ("tensor", "memory_bytes", resident),
     ):
-        for record in records:
-            record.pop(field, None)
+        for record in stream.get(kind) if values else ():
             if record["id"] in values:
                 record[field] = values[record["id"]]
 
 
-def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
-    for i, record in enumerate(records):
-        record["time_s"] = {name: values[i] for name, values in costs.items()}
+def _put(stream: Stream, kind: str, costs: Times) -> None:
+    """Give the records of a kind their times."""
+    arrays = {name: np.array(values, dtype=np.float64) for name, values in costs.items()}
+    stated = np.ones(len(stream.rows(kind)), dtype=np.bool_)
+    stream.put(
+        kind,
+        "time_s",
+        lambda i: {name: values[i] for name, values in costs.items()},
+        (stated, arrays),
+    )
 
 
 def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Callbacks) -> None:
     """Count the nodes of unknown work, by operator, and say what they weigh."""
-    nodes = stream.get("node")
+    if work.known.all():
+        return
+    nodes = stream.rows("node")
     name, seconds = next(iter(times.items()))
     whole = math.fsum(seconds) or 1.0
     rough = [(r, t) for r, t, known in zip(nodes, seconds, work.known, strict=True) if not known]
@@ -207,37 +217,43 @@ NODES = 10
 def describe_costs(stream: Stream, caller: Callbacks) -> None:
     """Say what the graph takes on each class, and what takes most on the first one."""
     from dnnp.core.model.text import shown_seconds
+    from dnnp.formats.rows import times_of
 
-    nodes, groups = stream.get("node"), stream.get("group")
-    classes = list(dict.fromkeys(name for record in nodes for name in record.get("time_s", ())))
-    if not classes or not stream.in_seconds:
+    nodes, groups = stream.rows("node"), stream.rows("group")
+    _, times = times_of(nodes)
+    if not times or not stream.in_seconds:
         return
     units = counted(len(nodes), "node") + (f" in {counted(len(groups), 'group')}" if groups else "")
-    totals = {name: math.fsum(_times(groups or nodes, name)) for name in classes}
-    stated = (f"{shown_seconds(total)} on {name}" for name, total in totals.items())
-    caller.note(f"{units}, one after the other: {', '.join(stated)}")
-    name = classes[0]
-    times = _times(nodes, name)
-    whole = math.fsum(times)
+    every = times_of(groups)[1] if groups else times
+    totals = (f"{shown_seconds(_total(every.get(name)))} on {name}" for name in times)
+    caller.note(f"{units}, one after the other: {', '.join(totals)}")
+    name, found = next(iter(times.items()))
+    whole = _total(found)
     if whole == 0:
         return
-    caller.note(f"heaviest on {name}: {_heaviest_types(nodes, times, whole)}")
-    for i in nlargest(NODES, range(len(nodes)), key=times.__getitem__):
-        time, kind = times[i], operator_of(nodes[i])
-        caller.detail(f"{nodes[i]['name']} ({kind}): {shown_seconds(time)}, {time / whole:.1%}")
+    seconds = np.nan_to_num(found)
+    caller.note(f"heaviest on {name}: {_heaviest_types(nodes, seconds, whole)}")
+    for v in np.argsort(-seconds, kind="stable")[:NODES].tolist():
+        record, time = nodes[v], float(seconds[v])
+        caller.detail(
+            f"{record['name']} ({operator_of(record)}): {shown_seconds(time)}, {time / whole:.1%}"
+        )
 
 
-def _heaviest_types(nodes: Sequence[Record], times: Sequence[float], whole: float) -> str:
+def _heaviest_types(nodes: list[Record] | Rows, seconds: Floats, whole: float) -> str:
     """Types of operators with their shares of the whole and their numbers."""
-    by_type: dict[tuple[str, str], list[float]] = {}
-    for record, time in zip(nodes, times, strict=True):
-        by_type.setdefault((record["op"], record.get("domain", "")), []).append(time)
-    total = Counter({kind: math.fsum(each) for kind, each in by_type.items()})
+    from dnnp.formats.rows import columns
+
+    times: dict[str, list[float]] = {}
+    found = columns(nodes, {"op": "", "domain": ""})
+    for op, domain, time in zip(found["op"], found["domain"], seconds.tolist(), strict=True):
+        times.setdefault(operator_name(op, domain), []).append(time)
+    total = Counter({kind: math.fsum(each) for kind, each in times.items()})
     rows = [
-        f"{operator_name(*kind)} {time / whole:.1%} ({len(by_type[kind])})"
+        f"{kind} {time / whole:.1%} ({len(times[kind])})"
         for kind, time in total.most_common(HEAVIEST)
     ]
-    more = f" and {len(by_type) - len(rows)} more" if len(by_type) > len(rows) else ""
+    more = f" and {len(times) - len(rows)} more" if len(times) > len(rows) else ""
     return ", ".join(rows) + more
 
 
@@ -246,9 +262,9 @@ def operator_of(record: Record) -> str:
     return operator_name(record["op"], record.get("domain", ""))
 
 
-def _times(records: Sequence[Record], name: str) -> list[float]:
-    """Seconds of each record on a class; 0 where it cannot run there."""
-    return [float(record.get("time_s", {}).get(name) or 0.0) for record in records]
+def _total(times: Floats | None) -> float:
+    """Sum of times, without those of what cannot run there."""
+    return 0.0 if times is None else math.fsum(np.nan_to_num(times).tolist())
 
 
 _WHOLE = "ort"
@@ -281,14 +297,14 @@ def analytic_times(
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     """Find the units that ONNX Runtime fuses on a CPU, by its rules; see `fused_units`."""
     from dnnp.core.coarsen.coarsen import fused_units, mirror_nodes, mirrored_units
-    from dnnp.formats.graph import graph_of
+    from dnnp.formats.graph import graph_of, shapes_of
     from dnnp.formats.inputs.rules import load_rules
     from dnnp.formats.stream import forward_pass
     from dnnp.options.table import DEFAULT_RULES
 
-    mirror = mirror_nodes(stream.get("node"))
+    mirror = mirror_nodes(stream.get("node")) if graph.backward.any() else None
     part = stream if mirror is None else forward_pass(stream)
-    shapes = [tuple(r["shape"]) if "shape" in r else None for r in part.get("tensor")]
+    shapes = shapes_of(part)
     rules = load_rules(DEFAULT_RULES)
     if mirror is None:
         return fused_units(graph, shapes, rules)

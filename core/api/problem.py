@@ -16,6 +16,7 @@ from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
+from dnnp.formats.graph import device_classes
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
@@ -136,7 +137,7 @@ def _given(stream: Stream, text: str) -> tuple[list[Record], list[tuple[Record, 
     from dnnp.formats.inputs.devices import classes_of, is_list, listed_records, load_cluster
 
     if is_list(text):
-        return listed_records(text, classes_of(stream.get("device"), stream.get("node"))), []
+        return listed_records(text, classes_of(stream.get("device"), stream.rows("node"))), []
     records, links = load_cluster(text)
     return [{"count": 1, **record} for record in records], links
 
@@ -145,7 +146,7 @@ def _chosen(
     stream: Stream, records: list[Record], options: DeviceOptions
 ) -> tuple[DeviceClass, ...]:
     """The device classes of `records`, with what options override; see `devices_of`."""
-    priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
+    priced = device_classes(stream)
     counted = [r for r in records if "count" in r]
     devices = [device_of(r) for r in (counted or records)]
     known = {d.name for d in devices}

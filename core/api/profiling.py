@@ -52,7 +52,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     else:
         from dnnp.measuring import price_measured as price
 
-        if any(record.get("backward") for record in stream.get("node")):
+        if any(record.get("backward") for record in stream.rows("node")):
             from dnnp.fits.gradients import price_training as price
         price(stream, devices[0], options)
     if options.from_run:
@@ -113,7 +113,7 @@ def price_scaled(
     if source.name not in graph.times:
         priced = ", ".join(graph.times) or "none"
         raise UsageError(f"--from {source.name}: the stream does not price it (priced: {priced})")
-    work = work_of(graph, stream.get("node"), stream.get("tensor"))
+    work = work_of(graph, stream.rows("node"), stream.rows("tensor"))
     note_unfitted([source, *devices], caller)
     own, own_groups = analytic_times(stream, graph, groups, work, source)
     times = {source.name: graph.times[source.name]}
@@ -144,7 +144,9 @@ def _source(stream: Stream, start: str) -> DeviceSpec:
     """The device that was measured."""
     if start != MEASURED:
         return load_device(start)
-    priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
+    from dnnp.formats.graph import device_classes
+
+    priced = device_classes(stream)
     if len(priced) != 1:
         found = ", ".join(priced) or "none"
         raise UsageError(

@@ -142,7 +142,7 @@ def read_facts(stream: Stream) -> Facts:
     from dnnp.options.run import CheckOptions
     from dnnp.workload import Workload
 
-    work = Workload(stream) if stream.get("node") else None
+    work = Workload(stream) if stream.rows("node") else None
     plan = None if work is None else work.plan
     found = check_stream(stream, CheckOptions())
     if not found.holds:

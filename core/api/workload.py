@@ -14,6 +14,7 @@ from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import clustering_of, digest_of, graph_of, units_of
 from dnnp.formats.plan import plan_of
+from dnnp.formats.rows import has
 from dnnp.formats.stream import Stream
 from dnnp.options.table import DEFAULT_DEVICE
 
@@ -90,15 +91,15 @@ def priced(stream: Stream, caller: Callbacks, *, reprice: bool = False) -> Workl
 
     With `reprice`, groups whose cost no longer follows from their nodes cost the sum of these.
     """
-    if reprice and stream.get("group"):
+    if reprice and stream.rows("group"):
         from dnnp.formats.edited_costs import reprice_groups
 
         clustering_of(stream, graph_of(stream), priced=False)
         changed = reprice_groups(stream)
         if changed:
             caller.note(f"{counted(changed, 'group')} priced again, as the sum of their nodes")
-    nodes = stream.get("node")
-    if nodes and not any("time_s" in record for record in nodes):
+    nodes = stream.rows("node")
+    if nodes and not has(nodes, "time_s"):
         from dnnp.formats.inputs.devices import load_device
         from dnnp.pricing import price_analytic
 

@@ -147,10 +147,14 @@ CERTIFICATES: dict[str, Tree] = {
 """Argument -> fields of its certificate: `core.certificates.certificate`."""
 
 
-def check_declared(records: Mapping[str, Sequence[Record]], covered: Covered) -> list[Violation]:
-    """Return what the records of a stream say that no check covers, each field once."""
+def check_declared(
+    records: Mapping[str, Sequence[Record]], covered: Covered, training: bool
+) -> list[Violation]:
+    """Return what the records of a stream say that no check covers, each field once.
+
+    `training`: the graph has a backward pass.
+    """
     plans, stages = records.get("plan", ()), records.get("stage", ())
-    training = any(node.get("backward", False) for node in records.get("node", ()))
     found = _Found()
     for plan in plans:
         cases = (_beyond(case, plan, stages, training, covered) for case in cases_of(plan))

@@ -241,8 +241,8 @@ ALL: State = (-1, 1)
 
 def check_layouts(nodes: Sequence[Record], tensors: Sequence[Record]) -> list[Violation]:
     """Return contradictions to the layouts, at each degree that all nodes state one for."""
-    table = {tensor["id"]: tensor for tensor in tensors}
     degrees = sorted({one["devices"] for node in nodes for one in node.get("shards", ())})
+    table = {tensor["id"]: tensor for tensor in tensors} if degrees else {}
     found: list[Violation] = []
     for t in degrees:
         stated = [_at(node, t) for node in nodes]

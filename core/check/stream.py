@@ -34,14 +34,15 @@ def check_stream(
     graph_digest: str | None,
     plan_digest: str | None,
     covered: Covered,
+    training: bool,
 ) -> list[Violation]:
     """Return what does not hold between the records of a stream, or is not checkable.
 
     The digests are those of graph, costs and groups, and of the plan, as they stand in the stream;
-    None where they are not there. `covered`: see `check_declared`.
+    None where they are not there. `covered`, `training`: see `check_declared`.
     """
     found = [
-        *check_declared(records, covered),
+        *check_declared(records, covered, training),
         *_present(records),
         *_digests(records, graph_digest, plan_digest),
         *_numbers(records),
@@ -196,9 +197,11 @@ def _numbers(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
 
 def _work(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """A group computes what its nodes compute together."""
-    flop = {r["id"]: r["flop"] for r in records.get("node", ()) if "flop" in r}
-    for group in records.get("group", ()):
-        if "flop" in group and all(node in flop for node in group["nodes"]):
+    groups = [group for group in records.get("group", ()) if "flop" in group]
+    nodes = records.get("node", ()) if groups else ()
+    flop = {r["id"]: r["flop"] for r in nodes if "flop" in r}
+    for group in groups:
+        if all(node in flop for node in group["nodes"]):
             total = math.fsum(flop[node] for node in group["nodes"])
             if not same(group["flop"], min(total, MAX_NUMBER)):
                 message = f"flop is {group['flop']!r}, its nodes have {total!r}"

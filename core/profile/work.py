@@ -64,10 +64,10 @@ def work_of(
     output, else of its first floating-point input, else float32; products of quantised operands in
     int8. A node without `bytes` moves each of its tensors once.
     """
-    flop = np.array([r.get("flop", np.nan) for r in nodes], dtype=np.float64)
-    moved = np.array([r.get("bytes", np.nan) for r in nodes], dtype=np.float64)
+    rows = [(r.get("flop", np.nan), r.get("bytes", np.nan), r.get("partial", 0)) for r in nodes]
+    flop, moved, partial = np.array(rows, dtype=np.float64).reshape(-1, 3).T.copy()
     told = ~np.isnan(flop)
-    known = told & ~np.array([bool(r.get("partial")) for r in nodes], dtype=np.bool_)
+    known = told & (partial == 0)
     absent = np.isnan(moved)
     if absent.any():
         moved[absent] = tensor_traffic(graph)[absent]

@@ -76,8 +76,7 @@ def read_costgraph(
     }
     digest = hashlib.sha256(data).hexdigest()
     header = new_header("costgraph", path, digest, name, "unknown")
-    kinds = {"device": [device], "tensor": tensors, "node": records}
-    return Stream(header=header, records=kinds, name=file)
+    return Stream(header, {"device": [device], "tensor": tensors, "node": records}, name=file)
 
 
 def _keys(nodes: list[Message]) -> list[_Key]:

@@ -82,8 +82,7 @@ def read_workload(data: bytes, path: str, name: str | None = None) -> Stream:
     header = new_header("msr-json", path, digest, name, "unknown")
     if any("backward" in node for node in nodes):
         header["training"] = True
-    records = {"device": devices, "tensor": tensors, "node": nodes}
-    return Stream(header=header, records=records, name=file)
+    return Stream(header, {"device": devices, "tensor": tensors, "node": nodes}, name=file)
 
 
 def _nodes(document: Fields, file: str) -> list[Record]:

@@ -65,8 +65,7 @@ def read_piper(data: bytes, path: str, name: str | None = None) -> Stream:
     tensors = _tensors(rows, nodes, edges, Room(file, len(data)))
     header = new_header("piper", path, hashlib.sha256(data).hexdigest(), name, "s")
     header["micro_batches"] = document.count("mbsInBatch")
-    records = {"device": [device], "tensor": tensors, "node": nodes}
-    return Stream(header=header, records=records, name=file)
+    return Stream(header, {"device": [device], "tensor": tensors, "node": nodes}, name=file)
 
 
 def _places(rows: list[Fields]) -> dict[int, int]:

@@ -17,7 +17,7 @@ from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Graph, singletons
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.formats import graph as graph_format
+from dnnp.formats import rows
 from dnnp.formats.graph import graph_of
 from support import seeds
 from support.graphs import random_stream
@@ -145,7 +145,7 @@ def test_paths_between_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_too_many_classes_to_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_format, "MOST_TIMES", 5)
+    monkeypatch.setattr(rows, "MOST_TIMES", 5)
     records = [seeds.node(v, [], [], 1.0) | {"time_s": {f"c{v}": 1.0}} for v in range(3)]
     with pytest.raises(FormatError, match="3 records are priced for 3 device classes; at most 5"):
         graph_of(seeds.read_bytes(seeds.encode([seeds.header(), *records])))

@@ -102,7 +102,7 @@ def test_empty_group() -> None:
 def test_records_without_what_they_need(kind: str) -> None:
     record = {"type": kind, "id": 0, "digest": "0" * 64, "mode": "pipeline", "samples": 1}
     records = {"node": [], kind: [record]}
-    violations = check_stream({"provenance": []}, records, "0" * 64, None, covered)
+    violations = check_stream({"provenance": []}, records, "0" * 64, None, covered, False)
     assert f"{kind}: there are {kind} records but no" in messages(violations)
 
 

@@ -46,7 +46,7 @@ class Case:
             classes=["other", "cpu"],
             memory=rng.random() < 0.5,
         )
-        for node in self.stream.records["node"]:
+        for node in self.stream.get("node"):
             node.pop("color", None)
             node["time_s"] = {name: rng.choice([0.0, 1.0, 2.5]) for name in ("dev", "other", "cpu")}
         self.graph: Graph = graph_of(self.stream)

@@ -191,7 +191,7 @@ def test_same_bytes_every_time():
 
 def test_node_records_in_any_order():
     stream = priced()
-    stream.records["node"].reverse()
+    stream.get("node").reverse()
     assert members(coarsen(stream)) == [[0, 1, 2], [3, 4, 5], [6]]
 
 

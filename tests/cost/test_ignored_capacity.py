@@ -46,7 +46,7 @@ def test_the_value_is_that_without_capacities(seed: int) -> None:
 def split(*words: str) -> Result:
     """A chain of 6 nodes of 10 bytes each on two devices of 25."""
     stream = random_stream(3, 6, memory=True)
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         node["memory_bytes"] = 10.0
     return dnnp("partition", "-k", "2", "--memory", "25", *words, stdin=to_bytes(stream))
 

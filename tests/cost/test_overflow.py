@@ -144,7 +144,7 @@ def test_a_class_without_fast_memory_is_refused() -> None:
 
 def test_classes_each_have_their_own_fast_memory(tmp_path) -> None:
     stream = random_stream(2, 6)
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         node["time_s"] = {"v100": 1, "a100": 1}
     file = tmp_path / "devices.json"
     file.write_bytes(orjson.dumps([{"class": "v100"}, {"class": "a100", "count": 2}]))

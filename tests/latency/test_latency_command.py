@@ -34,7 +34,7 @@ CLUSTER = [
 def stream(n: int = 9, seed: int = 3) -> bytes:
     """A random graph, priced on `dev`, `other` and `cpu`."""
     made = random_stream(seed, n, classes=["other", "cpu"], memory=True)
-    for node in made.records["node"]:
+    for node in made.get("node"):
         for name in ("dev", "other", "cpu"):
             node["time_s"].setdefault(name, 2.0)
     return to_bytes(made)

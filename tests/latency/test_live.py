@@ -257,7 +257,7 @@ def test_a_baseline_that_does_not_fit_is_repaired() -> None:
 def test_a_device_without_a_limit_that_holds_nothing() -> None:
     """One of no use has as much room as there is: nothing times infinity is no number."""
     stream = chain()
-    for record in stream.records["node"]:
+    for record in stream.get("node"):
         (time,) = record["time_s"].values()
         record["time_s"] = {"dev": 0.0, "cpu": 9.0, "other": time}
     one = {"type": "device", "kind": "accelerator", "bandwidth_bytes_per_s": 1.0}

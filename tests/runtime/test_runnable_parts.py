@@ -23,7 +23,7 @@ def placed(seed: int) -> tuple[Graph, Plan]:
     """A random plan of the execution `operators` on up to three devices."""
     rng = random.Random(seed)
     stream = random_stream(rng.randrange(10**9), rng.randint(2, 12))
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         node["time_s"] = {"dev": rng.choice([0.0, 1.0, 2.0])}
     graph = graph_of(stream)
     units, devices = singletons(graph), (DeviceClass("dev", count=3),)
@@ -103,7 +103,7 @@ def edges_graph(n: int, edges: list[tuple[int, int]]) -> Graph:
         {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1}
         for i in range(n)
     ]
-    for i, node in enumerate(stream.records["node"]):
+    for i, node in enumerate(stream.get("node")):
         node.update(inputs=[a for a, b in edges if b == i], outputs=[i], time_s={"dev": 1.0})
     return graph_of(stream)
 
@@ -137,7 +137,7 @@ def test_parts_of_any_split_and_orders() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         stream = random_stream(seed, rng.randint(2, 14))
-        for node in stream.records["node"]:
+        for node in stream.get("node"):
             node["time_s"] = {"dev": 1.0}
         graph = graph_of(stream)
         label = np.empty(graph.n, dtype=np.int64)

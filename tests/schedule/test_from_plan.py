@@ -205,7 +205,7 @@ def test_stages_each_of_which_begins_with_what_waits_for_the_end_of_the_other() 
         {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1}
         for i in range(4)
     ]
-    for i, node in enumerate(stream.records["node"]):
+    for i, node in enumerate(stream.get("node")):
         node.update(inputs=[i - 1] if i % 2 else [], outputs=[i], time_s={"dev": 2.0**i})
     graph, device = graph_of(stream), DeviceClass("dev", count=2)
     problem = SplitProblem(graph, singletons(graph), (device,), CostOptions())

@@ -65,7 +65,7 @@ def test_equals_brute_force(start):
 def doubled(stream, seed):
     """The stream with copies of some nodes, whose own tensors may have other sizes."""
     rng = random.Random(seed)
-    tensors, nodes = stream.records["tensor"], stream.records["node"]
+    tensors, nodes = stream.get("tensor"), stream.get("node")
     for node in list(nodes):
         if "color" in node or node.get("backward") or rng.random() < 0.5:
             continue

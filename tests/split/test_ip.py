@@ -164,12 +164,12 @@ def test_any_split_is_a_solution_with_its_objective():
 
 def test_tensors_between_the_same_items_are_one_where_directions_share_a_link():
     stream = random_stream(0, 3)
-    nodes = stream.records["node"]
+    nodes = stream.get("node")
     for node, reads in zip(nodes, ([], [0], [1]), strict=True):
         node["inputs"] = [nodes[u]["outputs"][0] for u in reads]
     nodes[0]["color"] = nodes[2]["color"] = 0  # 0 and 2 are item 0, and 1 is between them
     for size, node in enumerate(nodes, 3):
-        stream.records["tensor"][node["outputs"][0]]["transfer_s"] = size
+        stream.get("tensor")[node["outputs"][0]]["transfer_s"] = size
     graph = graph_of(stream)
     units = units_of(stream, graph)
     for comm, expected in (
@@ -276,8 +276,8 @@ def test_a_unit_is_one_cell_where_every_way_in_leads_to_every_way_out():
     #   0 -> 1 -> 3    units {1, 2}: 1 leads to 3 only, 2 to 4 only
     #   0 -> 2 -> 4
     stream = random_stream(0, 5)
-    for node, reads in zip(stream.records["node"], ([], [0], [0], [1], [2]), strict=True):
-        node["inputs"] = [stream.records["node"][u]["outputs"][0] for u in reads]
+    for node, reads in zip(stream.get("node"), ([], [0], [0], [1], [2]), strict=True):
+        node["inputs"] = [stream.get("node")[u]["outputs"][0] for u in reads]
     graph = graph_of(stream)
     apart = clustering_of_labels(graph, np.array([0, 1, 1, 2, 3]))
     assert len(cells_of(graph, apart).node) == 5
@@ -331,9 +331,9 @@ def test_published_optimum(shared_workloads, name, validity, expected):
 @pytest.mark.parametrize("validity", VALIDITIES)
 def test_costs_of_zero_everywhere(validity):
     stream = random_stream(2, 5)
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         node["time_s"] = {"dev": 0}
-    for tensor in stream.records["tensor"]:
+    for tensor in stream.get("tensor"):
         tensor.update(size_bytes=0, transfer_s=0)
     graph = graph_of(stream)
     case = Case(0, graph, units_of(stream, graph), (DeviceClass("dev", count=3),), SUM)
@@ -369,13 +369,13 @@ def test_costs_of_all_sizes(validity):
     for seed in range(6):
         rng = np.random.default_rng(seed)
         stream = random_stream(seed, 5, classes=("cpu",))
-        for node in stream.records["node"]:
+        for node in stream.get("node"):
             low, high = (-12, 0) if seed % 2 else (-12, 12)
             node["time_s"] = {
                 "dev": float(10.0 ** rng.uniform(low, high)),
                 "cpu": float(10.0 ** rng.uniform(-12, 12)),
             }
-        for tensor in stream.records["tensor"]:
+        for tensor in stream.get("tensor"):
             tensor["transfer_s"] = float(10.0 ** rng.uniform(-12, 0))
         graph = graph_of(stream)
         devices = (DeviceClass("dev", count=2), DeviceClass("cpu", kind="cpu", count=1))

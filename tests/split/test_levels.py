@@ -86,11 +86,11 @@ def test_a_front_ends_where_links_of_two_levels_are_priced() -> None:
         kind = {0: "input", 1: "input", 2: "parameter"}.get(t, "activation")
         more = {"transfer_s": sent[t]} if t in sent else {}
         tensor = {"type": "tensor", "id": t, "name": f"t{t}", "kind": kind, "size_bytes": size}
-        stream.records["tensor"].append({**tensor, **more})
+        stream.get("tensor").append({**tensor, **more})
     for v, (inputs, outputs) in enumerate(pins):
         node = {"type": "node", "id": v, "name": f"n{v}", "op": "X", "inputs": inputs}
         more = {"outputs": outputs, "time_s": {"dev": times[v]}, "backward": v > 1}
-        stream.records["node"].append({**node, **more})
+        stream.get("node").append({**node, **more})
     graph = graph_of(stream)
     device = nested(2, (2, 8.0), (4, 6.0), outer=2.0)
     options = CostOptions(objective="gpipe")

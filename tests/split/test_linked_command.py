@@ -15,9 +15,9 @@ from support.run import Result, dnnp
 def graph(seed: int = 4, n: int = 12) -> bytes:
     """A random graph that an A100 and a T4 run; times are seconds, sizes bytes."""
     stream = random_stream(seed, n, classes=("a100", "t4"))
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         node["time_s"] = {"a100": 1e-4 * (1 + node["id"] % 3), "t4": 2e-4 * (1 + node["id"] % 3)}
-    for tensor in stream.records["tensor"]:
+    for tensor in stream.get("tensor"):
         tensor["size_bytes"] *= 100_000
         tensor.pop("transfer_s", None)
     return to_bytes(stream)

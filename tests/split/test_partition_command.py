@@ -137,7 +137,7 @@ def test_one_device_is_proven_optimal():
 def test_methods(method, stages):
     stream = chain(9, 1, 1, 1)
     if method == "params":
-        tensors = stream.records["tensor"]
+        tensors = stream.get("tensor")
         tensors.append({**tensors[0], "id": 9, "name": "w", "kind": "parameter", "size_bytes": 50})
         for node in stream.get("node"):
             node["inputs"].append(9)

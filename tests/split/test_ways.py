@@ -218,7 +218,7 @@ def test_devices_of_two_classes() -> None:
 def test_training_pays_for_weights() -> None:
     """The same chain with a backward pass: two replicas synchronise half of 20 bytes."""
     stream = chain(4, 4, params=10, size=0)
-    count = len(stream.records["tensor"])
+    count = len(stream.get("tensor"))
     stream.records["tensor"] += [
         {"type": "tensor", "id": count + i, "name": f"g{i}", "kind": "activation", "size_bytes": 0}
         for i in range(2)
@@ -238,7 +238,7 @@ def test_training_pays_for_weights() -> None:
         for i in range(2)
     ]
     for i in range(2):
-        stream.records["node"][i]["color"] = i
+        stream.get("node")[i]["color"] = i
     result = partition(stream, "--allow-replicas")
     ways = ways_of(result)
     assert (ways["whole"]["value"], ways["replicas"]["value"]) == (16, 8 + 10)

@@ -47,7 +47,7 @@ def asked(seed: int, most: int, *, shared: bool) -> Request:
         seed, rng.randint(2, most), training=training, colors=rng.random() < 0.3,
         params=rng.random() < 0.3, classes=(),
     )  # fmt: skip
-    nodes = stream.records["node"]
+    nodes = stream.get("node")
     degrees = DEGREES if shared else rng.choice((DEGREES, (2, 4), (2, 3), ()))
     stated, given = shared or rng.random() < 0.8, rng.random() < 0.4
     for node in nodes:
@@ -56,7 +56,7 @@ def asked(seed: int, most: int, *, shared: bool) -> Request:
             node["held_bytes"] = float(rng.choice((0, 0, 1, 2, 4)))
         if stated and rng.random() < 0.9:
             node["shards"] = [shard_of(rng, node, t, given=given) for t in degrees]
-    for tensor in stream.records["tensor"]:
+    for tensor in stream.get("tensor"):
         if degrees and rng.random() < 0.3:
             moved = [{"devices": t, "in_bytes": 1.0 * t, "out_bytes": 2.0} for t in degrees]
             tensor["shards"] = moved

@@ -67,7 +67,7 @@ def random_problem(
         memory=True,
     )
     real = rng.random() < 0.5
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         times = node["time_s"]
         if rng.random() < 0.1:
             times[rng.choice(sorted(times))] = 0
@@ -75,13 +75,13 @@ def random_problem(
             del times[rng.choice(sorted(times))]
         if real:
             node["time_s"] = {name: t * rng.uniform(0.5, 1.5) for name, t in times.items()}
-    for tensor in stream.records["tensor"]:
+    for tensor in stream.get("tensor"):
         if rng.random() < 0.3:
             tensor["size_bytes"] = rng.choice([0, 1, 3])
         if "transfer_s" in tensor:
             tensor["transfer_s"] = rng.uniform(0, 9) if real else rng.randint(0, 5)
     graph = graph_of(stream)
-    total = sum(node["memory_bytes"] for node in stream.records["node"])
+    total = sum(node["memory_bytes"] for node in stream.get("node"))
 
     def capacity() -> float:
         return max(1.0, round(total / count * rng.uniform(1.0, 1.8))) if tight else ROOMY

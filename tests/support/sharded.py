@@ -46,7 +46,7 @@ def laid_out(stream: Stream, t: int, choice: Choice) -> list[Rule]:
     graph = graph_of(stream)
     taken = []
     for v, (record, seen) in enumerate(
-        zip(stream.records["node"], operators_of(stream, graph), strict=True)
+        zip(stream.get("node"), operators_of(stream, graph), strict=True)
     ):
         rule = choice(v, seen, rules(seen, t))
         layout = layout_record(rule)

@@ -126,7 +126,7 @@ def check_all(model: onnx.ModelProto, tmp_path: Path, t: int) -> tuple[int, list
     stream = imported(model, tmp_path)
     feeds = feeds_of(model)
     whole = run_whole(model, feeds)
-    order = [record["id"] for record in stream.records["node"]]
+    order = [record["id"] for record in stream.get("node")]
     plan = plan_of_stages([order], [t])
     count, warned = 0, []
     tried: set[tuple[int, Rule]] = set()
@@ -224,7 +224,7 @@ def test_models_of_all_kinds(name: str, seed: int, tmp_path: Path) -> None:
     stream = imported(model, tmp_path, free)
     t = 2 + seed % 2
     rules = laid_out(stream, t, lambda v, seen, offered: rng.choice(offered[-2:]))
-    order = [record["id"] for record in stream.records["node"]]
+    order = [record["id"] for record in stream.get("node")]
     at = rng.randint(0, len(order))
     stages = [part for part in (order[:at], order[at:]) if part]
     found, _ = cut(stream, model, plan_of_stages(stages, [t] * len(stages)))

@@ -54,7 +54,7 @@ def lanes_case(seed: int, most: int = 9) -> Case:
     """
     rng = random.Random(f"lanes {seed}")
     stream = random_stream(seed, rng.randint(min(4, most), most))
-    nodes = stream.records["node"]
+    nodes = stream.get("node")
     last: list[int | None] = [None, None]
     for node in nodes:
         lane = rng.randrange(2)
@@ -62,7 +62,7 @@ def lanes_case(seed: int, most: int = 9) -> Case:
         node["inputs"] = sorted(nodes[u]["outputs"][0] for u in before) or [0]
         last[lane] = node["id"]
         node["time_s"] = {"dev": rng.choice([0, rng.randint(1, 30), rng.randint(1, 30)])}
-    for tensor in stream.records["tensor"]:
+    for tensor in stream.get("tensor"):
         tensor["transfer_s"] = rng.choice([0, 0, 1, 2, 8, 20])
     graph = graph_of(stream)
     devices = (DeviceClass("dev", count=rng.randint(2, 3)),)

@@ -51,7 +51,7 @@ def live_case(seed: int, execution: str, most: int = 4) -> SplitProblem:
     stream = random_stream(
         rng.randrange(10**9), n, params=rng.random() < 0.6, classes=classes, training=training
     )
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         if rng.random() < 0.1:
             node["time_s"]["dev"] = 0
     graph = graph_of(stream)

@@ -71,7 +71,7 @@ def graph(rng: random.Random, **fields: Any) -> tuple[list[Record], bool]:
         rng.randrange(10**9), n, params=rng.random() < 0.4, colors=rng.random() < 0.2,
         training=training and n > 1, classes=classes, memory=rng.random() < 0.4,
     )  # fmt: skip
-    nodes, tensors = stream.records["node"], stream.records["tensor"]
+    nodes, tensors = stream.get("node"), stream.get("tensor")
     nothing = rng.choice((0.0, 0.0, 0.1, 0.5, 1.0))
     for node in nodes:
         for name in node["time_s"]:
@@ -114,7 +114,7 @@ def graph(rng: random.Random, **fields: Any) -> tuple[list[Record], bool]:
 def throughput(rng: random.Random) -> tuple[bytes, list[list[str]]]:
     """Splits for throughput and gpipe, their bounds and schedules."""
     stream, training = graph(rng, mixed=True, clusters=True)
-    small = len(stream.records["node"]) < 6
+    small = len(stream.get("node")) < 6
     cut = ["partition", *some(rng, 0.6, *LITTLE), *some(rng, 0.2, "--charge-io")]
     cut += some(rng, 0.4, "--comm", rng.choice(("overlap", "duplex")))
     cut += some(rng, 0.3, "--memory-mode", rng.choice(("overflow", "ignore")))
@@ -159,7 +159,7 @@ def scheduled(rng: random.Random) -> list[list[str]]:
 def latency(rng: random.Random) -> tuple[bytes, list[list[str]]]:
     """Plans for the latency of one sample, their bounds and schedules."""
     stream, _ = graph(rng, mixed=True, clusters=True)
-    small = len(stream.records["node"]) < 6
+    small = len(stream.get("node")) < 6
     blocks = rng.random() < 0.5
     cut = ["partition", "--objective", "latency", *LITTLE]
     cut += ["--execution", "blocks" if blocks else "operators"]
@@ -184,7 +184,7 @@ def parallel(rng: random.Random) -> tuple[bytes, list[list[str]]]:
     """Parallel plans, and their schedules."""
     stream, _ = graph(rng, mixed=False, clusters=False, training=rng.random() < 0.6)
     degrees = rng.choice((DEGREES, (2, 4), (2, 3), ()))
-    for node in stream.records["node"]:
+    for node in stream.get("node"):
         if rng.random() < 0.9:
             node["memory_bytes"], node["held_bytes"] = rng.randint(4, 20), rng.choice((0, 1, 4))
         if degrees and rng.random() < 0.9:
