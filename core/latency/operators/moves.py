@@ -593,7 +593,7 @@ def sweep(net, state, search, temperatures, works):  # type: ignore[no-untyped-d
         _sweep_once(net, state, search, temperatures[k], works[k])
 
 
-@inlined
+@callee
 def _sweep_once(net, state, search, temperature, work):  # type: ignore[no-untyped-def]
     """Anneal at one temperature until replays have visited `work` positions."""
     rng, mix = search.rng, search.mix
