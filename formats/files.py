@@ -1,7 +1,7 @@
 """Bytes of files that the user names or that come along; files that are being written.
 
 Files and folders that are being written: removed when the work fails, or the process is ended. This
-is their one register. Whoever makes something that must not stay behind half done, or not at all,
+is their one register. Code that makes something that must not stay behind half done, or not at all,
 makes it inside `unfinished`.
 """
 
@@ -132,7 +132,7 @@ KINDS: dict[str, tuple[bytes, str]] = {
 
 
 def what_it_is(data: bytes, wanted: str = "") -> str:
-    """The end of a message about a file that is not of the kind wanted; empty if nobody knows.
+    """The end of a message about a file that is not of the kind wanted; empty if unknown.
 
     >>> what_it_is(b'{"type":"header"}', "model")
     '; it is a stream, which the commands after dnnp-import read'
@@ -155,13 +155,13 @@ WHOLE = ""
 """Listeners are told of it, in place of a path, while something goes on that must be done whole."""
 
 _later: list[Callable[[], object]] | None = None
-"""What waits for the end of that; None: nothing of the kind goes on."""
+"""Signals that wait for its end; None: no critical section is active."""
 
 
 def listen(listener: Callable[[str, bool], None]) -> None:
-    """Tell someone who outlives this process of every path that it registers (True) and releases.
+    """Tell a process that outlives this one of every path that it registers (True) and releases.
 
-    Processes that are forked off tell nobody.
+    Processes that are forked off do not.
     """
     owner = os.getpid()
     _listeners.append(lambda path, there: listener(path, there) if os.getpid() == owner else None)
@@ -171,8 +171,8 @@ def listen(listener: Callable[[str, bool], None]) -> None:
 def unfinished(path: str) -> Iterator[str]:
     """Register a file or folder that the caller is about to make; remove what is left of it.
 
-    Whoever finishes it renames it before the block ends. The name must be one that nobody else
-    can have taken: see `fresh_name`.
+    The caller renames it before the block ends. No other process may use the name: see
+    `fresh_name`.
     """
     path = os.path.abspath(path)
     _owners[path] = os.getpid()
@@ -190,7 +190,7 @@ def unfinished(path: str) -> Iterator[str]:
 
 @contextmanager
 def whole() -> Iterator[None]:
-    """Do something short that nobody could undo: whoever ends this process waits for it.
+    """Critical section: defer termination signals until it ends.
 
     See `when_whole`. Only what kills at once, such as a crash, leaves it half done.
     """
@@ -229,7 +229,7 @@ def any_unfinished() -> bool:
 
 
 def fresh_name(prefix: str, suffix: str = "") -> str:
-    """A file name that nobody can foresee."""
+    """An unpredictable file name."""
     return f"{prefix}{os.urandom(8).hex()}{suffix}"
 
 

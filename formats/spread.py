@@ -77,7 +77,7 @@ NO_COSTS = (
     "no costs are known, so nothing is optimal: give nodes (blocks) a time, or flop and bytes, "
     "before dnnp-import; dnnp-profile --mode measure times an ONNX model"
 )
-"""What to do about a plan of which no time is known."""
+"""Advice for a plan of which no time is known."""
 
 
 def has_costs(plan: Record) -> bool:

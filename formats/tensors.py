@@ -30,7 +30,7 @@ _NUMPY_FAULTS = (
     OverflowError, NotImplementedError, RuntimeError, struct.error, tokenize.TokenError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What numpy raises on files that are not what their name says."""
+"""Errors of numpy on files that are not what their name says."""
 
 
 _LARGEST = 2**31 - 1

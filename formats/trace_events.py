@@ -67,9 +67,9 @@ class Timeline:
     works: Sequence[Work]
     edges: Sequence[Edge]
     done_ns: Times
-    """When each sample was through."""
+    """End of each sample."""
     arrived_ns: Times | None = None
-    """When each sample arrived, at its own pace."""
+    """Arrival of each sample, at its own pace."""
     moves: Sequence[Move] = ()
     first: int = 0
     """Number of the first sample."""

@@ -1,4 +1,4 @@
-"""What the programs here have in common: values on the command line, and how they end."""
+"""Common parts of the programs here: values on the command line, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors over a TCP connection: what `serve_stage` and `send_samples` have in common.
+"""Tensors over a TCP connection, for `serve_stage` and `send_samples`.
 
 A frame is 8 bytes with the length of a header (unsigned, the highest byte first), the header as
 JSON, and the bytes of the tensors, one after the other. The header has `sample` (a number),
@@ -34,7 +34,7 @@ class Frame:
     values: Mapping[str, Any]
     """Tensor name -> array."""
     error: str = ""
-    """Why there are none."""
+    """The reason why there are none."""
 
 
 def address(text: str) -> tuple[str, int]:

@@ -330,7 +330,7 @@ def _close(context: Context, status: int) -> int:
 
 
 def _end_like_sigpipe() -> NoReturn:
-    """End as programs do whose reader went away.
+    """End as programs do after their reader has closed the pipe.
 
     The signal itself is ignored: it would also come when the messages have no reader.
     """

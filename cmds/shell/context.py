@@ -104,7 +104,7 @@ class ProgressBar(Bar):
         self._due = self._begun if since is None else since
         self._due += PATIENCE_S if self._drawn else FIRST_S
         self.shown_at: float | None = None
-        """When a line was written last, by the clock."""
+        """Time of the last line, by the clock."""
         self._there = ""
         """Text that stands on the terminal now."""
         self._under_way = allocate_lock()

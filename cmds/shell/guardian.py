@@ -5,8 +5,8 @@ the shell knows, is this one: it waits for signals and for the child's end, and 
 So a second Ctrl-C, SIGTERM, and limits of time and memory take effect whatever native code does,
 a crash of a library becomes a line and a status, and what the child leaves behind is removed.
 
-    SIGINT    the first one is passed on to the child, as SIGURG, which kills nobody who does not
-              listen; the second one ends it
+    SIGINT    the first one is passed on to the child, as SIGURG, which kills no process
+              without a handler; the second one ends it
     SIGTERM   and SIGHUP: end it, and die of the same
     SIGKILL   of the parent: the system sends the child SIGTERM, which then cleans up itself; or
               SIGKILL, while it makes a session and has nothing to clean up

@@ -15,7 +15,7 @@ from dnnp.formats.rows import Rows
 from dnnp.formats.stream import Stream, read_bytes, write
 
 View = Mapping[str, Any]
-"""A record of the stream that nobody may change; its fields are those of dnnp-graph(5)."""
+"""An immutable record of the stream; its fields are those of dnnp-graph(5)."""
 
 T = TypeVar("T", covariant=True)
 
@@ -113,7 +113,7 @@ class Graph:
     Parameters
     ----------
     stream
-        What it holds. Nobody may change it afterwards.
+        Its records. They must not be changed afterwards.
     """
 
     def __init__(self, stream: Stream) -> None:

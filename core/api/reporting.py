@@ -1,4 +1,4 @@
-"""What is said of a plan: its value and bound, other ways and methods, idle devices and options."""
+"""Messages about a plan: its value and bound, other ways and methods, idle devices and options."""
 
 from __future__ import annotations
 

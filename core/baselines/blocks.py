@@ -85,7 +85,7 @@ def checked(problem: SplitProblem, blocks: list[Block]) -> Solution:
 
 
 def unplaceable(problem: SplitProblem, line: LinearizedItems) -> InfeasibleError | None:
-    """Why no split of a line into intervals can exist, if an item alone fits no device."""
+    """The reason why no split of a line into intervals exists, if an item alone fits no device."""
     nowhere = np.flatnonzero((line.reach < np.arange(line.n)).all(axis=0))
     if not len(nowhere):
         return None

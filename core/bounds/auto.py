@@ -66,7 +66,7 @@ class Proof(NamedTuple):
     value: float
     """Objective of the best split known now."""
     blocks: list[Block] | None
-    """That split, if it is better than the one that was given."""
+    """The split of this bound, if it is better than the given one."""
     found_by: str
     """The method that found it."""
 

@@ -90,7 +90,7 @@ class _ColumnGeneration:
         """Smoothed prices, and shares of accelerators but the first."""
         self.proof: tuple[int, dict[str, Any]] = (0, {})
         self.why = ""
-        """Why it ended early, if not by the run."""
+        """The reason why it ended early, if not by the run."""
 
     def claim(self, argument: str) -> LowerBound:
         """Claim what was proven."""

@@ -56,7 +56,7 @@ class LowerBound:
     """`solved`: the argument gave all it can; `limit`: it was stopped before, and the value still
     holds; `refused`: it does not hold for this cost model; `failed`: the solver did."""
     reason: str = ""
-    """Why it was refused, or failed."""
+    """The reason why it was refused, or failed."""
     certificate: Mapping[str, Any] | None = None
     """With what another program verifies it (`dnnp-graph(5)`)."""
     blocks: list[Block] | None = None

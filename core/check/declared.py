@@ -22,7 +22,7 @@ Covered = Callable[[str, str], Tree]
 """Kind of record and part of the checks -> fields that this part covers."""
 
 FREE = "x_"
-"""Begin of names that mean nothing to anybody here."""
+"""First letters of names without a meaning here."""
 
 Modes = Mapping[str, tuple[Any, ...]]
 """Field, those of objects after a dot -> values that are covered; none: the field is not."""
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     plan: Modes
     stage: Modes
     facts: Mapping[str, tuple[Any, str, str]]
-    """What else must be so, the field that depends on it, and where it is not covered: `training`,
+    """Another condition, the field that depends on it, and where it is not covered: `training`,
     whether the graph has a backward pass; `limited`, whether an accelerator has a capacity;
     `classes`, the number of device classes."""
 

@@ -149,7 +149,7 @@ PARALLEL = (
     "tensor_parallel", "data_parallel", "micro_batches", "recompute", "weight_sync", "overlap_sync",
     "shared_stages",
 )  # fmt: skip
-"""What a parallel plan could use, as a bound's digest lists it; none is 0."""
+"""Options of a parallel plan, as a bound's digest lists them; none is 0."""
 
 
 def _bound_digest(plan: Record, plan_digest: str) -> str:
@@ -284,7 +284,7 @@ OPTIONS = {
     "inner_bandwidth_bytes_per_s": ("--inner-bandwidth",),
     "larger_clusters": ("--cluster-size", "--inner-bandwidth"),
 }
-"""What a plan takes from a device record -> options that override it."""
+"""Fields that a plan takes from a device record -> options that override them."""
 
 
 def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[Violation]:

@@ -111,7 +111,7 @@ class Given:
 
     groups: Sequence[Sequence[int]]
     rules: Sequence[str]
-    """What formed each group."""
+    """The rule that formed each group."""
 
 
 MAX_FILLED = 64

@@ -285,7 +285,7 @@ def steps_of(graph: Graph, line: LinearizedItems, options: CostOptions) -> Steps
 
 
 VALIDITIES = ("free", "convex", "ordered")
-"""What a split can promise, weakest first."""
+"""Validities of a split, weakest first."""
 
 
 def quotient_order(graph: Graph, block: Ints, n_blocks: int) -> Ints | None:

@@ -25,7 +25,7 @@ channel is free:
     channel  from one device to one other, one flow at a time
     none     transfers never wait for each other
 
-Who goes first is decided by one sequence of events, tasks and transfers: every event starts as
+The order is that of one sequence of events, tasks and transfers: every event starts as
 early as those before it allow. Every schedule without needless waiting is that of some sequence.
 """
 
@@ -514,7 +514,7 @@ MOST_DEVICES = 1024
 """Devices of a machine: the mesh of all pairs must fit in memory."""
 
 Split = Invocations | Placement
-"""What plans one sample: in blocks, or operator by operator."""
+"""A plan for one sample: in blocks, or operator by operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -526,7 +526,7 @@ class LatencyProblem:
     options: CostOptions
     """`execution`, `invocations`, `transfers` and `congestion` count here."""
     whole: SplitProblem | None = None
-    """What it was laid out from; None: tasks and machine are all there is."""
+    """Its split problem; None: it has tasks and machine alone."""
     live: Live | None = None
     """Tensors that count beside the memory of the tasks; None: none do."""
 
@@ -612,7 +612,7 @@ class LatencySolution:
     bound_method: str = ""
     """The argument for the bound; empty: nothing was proven yet."""
     method: str = ""
-    """What made it; empty: the method that was asked."""
+    """The method that made it; empty: the requested one."""
     learned: Learned | None = None
     """The policy that made it; None: none did."""
 

@@ -97,7 +97,7 @@ NOISE = 1e-13
 """Relative error up to which a number that was computed counts as a short decimal."""
 
 MOST = 2**40
-"""What the multiples stay below: beyond, one more of them is lost in `ROUNDING`."""
+"""Limit of the multiples: beyond, one more of them is lost in `ROUNDING`."""
 
 FINEST = 1e6
 """Numbers that are whole multiples of one this much smaller count as real numbers."""

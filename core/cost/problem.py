@@ -78,7 +78,7 @@ class SplitProblem:
 
     graph: Graph
     units: Clustering
-    """What a split keeps whole: groups of nodes, with what they cost."""
+    """Groups of nodes that a split keeps whole, with their costs."""
     devices: tuple[DeviceClass, ...]
     options: CostOptions
     links: tuple[Link, ...] = ()
@@ -585,7 +585,7 @@ def unplaceable_nodes(
 
 
 def tied_by(graph: Graph, nodes: Ints) -> tuple[str, bool, int]:
-    """What joins the nodes of a colour that are farthest apart, in words.
+    """The reason that joins the nodes of a colour that are farthest apart, in words.
 
     And whether it is a shared parameter, and how many colours join nodes of the forward pass;
     0, and no words: none does.

@@ -254,7 +254,7 @@ def scratch(bundle: Callable[..., T], sizes: Mapping[str, int], **given: Any) ->
 
 @cache
 def _shapes(bundle: Any) -> dict[str, tuple[Callable[..., Any], np.dtype, list[str]]]:
-    """What makes the array, type and shape of each field that states them."""
+    """Constructor, type and shape of the array of each field that states them."""
     found = {}
     for name, hint in get_type_hints(bundle, include_extras=True).items():
         for text in getattr(hint, "__metadata__", ()):

@@ -13,7 +13,7 @@ class Setting(NamedTuple):
     device: str
     """Device class."""
     costs: str
-    """Where the base costs came from: `analytic`, `measured`, ..."""
+    """Source of the base costs: `analytic`, `measured`, ..."""
     provider: str
     threads: int
     """Of a stage."""
@@ -56,7 +56,7 @@ class Calibration:
     transfer: float = 1.0
     """Of times of transfers."""
     launch_s: float = 0.0
-    """What every operator takes on top, seconds; below 0: base costs count too much for it."""
+    """Seconds that every operator takes on top; below 0: base costs count too much for it."""
     strength: float = 0.0
     """Of the regularisation that they were fitted with."""
     spread: float | None = None

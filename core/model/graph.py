@@ -77,7 +77,7 @@ class Graph:
     twin: Ints | None = None
     """i64[n], position of the node whose gradient a node computes; -1: none; None: not stated."""
     in_seconds: bool = False
-    """Whether times are in seconds; else their unit is not known."""
+    """True if times are in seconds; else their unit is not known."""
 
     @property
     def n(self) -> int:
@@ -421,7 +421,7 @@ def strong(count: int, tail: Ints, head: Ints) -> Ints:
 
 
 GRADIENT = "Grad"
-"""What the types of backward operators end in, after that of the operator whose gradient it is."""
+"""End of the types of backward operators, after the type of the forward operator."""
 
 
 def gradient_type(op: str) -> str:

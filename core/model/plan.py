@@ -14,7 +14,7 @@ OBJECTIVES = {
     "gpipe": "forward plus backward load",
     "latency": "latency",
 }
-"""What the value of a plan is, by its objective."""
+"""Meaning of the value of a plan, by its objective."""
 
 CLOSED = 1e-9
 """Relative gap between value and bound up to which a plan counts as optimal."""
@@ -24,10 +24,10 @@ WITHIN = "within_gap"
 
 
 RECOMPUTE = ("none", "full", "auto")
-"""Whether stages run their forward passes again: none of them, all, or those that gain by it."""
+"""Stages that run their forward passes again: none, all, or those that gain by it."""
 
 WEIGHT_SYNC = {"ring": 2.0, "server": 4.0}
-"""How replicas add up their gradients -> bytes that a device moves for each byte of weights, times
+"""Sum of gradients over replicas -> bytes that a device moves for each byte of weights, times
 (d - 1) / d: around a ring, or by parameter servers on the same devices, as in Piper's planner."""
 
 
@@ -46,7 +46,7 @@ class HybridOptions:
     weight_sync: str = "ring"
     """One of `WEIGHT_SYNC`."""
     overlap_sync: bool = False
-    """Whether weights are synchronised while the stage computes."""
+    """True if weights are synchronised while the stage computes."""
     shared_stages: int = 0
     """Stages that all devices share, at most."""
 
@@ -64,7 +64,7 @@ class CostOptions:
     """`hard`: above capacity is infeasible; `overflow`: the excess is streamed (MTPP Eq. 2);
     `ignore`: capacities do not count, and a plan that exceeds one is marked."""
     charge_io: bool = False
-    """Whether model inputs and outputs cost transfers too."""
+    """True if model inputs and outputs cost transfers too."""
     objective: str = "throughput"
     """`throughput`: the largest load; `gpipe`: the largest forward load plus the largest
     backward load (2020 paper, section 5.3); `latency`: the time of one sample."""
@@ -137,7 +137,7 @@ class Stage:
     peak_bound_bytes: float | None = None
     """No order of the nodes has a smaller peak; None: nothing is proven."""
     begin_s: float | None = None
-    """When its first transfer or task starts; None unless the objective is latency."""
+    """Start of its first transfer or task; None unless the objective is latency."""
     end_s: float | None = None
     starts_s: tuple[float, ...] | None = None
     """Latency of `operators`: start of each unit, in the order of `nodes`."""
@@ -195,8 +195,8 @@ class Way(NamedTuple):
     device_class: str = ""
     """Of those that hold the whole model; empty for stages."""
     reason: str = ""
-    """Why there is nothing to show: no device can hold the model, or no such split is faster than
-    a simpler one."""
+    """The reason why there is nothing to show: no device can hold the model, or no such split is
+    faster than a simpler one."""
 
 
 class Tried(NamedTuple):
@@ -213,7 +213,7 @@ class Tried(NamedTuple):
     """As of a plan; of one that found nothing `infeasible`, `limit`, `unavailable` (something that
     it needs is missing) or `interrupted`."""
     made_by: str = ""
-    """What made the split, if that has another name."""
+    """The method that made the split, if that has another name."""
     reason: str = ""
     time_s: float | None = None
     """Time that it took; None: not to be told."""
@@ -278,12 +278,12 @@ class Plan:
     learned: PolicyUsed | None = None
     """The policy that made it, if one did."""
     excess_bytes: float = 0.0
-    """Where capacities are ignored: the most memory that a device needs beyond what it has; 0: all
+    """If capacities are ignored: the most memory that a device needs beyond what it has; 0: all
     fits."""
     max_gap: float = 0.0
     """Within the gap: the one that was asked for. 0 of all others."""
     hybrid: HybridOptions | None = None
-    """What a parallel plan could use; None: it is none, and all stages have one shard."""
+    """Options of a parallel plan; None: it is none, and all stages have one shard."""
 
     @property
     def objective(self) -> str:

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 """Share of what is added up that counts as nothing."""
 
 KINDS = ("forward", "backward", "weight", "transfer")
-"""What a block does; `weight`: the part of a backward pass that only weights need."""
+"""Pass of a block; `weight`: the part of a backward pass that only weights need."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Unit:
     memory_bytes: float = math.inf
     """Most that it may hold."""
     fixed_bytes: float = 0.0
-    """What it always holds: parameters."""
+    """Memory that it always holds: parameters."""
     link: bool = False
     """A link carries transfers; it is not a device that could be kept busy."""
 
@@ -213,8 +213,8 @@ class Repetend:
     span_s: float = 0.0
     """First start to last end of the blocks of `unroll` micro-batches."""
     method: str = "orders"
-    """What found it: `orders`, the search over orders of blocks; `list`, list scheduling alone;
-    `sequential`, one block after the other; `tessel`; `tessel-fast`."""
+    """The method that found it: `orders`, the search over orders of blocks; `list`, list scheduling
+    alone; `sequential`, one block after the other; `tessel`; `tessel-fast`."""
 
     @property
     def rate_s(self) -> float:
@@ -236,7 +236,7 @@ class Schedule:
     start_s: Floats
     """f64[micro-batches, blocks]; the least is 0."""
     method: str
-    """What made `start_s`."""
+    """The method that made `start_s`."""
     bound_s: float
     """No schedule of as many micro-batches within the memory limits is shorter."""
     status: str = "feasible"

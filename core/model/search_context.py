@@ -59,7 +59,7 @@ class Training:
     """Options of a method that learns."""
 
     policy: Policy | None = None
-    """Where to start from; None: weights are drawn."""
+    """Start weights; None: they are drawn."""
     family: tuple[Any, ...] = ()
     """Latency problems to train on; empty: the one that is to be solved."""
     episodes: int | None = None
@@ -152,7 +152,7 @@ class Solution:
     bound: float = 0.0
     """No split of the validity asked for has a smaller objective."""
     method: str = ""
-    """What made it; empty: the method that was asked."""
+    """The method that made it; empty: the requested one."""
     planned_by: str = ""
     """As in `Plan`: `classes` where it knew the best link of each class only."""
     contiguous_bound: float = 0.0
@@ -165,7 +165,7 @@ class MethodOptions:
 
     method: str = "auto"
     validity: str | None = None
-    """What is asked of the split: `ordered`, `convex` or `free`; None: the method's own."""
+    """Requested validity of the split: `ordered`, `convex` or `free`; None: the method's own."""
     order: str = "best"
     sequence: Ints | None = None
     """i64[g], units in the order to slice, instead of a named one."""
@@ -178,7 +178,7 @@ class MethodOptions:
     samples: int = 100
     """Orders that method `random` tries."""
     evolution: Evolution = field(default_factory=Evolution)
-    """How `brkga`, `mla` and `mla-weighted` evolve an order."""
+    """Parameters by which `brkga`, `mla` and `mla-weighted` evolve an order."""
     solver: str = "cbc"
     """Of integer programs: `cbc` or `highs`."""
     training: Training = field(default_factory=Training)
@@ -188,7 +188,7 @@ class MethodOptions:
     known: Solution = Solution([])
     """A split that fits, perhaps on some of the devices, and a bound; no blocks: no split."""
     near: float = 0.0
-    """Where the optimum is expected; 0: unknown."""
+    """Expected optimum; 0: unknown."""
 
 
 SMALL_GAP = 1e-4
@@ -203,7 +203,7 @@ class Progress(NamedTuple):
     """
 
     doing: str = ""
-    """What is being done, in a word or two; empty: the same as before."""
+    """The present phase, in a word or two; empty: the same as before."""
     value: float = inf
     """Objective of the best answer so far; inf: there is none."""
     bound: float = 0.0
@@ -211,11 +211,11 @@ class Progress(NamedTuple):
     share: float | None = None
     """Share of all the work that is done, from 0 to 1; None: it is not known."""
     what: str = ""
-    """What `value` and `bound` are, such as `period`; empty: the same as before."""
+    """The quantity of `value` and `bound`, such as `period`; empty: the same as before."""
     in_seconds: bool = False
-    """Whether they are in seconds; else their unit is not known."""
+    """True if they are in seconds; else their unit is not known."""
     by: str = ""
-    """What proves the bound, if that was said."""
+    """The method that proves the bound, if stated."""
 
     @property
     def gap(self) -> float | None:
@@ -251,7 +251,7 @@ def _unheard(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """Context of a search: what it is told besides the problem, and whom it tells what it finds."""
+    """Context of a search: its inputs besides the problem, and its callbacks."""
 
     seed: int = 0
     """Of random choices."""
@@ -260,7 +260,7 @@ class SearchContext:
     interrupted: Callable[[], bool] = lambda: False
     """True once it is to end."""
     end: float = inf
-    """When its time is over, on the clock of `time.monotonic`."""
+    """End of its time, on the clock of `time.monotonic`."""
     log: Callable[[str], None] = _unheard
     """Told what was found on the way."""
     warn: Callable[[str], None] = _unheard
@@ -268,12 +268,12 @@ class SearchContext:
     watch: Callable[[Progress], None] = _unheard
     """Told where the search stands."""
     span: tuple[float, float] = (0.0, 1.0)
-    """Which part of the whole work this step is: the shares at its begin and at its end."""
+    """Part of this step in the whole work: the shares at its begin and at its end."""
     report_incumbent: Callable[[Any, float, str], None] = _unheard
     """Told a split that fits, its objective, and what made it: it is the answer where the search
     does not come to its end."""
     in_seconds: bool = False
-    """Whether objectives are in seconds; else their unit is not known."""
+    """True if objectives are in seconds; else their unit is not known."""
     max_gap: float = 0.0
     """Relative gap of value and bound that a search need not labour to close."""
 
@@ -314,7 +314,7 @@ class SearchContext:
         what: str = "",
         by: str = "",
     ) -> None:
-        """Say where the search stands; see `Progress`, here `share` is that of this step.
+        """Report the progress of the search; see `Progress`, here `share` is that of this step.
 
         What was said before need not be said again. It may be called as often as a step likes.
         """
@@ -368,10 +368,10 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 GRACE_S = 0.5
-"""How long work may go on after `stop` says so, where there is another answer."""
+"""Seconds that work may go on after `stop` says so, where there is a fallback."""
 
 POLL_S = 0.05
-"""How often to ask `stop`."""
+"""Seconds between two calls of `stop`."""
 
 NOTHING = "nothing was found before it was stopped"
 """Reason why a fallback answers for a method."""
@@ -408,7 +408,7 @@ def run_with_fallback(
 
 
 class Incumbent(Generic[S]):
-    """The best split and the best bound of all that ran: the answer, however a search ends.
+    """The best split and the best bound of all that ran: the answer when a search ends.
 
     All reports of a search pass here; a watcher sees no more than what is kept.
     """
@@ -421,7 +421,7 @@ class Incumbent(Generic[S]):
         self.method = ""
         self.bound = 0.0
         self.argument = ""
-        """What proves the bound, where that was said."""
+        """The method that proves the bound, if stated."""
 
     def told_by(self, run: SearchContext) -> SearchContext:
         """The same run; what it keeps and proves is kept here, and reported."""

@@ -74,7 +74,7 @@ class Share(NamedTuple):
     outputs: tuple[int, ...]
     """State of each output when it has run, its all-reduce included."""
     reduced: bool
-    """Whether the outputs are summed over the devices."""
+    """True if the outputs are summed over the devices."""
 
 
 class Collective(NamedTuple):
@@ -108,7 +108,7 @@ class Shards:
     """i64[D], ascending, 1 among them."""
     plain: Costs
     again: Costs | None
-    """Where the backward pass runs the forward pass again; None: it follows from the graph."""
+    """Costs if the backward pass runs the forward pass again; None: they follow from the graph."""
     weight: Floats
     """f64[D, n], bytes of weights on each device; nan: not stated."""
     collectives: tuple[Collective, ...]
@@ -117,4 +117,4 @@ class Shards:
     out_bytes: Floats
     """The same for one that leaves."""
     shares: tuple[Share, ...] = ()
-    """How nodes run, where that is stated, by degree and node."""
+    """Stated ways in which nodes run, by degree and node."""

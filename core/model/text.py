@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 _FORMULA = "[\\s\u200b']*[=+\\-@\uff0b\uff0d\uff1d\uff20]"
-"""How a formula of a spreadsheet begins; also one that an apostrophe keeps from being one."""
+"""First characters of a spreadsheet formula, or of one that an apostrophe disarms."""
 
 
 def guarded(text: str) -> str:
@@ -54,7 +54,7 @@ def unguarded(cell: str) -> str:
 
 
 _MARKS = r"[<>&\[\]@\\`*~|#$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=(?i:www))\."
-"""What means something in Markdown, or makes a link of an address."""
+"""Characters with a meaning in Markdown, or that make a link of an address."""
 
 
 def markdown(text: str) -> str:

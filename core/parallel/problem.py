@@ -87,7 +87,7 @@ class HybridProblem:
     read is the first one's."""
     pin_ptr: Ints
     pins: Ints
-    """Items of each net (CSR), ascending: who makes a tensor, and who reads it; or who reads a
+    """Items of each net (CSR), ascending: producer and consumers of a tensor; or consumers of a
     weight."""
     source: Ints
     """i64[p], item that makes the tensor, or the first that reads the weight."""
@@ -109,12 +109,12 @@ class HybridProblem:
     sync_s: float
     """Time to synchronise a byte of weights, per micro-batch, but for the factor (d - 1) / d."""
     comm: int
-    """How transfers and compute combine, one of `dnnp.core.cost.load_formula.COMM`."""
+    """Combination of transfers and compute, one of `dnnp.core.cost.load_formula.COMM`."""
     options: HybridOptions
     ahead: Bools
     """bool[n], items with something to run again; a stage without any does not."""
     partwise: bool = False
-    """Whether the choice to run forward passes again is one of each part, where nothing is kept of
+    """True if the choice to run forward passes again is one of each part, where nothing is kept of
     what enters a stage; else it is one of a stage."""
     whole: int = -1
     """Position of the degree of shared stages, which is that of all devices; -1: there are none."""
@@ -144,7 +144,7 @@ class HybridBlock(NamedTuple):
     recomputed: Ints
     """Parts that run their forward pass again, ascending; a stage's choice: none, or all."""
     shared: bool = False
-    """Whether all devices hold it, besides stages of their own; it has one replica then."""
+    """True if all devices hold it, besides stages of their own; it has one replica then."""
 
 
 class HybridCost(NamedTuple):

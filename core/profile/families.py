@@ -123,7 +123,7 @@ FUSED = {
 """Fusion rule -> family of what it makes, and operations an element of that, whatever it was made
 of; rules not listed leave the operators what they are."""
 QUANTISED = "quantised-"
-"""How the names of rules begin whose kernels compute in 8-bit integers."""
+"""First letters of the names of rules whose kernels compute in 8-bit integers."""
 
 
 def family_of(op: str, inputs: Sequence[Shape], known: Sequence[bool], output: Shape) -> str:

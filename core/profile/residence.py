@@ -1,4 +1,4 @@
-"""What tensors take in the memory of a class whose stages ONNX Runtime runs on a CPU.
+"""Memory of tensors on a class whose stages ONNX Runtime runs on a CPU.
 
 Facts of version 1.32 on x86-64, read off sessions (`tests/tools/memory_factors.py` measures them
 again, `tests/profile/test_residence.py` compares the table with the installed version):

@@ -79,7 +79,7 @@ class Outcome:
     values: tuple[float, ...] | None = None
     """The best solution found."""
     reason: str = ""
-    """Why it failed, or what is missing."""
+    """The reason why it failed, or the missing package."""
     duals: tuple[float, ...] | None = None
     """Dual of each row, where the program has no integers."""
 

@@ -214,7 +214,7 @@ class SliceSearch(Generic[S]):
     def __init__(self, best: Best[S], quantum: float, low: float = 0.0) -> None:
         self.best, self.quantum, self.low = best, quantum, low
         self.failure = ""
-        """Why it ended early, if it was no limit and no interrupt."""
+        """The reason why it ended early, if it was no limit and no interrupt."""
         self.asked = False
         """The solver was given a program."""
 
@@ -405,7 +405,7 @@ class Relaxation:
 
     @property
     def failure(self) -> str:
-        """Why the solver gave no answer, if it was no limit."""
+        """The reason why the solver gave no answer, if it was no limit."""
         if self.outcome.status in ("optimal", "limit"):
             return ""
         return f"the solver {self.solver}: {self.outcome.reason or self.outcome.status}"

@@ -328,7 +328,7 @@ class Bisection:
         self.best: Bools | None = None
         """Its ideal, if it was found here."""
         self.why = ""
-        """Why it ended before everything was proven."""
+        """The reason why it ended before everything was proven."""
         self.told: Callable[[float], None] = lambda proven: None
         """Called with what is proven so far."""
 

@@ -87,7 +87,7 @@ def _tell(found: IdealResult, bound: float, run: SearchContext) -> None:
 
 
 def _reason(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> InfeasibleError:
-    """Why no split fits, as slicing says it; the exact search has proven it."""
+    """The reason why no split fits, as slicing says it; the exact search has proven it."""
     try:
         slice_order(problem, asked, run)
     except InfeasibleError as error:

@@ -221,7 +221,7 @@ class _Search:
             self.reasons[way] = self.slower(proven=solution.bound >= value * (1 - CLOSED))
 
     def slower(self, *, proven: bool) -> str:
-        """Why there is no split of a way that was searched."""
+        """The reason why there is no split of a way that was searched."""
         return f"none {'is' if proven else 'was found that is'} faster than the {SPOKEN[self.best]}"
 
     def take(self, solution: Solution) -> str:
@@ -265,7 +265,7 @@ class Curve:
     """For all numbers that are still to come."""
 
     def asked(self, problem: SplitProblem, asked: MethodOptions) -> MethodOptions:
-        """What is asked, with what is known of it.
+        """The options of the search, with the expected optimum.
 
         The optimum times the number of devices, which is the work where transfers cost nothing, is
         expected to rise with each device as it did so far.

@@ -147,9 +147,9 @@ class CostFile:
     whole: bool
     """A profile: all that ran is in it."""
     caveat: str = ""
-    """What the user must know about the times; empty: nothing."""
+    """Warning about the times; empty: none."""
     said: str = ""
-    """What was changed in the times, in words; empty: nothing."""
+    """Changes of the times, in words; empty: none."""
     made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name -> names of what it joins, for the costs of other files of this kind; a file with any
     has no costs."""
@@ -210,9 +210,9 @@ _AROUND = re.compile(
 )
 """Words in front of the name of a node that a layer is part of."""
 _FOREIGN = re.compile(r"\{ForeignNode\[(.*)\]\}", re.DOTALL)
-"""What its compiler took together, by the first and the last name."""
+"""Nodes that its compiler took together, by the first and the last name."""
 _AFTER = re.compile(r"(?:_myl\d+(?:_\d+)*| copy)$")
-"""What follows the name of a node that the compiler took, or of a tensor that is copied."""
+"""Text after the name of a node that the compiler took, or of a tensor that is copied."""
 _NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s\x1e\x1f\[]|$)")
 """A node in what a layer is made of; separators stand between them."""
 _BETWEEN = re.compile(r" \+ | \|\| |, ")
@@ -316,7 +316,7 @@ class Event:
     """Microseconds, as all here."""
     length: float
     kernels: float | None = None
-    """What its kernels took on a GPU; None: not recorded."""
+    """Time of its kernels on a GPU; None: not recorded."""
     is_inner: bool = False
     """It ran within another one, in the body of a loop or a branch."""
     holds: int = 0

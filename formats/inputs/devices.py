@@ -24,7 +24,7 @@ from dnnp.formats.records import RECORDS
 Record = dict[str, Any]
 
 FACTORS = ("matrix", "vector", "memory")
-"""What `efficiency` may scale: products and convolutions, everything else, and traffic."""
+"""Work that `efficiency` may scale: products and convolutions, everything else, and traffic."""
 _KINDS = ("accelerator", "cpu")
 _FIELDS = (
     "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "overhead_bytes",

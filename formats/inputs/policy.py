@@ -24,7 +24,7 @@ METHOD = "placeto"
 _PLAIN = ("devices", "hops", "width", "episodes", "graphs", "digest")
 
 MOST_DEVICES, MOST_HOPS, MOST_WIDTH = 1024, 64, 64
-"""What a network may have."""
+"""Limits of a network."""
 
 
 HIDDEN = 32

@@ -80,7 +80,7 @@ class Drawn:
     file: str
     """For messages."""
     room: Room = field(default_factory=Room)
-    """What is left of it; a graph in memory has no limit."""
+    """The rest of it; a graph in memory has no limit."""
     ours: Mapping[str, str] = field(default_factory=dict)
     """Attribute of dnnp -> what the graph calls it."""
     nodes: dict[Hashable, Item] = field(default_factory=dict)
@@ -408,5 +408,5 @@ peripheries pin pos radius rank rects regular root samehead sametail samplepoint
 shapefile showboxes sides skew sortv style tailURL tail_lp tailclip tailhref taillabel tailport
 tailtarget tailtooltip target tooltip url vertices width x xlabel xlp y z LabelGraphics graphics
 """
-"""What dnnp-view adds of a plan; then what Graphviz and editors draw by."""
+"""Attributes that dnnp-view adds of a plan; then those that Graphviz and editors draw by."""
 DRAWING = frozenset(_NAMES.split())

@@ -47,7 +47,7 @@ METHODS = {"placeto": "Placeto", "m-sct": "m-SCT", "getf": "GETF", "ip": "Moirai
 OURS = "auto"
 
 PATIENCE = {"m-sct": 5.0, "getf": 5.0}
-"""How many times the limit a method may take, where it is no search: a linear program ends, and
+"""Factor on the limit for a method that is no search: a linear program ends, and
 another method takes its place if it does not."""
 
 PAPER = {
@@ -62,7 +62,7 @@ MOST_SLOWER = {
     ("moirai-intra", "operators"): (4.12, 1.7, 1.35),
     ("moirai-intra", "groups"): (4.28, 1.74, 1.34),
 }
-"""How many times the latency of Moirai the others have at most (IV.B): figure 10 in words."""
+"""Largest ratio of the others' latency to that of Moirai (IV.B): figure 10 in words."""
 
 SMALLEST = ("gpt3-330m", "swin-1.8b", "evoformer-87m")
 RULES = ("moirai", "ort-cpu", "ort-cuda", "cudnn", "tensorrt")
@@ -97,7 +97,7 @@ class Placed(NamedTuple):
     plan: dict[str, Any] | None
     """The plan's method, value, bound and status; None: there is none."""
     why: str = ""
-    """Why there is none."""
+    """The reason why there is none."""
     cpu_s: float = 0.0
     """Seconds of the processor: what others do on the machine changes these little."""
 

@@ -51,7 +51,7 @@ REPEATS = 3
 """Of what takes milliseconds; the shortest counts."""
 
 FIELDS = ("version", "graph", "row", "k")
-"""What names a result in the journal."""
+"""Key of a result in the journal."""
 
 
 @cache

@@ -58,9 +58,9 @@ class Found(NamedTuple):
     plan: dict[str, Any] | None
     stages: Sequence[dict[str, Any]]
     seconds: float
-    """That the command took, compiling and reading included."""
+    """Seconds of the command, compiling and reading included."""
     reason: str = ""
-    """Why there is no plan."""
+    """The reason why there is no plan."""
 
     @property
     def value(self) -> float | None:
@@ -87,7 +87,7 @@ class Workloads:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.missing: dict[str, None] = {}
-        """What was looked for in vain."""
+        """The result that was not found."""
 
     def graph(self, kind: str, workload: str) -> Path | None:
         """The file of a workload (`op_bert_l-3_inference`) for `throughput` or `latency`."""

@@ -1,4 +1,4 @@
-"""What the 2020 device-placement paper prints in its tables 1 and 4.
+"""Tables 1 and 4 of the 2020 device-placement paper.
 
 J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: Efficient Algorithms for
 Device Placement of DNN Graph Operators, NeurIPS 2020. Its table 2 has quotients of these
@@ -87,7 +87,7 @@ LABELS = {
     "op_resnet50": "ResNet50 (operators)", "layer_bert24": "BERT-24", "layer_resnet50": "ResNet50",
     "layer_inceptionv3": "InceptionV3", "layer_gnmt": "GNMT",
 }  # fmt: skip
-"""What the paper calls a workload; it tells the two ResNet50 apart by where they stand."""
+"""The paper's name of a workload; it tells the two ResNet50 apart by where they stand."""
 
 
 def label(workload: str) -> str:

@@ -1,4 +1,4 @@
-"""What the models of Tessel (Lin et al. 2024, section VI) cost on V100s, and where they are placed.
+"""Costs on V100s and placements of the models of Tessel (Lin et al. 2024, section VI).
 
 Arithmetic counts at half of the peak that `devices/v100.json` states for float16. Tensor
 parallelism adds up what its devices have by rings, within a server of eight over NVLink and between
@@ -35,7 +35,7 @@ NETWORK_BYTES_PER_S = 100e9 / 8
 
 PER_SERVER = 8
 RESERVED_BYTES = 2 * 2**30
-"""What libraries take of a device, as in the authors' program."""
+"""Memory that libraries take of a device, as in the authors' program."""
 
 ROOM_BYTES = V100["memory_bytes"] - RESERVED_BYTES
 WORD = 2
@@ -73,9 +73,9 @@ class Layer(NamedTuple):
     """Of its forward pass."""
     parameters: float
     summed_bytes: float
-    """What tensor parallelism adds up over its devices in a forward pass."""
+    """Bytes that tensor parallelism adds up over its devices in a forward pass."""
     output_bytes: float
-    """What goes to the next layer, and is kept for it until its backward pass."""
+    """Bytes that go to the next layer, and are kept for it until its backward pass."""
     scratch_bytes: float
     """Of its activations, all of which are there while it is recomputed."""
 
@@ -176,7 +176,7 @@ PRINTED = {"GPT": (11, 24, 47, 77), "mT5": (1.8, 9.5, 43, 88)}
 """Billions of parameters (table III)."""
 
 SCRIPTED_WORDS = {("mT5", 4): MILLION}
-"""Where a script differs from table III; the number of parameters there is that of the script."""
+"""Differences of scripts from table III; the number of parameters there is that of the script."""
 
 SCRIPTED_STAGES = {("GPT", 16): 1, ("mT5", 16): 1, ("GPT", 32): 4, ("mT5", 32): 2}
 """Most stages of 1F1B in the scripts. On 16 GPUs they call it out of memory (PARAM_LIMIT is what it
@@ -280,7 +280,7 @@ def cut(model: Model, layers: Sequence[Layer], batch: int, training: bool) -> li
 
 
 class _Cuts:
-    """Which layers fit on which groups of devices."""
+    """Layers that fit on each group of devices."""
 
     def __init__(self, model: Model, layers: Sequence[Layer], batch: int, training: bool) -> None:
         self.model, self.layers, self.batch, self.training = model, layers, batch, training

@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     seconds: float
     """Of the search; of the whole command where its messages do not say when that began."""
     blocks: Sequence[dict[str, Any]] = ()
-    """When each block of each micro-batch runs."""
+    """Start and end of each block of each micro-batch."""
 
     @property
     def repetend(self) -> dict[str, Any] | None:

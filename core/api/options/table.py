@@ -266,7 +266,7 @@ class Options(_Table):
     """Base of the options of a step; each is named as that of the command which does the same."""
 
     caller: Callbacks = CALLBACKS
-    """Whom the step tells what it does."""
+    """Callbacks of the step."""
 
     def check(self) -> None:
         """Refuse options that make no sense, before there is any work.

@@ -63,7 +63,7 @@ class IpResult:
     """`optimal`, `feasible`, or `limit`: no split is known yet."""
     solver: str
     failure: str = ""
-    """Why the search ended early, if it was no limit and no interrupt."""
+    """The reason why the search ended early, if it was no limit and no interrupt."""
     asked: bool = True
     """A program was given to the solver; otherwise the incumbent did not need one, or the
     program was too large or too late."""
