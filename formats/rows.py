@@ -339,10 +339,10 @@ def has(records: list[Record] | Rows, name: str) -> bool:
 def keep_numbers(
     fields: Mapping[str, Field], records: Sequence[Record], lines: Iterable[bytes]
 ) -> None:
-    """Put numbers that would be written in another way back into fields not among `fields`.
+    """Restore the text of numbers that JSON would write otherwise, in fields not in `fields`.
 
     A number of a JSON document may have more digits than a float; it becomes an
-    `orjson.Fragment`, which is written as it is and means nothing to anybody here.
+    `orjson.Fragment`, which is written as it is and is not interpreted.
 
     Parameters
     ----------

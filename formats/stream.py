@@ -22,7 +22,7 @@ from dnnp.formats.rows import CHUNK, REPEATED, Rows, holds_objects, keep_numbers
 Record = dict[str, Any]
 
 LEVELS = (("cost",), ("group",), ("plan", "stage"), ("bound",), ("schedule", "block"), ("run",))
-"""What depends on what: replacing one level drops all later ones."""
+"""Levels of records; replacing one drops all later ones."""
 
 COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")
 """Records whose numbers are sums and quotients of what was read."""

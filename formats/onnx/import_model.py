@@ -167,7 +167,7 @@ _MAKES_SEQUENCE = frozenset(
 HELD = 1024
 """Bytes of lists and tensors in a node's attributes from which on they count as weights."""
 ATTRIBUTES = ":attributes"
-"""How the names of such weights end."""
+"""Suffix of the names of such weights."""
 
 RunStep = Callable[
     [onnx.ModelProto, Sequence[str], Mapping[str, Sequence[int]], Path, Mapping[str, Any] | None],

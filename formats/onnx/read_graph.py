@@ -57,7 +57,7 @@ class OnnxGraph:
     parameters: dict[str, ValueType] = field(default_factory=dict)
     """Initializers, and what `ConstantOfShape` makes of a static shape."""
     constants: dict[str, ValueType] = field(default_factory=dict)
-    """What `Constant` nodes hold."""
+    """Types of the values of `Constant` nodes."""
     weight_nodes: list[onnx.NodeProto] = field(default_factory=list)
     """The nodes that make such parameters and constants."""
     operators: list[Operator] = field(default_factory=list)

@@ -249,7 +249,7 @@ def _explodes(node: onnx.NodeProto, feeds: dict[str, NDArray[Any]]) -> bool:
 
 
 STEPS = ("value-info", "infer", "symbolic", "run")
-"""Where shapes come from, in the order they are tried."""
+"""Sources of shapes, in the order they are tried."""
 
 MOST_INLINED = 1_000_000
 """Nodes after inlining local functions, above which inference is not tried."""
@@ -276,13 +276,13 @@ class Shapes:
     crashes: list[str]
     """Steps that crashed: the model contradicts an operator's definition, or is too hard."""
     wrong: dict[str, ValueType]
-    """What the model declares of values, where inference finds otherwise."""
+    """Declared types of values for which inference finds another."""
     alike: dict[int, int]
     """Index of an operator -> that of the first one that is like it, as `alike` says."""
     ran: bool = False
     """True if some come from a run."""
     reason: str = ""
-    """Why it did not run, if it was to."""
+    """Reason that it did not run, if it was to."""
 
 
 def find_shapes(

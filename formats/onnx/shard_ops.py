@@ -308,9 +308,9 @@ _LOOKS: dict[str, Callable[[Sight], Change]] = {
 }
 """Sharding rule by operator; operators of other domains than the default one by `domain:type`."""
 _IN_BLOCKS = (_elementwise, _product, _gemm, _taken_apart)
-"""Who knows what is cut in blocks."""
+"""Rules for results that are cut in blocks."""
 _SUMS = (_product, _gemm, _conv, _gathered)
-"""Who knows what makes addends."""
+"""Rules for results that are addends of a sum."""
 
 
 _ZEROED = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
@@ -354,7 +354,7 @@ class Facts:
         self._known = known
         self._functions = {(domain_of(f.domain), f.name) for f in source.functions}
         self.stored = {tensor.name: tensor for tensor in source.graph.initializer}
-        """What the model holds, constants among it."""
+        """Stored tensors of the model by name, constants among them."""
         for v in makers:
             self.stored |= _constant(graph.node[v])
         opsets = [entry.version for entry in source.opset_import if not domain_of(entry.domain)]

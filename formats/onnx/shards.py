@@ -35,7 +35,7 @@ class StageLayout(NamedTuple):
     nodes: Sequence[int]
     """Positions in the graph, in execution order."""
     devices: int
-    """That hold it together."""
+    """Number of devices that hold the stage together."""
     layouts: Mapping[int, Layout]
     """Of each node, where there are several devices."""
 
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 
     stage: int
     device: int
-    """Which of the devices of the stage runs it, from 0."""
+    """Number of the device in the stage, from 0."""
     source: int | None
     """The node of the model that it runs, or a part of it; None: it moves or puts together."""
     joins: int | None = None
@@ -60,7 +60,7 @@ class Exchange(NamedTuple):
     stage: int
     tensor: str
     parts: tuple[str, ...]
-    """What each device has."""
+    """Names of the parts, one a device."""
 
 
 @dataclass(frozen=True, eq=False)

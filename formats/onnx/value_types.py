@@ -367,7 +367,7 @@ FAILURES = (
     AttributeError,
     ArithmeticError,
 )
-"""What ONNX raises on models that contradict an operator's definition."""
+"""Errors that ONNX raises on models that contradict an operator's definition."""
 
 
 def is_long_vector(proto: onnx.TypeProto) -> bool:

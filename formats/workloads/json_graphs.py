@@ -161,7 +161,7 @@ _WHOLE = re.compile(r"^([ \t]*\w+[ \t]+[+-]?[0-9]+)([eE][+-]?[0-9]+[ \t\r]*)$", 
 """A number with an exponent but no point, which igraph writes and networkx cannot read."""
 
 _FAULTS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What networkx raises of text that is not what it expects, besides errors of its own."""
+"""Errors that networkx raises on malformed text, besides its own."""
 
 
 def drawn_of(graph: Any, drawn: Drawn, where: str = "") -> Drawn:
