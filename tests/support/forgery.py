@@ -131,6 +131,7 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "ways[].stages"): SEARCHED,
     ("plan", "ways[].devices"): SEARCHED,
     ("plan", "invocations"): OFFERED,
+    ("plan", "max_gap"): (_higher, "a wider gap holds as well"),
     ("stage", "peak_bound_bytes"): UNPROVEN,
     ("plan", "tried[].bound"): TRIED,
     ("plan", "tried[].gap"): TRIED,
