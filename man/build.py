@@ -25,9 +25,9 @@ from argparse_manpage.manpage import Manpage
 from dnnp.cmds.dnnp import COMMAND as FRONT
 from dnnp.cmds.dnnp import COMMANDS, summaries
 from dnnp.cmds.dnnp import command as command_of
-from dnnp.cmds.shell.arguments import rows_of
+from dnnp.cmds.shell.arguments import SHELLS, rows_of
 from dnnp.cmds.shell.cli import Command
-from dnnp.cmds.shell.completion import SHELLS, front_script, script
+from dnnp.cmds.shell.completion import front_script, script
 from dnnp.core.methods import Method
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.core.methods.schedules import SCHEDULES
