@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +57,13 @@ class Calls:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Searches that ran, among those that others start from, fall back on, or replace."""
     seen = Calls()
-    for kind in ("solve", "cpsat"):
-        seen.watch(monkeypatch, SolverProcess, kind, "ip" if kind == "solve" else "cpsat")
+    real = SolverProcess.ask
+
+    def ask(process: SolverProcess, what: str, *arguments: Any, **named: Any) -> Outcome:
+        seen.names.add("ip" if what == "solve" else what)
+        return real(process, what, *arguments, **named)
+
+    monkeypatch.setattr(SolverProcess, "ask", ask)
     seen.watch(monkeypatch, exact, "ideal_search", "exact")
     seen.watch(monkeypatch, slices, "best_slicing", "slice")
     seen.watch(monkeypatch, heuristic, "annealed", "anneal")
