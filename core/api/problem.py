@@ -37,7 +37,8 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
         problem = work.problem(devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
-            _ = problem.machine  # refuses links that do not connect all devices
+            if problem.links:
+                _ = problem.machine  # refuses links that do not connect all devices
         _check_method(options, problem)
     if options.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)

@@ -93,9 +93,9 @@ def test_no_program_is_written_that_would_come_too_late() -> None:
         solver = "cbc"
 
         class run:  # noqa: N801
-            left = staticmethod(lambda: 100.0 - clock[0])
+            time_left = staticmethod(lambda: 100.0 - clock[0])
             stop = staticmethod(lambda: False)
-            stands = staticmethod(lambda **figures: None)
+            report_progress = staticmethod(lambda **figures: None)
 
         class process:  # noqa: N801
             alive = True

@@ -185,7 +185,7 @@ def test_auto_is_not_behind_list_schedules_that_leave_room_for_live_tensors(seed
     shares = np.arange(0.6, 1.01, 0.05)
     least = min(listed(problem, m, s) for m in ("heft-congested", "m-etf") for s in shares)
     assert least < np.inf
-    found = solve_latency(whole, MethodOptions(), SearchContext(effort=0.001))
+    found = solve_latency(problem, MethodOptions(), SearchContext(effort=0.001))
     assert problem.value(found.split) <= least * (1 + 1e-9)
 
 
@@ -193,10 +193,10 @@ def test_auto_is_not_behind_list_schedules_that_leave_room_for_live_tensors(seed
 @pytest.mark.parametrize("name", ["heft-congested", "m-etf", "m-sct", "getf"])
 def test_list_schedules_leave_room_for_live_tensors(name: str, seed: int) -> None:
     whole, said = short_of_memory(seed), list[str]()
-    found = solve_latency(
-        whole, MethodOptions(method=name), SearchContext(effort=0.001, warn=said.append)
-    )
     problem = latency_problem(whole)
+    found = solve_latency(
+        problem, MethodOptions(method=name), SearchContext(effort=0.001, warn=said.append)
+    )
     assert problem.fits(found.split)
     assert found.bound <= problem.value(found.split)
     assert not found.method.endswith("-repaired")
