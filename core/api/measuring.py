@@ -187,6 +187,20 @@ def _check_nodes(stream: Stream, model: ModelProto, path: str) -> None:
             raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
 
 
+def measurement(stream: Stream, options: ProfileOptions, taken: list[float]) -> Measurement:
+    """The way to time nodes of a stream; shares of time that others took are added to `taken`."""
+    return Measurement(
+        options.threads,
+        options.repeats,
+        options.warmup,
+        shapes=known_shapes(stream),
+        taken=taken.append,
+        provider=options.provider,
+        optimization=options.optimization,
+        options=options.provider_options,
+    )
+
+
 def _time_model(
     stream: Stream,
     model: ModelProto,
@@ -204,17 +218,7 @@ def _time_model(
         if name != PROVIDERS["cpu"]:
             ran.append(where_it_ran(events, "profile"))
 
-    how = Measurement(
-        options.threads,
-        options.repeats,
-        options.warmup,
-        shapes=known_shapes(stream),
-        taken=taken.append,
-        provider=options.provider,
-        optimization=options.optimization,
-        saw=saw,
-        options=options.provider_options,
-    )
+    how = replace(measurement(stream, options, taken), saw=saw)
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
     own_s = profiler_charge().within * 1e-6

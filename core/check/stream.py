@@ -54,7 +54,7 @@ def check_stream(
     found += check_origin(header, records)
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
-            from dnnp.core.check.schedule import check_passes
+            from dnnp.core.check.passes import check_passes
 
             found += check_passes(schedule, records)
         found += check_runs(records)

@@ -91,7 +91,8 @@ def schedule_of_stream(
         raise stream.fault_at("schedule", 1, None, "a second schedule; a stream holds one")
     if schedule.get("digest") != plan_digest(stream.get("plan")[0], stream.get("stage")):
         raise stream.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
-    from dnnp.core.check.schedule import check_passes, check_schedule
+    from dnnp.core.check.passes import check_passes
+    from dnnp.core.check.schedule import check_schedule
 
     found = [*check_schedule(schedule, blocks).violations, *check_passes(schedule, stream.records)]
     for violation in found:

@@ -15,14 +15,14 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.core.profile.work import work_of
-from dnnp.core.runtime.measure_operators import Measurement, measure_nodes
+from dnnp.core.runtime.measure_operators import measure_nodes
 from dnnp.core.training import is_trainable
 from dnnp.formats.graph import graph_of
 from dnnp.formats.inputs.cost_cache import MeasuredCosts
 from dnnp.formats.inputs.devices import DeviceSpec
-from dnnp.formats.onnx.value_types import dtype_name, known_shapes
+from dnnp.formats.onnx.value_types import dtype_name
 from dnnp.formats.stream import Stream, forward_pass
-from dnnp.measuring import checked, measured_costs, say_disturbed, write_measured
+from dnnp.measuring import checked, measured_costs, measurement, say_disturbed, write_measured
 from dnnp.options.graph import ProfileOptions
 from dnnp.pricing import analytic_times
 
@@ -116,16 +116,7 @@ def _time_gradients(
 ) -> tuple[dict[int, float], _Gradients]:
     """Seconds of the nodes of the forward pass alone, and of gradients alone."""
     taken: list[float] = []
-    how = Measurement(
-        options.threads,
-        options.repeats,
-        options.warmup,
-        shapes=known_shapes(stream),
-        taken=taken.append,
-        provider=options.provider,
-        optimization=options.optimization,
-        options=options.provider_options,
-    )
+    how = measurement(stream, options, taken)
     caller = options.caller
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, Path(folder), how)
