@@ -30,7 +30,7 @@ from dnnp.core.model.search_context import (
 )
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.schedule.bound import left_out, makespan_bound, rate_bound
-from dnnp.core.schedule.complete import Completed, complete, unrolled
+from dnnp.core.schedule.complete import complete, unrolled
 from dnnp.core.schedule.order_search import MOST_BLOCKS
 from dnnp.core.schedule.problem import (
     TOLERANCE,
@@ -158,8 +158,7 @@ def auto(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
     repetend = best_repetend(batch.placement, wanted.unroll, part)
     completed, tight = _completed(batch, repetend, run.phase("warm-up and cool-down", FOUND, 1.0))
     bound = batch.bound if tight else max(batch.bound, completed.bound)
-    start = completed.start.ravel()
-    return Answer(start, completed.method, bound, completed.status, repetend, repetend.rate_s)
+    return completed._replace(bound=bound, repetend=repetend, rate_s=repetend.rate_s)
 
 
 def _recipes(placement: Placement, count: int, run: SearchContext) -> Iterator[tuple[str, Floats]]:
@@ -177,7 +176,7 @@ def _recipes(placement: Placement, count: int, run: SearchContext) -> Iterator[t
         yield name, start
 
 
-def _completed(batch: Batch, repetend: Repetend, run: SearchContext) -> tuple[Completed, bool]:
+def _completed(batch: Batch, repetend: Repetend, run: SearchContext) -> tuple[Answer, bool]:
     """All micro-batches; True: their limits are tighter than those of the placement.
 
     A device without a limit may hold as much as the fullest one in the steady state, if that is

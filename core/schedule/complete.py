@@ -23,7 +23,14 @@ from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.justify import justified, reversed_problem, shifted
 from dnnp.core.schedule.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.schedule.optimal import beam, optimal, work_of
-from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, problem_of, span_of, violations
+from dnnp.core.schedule.problem import (
+    TOLERANCE,
+    Answer,
+    ScheduleProblem,
+    problem_of,
+    span_of,
+    violations,
+)
 from dnnp.core.schedule.shop import root_bound, shop_of
 
 MOST_BLOCKS = 5_000_000
@@ -58,19 +65,6 @@ MOST_PROVEN = 20_000
 """Blocks among which it is looked for, at most, at effort 1."""
 
 
-class Completed(NamedTuple):
-    """A schedule of N micro-batches."""
-
-    start: Floats
-    """f64[N, k]; the least is 0."""
-    bound: float
-    """No schedule of N micro-batches within the memory limits is shorter."""
-    status: str
-    """`optimal`, `feasible` (the effort was spent) or `interrupted`."""
-    method: str = "auto"
-    """Maker of `start`: `auto`, from the repetend; `optimal` or `in-turn`, without it."""
-
-
 def complete(
     placement: Placement,
     repetend: Repetend,
@@ -78,10 +72,11 @@ def complete(
     bound: float = 0.0,
     run: SearchContext = PLAIN,
     starts: Iterable[tuple[str, Floats]] = (),
-) -> Completed:
+) -> Answer:
     """Schedule N micro-batches; never longer than the repetend, unrolled and left-shifted.
 
-    Nor longer than any of `starts` that keeps the limits.
+    Nor longer than any of `starts` that keeps the limits. The method is `auto`, from the repetend,
+    or, without it, `optimal`, `in-turn` or that of one of `starts`.
 
     Parameters
     ----------
@@ -107,7 +102,7 @@ def complete(
             f"{micro_batches} micro-batches of {count} blocks are too many to schedule"
         )
     if not count:
-        return Completed(np.zeros((micro_batches, 0)), 0.0, "optimal")
+        return Answer(np.zeros(0), "auto", 0.0, "optimal")
     problem = problem_of(placement, micro_batches)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
     bound = max(bound, least_end(placement, micro_batches))
@@ -142,7 +137,7 @@ def complete(
         bound, status = min(bound, span_of(problem, best)), "optimal"
     elif run.stop():
         status = "interrupted"
-    return Completed(best.reshape(micro_batches, count), bound, status, method)
+    return Answer(best, method, bound, status)
 
 
 def _open(value: float, bound: float, slack: float, run: SearchContext) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, place_of
+from dnnp.core.model.graph import Floats, Ints, csr_rows, offsets, place_of
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, violations
 from dnnp.core.schedule.shop import releases_early
@@ -41,12 +41,15 @@ def _place(row, start, low, high, block):  # type: ignore[no-untyped-def]
 
 
 @lean
-def _fill(sequence, ptr, unit, time, memory, before_ptr, before, delay, row_ptr, row, held, cap, start, slack):  # type: ignore[no-untyped-def] # fmt: skip # noqa: E501
+def _fill(sequence, blocks, rows, cap, start, slack):  # type: ignore[no-untyped-def]
     """Kernel of `filled`.
 
-    `row[row_ptr[u]:row_ptr[u + 1]]` are the blocks of unit u by their starts, `held` its memory
-    from each of them on; they, and `start`, are changed.
+    `rows` are row_ptr, row and held: `row[row_ptr[u]:row_ptr[u + 1]]` are the blocks of unit u by
+    their starts, `held` its memory from each of them on; they, and `start`, are changed.
     """
+    row_ptr, row, held = rows
+    ptr, unit, time, memory = blocks.ptr, blocks.unit, blocks.time, blocks.memory
+    before_ptr, before, delay = blocks.before_ptr, blocks.before, blocks.delay
     for q in range(len(sequence)):
         block = sequence[q]
         old, took, gain = start[block], time[block], memory[block]
@@ -109,29 +112,14 @@ def filled(problem: ScheduleProblem, start: Floats) -> Floats:
     start = start - start.min(initial=np.inf)
     sequence = np.argsort(start, kind="stable")
     place = place_of(sequence)
-    before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     rows = [mine[np.argsort(place[mine])] for mine in problem.by_unit()]
     row = np.concatenate(rows)
-    row_ptr = np.concatenate([[0], np.cumsum([len(mine) for mine in rows])])
+    row_ptr = offsets([len(mine) for mine in rows])
     held = np.concatenate([np.cumsum(problem.memory[mine]) for mine in rows])
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
     scale = TOLERANCE * float(np.abs(problem.memory).sum())
-    _fill(
-        sequence,
-        problem.ptr,
-        problem.unit,
-        problem.time,
-        problem.memory,
-        before_ptr,
-        problem.tail[by_head],
-        problem.delay[by_head],
-        row_ptr.astype(np.int64),
-        row,
-        held,
-        problem.capacity + scale,
-        start,
-        slack,
-    )
+    cap = problem.capacity + scale
+    _fill(sequence, problem.arrays, (row_ptr, row, held), cap, start, slack)
     return start
 
 

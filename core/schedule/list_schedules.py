@@ -27,8 +27,9 @@ MOST_CHECKS = 2e8
 
 
 @callee
-def _overlap(lists, i, at, period, eps, time, ptr, unit, phase):  # type: ignore[no-untyped-def]
+def _overlap(lists, i, at, period, eps, blocks, phase):  # type: ignore[no-untyped-def]
     """Delay of block i beyond `at` for the first block in its way; 0: none is."""
+    time, ptr, unit = blocks.time, blocks.ptr, blocks.unit
     last, earlier, owner = lists
     for n in range(ptr[i], ptr[i + 1]):
         other = last[unit[n]]
@@ -47,17 +48,17 @@ def _overlap(lists, i, at, period, eps, time, ptr, unit, phase):  # type: ignore
 
 
 @lean
-def _place(  # type: ignore[no-untyped-def]
-    order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wait, lists, place
-):
+def _place(order, first, snug, period, eps, blocks, wait, lists, place):  # type: ignore[no-untyped-def]
     """Starts of blocks placed in `order`; the first is NaN if a block found no room.
 
     Room for the blocks in `first` is reserved before. `snug`: blocks start right after, or end
-    right before, another block of a unit. `near` are predecessors by `near_ptr`, `wait` the time
-    from their starts. `lists` are the blocks on each unit, linked: the last of each unit, and of
-    each entry of `unit` the one before, -1 while there is none, and the block. `place` are start,
-    phase and whether it is reserved, of each block: zeros.
+    right before, another block of a unit. `wait` is the time from the starts of `blocks.before`.
+    `lists` are the blocks on each unit, linked: the last of each unit, and of each entry of `unit`
+    the one before, -1 while there is none, and the block. `place` are start, phase and whether it
+    is reserved, of each block: zeros.
     """
+    time, ptr, unit = blocks.time, blocks.ptr, blocks.unit
+    near_ptr, near = blocks.before_ptr, blocks.before
     b = len(time)
     last, earlier, owner = lists
     start, phase, reserved = place
@@ -82,16 +83,15 @@ def _place(  # type: ignore[no-untyped-def]
                         base = phase[j] - time[i] if side else phase[j] + time[j]
                         new = base + np.ceil((ready - base - eps) / period) * period
                         new = max(new, ready)
-                        if (
-                            new < at
-                            and _overlap(lists, i, new, period, eps, time, ptr, unit, phase) == 0.0
+                        if new < at and (
+                            _overlap(lists, i, new, period, eps, blocks, phase) == 0.0
                         ):
                             at = new
                     other = earlier[other]
         if not touches:
             at = ready
             while time[i] > 0.0 and at <= ready + period + eps:
-                over = _overlap(lists, i, at, period, eps, time, ptr, unit, phase)
+                over = _overlap(lists, i, at, period, eps, blocks, phase)
                 if over == 0.0:
                     break
                 # Times may be too small to move a start at all.
@@ -109,7 +109,7 @@ def _place(  # type: ignore[no-untyped-def]
 
 
 @lean
-def _delay(order, period, eps, start, time, memory, tail_ptr, head, wait):  # type: ignore[no-untyped-def]
+def _delay(order, period, eps, start, memory, tail_ptr, head, wait):  # type: ignore[no-untyped-def]
     """Move blocks that take memory later by whole periods, last ones first, in place."""
     for n in range(len(order) - 1, -1, -1):
         i = order[n]
@@ -134,40 +134,19 @@ def listed(
     first = wide[np.argsort(-homes[wide], kind="stable")] if tight else wide[:0]
     eps = ROUNDING * (period + float(problem.time.sum() + problem.delay.sum()))
     waits = problem.time[problem.tail] + problem.delay
-    (near_ptr, by_head), (tail_ptr, by_tail) = (
-        csr(ends, np.arange(len(ends)), problem.b) for ends in (problem.head, problem.tail)
-    )
+    tail_ptr, by_tail = csr(problem.tail, np.arange(len(waits)), problem.b)
+    blocks = problem.arrays
     b, uses = problem.b, len(problem.unit)
     start = np.zeros(b)
     last, earlier = (np.full(size, -1, dtype=np.int64) for size in (problem.units, uses))
-    _place(
-        order,
-        first,
-        tight,
-        period,
-        eps,
-        problem.time,
-        problem.ptr,
-        problem.unit,
-        near_ptr,
-        problem.tail[by_head],
-        waits[by_head],
-        (last, earlier, np.zeros(uses, dtype=np.int64)),
-        (start, np.zeros(b), np.zeros(b, dtype=np.bool_)),
-    )
+    lists = last, earlier, np.zeros(uses, dtype=np.int64)
+    place = start, np.zeros(b), np.zeros(b, dtype=np.bool_)
+    wait = problem.time[blocks.before] + blocks.delay
+    _place(order, first, tight, period, eps, blocks, wait, lists, place)
     if np.isnan(start).any():
         return None
-    _delay(
-        order,
-        period,
-        eps,
-        start,
-        problem.time,
-        problem.memory,
-        tail_ptr,
-        problem.head[by_tail],
-        waits[by_tail],
-    )
+    after = tail_ptr, problem.head[by_tail], waits[by_tail]
+    _delay(order, period, eps, start, problem.memory, *after)
     return start - start.min()
 
 

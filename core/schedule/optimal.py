@@ -282,29 +282,12 @@ IN_TURN = "in-turn"
 """Name of the method `sequential_schedule`, in records."""
 
 
-class Finite(NamedTuple):
-    """A schedule in which every block runs once."""
-
-    start: Floats
-    """f64[b]; the least is 0."""
-    bound: float
-    """No schedule within the memory limits is shorter."""
-    status: str
-    """`optimal`, `feasible` (the effort was spent, or see `widest`) or `interrupted`."""
-    method: str
-    """Method of `start`: `optimal`, the beams; `in-turn`; or `known`, the given schedule."""
-    widest: int = 0
-    """Width of the last beam if a wider one exceeds memory; else 0."""
-
-    def named(self, known: str) -> str:
-        """Method of `start`; `known` is that of the given schedule."""
-        return known if self.method == "known" else self.method
-
-
 def optimal(
     problem: ScheduleProblem, upper: Floats | None = None, run: SearchContext = PLAIN
-) -> Finite:
-    """Find start times with the least last end, by wider and wider beams.
+) -> Answer:
+    """Find start times with the least last end, the first at 0, by wider and wider beams.
+
+    Its method is `optimal`, the beams; `in-turn`, `sequential_schedule`; or `known`.
 
     Parameters
     ----------
@@ -321,7 +304,7 @@ def optimal(
         No schedule was found.
     """
     if not problem.b:
-        return Finite(np.zeros(0), 0.0, "optimal", IN_TURN)
+        return Answer(np.zeros(0), IN_TURN, 0.0, "optimal")
     best, value, method = _first(problem, upper)
     shop = shop_of(problem)
     bound = root_bound(shop)
@@ -354,8 +337,9 @@ def optimal(
     if best is None:
         raise LimitError("no schedule was found within the memory limits")
     if bound >= value - slack:
-        return Finite(best, span_of(problem, best), "optimal", method)
-    return Finite(best, bound, "interrupted" if run.stop() else "feasible", method, widest)
+        return Answer(best, method, span_of(problem, best), "optimal")
+    status = "interrupted" if run.stop() else "feasible"
+    return Answer(best, method, bound, status, widest=widest)
 
 
 def shortest_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> Answer:
@@ -366,7 +350,7 @@ def shortest_schedule(batch: Batch, wanted: Wanted, run: SearchContext) -> Answe
             f"optimal: ended with {found.widest} partial schedules, for which there is memory; a "
             "larger --effort does not help"
         )
-    return Answer(found.start, found.method, max(batch.bound, found.bound), found.status)
+    return found._replace(bound=max(batch.bound, found.bound))
 
 
 def sequential_schedule(problem: ScheduleProblem) -> Floats:

@@ -8,6 +8,7 @@ Block i of micro-batch j is block j * k + i, where k is the number of blocks of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +23,20 @@ TOLERANCE = 1e-9
 
 SAME_START = 2.0**-48
 """Relative tolerance for equal starts, of the time since the first one."""
+
+
+class BlockArrays(NamedTuple):
+    """The blocks of a problem as kernels read them."""
+
+    time: Floats
+    memory: Floats
+    ptr: Ints
+    unit: Ints
+    """As in `ScheduleProblem`."""
+    before_ptr: Ints
+    before: Ints
+    delay: Floats
+    """Predecessors of each block (CSR), and the time from the end of each to the start of it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,13 @@ class ScheduleProblem:
     def units(self) -> int:
         """Number of units."""
         return len(self.capacity)
+
+    @cached_property
+    def arrays(self) -> BlockArrays:
+        """The blocks for kernels."""
+        before_ptr, by_head = csr(self.head, np.arange(len(self.head)), self.b)
+        before, delay = self.tail[by_head], self.delay[by_head]
+        return BlockArrays(self.time, self.memory, self.ptr, self.unit, before_ptr, before, delay)
 
     def load(self) -> Floats:
         """Time that each unit is busy for all blocks; f64[D]."""
@@ -260,7 +282,7 @@ class Answer(NamedTuple):
     start: Floats
     """f64[micro-batches * blocks]."""
     method: str
-    """Maker of `start`."""
+    """Maker of `start`; of `optimal`, `known` stands for the schedule that it was given."""
     bound: float
     """No schedule of as many micro-batches within the memory limits is shorter."""
     status: str = "feasible"
@@ -269,3 +291,9 @@ class Answer(NamedTuple):
     """The best one, if the method looks for any."""
     rate_s: float | None = None
     """Time for each of many micro-batches; None: not known."""
+    widest: int = 0
+    """Of `optimal`: width of the last beam if a wider one exceeds memory; else 0."""
+
+    def named(self, known: str) -> str:
+        """Method of `start`; `known` is that of the given schedule."""
+        return known if self.method == "known" else self.method

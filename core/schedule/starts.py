@@ -18,16 +18,15 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import inlined, lean
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
 
 
 @lean
-def _shift(sequence, ptr, unit, time, before_ptr, before, delay, begun, free, start):  # type: ignore[no-untyped-def]
-    """Kernel of `left_shift`; `before` are the predecessors of each block, by `before_ptr`.
-
-    Fills `start`; `begun` and `free`, of each unit, come as zeros.
-    """
+def _shift(sequence, blocks, begun, free, start):  # type: ignore[no-untyped-def]
+    """Kernel of `left_shift`: fills `start`; `begun` and `free`, of each unit, come as zeros."""
+    ptr, unit, time = blocks.ptr, blocks.unit, blocks.time
+    before_ptr, before, delay = blocks.before_ptr, blocks.before, blocks.delay
     for q in range(len(sequence)):
         block = sequence[q]
         at = 0.0
@@ -52,21 +51,10 @@ def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = Tru
     of its blocks alone, so shifting never exceeds a limit that the order keeps. Not `compiled`:
     slow, but without waiting for another thread that compiles.
     """
-    before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     shift = _shift if compiled else getattr(_shift, "py_func", _shift)
     start = np.zeros(problem.b)
-    shift(
-        np.asarray(sequence, dtype=np.int64),
-        problem.ptr,
-        problem.unit,
-        problem.time,
-        before_ptr,
-        problem.tail[by_head],
-        problem.delay[by_head],
-        np.zeros(problem.units),
-        np.zeros(problem.units),
-        start,
-    )
+    begun, free = np.zeros(problem.units), np.zeros(problem.units)
+    shift(np.asarray(sequence, dtype=np.int64), problem.arrays, begun, free, start)
     return start
 
 

@@ -58,6 +58,7 @@ from dnnp.core.schedule.problem import (
     TOLERANCE,
     Answer,
     Batch,
+    BlockArrays,
     ScheduleProblem,
     Wanted,
     problem_of,
@@ -346,14 +347,7 @@ NEVER = 1 << 62
 class IndexSets(NamedTuple):
     """b blocks of one micro-batch on D units, and the index set that a scan has come to."""
 
-    time: Floats
-    memory: Floats
-    ptr: Ints
-    """Units of block i: `unit[ptr[i]:ptr[i + 1]]`."""
-    unit: Ints
-    before_ptr: Ints
-    """Blocks that i comes after: `before[before_ptr[i]:before_ptr[i + 1]]`."""
-    before: Ints
+    blocks: BlockArrays
     topo: Ints
     """i64[b], all blocks, each after those that it comes after."""
     part: Ints
@@ -375,16 +369,10 @@ class IndexSets(NamedTuple):
 
 def _sets_of(problem: ScheduleProblem, path: Floats) -> IndexSets:
     """Arrays of a scan that has not begun."""
-    before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     part = connected(problem.b, problem.tail, problem.head)
     little = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
     return IndexSets(
-        time=problem.time,
-        memory=problem.memory,
-        ptr=problem.ptr,
-        unit=problem.unit,
-        before_ptr=before_ptr,
-        before=problem.tail[by_head],
+        blocks=problem.arrays,
         topo=topological_order(problem.b, problem.tail, problem.head),
         part=part,
         room=problem.capacity + little,
@@ -405,7 +393,7 @@ def _possible(sets, p, top):  # type: ignore[no-untyped-def]
     Blocks that have no index yet get at most what Property 4.2 allows, and a unit holds at entry
     what earlier repetends have left there.
     """
-    most, least, held = sets.most, sets.least, sets.held
+    most, least, held, blocks = sets.most, sets.least, sets.held, sets.blocks
     for d in range(len(held)):
         held[d] = 0.0
     for n in range(len(least)):
@@ -418,13 +406,13 @@ def _possible(sets, p, top):  # type: ignore[no-untyped-def]
             least[sets.part[v]] = min(least[sets.part[v]], most[v])
         else:
             most[v] = top
-            for k in range(sets.before_ptr[v], sets.before_ptr[v + 1]):
-                most[v] = min(most[v], most[sets.before[k]])
+            for k in range(blocks.before_ptr[v], blocks.before_ptr[v + 1]):
+                most[v] = min(most[v], most[blocks.before[k]])
             least[sets.part[v]] = 0
         highest = max(highest, most[v])
-        if q <= p or sets.memory[v] < 0:
-            for k in range(sets.ptr[v], sets.ptr[v + 1]):
-                held[sets.unit[k]] += sets.memory[v] * most[v]
+        if q <= p or blocks.memory[v] < 0:
+            for k in range(blocks.ptr[v], blocks.ptr[v + 1]):
+                held[blocks.unit[k]] += blocks.memory[v] * most[v]
     fits = highest == top
     for n in range(len(least)):
         fits = fits and least[n] == 0
@@ -439,7 +427,7 @@ def _next_set(sets, top):  # type: ignore[no-untyped-def]
 
     Depth first along the topological order, large indices first.
     """
-    state, index = sets.state, sets.micro
+    state, index, blocks = sets.state, sets.micro, sets.blocks
     b, p = len(index), state[DEPTH]
     while p >= 0 and state[LEFT] > 0:
         v = sets.topo[p]
@@ -447,7 +435,7 @@ def _next_set(sets, top):  # type: ignore[no-untyped-def]
         if index[v] < 0:
             p -= 1
             continue
-        state[LEFT] -= b + len(sets.before) + len(sets.unit)
+        state[LEFT] -= b + len(blocks.before) + len(blocks.unit)
         if not _possible(sets, p, top):
             continue
         if p == b - 1:
@@ -456,8 +444,8 @@ def _next_set(sets, top):  # type: ignore[no-untyped-def]
         p += 1
         v = sets.topo[p]
         most = top
-        for k in range(sets.before_ptr[v], sets.before_ptr[v + 1]):
-            most = min(most, index[sets.before[k]])
+        for k in range(blocks.before_ptr[v], blocks.before_ptr[v + 1]):
+            most = min(most, index[blocks.before[k]])
         index[v] = most + 1
     state[DEPTH] = p
     return False
@@ -474,7 +462,7 @@ def _begin(sets, pairs, limits, orders):  # type: ignore[no-untyped-def]
     for p in range(len(pairs.first)):
         i, j = pairs.first[p], pairs.second[p]
         for _ in range(2):
-            within = sets.time[i] + (index[i] - index[j] - 1) * limits.period
+            within = sets.blocks.time[i] + (index[i] - index[j] - 1) * limits.period
             gap[i, j] = max(gap[i, j], within)
             i, j = j, i
         orders.boxed[p] = 0

@@ -86,7 +86,7 @@ def test_training_shapes_are_as_short_as_can_be(name: str) -> None:
     for many in (1, 2, 3, 6, 8, 12, 16, 50):
         problem = problem_of(placement, many)
         found = complete(placement, repetend, many)
-        assert found.start.shape == (many, problem.k)
+        assert found.start.shape == (many * problem.k,)
         assert not violations(problem, found.start.ravel())
         assert (peak_memory(problem, found.start.ravel()) <= TRAINING[name][1]).all()
         expected = many * repetend.period_s + OFFSET[name] + (2 if (name, many) == ("X", 1) else 0)

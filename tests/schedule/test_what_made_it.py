@@ -11,9 +11,8 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Schedule
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule import auto, complete, repetend, tessel
-from dnnp.core.schedule.complete import Completed
 from dnnp.core.schedule.optimal import optimal, sequential_schedule
-from dnnp.core.schedule.problem import Wanted, problem_of, with_limit
+from dnnp.core.schedule.problem import Answer, Wanted, problem_of, with_limit
 from dnnp.core.schedule.recipes import classic
 from dnnp.core.schedule.shapes import shape
 from support.run import dnnp
@@ -103,8 +102,8 @@ def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         auto,
         "complete",
-        lambda limits, found, count, bound, run, starts: Completed(
-            complete.unrolled(found, count + len(list(starts))), 0.0, "feasible"
+        lambda limits, found, count, bound, run, starts: Answer(
+            complete.unrolled(found, count + len(list(starts))).ravel(), "auto", 0.0
         ),
     )
     assert solved(Wanted(4))[1] == ["32 blocks are above 1: recipes were not tried"]
