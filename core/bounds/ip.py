@@ -506,12 +506,7 @@ def _kinds(task: Task, *, guess: bool) -> list[Kind]:
         stages = min(task.devices[0].count, task.line.n)
         places = sorted(range(stages), key=lambda j: (abs(2 * j - stages + 1), j))
         return [Kind(0, 1, j, stages - 1 - j) for j in places]
-    most = task.options.max_replicas
-    return [
-        Kind(d, r)
-        for d, device in enumerate(task.devices)
-        for r in range(1, min(most, device.count) + 1)
-    ]
+    return [Kind(d, r) for d, r in task.kinds]
 
 
 def _fits(kind: Kind, place: int, blocks: int) -> bool:
@@ -685,13 +680,9 @@ def _general(call: Call) -> LowerBound:
         return refused(str(error))
     except (InfeasibleError, LimitError) as error:
         return LowerBound(call.simple, _ended(str(error)), str(error))
-    best = best_split(call.problem, known.validity)
-    value = known.value
-    blocks = None
-    if result.blocks is not None:
-        found = best.offer(result.blocks)
-        if found < value * (1 - WORTHWHILE):
-            value, blocks = found, best.solution
+    value, blocks = known.value, None
+    if result.value < value * (1 - WORTHWHILE):
+        value, blocks = result.value, result.solution
     status = SOLVED if result.status == "optimal" else _ended(result.failure)
     if result.bound <= call.simple:
         return LowerBound(min(call.simple, value), status, result.failure, blocks=blocks)

@@ -240,6 +240,6 @@ def _exact(
     status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
     spent = monotonic() - started
     known = known.after(LatencyTrial("exact", status, found.bound, found.failure, spent))
-    if found.split is not None and found.value < known.latency * (1 - CLOSED):
-        known = known._replace(split=found.split, latency=found.value)
+    if found.value < known.latency * (1 - CLOSED):
+        known = known._replace(split=found.solution, latency=found.value)
     return known

@@ -8,6 +8,7 @@ program that grows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -260,21 +261,45 @@ class SliceSearch(Generic[S]):
         return too_large
 
 
-def status_of(best: Best[S], failure: str, *, closed: bool, nothing: str) -> str:
-    """`optimal`, `feasible`, or `limit`: no solution is known yet.
+@dataclass(frozen=True)
+class SearchResult(Generic[S]):
+    """Result of a search by programs."""
+
+    solution: S | None
+    """The best solution known, perhaps the given one."""
+    value: float
+    """Its value; inf if there is none."""
+    bound: float
+    """Proven lower bound of the values of all solutions."""
+    status: str
+    """`optimal`, `feasible`, or `limit`: no solution is known yet."""
+    solver: str
+    failure: str = ""
+    """Reason for an early end other than a limit or an interrupt."""
+    asked: bool = True
+    """True: the solver was given a program; otherwise the given solution did not need one, or the
+    program was too large or too late."""
+
+
+def result_of(
+    best: Best[S], bound: float, solver: str, failure: str, *, asked: bool, closed: bool, what: str
+) -> SearchResult[S]:
+    """Result of a search for the least value of `what`, which is `closed` or ended early.
 
     Raises
     ------
     InfeasibleError
-        It is proven that there is `nothing`.
+        It is proven that there is no solution.
     LimitError
         The solver failed before any solution was known.
     """
     if best.solution is None and closed:
-        raise InfeasibleError(f"infeasible: {nothing}")
+        raise InfeasibleError(f"infeasible: no {what} fits the devices offered")
     if best.solution is None and failure:
         raise LimitError(failure)
-    return "limit" if best.solution is None else "optimal" if closed else "feasible"
+    status = "limit" if best.solution is None else "optimal" if closed else "feasible"
+    low = min(bound, best.value)
+    return SearchResult(best.solution, best.value, low, status, solver, failure, asked)
 
 
 def solve_slices(search: SliceSearch[S], slices: Slices) -> bool:

@@ -144,10 +144,10 @@ def _by_program(
     )
     if result.failure:
         run.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")
-    if result.blocks is None:
+    if result.solution is None:
         raise nothing_found(run)
     bound = max(simple_bound(problem), result.bound)
     ran = result.asked
     if result.failure and begun is not None:
-        ran = problem.value(result.blocks) < problem.value(begun)
-    return Solution(result.blocks, bound, "ip" if ran else made)
+        ran = problem.value(result.solution) < problem.value(begun)
+    return Solution(result.solution, bound, "ip" if ran else made)

@@ -205,7 +205,7 @@ def test_a_bound_that_is_known_ends_the_search():
     start = start_of(problem)
     value = problem.value(start)
     result = solve_model(formulation_of(problem), start=start, bound=value)
-    assert (result.status, result.bound, result.split) == ("optimal", value, start)
+    assert (result.status, result.bound, result.solution) == ("optimal", value, start)
 
 
 # Their answers.
@@ -258,10 +258,10 @@ def test_an_interrupt_keeps_what_is_known(solver, module, execution):
     problem = hard_problem(execution)
     start = start_of(problem)
     result = solve(problem, solver, start, run=SearchContext(interrupted=lambda: True))
-    assert (result.status, result.split) == ("feasible", start)
+    assert (result.status, result.solution) == ("feasible", start)
     assert 0 < result.bound <= result.value
     result = solve(problem, solver, run=SearchContext(interrupted=lambda: True))
-    assert (result.status, result.split, result.value) == ("limit", None, np.inf)
+    assert (result.status, result.solution, result.value) == ("limit", None, np.inf)
     assert 0 < result.bound < np.inf
 
 
@@ -363,7 +363,7 @@ def test_what_is_too_large_is_refused(monkeypatch):
         solve_model(formulation_of(problem))
     start = start_of(problem)
     result = solve_model(formulation_of(problem), start=start)
-    assert (result.status, result.split) == ("feasible", start)
+    assert (result.status, result.solution) == ("feasible", start)
 
 
 def test_an_unknown_solver():

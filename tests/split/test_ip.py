@@ -321,8 +321,8 @@ def test_published_optimum(shared_workloads, name, validity, expected):
         SplitProblem(graph, case.units, devices, SUM), validity, run=PLAIN.within(PATIENCE_S)
     )
     assert result.status == "optimal"
-    assert value_of(case, result.blocks) == pytest.approx(expected, abs=0.005)
-    assert result.bound == pytest.approx(value_of(case, result.blocks), rel=5 * SAFETY)
+    assert value_of(case, result.solution) == pytest.approx(expected, abs=0.005)
+    assert result.bound == pytest.approx(value_of(case, result.solution), rel=5 * SAFETY)
 
 
 # Odd problems.
@@ -338,18 +338,18 @@ def test_costs_of_zero_everywhere(validity):
     graph = graph_of(stream)
     case = Case(0, graph, units_of(stream, graph), (DeviceClass("dev", count=3),), SUM)
     result = solve_ip(SplitProblem(graph, case.units, case.devices, SUM), validity)
-    assert (result.status, result.bound, value_of(case, result.blocks)) == ("optimal", 0, 0)
+    assert (result.status, result.bound, value_of(case, result.solution)) == ("optimal", 0, 0)
 
 
 @pytest.mark.parametrize("validity", VALIDITIES)
 def test_few_nodes_and_many_devices(validity):
     case = small_case(3, 1, [DeviceClass("dev", count=1000)])
     result = solve_ip(case.problem.with_options(SUM), validity)
-    assert [b.nodes.tolist() for b in result.blocks] == [[0]]
+    assert [b.nodes.tolist() for b in result.solution] == [[0]]
     case = small_case(4, 3, [DeviceClass("dev", count=1000, bandwidth_bytes_per_s=1e9)])
     result = solve_ip(case.problem.with_options(SUM), validity)
     assert result.status == "optimal"
-    assert len(result.blocks) == 3
+    assert len(result.solution) == 3
 
 
 def test_processors_only():
@@ -360,7 +360,7 @@ def test_processors_only():
         max(sum(times[v] for v in range(5) if side >> v & 1 == s) for s in (0, 1))
         for side in range(32)
     )
-    assert value_of(case, result.blocks) == best
+    assert value_of(case, result.solution) == best
 
 
 @pytest.mark.parametrize("validity", VALIDITIES)
@@ -382,7 +382,7 @@ def test_costs_of_all_sizes(validity):
         case = Case(2 * seed, graph, units_of(stream, graph), devices, SUM)
         result = solve_ip(SplitProblem(graph, case.units, devices, SUM), validity)
         want, _ = brute_force(SplitProblem(graph, case.units, devices, SUM), validity)
-        assert value_of(case, result.blocks) == pytest.approx(want, rel=2 * SAFETY)
+        assert value_of(case, result.solution) == pytest.approx(want, rel=2 * SAFETY)
         assert want * (1 - 5 * SAFETY) <= result.bound <= want
 
 
@@ -407,7 +407,7 @@ def test_an_empty_graph():
         ),
     )
     result = solve_ip(SplitProblem(graph, singletons(graph), (DeviceClass("dev"),), SUM), "free")
-    assert (result.blocks, result.bound, result.status) == ([], 0.0, "optimal")
+    assert (result.solution, result.bound, result.status) == ([], 0.0, "optimal")
 
 
 def test_what_does_not_fit_is_infeasible():
@@ -427,7 +427,7 @@ def test_a_program_that_is_too_large():
     with pytest.raises(LimitError, match="coarsen"):
         solve_ip(case.problem.with_options(SUM), "free")
     result = solve_ip(case.problem.with_options(SUM), "free", incumbent=whole)
-    assert (result.blocks, result.bound, result.status) == (whole, 0.0, "feasible")
+    assert (result.solution, result.bound, result.status) == (whole, 0.0, "feasible")
     assert "too large" in result.failure
 
 
@@ -457,7 +457,7 @@ def test_the_incumbent_survives_the_limit(limit):
         run=PLAIN.within(limit),
     )
     assert result.status == "feasible"
-    assert result.bound <= value_of(case, result.blocks) <= value_of(case, blocks)
+    assert result.bound <= value_of(case, result.solution) <= value_of(case, blocks)
     if limit < 0.01:
         assert result.bound == 0
 
@@ -465,7 +465,7 @@ def test_the_incumbent_survives_the_limit(limit):
 def test_a_limit_with_nothing_to_show():
     case, _ = hard_case()
     result = solve_ip(case.problem.with_options(SUM), "free", run=PLAIN.within(0.0))
-    assert (result.blocks, result.bound, result.status) == (None, 0.0, "limit")
+    assert (result.solution, result.bound, result.status) == (None, 0.0, "limit")
 
 
 def test_a_split_that_is_too_weak_is_not_used():
@@ -481,7 +481,7 @@ def test_a_split_that_is_too_weak_is_not_used():
         incumbent=weak,
         run=PLAIN.within(0.0),
     )
-    assert result.blocks is None
+    assert result.solution is None
 
 
 def test_an_interrupt_takes_effect_at_once():

@@ -145,7 +145,7 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
         except InfeasibleError:
             judge.expect(least == math.inf, f"ip: infeasible, not {least}")
         else:
-            reached = judge.value("ip", result.blocks or [], ("ordered",))
+            reached = judge.value("ip", result.solution or [], ("ordered",))
             judge.expect(same(reached, least), f"ip: {reached}, not {least}")
     sliced = judge.run("dpl")
     # Brute force knows one order of a block's nodes, on which live memory depends.

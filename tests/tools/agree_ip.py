@@ -30,7 +30,8 @@ from dnnp.core.cost.problem import make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.split.ip.solve import IpResult, solve_ip
+from dnnp.core.solver.slices import SearchResult
+from dnnp.core.split.ip.solve import solve_ip
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
 from support.cases import Case, random_case
@@ -102,16 +103,18 @@ def disagreements(case: Case, solver: str = "cbc", counts: Counter[str] | None =
         found += [f"{validity}: {reason}" for reason in wrong]
         if stronger and value > stronger[0] * (1 + ROUNDING):
             found.append(f"{validity}: {value} is above {stronger[0]} of a stronger validity")
-        stronger = value, result.blocks or []
+        stronger = value, result.solution or []
     return found
 
 
-def _judged(case: Case, result: IpResult, validity: str, want: float) -> tuple[float, list[str]]:
+def _judged(
+    case: Case, result: SearchResult[list[Block]], validity: str, want: float
+) -> tuple[float, list[str]]:
     """The value of a result, and what is wrong with it."""
     wrong = []
     plan = make_plan(
         case.problem,
-        result.blocks or [],
+        result.solution or [],
         method="ip",
         bound=result.bound,
         digest="0" * 64,

@@ -97,7 +97,7 @@ def disagreements(
 def _judged(problem: LatencyProblem, result: Any, want: float) -> list[str]:
     """Faults of a result."""
     wrong = []
-    value = problem.value(result.split)
+    value = problem.value(result.solution)
     if value != result.value:
         wrong.append(f"says {result.value}, the solution is worth {value}")
     if not math.isclose(value, want, rel_tol=ROUNDING, abs_tol=1e-300):

@@ -14,9 +14,8 @@ solver runs in a process of its own and reports every better solution and bound 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,12 +34,13 @@ from dnnp.core.solver.slices import (
     GRACE_S,
     SAFETY,
     Best,
+    SearchResult,
     Slices,
     SliceSearch,
     attempted,
     refuse_unknown,
+    result_of,
     solve_slices,
-    status_of,
 )
 
 S = TypeVar("S", bound=Split)
@@ -55,25 +55,6 @@ presolve."""
 
 THREADS = 8
 """Parallel searches of CP-SAT; with fewer it omits kinds of them."""
-
-
-@dataclass(frozen=True)
-class ExactResult(Generic[S]):
-    """Result of an exact model."""
-
-    split: S | None
-    """The best known solution, perhaps the given one."""
-    value: float
-    """Its latency; inf if there is none."""
-    bound: float
-    """Proven lower bound of the latency."""
-    status: str
-    """`optimal`, `feasible`, or `limit`: no solution is known yet."""
-    solver: str
-    failure: str = ""
-    """Reason for an early end other than a limit or an interrupt."""
-    asked: bool = True
-    """True: the solver was given a program."""
 
 
 class ModelSearch(SliceSearch[S]):
@@ -100,14 +81,10 @@ class ModelSearch(SliceSearch[S]):
         solution = self.best.solution
         return None if solution is None else self.formulation.known(solution)
 
-    def result(self, solver: str, *, closed: bool) -> ExactResult[S]:
-        """Result of the search; for the errors see `status_of`."""
-        best, nothing = self.best, "no placement fits the devices offered"
-        status = status_of(best, self.failure, closed=closed, nothing=nothing)
-        bound = min(self.low, best.value)
-        return ExactResult(
-            best.solution, best.value, bound, status, solver, self.failure, self.asked
-        )
+    def result(self, solver: str, *, closed: bool) -> SearchResult[S]:
+        """Result of the search; for the errors see `result_of`."""
+        ended = {"asked": self.asked, "closed": closed}
+        return result_of(self.best, self.low, solver, self.failure, **ended, what="placement")
 
 
 def solve_model(
@@ -117,7 +94,7 @@ def solve_model(
     start: S | None = None,
     bound: float = 0.0,
     run: SearchContext = PLAIN,
-) -> ExactResult[S]:
+) -> SearchResult[S]:
     """Solve a scheduling model by integer programming.
 
     Parameters
@@ -380,7 +357,7 @@ def cpsat(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> 
 
 
 def _solution(
-    problem: LatencyProblem, run: SearchContext, what: str, solve: Callable[..., ExactResult[Any]]
+    problem: LatencyProblem, run: SearchContext, what: str, solve: Callable[..., SearchResult[Any]]
 ) -> LatencySolution:
     """Anneal and bound with reduced effort, then solve a model; the better of two bounds counts."""
     run = run.without_shares()
@@ -396,14 +373,14 @@ def _solution(
     found = solve(formulation_of(problem), start=start, bound=bound[0], run=run)
     if found.failure:
         run.warn(f"the solver ended early: {found.failure}")
-    if found.split is None:
+    if found.solution is None:
         raise LimitError("a limit came before the solver found any split")
     if found.bound > bound[0] * (1 + CLOSED):
         bound = found.bound, found.solver
     ran = found.asked
     if found.failure and start is not None:
         ran = found.value < value
-    return LatencySolution(found.split, *bound, "" if ran else "anneal")
+    return LatencySolution(found.solution, *bound, "" if ran else "anneal")
 
 
 def solve_intervals(
@@ -412,7 +389,7 @@ def solve_intervals(
     start: S | None = None,
     bound: float = 0.0,
     run: SearchContext = PLAIN,
-) -> ExactResult[S]:
+) -> SearchResult[S]:
     """Solve a scheduling model by CP-SAT; parameters as of `solve_model`.
 
     Raises

@@ -7,7 +7,6 @@ not know of them (live activations) comes back as a constraint.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,12 +24,13 @@ from dnnp.core.solver.slices import (
     COARSE,
     SAFETY,
     Best,
+    SearchResult,
     Slices,
     SliceSearch,
     attempted,
     refuse_unknown,
+    result_of,
     solve_slices,
-    status_of,
 )
 from dnnp.core.split.ip.task import Place, Task, cells_of, storage_of, synchronised
 from dnnp.core.split.ip.throughput import Cut, Draft, by_work, entries, formulate
@@ -51,24 +51,6 @@ def best_split(problem: SplitProblem, validity: str) -> Best[list[Block]]:
     return Best(judge)
 
 
-@dataclass(frozen=True)
-class IpResult:
-    """Result of an integer program."""
-
-    blocks: list[Block] | None
-    """The best split known, be it the incumbent that was given."""
-    bound: float
-    """Proven lower bound of the objective over all splits of the validity asked for."""
-    status: str
-    """`optimal`, `feasible`, or `limit`: no split is known yet."""
-    solver: str
-    failure: str = ""
-    """The reason why the search ended early, if it was no limit and no interrupt."""
-    asked: bool = True
-    """A program was given to the solver; otherwise the incumbent did not need one, or the
-    program was too large or too late."""
-
-
 def solve_ip(
     problem: SplitProblem,
     validity: str,
@@ -76,8 +58,10 @@ def solve_ip(
     solver: str = "cbc",
     incumbent: Sequence[Block] | None = None,
     run: SearchContext = PLAIN,
-) -> IpResult:
+) -> SearchResult[list[Block]]:
     """Find the split with the least objective by integer programming.
+
+    The bound holds for all splits of the validity asked for.
 
     Parameters
     ----------
@@ -106,7 +90,7 @@ def solve_ip(
     """
     _refuse(problem, validity, solver)
     if problem.graph.n == 0:
-        return IpResult([], 0.0, "optimal", solver)
+        return SearchResult([], 0.0, 0.0, "optimal", solver)
     problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
     if not problem.devices:
         raise InfeasibleError("infeasible: no devices are offered")
@@ -128,9 +112,8 @@ def solve_ip(
         done = attempted(work, lambda _, loop=loop: loop.failure, run)  # type: ignore[misc]
         asked |= loop.asked
         bound, closed, failure = min(bound, loop.low), closed and done, failure or loop.failure
-    nothing = f"no {validity} split fits the devices offered"
-    status = status_of(best, failure, closed=closed, nothing=nothing)
-    return IpResult(best.solution, min(bound, best.value), status, solver, failure, asked)
+    what = f"{validity} split"
+    return result_of(best, bound, solver, failure, asked=asked, closed=closed, what=what)
 
 
 def task_of(problem: SplitProblem, validity: str, items: Items) -> Task:

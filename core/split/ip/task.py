@@ -256,6 +256,13 @@ class Task:
         return 2 if self.options.objective == "gpipe" else 1
 
     @property
+    def kinds(self) -> list[tuple[int, int]]:
+        """Positions of the classes, and numbers of their devices, that may run a stage."""
+        most = self.options.max_replicas
+        counts = enumerate(device.count for device in self.devices)
+        return [(d, r) for d, count in counts for r in range(1, min(most, count) + 1)]
+
+    @property
     def quantum(self) -> float:
         """A number of which all loads are multiples; 0: none is known."""
         if self.options.max_replicas > 1 or self.options.memory_mode == "overflow":
@@ -272,12 +279,7 @@ class Task:
 
 def places_of(task: Task) -> list[Place]:
     """All places; like ones follow each other."""
-    n, most = task.line.n, task.options.max_replicas
-    kinds = [
-        (d, r)
-        for d, device in enumerate(task.devices)
-        for r in range(1, min(most, device.count) + 1)
-    ]
+    n, kinds = task.line.n, task.kinds
     if task.ordered:
         steps = min(n, sum(device.count for device in task.devices))
         return [Place(d, r, s) for s in range(steps) for d, r in kinds]
@@ -286,11 +288,10 @@ def places_of(task: Task) -> list[Place]:
 
 def count_places(task: Task) -> int:
     """Number of places, without making them."""
-    n, most = task.line.n, task.options.max_replicas
+    n, kinds = task.line.n, task.kinds
     if task.ordered:
-        kinds = sum(min(most, d.count) for d in task.devices)
-        return kinds * min(n, sum(d.count for d in task.devices))
-    return sum(min(n, d.count // r) for d in task.devices for r in range(1, min(most, d.count) + 1))
+        return len(kinds) * min(n, sum(d.count for d in task.devices))
+    return sum(min(n, task.devices[d].count // r) for d, r in kinds)
 
 
 def alike(places: list[Place]) -> list[list[int]]:
