@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod, sqrt
 
 import numpy as np
@@ -9,6 +10,19 @@ import numpy as np
 from dnnp.samples.builder import Builder
 from dnnp.samples.shapes import FLOAT, INT64, Value
 from dnnp.samples.weights import Fill, centred, normal
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Hyperparameters of a transformer that reads words."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    length: int
+    """Words that are read."""
+
 
 RELU_VARIANCE = 0.34
 """Variance of max(x, 0) for a standard normal x."""

@@ -69,15 +69,6 @@ class Gate(NamedTuple):
         return {"gate": found.pop("name"), **found, "unjudged": list(self.unjudged)}
 
 
-class Recomputed(NamedTuple):
-    """Findings of the checker that gates judge."""
-
-    plan: Plan | None
-    report: PlanReport | None
-    schedule: ScheduleReport | None
-    gap: float | None
-
-
 class _Need(NamedTuple):
     """Memory that something needs on a device, bytes."""
 
@@ -127,7 +118,7 @@ def _missing(stream: Stream, what: str, field: str) -> str:
     return ""
 
 
-def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[Gate, ...]:
+def gates_of(stream: Stream, found: Findings, options: CheckOptions) -> tuple[Gate, ...]:
     """All gates that are asked for; see `require`.
 
     Raises FormatError: A share of the memory is asked for, but no device states how much it has.
@@ -197,7 +188,7 @@ def _share(need: _Need) -> float:
     return need.needed / need.capacity
 
 
-def _needs(stream: Stream, found: Recomputed) -> list[_Need]:
+def _needs(stream: Stream, found: Findings) -> list[_Need]:
     """List what stages need, those of one device together, and what devices hold in a schedule."""
     needs: list[_Need] = []
     if found.plan is not None and found.report is not None:
@@ -225,7 +216,7 @@ def _needs(stream: Stream, found: Recomputed) -> list[_Need]:
     return needs
 
 
-def _held(stream: Stream, found: Recomputed) -> list[_Need]:
+def _held(stream: Stream, found: Findings) -> list[_Need]:
     """List what stages held in the last run, with what their devices have in all."""
     devices = () if found.plan is None else found.plan.devices
     room = {d.name: d.memory_bytes + d.overhead_bytes for d in devices if not d.is_cpu}
@@ -238,7 +229,7 @@ def _held(stream: Stream, found: Recomputed) -> list[_Need]:
     ]
 
 
-def _throughput(stream: Stream, found: Recomputed, *, measured: bool) -> tuple[str, float | None]:
+def _throughput(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, float | None]:
     """Samples a second, and what says so."""
     if measured:
         return "run", _measured(stream, MEASURES[0])
@@ -253,7 +244,7 @@ def _rate(count: int, time: float) -> float:
     return count / time if time else math.inf
 
 
-def _latency(stream: Stream, found: Recomputed, *, measured: bool) -> tuple[str, float | None]:
+def _latency(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, float | None]:
     """Seconds of one sample, and what says so.
 
     Of a pipeline, all that its stages do for a sample, one after the other.
@@ -511,8 +502,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     found = Findings(
         violations, counts, plan, report, proofs, schedule, number, seconds, unknown, blind
     )
-    recomputed = Recomputed(plan, report, schedule, found.gap)
-    return replace(found, gates=gates_of(stream, recomputed, options))
+    return replace(found, gates=gates_of(stream, found, options))
 
 
 def _content(stream: Stream) -> tuple[NodeGraph | None, Clustering | None, Plan | None]:

@@ -18,6 +18,7 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.profile.families import ANCHORS, FAMILIES
 from dnnp.core.profile.kernels import Kernels, joined, times_by_table
 from dnnp.core.profile.work import RATES
+from dnnp.formats.inputs.devices import OperatorSpec
 
 _ERROR = 0.05
 """Error, of the logarithm of a time, above which a measurement begins to count as an outlier."""
@@ -57,16 +58,6 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Rate:
-    """An `OperatorRate`."""
-
-    compute: float
-    memory: float
-    half_length: float
-    launch: float
-
-
-@dataclass(frozen=True)
 class Machine:
     """Fitted rates of a device: `OperatorRates`."""
 
@@ -76,7 +67,7 @@ class Machine:
     caches: Sequence[tuple[float, float]]
     channel_block: int
     efficiency: Mapping[str, float] = field(default_factory=dict)
-    operators: Mapping[str, Mapping[str, Rate]] = field(default_factory=dict)
+    operators: Mapping[str, Mapping[str, OperatorSpec]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,10 +233,10 @@ class _Problem:
     def machine(self, shift: Floats) -> Machine:
         """The machine with its operators."""
         table = self.table(shift)
-        operators: dict[str, dict[str, Rate]] = {}
+        operators: dict[str, dict[str, OperatorSpec]] = {}
         for family, rate in self.pairs:
             values = (float(f"{v:.3g}") for v in table[:, family, rate])
-            operators.setdefault(FAMILIES[family], {})[RATES[rate]] = Rate(*values)
+            operators.setdefault(FAMILIES[family], {})[RATES[rate]] = OperatorSpec(*values)
         return replace(self.general(shift), operators=operators)
 
 

@@ -5,32 +5,18 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import gelu, layer_norm, linear, padding_mask, self_attention
+from dnnp.samples.layers import Transformer, gelu, layer_norm, linear, padding_mask, self_attention
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
-
-@dataclass(frozen=True)
-class Size:
-    """Hyperparameters."""
-
-    layers: int
-    hidden: int
-    heads: int
-    vocabulary: int
-    length: int
+SMALL = Transformer(layers=4, hidden=128, heads=4, vocabulary=4096, length=128)
+FULL = Transformer(layers=12, hidden=768, heads=12, vocabulary=30522, length=128)
 
 
-SMALL = Size(layers=4, hidden=128, heads=4, vocabulary=4096, length=128)
-FULL = Size(layers=12, hidden=768, heads=12, vocabulary=30522, length=128)
-
-
-def _embeddings(b: Builder, size: Size, words: Value, kinds: Value) -> Value:
+def _embeddings(b: Builder, size: Transformer, words: Value, kinds: Value) -> Value:
     with b.scope("embeddings"):
         places = b.const(np.arange(size.length)[None], INT64)
         with b.scope("word_embeddings"):
@@ -45,7 +31,7 @@ def _embeddings(b: Builder, size: Size, words: Value, kinds: Value) -> Value:
         return layer_norm(b, total, "LayerNorm", 1e-12)
 
 
-def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
+def _layer(b: Builder, size: Transformer, x: Value, mask: Value) -> Value:
     with b.scope("attention"):
         with b.scope("self"):
             context = self_attention(b, x, size.heads, mask, "query", "key", "value")
@@ -59,7 +45,7 @@ def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
         return layer_norm(b, x, "LayerNorm", 1e-12)
 
 
-def build(size: Size, seed: int = 0) -> Sample:
+def build(size: Transformer, seed: int = 0) -> Sample:
     """Return the encoder with its pooler."""
     b = Builder("bert", opset=13, ir_version=8, seed=seed, constant_nodes=True)
     shape = (1, size.length)

@@ -11,6 +11,7 @@ from math import sqrt
 
 from dnnp.samples.builder import Builder
 from dnnp.samples.layers import (
+    Transformer,
     add_positions,
     gelu_tanh,
     layer_norm,
@@ -23,22 +24,16 @@ from dnnp.samples.weights import Sample, normal
 
 
 @dataclass(frozen=True)
-class Size:
-    """Hyperparameters."""
+class Size(Transformer):
+    """Hyperparameters; `layers` are those of the encoder of images, and as many of texts."""
 
-    layers: int
-    """Of the encoder of images, and of that of texts."""
     joint: int
-    """Of the encoder of both."""
-    hidden: int
-    heads: int
-    vocabulary: int
-    length: int
+    """Layers of the encoder of both."""
     image: int
     patch: int
 
 
-LARGE = Size(12, 6, 4096, 32, vocabulary=30522, length=256, image=256, patch=16)
+LARGE = Size(12, 4096, 32, vocabulary=30522, length=256, joint=6, image=256, patch=16)
 
 
 def _encoder(b: Builder, size: Size, layers: int, x: Value) -> Value:

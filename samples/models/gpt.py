@@ -11,21 +11,16 @@ from math import sqrt
 import numpy as np
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import gelu_tanh, layer_norm, linear, merge_heads, split_heads
+from dnnp.samples.layers import Transformer, gelu_tanh, layer_norm, linear, merge_heads, split_heads
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Transformer):
     """Hyperparameters."""
 
-    layers: int
-    hidden: int
-    heads: int
-    vocabulary: int
     context: int
-    length: int
     planning: bool = False
     """Without weights."""
     tied: bool = True

@@ -6,33 +6,20 @@ Brown et al., "Language Models are Few-Shot Learners", 2020; sizes of Table IV i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import add_positions, gelu_tanh, layer_norm, linear
+from dnnp.samples.layers import Transformer, add_positions, gelu_tanh, layer_norm, linear
 from dnnp.samples.shapes import FLOAT16, INT64, Value
 from dnnp.samples.weights import Sample
 
-
-@dataclass(frozen=True)
-class Size:
-    """Hyperparameters."""
-
-    layers: int
-    hidden: int
-    heads: int
-    vocabulary: int = 50257
-    length: int = 2048
-
-
 SIZES = {
-    "330m": Size(24, 1024, 16),
+    "330m": Transformer(24, 1024, 16, 50257, 2048),
     # The table says 32 layers, but both its parameter count and its operator count
     # (9480 = 24 * 395) belong to 24.
-    "1.3b": Size(24, 2048, 32),
-    "2.7b": Size(32, 2560, 32),
-    "13b": Size(40, 5120, 40),
+    "1.3b": Transformer(24, 2048, 32, 50257, 2048),
+    "2.7b": Transformer(32, 2560, 32, 50257, 2048),
+    "13b": Transformer(40, 5120, 40, 50257, 2048),
 }
 
 
@@ -44,7 +31,7 @@ def _head(b: Builder, x: Value, width: int, mask: Value) -> Value:
     return b.matmul(b.softmax(scores), value)
 
 
-def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
+def _layer(b: Builder, size: Transformer, x: Value, mask: Value) -> Value:
     y = layer_norm(b, x, "ln_1")
     with b.scope("attn"):
         heads = []
@@ -59,7 +46,7 @@ def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
         return b.add(x, linear(b, y, size.hidden, "c_proj"))
 
 
-def build(size: Size, seed: int = 0) -> Sample:
+def build(size: Transformer, seed: int = 0) -> Sample:
     """Return the decoder without weights; the embedding is also the output projection."""
     b = Builder("gpt3", opset=13, ir_version=8, seed=seed, dtype=FLOAT16, planning=True)
     words = b.input("input_ids", (1, size.length), INT64, (0, size.vocabulary - 1))

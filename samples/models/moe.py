@@ -10,24 +10,18 @@ from dataclasses import dataclass
 from math import sqrt
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import gelu, layer_norm, linear, self_attention
+from dnnp.samples.layers import Transformer, gelu, layer_norm, linear, self_attention
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
 
 @dataclass(frozen=True)
-class Size:
-    """Hyperparameters."""
+class Size(Transformer):
+    """Hyperparameters; every second layer has experts."""
 
-    layers: int
-    """Every second one has experts."""
-    hidden: int
-    heads: int
     experts: int
     capacity: int
     """Tokens that an expert takes."""
-    vocabulary: int
-    length: int
 
 
 SMALL = Size(layers=4, hidden=96, heads=4, experts=8, capacity=32, vocabulary=2048, length=128)

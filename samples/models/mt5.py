@@ -7,34 +7,27 @@ vocabulary of a million have the parameters of the second model in Tessel's Tabl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import gelu_tanh, layer_norm, linear, merge_heads, project_heads
+from dnnp.samples.layers import (
+    Transformer,
+    gelu_tanh,
+    layer_norm,
+    linear,
+    merge_heads,
+    project_heads,
+)
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
-
-@dataclass(frozen=True)
-class Size:
-    """Hyperparameters."""
-
-    layers: int
-    """Of the encoder, and of the decoder."""
-    hidden: int
-    heads: int
-    vocabulary: int
-    length: int
-    """Words that are read, and words that are written."""
+VOCABULARY = Transformer(24, 3072, 24, vocabulary=1_000_000, length=1024)
+"""Layers of the encoder, and as many of the decoder, which writes as many words as are read."""
 
 
-VOCABULARY = Size(24, 3072, 24, vocabulary=1_000_000, length=1024)
-
-
-def _attention(b: Builder, size: Size, x: Value, source: Value, mask: Value | None) -> Value:
+def _attention(b: Builder, size: Transformer, x: Value, source: Value, mask: Value | None) -> Value:
     """Attention of words to those of `source`."""
     (query,) = project_heads(b, x, size.heads, "q", bias=False)
     key, value = project_heads(b, source, size.heads, "k", "v", bias=False)
@@ -45,7 +38,9 @@ def _attention(b: Builder, size: Size, x: Value, source: Value, mask: Value | No
     return linear(b, context, size.hidden, "o", bias=False, gain=1 / sqrt(2))
 
 
-def _layer(b: Builder, size: Size, x: Value, memory: Value | None, causal: Value | None) -> Value:
+def _layer(
+    b: Builder, size: Transformer, x: Value, memory: Value | None, causal: Value | None
+) -> Value:
     """A layer of the encoder; of the decoder, where there is a memory of what was read."""
     y = layer_norm(b, x, "ln_self")
     with b.scope("self"):
@@ -60,7 +55,7 @@ def _layer(b: Builder, size: Size, x: Value, memory: Value | None, causal: Value
         return b.add(x, linear(b, y, size.hidden, "wo", bias=False, gain=1 / sqrt(2)))
 
 
-def build(size: Size, seed: int = 0) -> Sample:
+def build(size: Transformer, seed: int = 0) -> Sample:
     """Return the encoder and the decoder."""
     b = Builder("mt5", opset=17, ir_version=8, seed=seed, planning=True)
     shape, words = (1, size.length), (0, size.vocabulary - 1)

@@ -25,7 +25,7 @@ from support.run import PATIENCE_S, dnnp
 WIDTH = 16
 SIZES = {
     "M": gpt.Size(8, 64, 4, vocabulary=16384, context=16, length=16),
-    "NN": mt5.Size(4, 64, 4, vocabulary=16384, length=16),
+    "NN": mt5.Transformer(4, 64, 4, vocabulary=16384, length=16),
 }
 """Models whose table of words does not fit beside their layers."""
 

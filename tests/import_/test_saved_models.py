@@ -18,7 +18,7 @@ from dnnp.samples.weights import with_weights
 from support.run import dnnp
 
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {
-    "bert": lambda: with_weights(bert.build(bert.Size(1, 32, 2, vocabulary=64, length=8))),
+    "bert": lambda: with_weights(bert.build(bert.Transformer(1, 32, 2, vocabulary=64, length=8))),
     "gpt": lambda: with_weights(gpt.build(gpt.Size(1, 32, 2, vocabulary=64, context=16, length=8))),
     "resnet": lambda: with_weights(resnet50.build(resnet50.Size(width=16, image=32, classes=10))),
 }

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.extras.fit import Block, Machine, Rate, fit
+from dnnp.core.extras.fit import Block, Machine, fit
 from dnnp.core.extras.operator_grid import elementwise, products
 from dnnp.core.profile.kernels import kernel_times
 from dnnp.fits.device import chain_kernels
+from dnnp.formats.inputs.devices import OperatorSpec
 
 START = Machine({"float32": 1e11}, 2e10, 3e-7, [(2.0**20, 6e10), (2.0**25, 6e10)], 16)
 TRUE = Machine(
@@ -21,11 +22,11 @@ TRUE = Machine(
     16,
     {"matrix": 0.75, "vector": 0.25},
     {
-        "product": {"float32": Rate(0.8, 0.9, 1.5, 2.0)},
-        "broadcast": {"float32": Rate(0.2, 1.1, 20.0, 1.0)},
-        "arithmetic": {"float32": Rate(0.1, 1.0, 40.0, 1.0)},
-        "tanh": {"float32": Rate(0.4, 1.0, 5.0, 1.0)},
-        "erf": {"float32": Rate(0.05, 1.0, 5.0, 3.0)},
+        "product": {"float32": OperatorSpec(0.8, 0.9, 1.5, 2.0)},
+        "broadcast": {"float32": OperatorSpec(0.2, 1.1, 20.0, 1.0)},
+        "arithmetic": {"float32": OperatorSpec(0.1, 1.0, 40.0, 1.0)},
+        "tanh": {"float32": OperatorSpec(0.4, 1.0, 5.0, 1.0)},
+        "erf": {"float32": OperatorSpec(0.05, 1.0, 5.0, 3.0)},
     },
 )
 

@@ -107,11 +107,11 @@ def test_a_giant_has_no_content() -> None:
 @pytest.mark.parametrize(
     ("module", "size"),
     [
-        (gpt3, gpt3.Size(2, 32, 2, vocabulary=64, length=16)),
+        (gpt3, gpt3.Transformer(2, 32, 2, vocabulary=64, length=16)),
         (swin, swin.Size((2, 2, 2, 2), 32, 4, image=124, classes=10)),
         (evoformer, evoformer.Size(2, 64, 2, 64, sequences=4, residues=6)),
-        (mt5, mt5.Size(2, 32, 2, vocabulary=64, length=8)),
-        (flava, flava.Size(2, 1, 32, 2, vocabulary=64, length=8, image=16, patch=8)),
+        (mt5, mt5.Transformer(2, 32, 2, vocabulary=64, length=8)),
+        (flava, flava.Size(2, 32, 2, vocabulary=64, length=8, joint=1, image=16, patch=8)),
     ],
     ids=["gpt3", "swin", "evoformer", "mt5", "flava"],
 )
