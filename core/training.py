@@ -48,8 +48,8 @@ class Rule(NamedTuple):
     sums: bool = False
     """Gradients of inputs that were repeated over the output are summed up, others passed on."""
     scatters: bool = False
-    """The gradient goes to the elements that were read, of which the forward pass keeps where they
-    are: all that is read but the first input."""
+    """The gradient is added to the elements that were read; of the inputs the forward pass keeps
+    all but the first, which say where these are."""
 
 
 _NOTHING: frozenset[str] = frozenset()

@@ -35,7 +35,7 @@ class Help(argparse.HelpFormatter):
         return "\n".join(self._row(line, width, indent) for line in text.splitlines())
 
     def _row(self, line: str, width: int, indent: str) -> str:
-        """A line whose second column, after two blanks, is filled beside the first."""
+        """Wrap a line of two columns: further lines are indented to the second column."""
         import textwrap
 
         first = re.match(r"\S+ {2,}", line)

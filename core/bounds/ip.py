@@ -535,15 +535,14 @@ def claim_of(
         elif call.known.floor > call.simple:
             reason = f"nothing above {call.run.shown(call.known.floor, 6)} is proven"
         return LowerBound(min(call.simple, value), status, reason, blocks=blocks)
-    certificate = {
-        "argument": name,
-        "solver": search.solver,
-        "status": search.last,
-        "bound": low,
-        "tolerance": SAFETY,
-        "checkable": False,
-    }
+    certificate = _by_solver(name, search.solver, search.last, low)
     return LowerBound(min(low, value), status, reason, certificate, blocks)
+
+
+def _by_solver(name: str, solver: str, status: str, bound: float) -> dict[str, object]:
+    """Certificate of what a solver says, which cannot be checked."""
+    said = {"argument": name, "solver": solver, "status": status, "bound": bound}
+    return {**said, "tolerance": SAFETY, "checkable": False}
 
 
 def _crude(task: Task) -> float:
@@ -686,14 +685,7 @@ def _general(call: Call) -> LowerBound:
     status = SOLVED if result.status == "optimal" else _ended(result.failure)
     if result.bound <= call.simple:
         return LowerBound(min(call.simple, value), status, result.failure, blocks=blocks)
-    certificate = {
-        "argument": "exact",
-        "solver": result.solver,
-        "status": result.status,
-        "bound": result.bound,
-        "tolerance": SAFETY,
-        "checkable": False,
-    }
+    certificate = _by_solver("exact", result.solver, result.status, result.bound)
     if status == FAILED:
         status = LIMIT
     return LowerBound(min(result.bound, value), status, result.failure, certificate, blocks)

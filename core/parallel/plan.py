@@ -145,19 +145,13 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float) -> Plan
                 device=f"{device.name}/{number[b]}",
                 device_class=device.name,
                 nodes=tuple(problem.graph.node_ids[nodes].tolist()),
-                load_s=cost.load_s,
-                in_s=cost.in_s,
-                compute_s=cost.compute_s,
                 overflow_s=0.0,
-                out_s=cost.out_s,
-                memory_bytes=cost.memory_bytes,
                 replicas=block.replicas,
-                sync_s=cost.sync_s,
                 shards=degrees[block.degree],
                 collective_s=once + twice,
                 recomputed=tuple(problem.graph.node_ids[again].tolist()),
-                in_flight=cost.in_flight,
                 shared=block.shared,
+                **cost._asdict(),
             )
         )
     value = value_of(blocks, costs)

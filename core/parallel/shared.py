@@ -87,7 +87,7 @@ class Share(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Ways to hold sets; the arrays are longer than their number."""
+    """Ways to divide sets into stages, in arrays with room for more."""
 
     load: Floats
     memory: Floats
@@ -343,7 +343,7 @@ class _State:
         return np.inf if self.best is None else self.best.value * (1 - CLOSED)
 
     def add(self, bound: float, low: float, high: float, least: float, most: float) -> None:
-        """Look at a box later, unless there is nothing to be found."""
+        """Add a box to the queue, unless it is empty or holds no better plan."""
         if low < high and least <= most and bound < self.top:
             self.number += 1
             heapq.heappush(self.boxes, _Box(bound, self.number, low, high, least, most))

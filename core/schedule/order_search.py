@@ -72,7 +72,7 @@ class Meter:
         return self.limited(self.left * share)
 
     def limited(self, left: float) -> Meter:
-        """The same with so much left."""
+        """A meter with the limit `left`, and the share of the progress that goes with it."""
         done = 1 - max(self.left, 0.0) / self.given
         run = self.run.phase("", done, min(done + left / self.given, 1.0))
         return Meter(left, run, self.stopped)

@@ -1,4 +1,4 @@
-"""A scheduling model: times, flags, and what must come after what.
+"""A scheduling model: times, flags, and precedence constraints between times.
 
 It is written once for each way to run a graph, and solved by integer programming (every
 conditional constraint gets a big-M of its own, from the windows of its times) or by constraint
@@ -209,7 +209,7 @@ class CpProgram:
     )
     """Variables, weights, least and largest sum, and the flags that must be 1 for it to hold."""
     lanes: list[list[tuple[int, int, int]]] = field(default_factory=list)
-    """Intervals that do not overlap: start, size, and the flag of whether it is there."""
+    """Optional intervals that do not overlap: variable of the start, size, flag of presence."""
 
 
 class TickProgram:

@@ -124,7 +124,7 @@ def ideal_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
     better = better if found.blocks is None else found.blocks
     _tell(found, found.bound, run)
     solved = found.bound >= found.value * (1 - ROUNDING)
-    # A floor is not its own: then it has proven nothing above it.
+    # The known bound is not a result of this search.
     proven = found.bound if solved or found.bound > known.floor else 0.0
     claim = _certified(problem, proven, found, run)
     if solved:
@@ -136,11 +136,11 @@ def ideal_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
 def _certified(
     problem: SplitProblem, bound: float, found: IdealResult, run: SearchContext
 ) -> LowerBound:
-    """The claim of a bound in whole quanta where that says the same: `dnnp-check` walks ideals too.
+    """Lower bound with a certificate in whole quanta, for which `dnnp-check` walks the ideals.
 
-    In whole numbers a stage is less than its roundings, and the rounding of sums, below its load.
-    What they do not know: peaks of memory, but where these change nothing, what replicas
-    synchronise, and passes of `gpipe`.
+    In whole quanta the load of a stage is lower by less than a quantum for each rounded number, and
+    the rounding of sums. Peaks of memory that matter, synchronisation of replicas and `gpipe` are
+    not covered: the certificate then cannot be checked.
     """
     from dnnp.core.bounds.lower_bound import LowerBound, whole_of
 

@@ -1,8 +1,7 @@
 """Any ONNX model as a stream: tensors, operators, sizes, work.
 
-Whether sizes given for free dimensions fit the operators of a model. Shape inference leaves out
-what contradicts itself, and a model is never run on import; so the contradictions that sizes lead
-to are looked for here.
+Sizes of free dimensions that do not fit the operators are refused (`misfit`): shape inference omits
+contradictory shapes without an error.
 """
 
 from __future__ import annotations
@@ -529,7 +528,7 @@ def _warnings(
 
 
 MOST_WITHIN, LEAST_WITHIN = 0.5, 16
-"""Share and number of operators in the bodies of one from which on that is said."""
+"""Least share and least number of all operators in the bodies of one for a warning about it."""
 
 
 def _within(graph: OnnxGraph) -> list[str]:

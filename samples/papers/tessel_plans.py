@@ -179,8 +179,8 @@ SCRIPTED_WORDS = {("mT5", 4): MILLION}
 """Differences of scripts from table III; the number of parameters there is that of the script."""
 
 SCRIPTED_STAGES = {("GPT", 16): 1, ("mT5", 16): 1, ("GPT", 32): 4, ("mT5", 32): 2}
-"""Most stages of 1F1B in the scripts. On 16 GPUs they call it out of memory (PARAM_LIMIT is what it
-was tried with) and run tensor parallelism over both servers."""
+"""Most stages of 1F1B in the authors' scripts. For 16 GPUs the scripts say that 1F1B is out of
+memory, and run tensor parallelism over both servers instead."""
 
 
 def models(name: str) -> list[Model]:

@@ -42,7 +42,7 @@ Tell = Callable[[int, int, str], None]
 _START_BANDWIDTH, _START_LAUNCH, _START_PEAK = 20e9, 3e-7, 1e11
 _CACHE_BANDWIDTH = 60e9
 _LEAST_S = 1e-6
-"""Groups that take less say nothing of what is in them."""
+"""Least time of a group that is used: shorter ones are measured too coarsely."""
 _OPEN = 0.1
 """Weight of a block of operators beside groups of models: it tells what these leave open."""
 _GROUPS = "groups of "
@@ -54,7 +54,7 @@ _POINT_S, _FIT_S = 0.015, 4.0
 _VERSION = 1
 """Raised whenever points or fit change: files of other versions are measured anew."""
 _FAR = 10
-"""Blocks of both chains, whose weights share the caches."""
+"""Blocks in the two measured chains of a case together: their weights compete for the caches."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FitOptions:
     seconds: float = 0.1
     """Time that the runs of one point take."""
     beside: int = 1
-    """Threads that are kept busy beside the one that is measured, as stages keep each other."""
+    """Other threads that run the same operators meanwhile, as other stages would."""
     quick: bool = False
     """A few small points only: to try things, not to price models."""
     streams: Sequence[str] = ()

@@ -76,8 +76,8 @@ class ImportOptions(TrainingOptions, first=True):
         help="csv: the list of edges; MODEL is the list of nodes")
     one_tensor: bool = option(
         False,
-        help="costgraph: a node makes one tensor, its first output; who reads another, reads "
-        "that")
+        help="costgraph: a node makes one tensor, its first output, which also stands for its "
+        "others")
     dims: Sequence[str] | Mapping[str, int] = option(
         (), flag="--dim", metavar="NAME=VALUE", page=True,
         help="size of a symbolic dimension, or of INPUT:AXIS; repeatable")
@@ -159,7 +159,7 @@ class GenerateOptions(Options):
         "absolute: what it reads and writes plus |r| of all tensors; cut-off: plus r of them, "
         "at least 0; own: what it reads and writes, times 1 + r; written: what it writes, times "
         "1 + r; normal: N(50, 10), while four nodes of five make no tensor, and a last node "
-        "reads what nobody reads; not for layered (default: absolute)")
+        "reads all unread tensors; not for layered (default: absolute)")
     seed: int | None = option(
         least=0, metavar="N", page=True,
         help="seed of the graph (default: 0)")

@@ -25,12 +25,12 @@ from H. Items beyond the memory of the block cannot be in it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.kernels.kernel import kernel
+from dnnp.core.kernels.kernel import callee, kernel, lean, scratch
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext
@@ -81,207 +81,255 @@ class PathTables(NamedTuple):
     """f64[c], longest adversarial path from each item on."""
 
 
-@kernel
-def adversarial_paths(items, tables, most, loose, first_item, last_item):  # type: ignore[no-untyped-def]
+class HullScratch(NamedTuple):
+    """Arrays in which the hulls of one item s with all items v after it are priced, by v."""
+
+    size: Annotated[Floats, "f64[items]"]
+    """Bytes."""
+    work: Annotated[Floats, "f64[items, classes]"]
+    """inf where no block of the class holds the hull."""
+    reads: Annotated[Floats, "f64[entries, items, classes]"]
+    writes: Annotated[Floats, "f64[edges, classes]"]
+    kept: Annotated[Floats, "f64[items, classes]"]
+    """Least time of what comes in by each entry of s, of what goes out at each entry of
+    `after_idx`, and of what goes out where the path ends."""
+    inside: Annotated[Floats, "f64[items, blocks]"]
+    """I of each item after the entry."""
+    members: Annotated[Ints, "i64[items]"]
+    """The items of one hull."""
+    others: Annotated[Ints, "i64[items]"]
+    saved: Annotated[Floats, "f64[items, classes]"]
+    """Items outside that make what it reads, and the time of what each of them makes."""
+    times_read: Annotated[Ints, "i64[items]"]
+    """Number of its flows that each item outside reads."""
+    within: Annotated[Floats, "f64[classes]"]
+    seen_flow: Annotated[Ints, "i64[flows]"]
+    seen_group: Annotated[Ints, "i64[groups]"]
+    seen_item: Annotated[Ints, "i64[items]"]
+    clock: Annotated[Ints, "i64[1]"]
+    """Stamps so far, and the last one of each flow, group and item."""
+
+
+@lean
+def adversarial_paths(items, tables, x, most, loose, first_item, last_item):  # type: ignore[no-untyped-def]
     """Fill the DP tables for items last_item - 1 down to first_item; later ones must be done.
 
     O(c^2) hulls, each visited once for every entry and exit. most: blocks at most; loose: there
     may be more, which are not counted.
     """
-    reach, kinds, edge_of, value = tables.reach, tables.kinds, tables.edge_of, tables.value
-    group_memory, entry_ptr, entry_task = tables.group_memory, tables.entry_ptr, tables.entry_task
-    pool, rest = tables.pool, tables.rest
-    count, edges, classes = len(items.memory), len(items.before_idx), len(kinds)
-    flows, groups = len(items.maker), len(group_memory)
-    widest = 1
-    for s in range(count):
-        widest = max(widest, items.before_ptr[s + 1] - items.before_ptr[s] + 1)
-    work = np.full((count, classes), np.inf)  # of the hull of s and v
-    reads = np.zeros((widest, count, classes))
-    writes = np.zeros((edges, classes))  # by entry in `after_idx`
-    kept = np.zeros((count, classes))
-    inside = np.zeros((count, most + 1))
-    seen_flow = np.full(flows, -1, np.int64)
-    seen_group = np.full(groups, -1, np.int64)
-    seen_item = np.full(count, -1, np.int64)
-    times_read = np.zeros(count, np.int64)
-    saved = np.zeros((count, classes))
-    within = np.zeros(classes)
-    size = np.zeros(count)
-    hull = np.zeros(count, np.int64)
-    others = np.zeros(count, np.int64)
-    stamp = 0
+    reach, rest = tables.reach, tables.rest
+    count, edges = len(items.memory), len(items.before_idx)
     for s in range(last_item - 1, first_item - 1, -1):
-        _pool_tasks(items, pool, rest, edge_of, s, most, loose)
+        _pool_tasks(items, tables, s, most, loose)
         first = items.before_ptr[s]
         entries = items.before_ptr[s + 1] - first + 1  # the last one: no item before
         for v in range(s, count):
             if reach[s, v]:
-                size[v] = _size_of(items, reach, group_memory, s, v, seen_group, stamp + 1)
-                stamp += 1
+                x.size[v] = _size_of(items, tables, x, s, v)
         for v in range(s, count):
             if not reach[s, v]:
                 continue
-            for k in range(classes):
-                work[v, k] = np.inf
-            members, bytes_held, one_pass = 0, size[v], True
-            stamp += 1
-            mine = stamp
-            for i in range(s, v + 1):
-                if reach[s, i] and reach[i, v]:
-                    hull[members] = i
-                    members += 1
-                    one_pass = one_pass and items.late[i] == items.late[s]
-                    seen_group[items.group[i]] = mine
-            some = False
-            for k in range(classes):
-                d = kinds[k]
-                if one_pass and bytes_held <= items.capacity[d]:
-                    total = 0.0
-                    for q in range(members):
-                        total += items.time[d, hull[q]]
-                    work[v, k] = total
-                    some = some or total < np.inf
-            if not some:
+            x.clock[0] += 1
+            mine = x.clock[0]
+            members = _hull_of(items, tables, x, s, v, mine)
+            if members == 0:
                 continue
             for z in range(entries):
                 u = items.before_idx[first + z] if z < entries - 1 else -1
-                stamp += 1
-                for k in range(classes):
-                    reads[z, v, k] = 0.0
-                makers = 0
-                for q in range(members):
-                    i = hull[q]
-                    for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
-                        e = items.in_idx[y]
-                        m = items.maker[e]
-                        if seen_flow[e] == stamp or (m >= 0 and reach[s, m] and reach[m, v]):
-                            continue
-                        seen_flow[e] = stamp
-                        if m < 0 or (u >= 0 and reach[m, u]):
-                            for k in range(classes):
-                                reads[z, v, k] += items.move[kinds[k], e]
-                            continue
-                        if seen_item[m] != stamp:
-                            seen_item[m] = stamp
-                            others[makers] = m
-                            makers += 1
-                            for k in range(classes):
-                                saved[m, k] = 0.0
-                        for k in range(classes):
-                            saved[m, k] += items.move[kinds[k], e]
-                for q in range(makers):
-                    m = others[q]
-                    for k in range(classes):
-                        d = kinds[k]
-                        free = items.late[m] == items.late[s] and (
-                            seen_group[items.group[m]] == mine
-                            or bytes_held + group_memory[items.group[m]] <= items.capacity[d]
-                        )
-                        cost = items.time[d, m] if free else np.inf
-                        reads[z, v, k] += min(cost, saved[m, k])
-            # How many of the flows of H each item outside reads.
-            stamp += 1
-            for q in range(members):
-                i = hull[q]
-                for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
-                    e = items.out_idx[y]
-                    for x in range(items.use_ptr[e], items.use_ptr[e + 1]):
-                        r = items.use_idx[x]
-                        if not reach[r, v]:
-                            if seen_item[r] != stamp:
-                                seen_item[r] = stamp
-                                times_read[r] = 0
-                            times_read[r] += 1
+                _count_reads(items, tables, x, s, v, u, z, members, mine)
+            _count_readers(items, reach, x, v, members)
             for z in range(items.after_ptr[v], items.after_ptr[v + 1] + 1):
-                last = z == items.after_ptr[v + 1]
-                w = -1 if last else items.after_idx[z]
-                spent = kept[v] if last else writes[z]
-                for k in range(classes):
-                    spent[k] = 0.0
-                for q in range(members):
-                    i = hull[q]
-                    for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
-                        e = items.out_idx[y]
-                        leaves = items.leaves[e]
-                        for k in range(classes):
-                            within[k] = 0.0
-                        for x in range(items.use_ptr[e], items.use_ptr[e + 1]):
-                            r = items.use_idx[x]
-                            if leaves or reach[r, v]:
-                                continue
-                            if (not last and reach[w, r]) or items.late[r] != items.late[s]:
-                                leaves = True
-                                break
-                            for k in range(classes):
-                                d = kinds[k]
-                                if size[r] <= items.capacity[d] and (
-                                    seen_group[items.group[r]] == mine
-                                    or bytes_held + group_memory[items.group[r]]
-                                    <= items.capacity[d]
-                                ):
-                                    within[k] += items.time[d, r] / times_read[r]
-                                else:
-                                    within[k] = np.inf
-                        for k in range(classes):
-                            cost = items.move[kinds[k], e]
-                            spent[k] += cost if leaves else min(cost, within[k])
+                _count_writes(items, tables, x, s, v, z, members, mine)
         for z in range(entries):
-            for v in range(count - 1, s - 1, -1):
-                if not reach[s, v]:
-                    continue
-                least = np.inf
-                for k in range(classes):
-                    least = min(least, work[v, k] + reads[z, v, k] + kept[v, k])
-                for b in range(most + 1):
-                    inside[v, b] = least
-                if least == np.inf:
-                    continue
-                for y in range(items.after_ptr[v], items.after_ptr[v + 1]):
-                    w = items.after_idx[y]
-                    least = np.inf
-                    for k in range(classes):
-                        least = min(least, work[v, k] + reads[z, v, k] + writes[y, k])
-                    for b in range(1, most + 1):
-                        leave = least + _enter(
-                            pool, rest, edge_of[y], entry_ptr, entry_task, b, most, loose
-                        )
-                        inside[v, b] = max(inside[v, b], min(leave, inside[w, b]))
+            _follow_blocks(items, tables, x, s, z, most, loose)
             at = edges + s if z == entries - 1 else first + z
             for b in range(most + 1):
-                rest[at, b] = inside[s, b]
+                rest[at, b] = x.inside[s, b]
         # As the first item of the path.
         pooled = 0.0
         for q in range(items.member_ptr[s], items.member_ptr[s + 1]):
-            pooled = max(pooled, pool[items.member_idx[q], 0])
-        value[s] = min(pooled, rest[edges + s, 1]) if most > 0 else pooled
+            pooled = max(pooled, tables.pool[items.member_idx[q], 0])
+        tables.value[s] = min(pooled, rest[edges + s, 1]) if most > 0 else pooled
 
 
-@kernel
-def _size_of(items, reach, group_memory, s, v, seen_group, stamp):  # type: ignore[no-untyped-def]
+@callee
+def _hull_of(items, tables, x, s, v, mine):  # type: ignore[no-untyped-def]
+    """Find the hull of s and v and its work; number of its members, 0: no block holds it.
+
+    Groups of its members get the stamp `mine`.
+    """
+    members, one_pass = 0, True
+    for i in range(s, v + 1):
+        if tables.reach[s, i] and tables.reach[i, v]:
+            x.members[members] = i
+            members += 1
+            one_pass = one_pass and items.late[i] == items.late[s]
+            x.seen_group[items.group[i]] = mine
+    some = False
+    for k in range(len(tables.kinds)):
+        d, x.work[v, k] = tables.kinds[k], np.inf
+        if one_pass and x.size[v] <= items.capacity[d]:
+            total = 0.0
+            for q in range(members):
+                total += items.time[d, x.members[q]]
+            x.work[v, k] = total
+            some = some or total < np.inf
+    return members if some else 0
+
+
+@callee
+def _fits_beside(items, tables, x, v, item, d, mine):  # type: ignore[no-untyped-def]
+    """True if a device holds the group of an item besides the hull of v."""
+    group = items.group[item]
+    return (
+        x.seen_group[group] == mine or x.size[v] + tables.group_memory[group] <= items.capacity[d]
+    )
+
+
+@callee
+def _count_reads(items, tables, x, s, v, u, z, members, mine):  # type: ignore[no-untyped-def]
+    """Set `reads` of the hull of s and v where the path comes from u (-1: from nowhere)."""
+    reach, kinds, reads = tables.reach, tables.kinds, x.reads
+    x.clock[0] += 1
+    stamp = x.clock[0]
+    for k in range(len(kinds)):
+        reads[z, v, k] = 0.0
+    makers = 0
+    for q in range(members):
+        i = x.members[q]
+        for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
+            e = items.in_idx[y]
+            m = items.maker[e]
+            if x.seen_flow[e] == stamp or (m >= 0 and reach[s, m] and reach[m, v]):
+                continue
+            x.seen_flow[e] = stamp
+            if m < 0 or (u >= 0 and reach[m, u]):
+                for k in range(len(kinds)):
+                    reads[z, v, k] += items.move[kinds[k], e]
+                continue
+            if x.seen_item[m] != stamp:
+                x.seen_item[m] = stamp
+                x.others[makers] = m
+                makers += 1
+                for k in range(len(kinds)):
+                    x.saved[m, k] = 0.0
+            for k in range(len(kinds)):
+                x.saved[m, k] += items.move[kinds[k], e]
+    for q in range(makers):
+        m = x.others[q]
+        for k in range(len(kinds)):
+            d = kinds[k]
+            free = items.late[m] == items.late[s]
+            free = free and _fits_beside(items, tables, x, v, m, d, mine)
+            cost = items.time[d, m] if free else np.inf
+            reads[z, v, k] += min(cost, x.saved[m, k])
+
+
+@callee
+def _count_readers(items, reach, x, v, members):  # type: ignore[no-untyped-def]
+    """Count how many of the flows of the hull each item outside reads."""
+    x.clock[0] += 1
+    stamp = x.clock[0]
+    for q in range(members):
+        i = x.members[q]
+        for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
+            e = items.out_idx[y]
+            for z in range(items.use_ptr[e], items.use_ptr[e + 1]):
+                r = items.use_idx[z]
+                if not reach[r, v]:
+                    if x.seen_item[r] != stamp:
+                        x.seen_item[r] = stamp
+                        x.times_read[r] = 0
+                    x.times_read[r] += 1
+
+
+@callee
+def _count_writes(items, tables, x, s, v, z, members, mine):  # type: ignore[no-untyped-def]
+    """Set `writes` of the hull of s and v where the path leaves by entry z; after these, `kept`."""
+    reach, kinds = tables.reach, tables.kinds
+    last = z == items.after_ptr[v + 1]
+    w = -1 if last else items.after_idx[z]
+    spent = x.kept[v] if last else x.writes[z]
+    for k in range(len(kinds)):
+        spent[k] = 0.0
+    for q in range(members):
+        i = x.members[q]
+        for y in range(items.out_ptr[i], items.out_ptr[i + 1]):
+            e = items.out_idx[y]
+            leaves = items.leaves[e]
+            for k in range(len(kinds)):
+                x.within[k] = 0.0
+            for n in range(items.use_ptr[e], items.use_ptr[e + 1]):
+                r = items.use_idx[n]
+                if leaves or reach[r, v]:
+                    continue
+                if (not last and reach[w, r]) or items.late[r] != items.late[s]:
+                    leaves = True
+                    break
+                for k in range(len(kinds)):
+                    d = kinds[k]
+                    fits = x.size[r] <= items.capacity[d]
+                    if fits and _fits_beside(items, tables, x, v, r, d, mine):
+                        x.within[k] += items.time[d, r] / x.times_read[r]
+                    else:
+                        x.within[k] = np.inf
+            for k in range(len(kinds)):
+                cost = items.move[kinds[k], e]
+                spent[k] += cost if leaves else min(cost, x.within[k])
+
+
+@callee
+def _follow_blocks(items, tables, x, s, z, most, loose):  # type: ignore[no-untyped-def]
+    """Set `inside`: I of the block that begins with s, by entry z, from its last item back to s."""
+    classes = len(tables.kinds)
+    for v in range(len(items.memory) - 1, s - 1, -1):
+        if not tables.reach[s, v]:
+            continue
+        least = np.inf
+        for k in range(classes):
+            least = min(least, x.work[v, k] + x.reads[z, v, k] + x.kept[v, k])
+        for b in range(most + 1):
+            x.inside[v, b] = least
+        if least == np.inf:
+            continue
+        for y in range(items.after_ptr[v], items.after_ptr[v + 1]):
+            w = items.after_idx[y]
+            least = np.inf
+            for k in range(classes):
+                least = min(least, x.work[v, k] + x.reads[z, v, k] + x.writes[y, k])
+            for b in range(1, most + 1):
+                leave = least + _enter(tables, tables.edge_of[y], b, most, loose)
+                x.inside[v, b] = max(x.inside[v, b], min(leave, x.inside[w, b]))
+
+
+@callee
+def _size_of(items, tables, x, s, v):  # type: ignore[no-untyped-def]
     """Bytes of the hull of two items, with the groups of its members."""
+    x.clock[0] += 1
     size = 0.0
     for i in range(s, v + 1):
-        if reach[s, i] and reach[i, v] and seen_group[items.group[i]] != stamp:
-            seen_group[items.group[i]] = stamp
-            size += group_memory[items.group[i]]
+        group = items.group[i]
+        if tables.reach[s, i] and tables.reach[i, v] and x.seen_group[group] != x.clock[0]:
+            x.seen_group[group] = x.clock[0]
+            size += tables.group_memory[group]
     return size
 
 
-@kernel
-def _enter(pool, rest, edge, entry_ptr, entry_task, b, most, loose):  # type: ignore[no-untyped-def]
+@callee
+def _enter(tables, edge, b, most, loose):  # type: ignore[no-untyped-def]
     """D: least time left at the entry of an item by an edge, after b blocks."""
     pooled = 0.0
-    for q in range(entry_ptr[edge], entry_ptr[edge + 1]):
-        pooled = max(pooled, pool[entry_task[q], b])
-    if b < most:
-        return min(pooled, rest[edge, b + 1])
-    return min(pooled, rest[edge, most]) if loose else pooled
+    for q in range(tables.entry_ptr[edge], tables.entry_ptr[edge + 1]):
+        pooled = max(pooled, tables.pool[tables.entry_task[q], b])
+    if b < most or loose:
+        return min(pooled, tables.rest[edge, min(b + 1, most)])
+    return pooled
 
 
-@kernel
-def _pool_tasks(items, pool, rest, edge_of, s, most, loose):  # type: ignore[no-untyped-def]
+@callee
+def _pool_tasks(items, tables, s, most, loose):  # type: ignore[no-untyped-def]
     """P(t, b) of the tasks t of item s; inf where the CPU does not support all of it."""
+    pool, rest, edge_of = tables.pool, tables.rest, tables.edge_of
     if not items.pooled[s]:
         return
     for q in range(items.member_ptr[s + 1] - 1, items.member_ptr[s] - 1, -1):
@@ -354,9 +402,13 @@ def solve_paths(items: BlockItems, run: SearchContext = PLAIN) -> SolvedPaths:
         rest=np.full((edges + count, most + 1), np.inf),
         value=np.zeros(count),
     )
+    sizes = {"items": count, "edges": edges, "flows": len(items.maker), "groups": groups}
+    entries = 1 + int(np.diff(items.before_ptr).max())
+    sizes |= {"classes": len(tables.kinds), "entries": entries, "blocks": most + 1}
+    room = scratch(HullScratch, sizes)
     for last in range(count, 0, -CHUNK):
         run.report_progress(share=1 - last / count)
-        adversarial_paths(items, tables, most, loose, max(last - CHUNK, 0), last)
+        adversarial_paths(items, tables, room, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
             return SolvedPaths(tables, most, loose, last <= CHUNK)
     return SolvedPaths(tables, most, loose, ended=True)

@@ -1,8 +1,8 @@
 """Find operators without a CPU kernel in the installed ONNX Runtime, before a run.
 
-An operator is tried alone: a model of nothing else, with its types, makes a session or does not. So
-Casts and functions that take the place of operators count as in a run. Only what may lack a kernel
-is tried, and ONNX Runtime imported for it.
+An operator has a kernel if ONNX Runtime makes a session of a model that holds it alone, with its
+types; so Casts and functions that replace operators count as in a run. Only operators that may lack
+a kernel are tried; without any ONNX Runtime is not imported.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ SMALL = 64
 
 
 def lacking_kernels(model: ModelProto, types: Mapping[str, ValueType]) -> list[str]:
-    """Describe operators without a kernel, a line for each with a node; `types` are those known.
+    """Describe operators without a kernel, in a line each that names a node.
 
-    Of bodies and functions the rare ones are tried, with a usual type where none is known.
+    `types` are the known ones; of a `RARE` operator an unknown type is taken for float32, or int64.
+    Inside of bodies and functions only these are tried.
     """
     own = {(domain_of(f.domain), f.name) for f in model.functions}
     sets = {domain_of(entry.domain): entry.version for entry in model.opset_import}

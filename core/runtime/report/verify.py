@@ -1,9 +1,9 @@
 """Compare the split model with the whole model, and explain differences.
 
-To find the cause of a small difference the whole model runs once more with one thing as the split
-has it: where it then makes the same bits, that was the cause. A tensor that goes through a sequence
-is cut as between stages: nothing is fused across it, it is stored as it is declared, and only a
-declaration says its sizes.
+The cause of a small difference is found by running the whole model again with one property of the
+split at a time: if its outputs are then equal bit by bit, that property is the cause. A cut between
+stages is imitated by passing the tensor through an ONNX sequence: nothing is fused across it, it is
+stored in its declared type, and only a declaration gives its sizes.
 """
 
 from __future__ import annotations

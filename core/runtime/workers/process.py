@@ -248,7 +248,7 @@ class _Process:
         limits.join(self.pid)
         self._link = ours
         self.known: set[messages.BufferId] = set()
-        """Buffers that it has in view."""
+        """Buffers that it has mapped."""
         self._gone: deque[messages.BufferId] = deque()
 
     def forget(self, buffer: messages.BufferId) -> None:

@@ -37,7 +37,7 @@ from dnnp.core.split.ip.task import (
 )
 
 NEGLIGIBLE = 1e-13
-"""Shares of the reference load that are left out; without them a bound is still a bound."""
+"""Coefficients below this are dropped: loads get smaller, so that bounds stay valid."""
 
 Term = tuple[int, float]
 """A column and its weight."""
@@ -127,7 +127,7 @@ class Draft:
         return columns
 
     def load(self, terms: Iterable[Term], top: int) -> None:
-        """Something that a largest load is at least."""
+        """Bound the largest load `top` from below by a sum."""
         kept = [(c, w) for c, w in terms if c >= 0 and w > NEGLIGIBLE]
         if kept:
             self.row([*kept, (top, -1.0)], "<", 0.0)
@@ -216,9 +216,9 @@ def formulate(
     upper
         In units of the reference.
     cuts
-        What earlier solutions taught.
+        Constraints learned from earlier solutions.
     run
-        Once it is to end, the program is left unfinished.
+        When to stop: the program is then incomplete.
     """
     draft = Draft(task, reference, upper)
     budget_devices(draft)
@@ -472,9 +472,9 @@ def keep_order(draft: Draft) -> None:
 
 
 def number_places(draft: Draft) -> None:
-    """Like places are numbered by their first item, heavy items first.
+    """Break the symmetry of identical places: number them by their first item, heavy items first.
 
-    The first item is then in the first of them, the second in the first or second, and so on.
+    The i-th item is then in one of the first i of them.
     """
     order = by_work(draft)
     for mine in alike(draft.places):
@@ -492,9 +492,9 @@ def by_work(draft: Draft) -> list[int]:
 
 
 def keep_contiguous(draft: Draft, cells: Cells, run: SearchContext) -> None:
-    """Constraints (11) to (13) of Lemma 4.1: z is 1 while the block can still be reached.
+    """Constraints (11) to (13) of Lemma 4.1: z[c] = 1 if cell c reaches the block, itself included.
 
-    Wherever an edge leaves the block, z becomes 0 and stays so on every path.
+    Where an edge leaves the block z falls to 0, and it never rises along a path.
     """
     item, edges = draft.task.cell_item, (cells.tail, cells.head)
     for i in range(len(draft.places)):
