@@ -296,7 +296,7 @@ def quotient_order(graph: Graph, block: Ints, n_blocks: int) -> Ints | None:
     """
     for along in (False, True) if graph.backward.any() else (False,):
         tail, head = ordered_edges(graph, along)
-        order = _kahn(block[tail], block[head], n_blocks)
+        order = block_order(block[tail], block[head], n_blocks)
         if order is not None:
             return order
     return None
@@ -311,8 +311,8 @@ def ordered_edges(graph: Graph, along: bool) -> tuple[Ints, Ints]:
     return np.where(turned, head, tail), np.where(turned, tail, head)
 
 
-def _kahn(tail: Ints, head: Ints, n_blocks: int) -> Ints | None:
-    """Kahn order of blocks over edges between them; None if cyclic."""
+def block_order(tail: Ints, head: Ints, n_blocks: int) -> Ints | None:
+    """Kahn order of blocks, by the blocks of the ends of edges (i64[e] each); None if cyclic."""
     apart = tail != head
     pairs = distinct(tail[apart] * n_blocks + head[apart])
     order, _ = kahn(pairs // n_blocks, pairs % n_blocks, n_blocks)

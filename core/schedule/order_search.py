@@ -13,6 +13,8 @@ the period.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -67,20 +69,20 @@ class Meter:
         self.stopped = self.stopped or self.run.stop()
         return self.stopped or self.left <= 0
 
-    def part(self, share: float) -> Meter:
-        """A meter with a lower limit; `charge` adds its use here."""
-        return self.limited(self.left * share)
+    @contextmanager
+    def part(self, share: float) -> Iterator[Meter]:
+        """A meter with a share of what is left, whose use is subtracted here at the end."""
+        given = self.left * share
+        part = self.limited(given)
+        yield part
+        self.left -= given - part.left
+        self.stopped = self.stopped or part.stopped
 
     def limited(self, left: float) -> Meter:
         """A meter with the limit `left`, and the share of the progress that goes with it."""
         done = 1 - max(self.left, 0.0) / self.given
         run = self.run.phase("", done, min(done + left / self.given, 1.0))
         return Meter(left, run, self.stopped)
-
-    def charge(self, part: Meter, given: float) -> None:
-        """Subtract the use of a part with the limit `given`."""
-        self.left -= given - part.left
-        self.stopped = self.stopped or part.stopped
 
 
 class FoundOrder(NamedTuple):

@@ -90,10 +90,8 @@ def minimise(
             at = max(steps.below(soft + LOW * (top - soft)), steps.above(soft))
             if at <= soft or at >= top:
                 last, at = True, top
-        given = meter.left if last else meter.left * SHARE
-        part = meter.limited(given)
-        found, proven = probe(at, part)
-        meter.charge(part, given)
+        with meter.part(1.0 if last else SHARE) as part:
+            found, proven = probe(at, part)
         probes += 1
         if found is not None:
             mine = worth(found)
@@ -347,10 +345,8 @@ def shortest(
     most = max(tables.whole, least)
     if not np.isfinite(problem.capacity).any():
         return _packed(tables, least, start, min(period, most), meter)
-    given = meter.left * SHARES[0]
-    part = meter.limited(given)
-    found = least_period(tables, least, part, start, min(period, most))
-    meter.charge(part, given)
+    with meter.part(SHARES[0]) as part:
+        found = least_period(tables, least, part, start, min(period, most))
     if found.start is None and found.complete:
         raise InfeasibleError(
             f"no repetend keeps the memory limit of {_culprit(tables, most, meter)}"
@@ -365,10 +361,8 @@ def _packed(
     problem = tables.problem
     none = np.zeros(0, dtype=np.int64)
     loose = replace(problem, memory=np.zeros(problem.b), tail=none, head=none, delay=np.zeros(0))
-    given = meter.left * SHARES[0]
-    part = meter.limited(given)
-    found = least_period(order_tables(loose), least, part, start, period)
-    meter.charge(part, given)
+    with meter.part(SHARES[0]) as part:
+        found = least_period(order_tables(loose), least, part, start, period)
     if found.start is None:
         return found
     period = found.value
@@ -390,8 +384,8 @@ def _culprit(tables: OrderTables, period: float, meter: Meter) -> str:
     limited = np.flatnonzero(np.isfinite(capacity)).tolist()
     for d in limited:
         alone = np.full(len(capacity), np.inf)
-        alone[d] = capacity[d]
-        found, proven = search_orders(tables, Demand(period, alone), meter.part(0.1))
+        alone[d], lent = capacity[d], meter.limited(meter.left * 0.1)
+        found, proven = search_orders(tables, Demand(period, alone), lent)
         if found is None and proven:
             return tables.problem.names[d]
     return " and ".join(tables.problem.names[d] for d in limited)
@@ -401,10 +395,8 @@ def _second(
     tables: OrderTables, residence: Residence, first: FoundOrder, meter: Meter
 ) -> FoundOrder:
     """The least memory at the period found; a schedule is known."""
-    given = meter.left * SHARES[1]
-    part = meter.limited(given)
-    found = least_memory(tables, first.value, part, first.start)
-    meter.charge(part, given)
+    with meter.part(SHARES[1]) as part:
+        found = least_memory(tables, first.value, part, first.start)
     if found.complete:
         return found
     bound = memory_bound(tables.problem, first.value, residence)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.items import VALIDITIES, Items
+from dnnp.core.cost.items import VALIDITIES, Items, block_order
 from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.cost.load_formula import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph, Ints, csr, distinct, row_of
+from dnnp.core.model.graph import Graph, Ints, distinct, row_of
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import SolverProcess
@@ -272,7 +272,9 @@ def places_of_blocks(draft: Draft, item_of_node: Ints, blocks: Sequence[Block]) 
         if block.device.name not in names or (block_of_item[item_of_node[block.nodes]] != b).any():
             return None
     if draft.task.ordered:
-        order = _pipeline(draft, block_of_item, len(blocks))
+        line = draft.task.line
+        found = block_order(block_of_item[line.tail], block_of_item[line.head], len(blocks))
+        order = None if found is None else found.tolist()
     else:
         order = list(dict.fromkeys(int(block_of_item[v]) for v in by_work(draft)))
     if order is None:
@@ -291,21 +293,3 @@ def places_of_blocks(draft: Draft, item_of_node: Ints, blocks: Sequence[Block]) 
         free.remove(i)
         at[block_of_item == b] = i
     return at
-
-
-def _pipeline(draft: Draft, block_of_item: Ints, count: int) -> list[int] | None:
-    """An order of the blocks that keeps the precedence of items; None if there is none."""
-    tail, head = block_of_item[draft.task.line.tail], block_of_item[draft.task.line.head]
-    apart = tail != head
-    pairs = distinct(tail[apart] * count + head[apart])
-    ptr, after = csr(pairs // count, pairs % count, count)
-    waiting = np.bincount(pairs % count, minlength=count).tolist()
-    ready = [b for b in range(count) if not waiting[b]]
-    order: list[int] = []
-    while ready:
-        order.append(ready.pop(0))
-        for b in after[ptr[order[-1]] : ptr[order[-1] + 1]].tolist():
-            waiting[b] -= 1
-            if not waiting[b]:
-                ready.append(b)
-    return order if len(order) == count else None
