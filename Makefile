@@ -20,6 +20,8 @@ PIPELINE := dnnp-import build/models/$(MODEL).onnx | dnnp-coarsen | dnnp-profile
   | dnnp-partition -k $(or $(K),2) | dnnp-run --verify > $(RESULT)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Images of containers set it: each process of the tests would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test lint bench truth gpu-check agree attack fuzz man docs install-man models-check weights-check warm warm-check wheel clean distclean
 
