@@ -60,3 +60,9 @@ def shared_models() -> Path:
 def shared_workloads() -> Path:
     """Folder of the 2020 paper's input graphs, when it stands beside the project."""
     return _folder("workloads")
+
+
+@pytest.fixture(scope="session")
+def shared_makespans() -> Path:
+    """Folder of task graphs with published optimal makespans, when it stands beside the project."""
+    return _folder("makespans")

@@ -452,6 +452,8 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     graph, clustering, plan = _content(stream)
     require(stream, options)
     bounds = stream.get("bound") if options.certificate else []
+    if not bounds and plan is not None and plan.objective == "latency":
+        bounds = [{"value": plan.bound}]
     if options.certificate and (plan is None or not bounds):
         missing = "plan" if plan is None else "bound"
         raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)

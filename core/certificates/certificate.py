@@ -32,9 +32,11 @@ from dnnp.core.certificates.exact import (
     whole,
 )
 from dnnp.core.certificates.ideals import ideal_units
+from dnnp.core.certificates.latency import prove_latency
 from dnnp.core.certificates.linked import linked_units
 from dnnp.core.certificates.zones import chain_units, zone_cut_units
 from dnnp.core.check.declared import beyond_certificate
+from dnnp.core.check.latency import LatencyCase
 from dnnp.core.check.violation import STRENGTH, Violation, above, printable
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph
@@ -70,9 +72,12 @@ def check_certificate(
     """Verify that no split of the validity of a bound record has a smaller objective than it says.
 
     The record may be wrong in any way; what is more work than the budget is not checkable. The plan
-    states the links, for the argument `links`; `devices` are those at their best links.
+    states the links, for the argument `links`; `devices` are those at their best links. A bound of
+    latency needs no certificate.
     """
     certificate = record.get("certificate")
+    if plan is not None and plan.objective == "latency":
+        return _check_latency(graph, clustering, plan, record, budget or Budget())
     if certificate is None:
         return CertificateReport(NOT_CHECKABLE, "none", "there is no certificate")
     try:
@@ -93,6 +98,31 @@ def check_certificate(
     except UncheckedError as reason:
         return CertificateReport(NOT_CHECKABLE, printable(argument, 40), str(reason))
     return CertificateReport(VERIFIED, argument, "", proven=float(record["value"]))
+
+
+def _check_latency(
+    graph: Graph,
+    clustering: Clustering | None,
+    plan: Plan,
+    record: Mapping[str, Any],
+    budget: Budget,
+) -> CertificateReport:
+    """Verify the bound of a latency plan from graph and devices alone."""
+    try:
+        value = float(number(record.get("value"), "the value"))
+        if (record.get("certificate") or {}).get("checkable") is not False and record.get(
+            "certificate"
+        ):
+            raise UncheckedError("no certificate is about latency")
+        argument = prove_latency(LatencyCase.of(graph, clustering, plan), value, budget)
+    except UnprovenError as reason:
+        message = f"its value {printable(str(record.get('value')), 40)} is no bound: {reason}"
+        return CertificateReport(
+            REFUTED, "search", str(reason), (Violation("certificate", "bound", message),)
+        )
+    except UncheckedError as reason:
+        return CertificateReport(NOT_CHECKABLE, "none", str(reason))
+    return CertificateReport(VERIFIED, argument, "", proven=value)
 
 
 def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:

@@ -115,10 +115,15 @@ class LatencyCase(PlanCase):
         """Memory of the units of a stage, bytes, live tensors aside."""
         if self.plan.options.memory_model == "sum":
             return sum(node_memory(self.tables, v) for v in self.blocks[stage])
-        return sum(self._weights(unit) for unit in self.held(stage))
+        return sum(self.own(unit) for unit in self.held(stage))
 
-    def _weights(self, unit: int) -> float:
-        """Stated memory of nodes, and for the others their parameters, each once."""
+    def own(self, unit: int) -> float:
+        """Memory of a unit, bytes, live tensors aside.
+
+        Added up, or stated memory of nodes, and for the others their parameters, each once.
+        """
+        if self.plan.options.memory_model == "sum":
+            return sum(node_memory(self.tables, v) for v in self.members[unit])
         tables, total = self.tables.in_memory, 0.0
         read: set[int] = set()
         for v in self.members[unit]:

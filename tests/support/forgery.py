@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.problem import SplitProblem, given_plan
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import Block
@@ -24,6 +25,7 @@ from dnnp.formats.plan import plan_digest, plan_of
 from dnnp.formats.stream import read_bytes
 from support import seeds
 from support.brute import brute_force
+from support.latency_brute import brute_blocks, brute_operators
 from support.run import dnnp
 
 Record = dict[str, Any]
@@ -491,7 +493,11 @@ def proven(records: Sequence[Record]) -> str:
     (bound,) = stream.get("bound")
     if plan.links or graph.n > 9:
         return ""
-    best = brute_force(problem, bound["validity"])[0]
+    if plan.objective == "latency":
+        least = brute_blocks if plan.options.execution == "blocks" else brute_operators
+        best = least(latency_problem(problem))[0]
+    else:
+        best = brute_force(problem, bound["validity"])[0]
     return "no split is better" if bound["value"] <= best * (1 + 1e-9) else ""
 
 

@@ -274,7 +274,7 @@ class CheckOptions(Options):
     # fmt: off
     certificate: bool = option(
         False, page=True,
-        help="verify the bound exactly, from its certificate; that it is one")
+        help="verify the bound exactly; by its certificate, or a search")
     max_gap: float | None = option(
         least=0, most=1, metavar="X", group="gates (status 8 where one does not hold)", page=True,
         help="the largest gap of the plan, such as 0.05; for 5 %; with --certificate of the gap "

@@ -1,5 +1,5 @@
 # fish completion for dnnp-check
-complete -c dnnp-check -l certificate -d 'verify the bound exactly, from its certificate; that it is one'
+complete -c dnnp-check -l certificate -d 'verify the bound exactly; by its certificate, or a search'
 complete -c dnnp-check -l max-gap -x -d 'the largest gap of the plan, such as 0.05; for 5 %; with --certificate of the gap that is proven'
 complete -c dnnp-check -l max-memory -x -d 'the most that a device may need; up to 1 a share of its memory, such as 0.9 for 90 %; above that bytes, such as 14Gi'
 complete -c dnnp-check -l min-throughput -x -d 'the fewest samples a second, such as 100/s; by the plan, or by its schedule if there is one'
