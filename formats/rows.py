@@ -66,6 +66,8 @@ class Rows(Sequence[Record]):
         """Fields in the order in which they were set, by position of the record, or removed."""
         self._written = True
         """Every line is what would be written."""
+        self._added = True
+        """No field that was set or removed is in a line."""
         self._exact = False
         """Numbers of unknown meaning are to be kept as they are written."""
         self._parts: dict[str, list[Any]] = {}
@@ -139,6 +141,7 @@ class Rows(Sequence[Record]):
     def put(self, name: str, value: Callable[[int], Any], column: Any) -> None:
         """Set a field to what a function gives for each position, which are those of a column."""
         self._edits.append((name, value))
+        self._added = self._added and not self.has(name)
         self._parts[name], self._columns[name] = [column], column
 
     def drop(self, names: Iterable[str]) -> None:
@@ -147,6 +150,7 @@ class Rows(Sequence[Record]):
             if self._parts.pop(name, None) is not None:
                 self._columns.pop(name, None)
                 self._edits.append((name, None))
+                self._added = False
 
     def copy(self) -> Rows:
         """The same rows, to be changed."""
@@ -157,12 +161,13 @@ class Rows(Sequence[Record]):
 
     def listed(self) -> list[Record]:
         """The records; texts of few values are one object in all, a third less memory."""
-        records = []
+        records, shared = [], self._shared.setdefault
+        keys = ["type", *filter(self.has, self._repeated)]
         with uncollected():
             for record in self:
-                for key in ("type", *self._repeated):
+                for key in keys:
                     if key in record:
-                        record[key] = self._shared.setdefault(record[key], record[key])
+                        record[key] = shared(record[key], record[key])
                 records.append(record)
         return records
 
@@ -171,6 +176,12 @@ class Rows(Sequence[Record]):
         for first, block in zip(self._firsts, self._blocks, strict=True):
             if self._written and not self._edits:
                 yield block + b"\n"
+            elif self._written and self._added:
+                lines = []
+                for i, line in enumerate(block.split(b"\n"), first):
+                    more = orjson.dumps({name: value(i) for name, value in self._edits if value})
+                    lines.append(b"%b,%b" % (line[:-1], more[1:]))
+                yield b"\n".join([*lines, b""])
             else:
                 records = self._decoded(block.split(b"\n"), first)
                 yield b"\n".join([*map(orjson.dumps, records), b""])

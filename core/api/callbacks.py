@@ -167,6 +167,10 @@ def spare_model(caller: Callbacks, model: ModelProto, path: Path) -> None:
         caller.spare(path.parent / location, "weights of the model")
 
 
+MANY = 400
+"""Units from which on a search surely needs compiled kernels."""
+
+
 def run_of(
     caller: Callbacks,
     *,
@@ -174,21 +178,25 @@ def run_of(
     effort: float = 1.0,
     seconds: float | None = None,
     since: float | None = None,
+    units: int = 0,
     in_seconds: bool = False,
     max_gap: float = 0.0,
 ) -> SearchContext:
     """Create a search context for a caller, and report compilation of kernels to it.
 
     `seconds`: after which it is over, counted from when the caller had the input, or else from
-    `since` on the clock of `time.monotonic`, or else from now; None: no limit. `in_seconds`,
-    `max_gap`: see `SearchContext`.
+    `since` on the clock of `time.monotonic`, or else from now; None: no limit. `units`: of the
+    problem, where known. `in_seconds`, `max_gap`: see `SearchContext`.
     """
     from functools import partial
     from time import monotonic
 
+    from dnnp.core.kernels.kernel import load_soon
     from dnnp.core.model.search_context import SearchContext
 
     note_compiling(caller)
+    if units >= MANY:
+        load_soon()
     began = since if caller.began is None else caller.began
     if seconds is not None and began is not None:
         seconds -= monotonic() - began

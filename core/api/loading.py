@@ -14,6 +14,7 @@ from dnnp.core.methods import imported
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
+from dnnp.formats.rows import uncollected
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
 from dnnp.options.graph import GenerateOptions, ImportOptions, TrainingOptions, check_text
@@ -131,6 +132,7 @@ def generate(
     return Graph(made)
 
 
+@uncollected()
 def import_stream(path: str, options: ImportOptions, data: bytes | None = None) -> Stream:
     """The stream of a model or a workload; its warnings are for the user.
 

@@ -34,12 +34,15 @@ Times = Mapping[str, Sequence[float]]
 def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Callbacks) -> None:
     """Price every node and group by the roofline of each device; one warning at most."""
     check_units(stream)
-    from dnnp.core.profile.work import group_traffic, work_of
+    from dnnp.core.profile.work import group_traffic, work_by_columns
     from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.formats.rows import columns
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)
-    work = work_of(graph, stream.rows("node"), stream.rows("tensor"))
+    told = columns(stream.rows("node"), {"flop": math.nan, "bytes": math.nan, "partial": False})
+    dtypes = columns(stream.rows("tensor"), {"dtype": ""})["dtype"]
+    work = work_by_columns(graph, told["flop"], told["bytes"], told["partial"], dtypes)
     found = {d.name: analytic_times(stream, graph, groups, work, d) for d in devices}
     times = {name: nodes.tolist() for name, (nodes, _) in found.items()}
     _warn_unknown(stream, work, times, caller)
@@ -47,8 +50,8 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Callba
     group_costs: dict[str, list[float]] | None = None
     if groups is not None:
         group_costs = {name: t.tolist() for name, (_, t) in found.items() if t is not None}
-        told = np.array([record.get("flop", 0.0) for record in stream.get("node")])
-        flop = np.bincount(groups.label, weights=told, minlength=groups.g)
+        stated = np.nan_to_num(told["flop"])
+        flop = np.bincount(groups.label, weights=stated, minlength=groups.g)
         moved = group_traffic(graph, work, groups.label, groups.g)
         for record, f, b in zip(stream.get("group"), flop.tolist(), moved.tolist(), strict=True):
             record["flop"], record["bytes"] = f, b
@@ -141,11 +144,12 @@ def _put_memory(stream: Stream, *, on_cpu: bool) -> None:
     from dnnp.core.model.rules import Fold
     from dnnp.core.profile.residence import folded_nodes, resident_bytes
     from dnnp.formats.inputs.rules import load_rules
+    from dnnp.formats.rows import columns
     from dnnp.options.table import DEFAULT_RULES
 
     folded: set[int] = set()
     resident: dict[int, float] = {}
-    if on_cpu and not any(record.get("backward") for record in stream.rows("node")):
+    if on_cpu and not columns(stream.rows("node"), {"backward": False})["backward"].any():
         nodes, tensors = stream.get("node"), stream.get("tensor")
         fold = next(r for r in load_rules(DEFAULT_RULES).rules if isinstance(r, Fold))
         folded, renamed = folded_nodes(nodes, tensors, fold.excluded)

@@ -126,6 +126,7 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
     run = run_of(
         caller,
         seconds=options.time_limit,
+        units=problem.units.g,
         in_seconds=stream.in_seconds,
         max_gap=options.max_gap,
     )
@@ -145,6 +146,7 @@ def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None =
         seed=options.seed or 0,
         effort=1.0 if options.effort is None else options.effort,
         seconds=options.time_limit,
+        units=problem.units.g,
         in_seconds=problem.graph.in_seconds,
         max_gap=options.max_gap if options.methods == ("auto",) else 0.0,
     )

@@ -67,6 +67,8 @@ class Tables:
 
         Sizes are those in memory.
         """
+        if not any(self.folded):
+            return replace(self, size=self.resident)
         made = {t for v in range(self.n) if self.folded[v] for t in self.writes[v]}
         kept = [[] if drop else row for row, drop in zip(self.reads, self.folded, strict=True)]
         users: dict[int, list[int]] = {}
@@ -88,10 +90,15 @@ class Tables:
         stated = self.transfer[tensor]
         return self.size[tensor] / bandwidth if math.isnan(stated) else stated
 
+    @cached_property
+    def _producers(self) -> list[list[int]]:
+        made = self.writer
+        found = [dict.fromkeys([made[t] for t in row if t in made]) for row in self.reads]
+        return [[u for u in row if u != node] for node, row in enumerate(found)]
+
     def producers(self, node: int) -> list[int]:
         """Producers of the inputs of `node`, without repeats and itself."""
-        found = dict.fromkeys(self.writer[t] for t in self.reads[node] if t in self.writer)
-        return [u for u in found if u != node]
+        return self._producers[node]
 
 
 def tables_of(graph: Graph) -> Tables:

@@ -584,18 +584,17 @@ def peak_memory(tables: Tables, nodes: Sequence[int]) -> tuple[float, float]:
                 user not in inside for user in tables.users.get(tensor, ())
             )
             last[tensor] = max(len(nodes) - 1 if leaves else step, last.get(tensor, 0))
-    starting: dict[int, list[int]] = {}
-    ending: dict[int, list[int]] = {}
-    for tensor in first:
-        starting.setdefault(first[tensor], []).append(tensor)
-        ending.setdefault(last[tensor], []).append(tensor)
     # Whole numbers of the finest unit among the sizes: adding and taking away is exact.
     ratios = {tensor: tables.size[tensor].as_integer_ratio() for tensor in first}
     unit = max((denominator for _, denominator in ratios.values()), default=1)
     size = {tensor: top * (unit // bottom) for tensor, (top, bottom) in ratios.items()}
+    starting, ending = [0] * len(nodes), [0] * len(nodes)
+    for tensor, step in first.items():
+        starting[step] += size[tensor]
+        ending[last[tensor]] += size[tensor]
     live = peak = 0
-    for step in range(len(nodes)):
-        live += sum(size[tensor] for tensor in starting.get(step, ()))
+    for new, old in zip(starting, ending, strict=True):
+        live += new
         peak = max(peak, live)
-        live -= sum(size[tensor] for tensor in ending.get(step, ()))
+        live -= old
     return math.fsum(tables.size[tensor] for tensor in weights) + peak / unit, peak / unit

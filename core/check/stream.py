@@ -94,7 +94,7 @@ def check_unknown(
     for node in records.get("node", ()):
         time = node.get("time_s", {}).get(home.get(node["id"]), 0.0)
         whole.append(time)
-        vague = sizeless.intersection([*node["inputs"], *node["outputs"]])
+        vague = sizeless and sizeless.intersection([*node["inputs"], *node["outputs"]])
         if "work" in header and ("flop" not in node or node.get("partial") or vague):
             rough.append(time)
     grouped = [(r.get("time_s", {}), home.get(r["nodes"][0])) for r in records.get("group", ())]

@@ -51,6 +51,11 @@ def _tell() -> None:
         _waiting.pop()()
 
 
+def load_soon() -> None:
+    """Load what is compiled at its first call: the problem is large enough to be worth it."""
+    _gone[None] = max(_gone[None], WARM_ROUNDS)
+
+
 def compile_always(always: bool = True) -> None:
     """Interpret nothing, or again what is not loaded, in this process."""
     global _always

@@ -57,21 +57,28 @@ class Work:
 def work_of(
     graph: Graph, nodes: Sequence[Mapping[str, Any]], tensors: Sequence[Mapping[str, Any]]
 ) -> Work:
-    """Gather the work of the nodes of a stream.
-
-    Records and graph are in the same order. Nodes of weights alone (`weight_only`) have no work:
-    they run before the first sample. A node computes in the type of its first floating-point
-    output, else of its first floating-point input, else float32; products of quantised operands in
-    int8. A node without `bytes` moves each of its tensors once.
-    """
+    """Gather the work of the nodes of records in the order of a graph; see `work_by_columns`."""
     rows = [(r.get("flop", np.nan), r.get("bytes", np.nan), r.get("partial", 0)) for r in nodes]
     flop, moved, partial = np.array(rows, dtype=np.float64).reshape(-1, 3).T.copy()
+    return work_by_columns(graph, flop, moved, partial != 0, [r.get("dtype", "") for r in tensors])
+
+
+def work_by_columns(
+    graph: Graph, flop: Floats, moved: Floats, partial: Bools, dtypes: Sequence[str]
+) -> Work:
+    """Gather the work of nodes: their `flop` and `bytes` (nan: absent), and if it is partial.
+
+    `dtypes` are those of tensors. Nodes of weights alone (`weight_only`) have no work: they run
+    before the first sample. A node computes in the type of its first floating-point output, else of
+    its first floating-point input, else float32; products of quantised operands in int8. A node
+    without `bytes` moves each of its tensors once.
+    """
     told = ~np.isnan(flop)
-    known = told & (partial == 0)
+    known = told & ~partial
     absent = np.isnan(moved)
     if absent.any():
-        moved[absent] = tensor_traffic(graph)[absent]
-    kinds = [_float_rate(r.get("dtype", "")) for r in tensors]
+        moved = np.where(absent, tensor_traffic(graph), moved)
+    kinds = [_float_rate(dtype) for dtype in dtypes]
     gone = weight_only(graph)
     return Work(
         flop=np.where(told & ~gone, flop, 0.0),

@@ -19,7 +19,7 @@ import dnnp.core
 from dnnp.core.kernels import kernel as kernels_module
 from dnnp.core.kernels.cache import name_of
 from dnnp.core.kernels.interpreted import OverrunError, interpreted_of
-from dnnp.core.kernels.kernel import WARM_ROUNDS, Kernel, compile_always, kernel
+from dnnp.core.kernels.kernel import WARM_ROUNDS, Kernel, compile_always, kernel, load_soon
 
 
 class Pair(NamedTuple):
@@ -192,6 +192,20 @@ def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any, c
     compile_always()
     assert other(np.array([3, 4])) == 12
     assert len(other.dispatcher.signatures) == 1
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_problem_loads_what_is_compiled_at_once(
+    fresh: None, monkeypatch: Any, large: bool
+) -> None:
+    calls: list[str] = []
+    one = Kernel(twice.py_func)
+    monkeypatch.setattr(Kernel, "is_cold", lambda self: False)
+    monkeypatch.setattr(Kernel, "compiled", lambda self, x: calls.append("compiled"))
+    if large:
+        load_soon()
+    one(3)
+    assert calls == ["compiled"] * large
 
 
 def test_what_takes_longer_to_compile_is_interpreted_for_longer() -> None:

@@ -136,6 +136,21 @@ def test_fields_are_set_and_removed_as_in_records(nodes: list[Record], read: boo
         assert list(before) == nodes
 
 
+@pytest.mark.parametrize("indent", [False, True])
+def test_new_fields_are_added_to_lines_as_to_records(nodes: list[Record], indent: bool) -> None:
+    """Once, or again, where they stay at their place."""
+    stream = stream_of(nodes, indent=indent)
+    count = np.arange(MANY)
+    stream.put("node", "layer", lambda i: f"l{i}", [f"l{i}" for i in range(MANY)])
+    stream.put("node", "stage", lambda i: i, count)
+    added = [{**record, "layer": f"l{i}", "stage": i} for i, record in enumerate(nodes)]
+    assert [list(r.items()) for r in written(stream)[1:-1]] == [list(r.items()) for r in added]
+    stream.put("node", "layer", lambda i: "", [""] * MANY)
+    again = [{**record, "layer": ""} for record in added]
+    assert [list(r.items()) for r in written(stream)[1:-1]] == [list(r.items()) for r in again]
+    assert list(stream.rows("node")) == again
+
+
 def test_a_fault_in_a_later_chunk_and_an_id_from_an_earlier_one(nodes: list[Record]) -> None:
     nodes[MANY - 2]["flop"] = -1
     with pytest.raises(

@@ -30,7 +30,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.kernels.kernel import callee, kernel, lean, scratch
+from dnnp.core.kernels.kernel import callee, expect, kernel, lean, scratch
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext
@@ -406,6 +406,8 @@ def solve_paths(items: BlockItems, run: SearchContext = PLAIN) -> SolvedPaths:
     entries = 1 + int(np.diff(items.before_ptr).max())
     sizes |= {"classes": len(tables.kinds), "entries": entries, "blocks": most + 1}
     room = scratch(HullScratch, sizes)
+    first, second = np.nonzero(reach)
+    expect(float((second - first).sum()), adversarial_paths)
     for last in range(count, 0, -CHUNK):
         run.report_progress(share=1 - last / count)
         adversarial_paths(items, tables, room, most, loose, max(last - CHUNK, 0), last)
