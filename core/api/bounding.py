@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks, run_of, with_bar
 from dnnp.core.bounds.lower_bound import BoundTask, LowerBound
-from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.plan import WITHIN, Plan, within_words
+from dnnp.core.model.plan import VALIDITIES, WITHIN, Plan, within_words
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.model.text import shown_time
 from dnnp.formats.bounds import bound_record, is_closed, raise_bound

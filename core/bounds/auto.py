@@ -15,7 +15,6 @@ from time import monotonic
 from typing import NamedTuple
 
 from dnnp.core.bounds.lower_bound import FAILED, LIMIT, REFUSED, SOLVED, BoundTask, LowerBound
-from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
@@ -26,7 +25,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
-from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.plan import CLOSED, VALIDITIES, Block
 from dnnp.core.model.search_context import (
     PLAIN,
     Incumbent,

@@ -284,10 +284,6 @@ def steps_of(graph: Graph, line: LinearizedItems, options: CostOptions) -> Steps
     return peak_steps(graph, line.node_ptr, line.nodes)
 
 
-VALIDITIES = ("free", "convex", "ordered")
-"""Validities of a split, weakest first."""
-
-
 def quotient_order(graph: Graph, block: Ints, n_blocks: int) -> Ints | None:
     """Pipeline order of the blocks; None if there is none.
 

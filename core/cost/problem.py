@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import (
-    VALIDITIES,
     Items,
     LinearizedItems,
     execution_order,
@@ -59,7 +58,7 @@ from dnnp.core.model.graph import (
     row_of,
     totals,
 )
-from dnnp.core.model.plan import CLOSED, Block, CostOptions, Plan, Stage
+from dnnp.core.model.plan import CLOSED, VALIDITIES, Block, CostOptions, Plan, Stage
 from dnnp.core.model.text import shown_bytes
 
 LOADS = 1_000

@@ -23,6 +23,9 @@ WITHIN = "within_gap"
 """Status of plans whose gap is not closed, but as small as was asked for."""
 
 
+VALIDITIES = ("free", "convex", "ordered")
+"""Validities of a split, weakest first."""
+
 RECOMPUTE = ("none", "full", "auto")
 """Stages that run their forward passes again: none, all, or those that gain by it."""
 

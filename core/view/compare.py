@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dnnp.core.cost.items import VALIDITIES
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.plan import OBJECTIVES, Plan, status_words
+from dnnp.core.model.plan import OBJECTIVES, VALIDITIES, Plan, status_words
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
 from dnnp.core.view.facts import Facts, Page, shortened, shown_rate

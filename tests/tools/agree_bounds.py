@@ -32,10 +32,10 @@ from dnnp.core.bounds.auto import bound
 from dnnp.core.bounds.lower_bound import FAILED, REFUSED, SOLVED, BoundTask, LowerBound
 from dnnp.core.certificates.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.items import VALIDITIES as STRENGTHS
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods.bounds import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.plan import VALIDITIES as STRENGTHS
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions
 from dnnp.core.split.auto import solve

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.items import VALIDITIES, Items, block_order
+from dnnp.core.cost.items import Items, block_order
 from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.cost.load_formula import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, Ints, distinct, row_of
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import VALIDITIES, Block
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import SolverProcess
 from dnnp.core.solver.program import Outcome
