@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import POOL, time_invocations
+from dnnp.core.latency.auto import critical_path
 from dnnp.core.latency.blocks.anneal import random_start, split_of
 from dnnp.core.latency.blocks.items import block_items
 from dnnp.core.latency.homes import blocks_of_homes
@@ -29,7 +30,7 @@ def test_any_homes_become_blocks_that_can_run(seed: int) -> None:
     assert (split.device[split.block[~pooled]] == home[~pooled]).all()
     for b in range(len(split.device)):
         assert len(np.unique(tasks.backward[split.block == b])) == 1
-    time_invocations(tasks, machine, split)
+    assert time_invocations(tasks, machine, split).value >= critical_path(problem)
 
 
 @pytest.mark.parametrize("seed", range(40))
