@@ -2,12 +2,13 @@
 
     blocks      a bound; the search over ideals, briefly; a little annealing; the search over ideals
                 again, below the value known by then; annealing at the effort asked for
-    operators   list schedules of others (`STARTS`); a little annealing from the best of them; a
-                bound, which its value sharpens; annealing at the effort asked for; the bound again
+    operators   list schedules of others (`STARTS`); the exact search of small problems, briefly; a
+                little annealing from the best so far; a bound, which its value sharpens; the exact
+                search again; annealing at the effort asked for; the bound again
 
-`anneal` leaves out ideals and list schedules. Either ends as soon as the value meets the bound;
-`auto` after a little annealing also where the gap need not be closed. With a time limit annealing
-goes on until it is over.
+`anneal` leaves out exact searches and list schedules. Either ends as soon as the value meets the
+bound; `auto` after a little annealing also where the gap need not be closed. With a time limit
+annealing goes on until it is over.
 """
 
 from __future__ import annotations
@@ -192,15 +193,18 @@ STARTS = ("heft", "heft-congested", "m-etf", "single", "m-sct")
 The last, with a program that may take long, is tried under a time limit alone. Without the others
 latencies were up to 0.3 % longer on 4 of 44 small cases, and once shorter."""
 
-LISTED = 0.1
-"""Their share of the whole work."""
+LISTED, TRIED = 0.1, 0.12
+"""Shares of the whole work at the ends of list schedules, and of the first exact search."""
+
+TRIED_EFFORT = 0.05
+"""Effort of that search, which solves most problems of up to ten tasks."""
 
 STARTED = 0.1
 """Share of a time limit that one of them may take."""
 
-A_LITTLE, SHARPENED, COLD = 0.1, 0.2, 0.9
-"""Shares of the work after that, at the ends of a little annealing, of the first bound, and of all
-annealing; the second bound is the rest."""
+A_LITTLE, SHARPENED, SEQUENCED, COLD = 0.1, 0.2, 0.3, 0.9
+"""Shares of the work after that, at the ends of a little annealing, of the first bound, of the
+second exact search, and of all annealing; the second bound is the rest."""
 
 ANNEALED = 0.7
 """Share of a time limit that annealing before the last bound may take."""
@@ -264,7 +268,12 @@ def auto_operators(
 ) -> LatencySolution:
     """Anneal placements, from the best list schedule; for the errors see `anneal_blocks`."""
     start = _listed(problem, asked, run.phase("list schedules", 0.0, LISTED))
-    return _placed(problem, _Best(start), run.phase("annealing", LISTED, 1.0))
+    known = _Best(start, np.inf if start is None else problem.value(start))
+    first = run.phase("exact search", LISTED, TRIED).scaled(TRIED_EFFORT)
+    known, more = _sequenced(problem, known, first)
+    if known.proven or run.gap_reached(known.value, known.bound):
+        return _answer(known)
+    return _placed(problem, known, run.phase("annealing", TRIED, 1.0), exact=more)
 
 
 def anneal_operators(
@@ -274,15 +283,20 @@ def anneal_operators(
     return _placed(problem, _Best(), run)
 
 
-def _placed(problem: LatencyProblem, known: _Best, run: SearchContext) -> LatencySolution:
-    """Anneal operators from a placement, if there is one."""
+def _placed(
+    problem: LatencyProblem, known: _Best, run: SearchContext, *, exact: bool = False
+) -> LatencySolution:
+    """Anneal operators from a placement, if there is one; `exact`: search exactly on the way."""
     run.log("annealing")
     part = run.phase("annealing", 0.0, A_LITTLE).scaled(EFFORT)
     known = _annealed(problem, known, part)
     known = _bounded(problem, known, run.phase("bounding", A_LITTLE, SHARPENED))
+    if exact and not (run.gap_reached(known.value, known.bound) or run.stop()):
+        part = run.phase("exact search", SHARPENED, SEQUENCED).part(TIMED)
+        known, _ = _sequenced(problem, known, part)
     limited = run.time_left() is not None
     if not (run.gap_reached(known.value, known.bound) or run.stop()):
-        step = run.phase("annealing", SHARPENED, COLD)
+        step = run.phase("annealing", SEQUENCED if exact else SHARPENED, COLD)
         step = replace(step, effort=1.0).part(ANNEALED) if limited else step
         known = _annealed(problem, known, step, endless=limited)
         known = _bounded(problem, known, run.phase("bounding", COLD, 1.0))
@@ -352,6 +366,23 @@ def _searched(problem: LatencyProblem, known: _Best, run: SearchContext) -> tupl
     if proof.bound > known.bound:
         known = known._replace(bound=proof.bound, bound_method=BOUND)
     return known, proof.more
+
+
+def _sequenced(problem: LatencyProblem, known: _Best, run: SearchContext) -> tuple[_Best, bool]:
+    """Search small problems for a better placement; True: more effort would get further."""
+    from dnnp.core.latency.operators.contended import BOUND, is_small, sequence_latency
+
+    if not is_small(problem) or run.stop():
+        return known, False
+    proof = sequence_latency(problem, upper=known.value, run=run)
+    if proof.bound == np.inf:
+        raise InfeasibleError("infeasible: no placement fits the devices")
+    if proof.placement is not None:
+        split = proof.placement
+        known = known._replace(split=split, value=problem.value(split))
+    if proof.bound > known.bound:
+        known = known._replace(bound=proof.bound, bound_method=BOUND)
+    return known, not proof.ended
 
 
 def _annealed_briefly(problem: LatencyProblem, known: _Best, run: SearchContext) -> _Best:

@@ -35,7 +35,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     },
     "anneal": {"blocks": 3052, "flows": 67248, "ideals": 550, "pins": 1391468, "kernels": 0},
     "latency blocks": {"blocks": 580630, "moves": 20, "kernels": 9},
-    "latency operators": {"moves": 2147, "kernels": 13},
+    "latency operators": {"kernels": 6},
     "bound ideal": {"blocks": 921, "ideals": 550, "kernels": 0},
     "bound halves": {"flows": 197, "nodes": 65, "kernels": 0},
     "bound cover": {"steps": 18401, "kernels": 2},

@@ -220,6 +220,8 @@ class _Operators:
         if (self.tasks.together[others] == self.tasks.together[v]).any():
             return False
         needed = float(self.tasks.memory[mine].sum())
+        if self.problem.live is not None:
+            needed += float(self.problem.live.floor[mine].max())
         return needed <= float(self.machine.capacity[self.home[v]]) * (1 + SLACK)
 
     def move(self, flow: int, d: int) -> float:
@@ -352,8 +354,12 @@ class _Sequences:
         first_end = starts[least] + self.length[least]
         rivals = self.rivals(least, [e for e in ready if starts[e] < first_end])
         live = self.owner.problem.live
-        # Where live tensors count, what needs no memory yet may be worth waiting for.
-        for e in ready if live is not None and live.binds else rivals:
+        # Where live tensors count, what needs no memory yet may be worth waiting for; of two events
+        # next to each other that touch neither each other nor one lane, one order will do.
+        if live is not None and live.binds:
+            last = self.sequence[-1] if self.sequence else -1
+            rivals = [e for e in ready if e > last or self.follows(last, e)]
+        for e in rivals:
             kept = {lane: self.free.get(lane, 0.0) for lane in self.lanes[e]}
             self.end[e] = starts[e] + self.length[e]
             self.free.update(dict.fromkeys(self.lanes[e], self.end[e]))
@@ -362,6 +368,10 @@ class _Sequences:
             self.sequence.pop()
             self.free.update(kept)
             del self.end[e]
+
+    def follows(self, last: int, e: int) -> bool:
+        """True if an event waits for the one before it, or for one of its lanes."""
+        return last in self.before[e] or bool(set(self.lanes[last]) & set(self.lanes[e]))
 
     def rivals(self, least: int, others: list[int]) -> list[int]:
         """An event and those that it may have to wait for, through any number of lanes."""

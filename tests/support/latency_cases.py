@@ -32,6 +32,7 @@ def random_problem(
     transfers: str = "tensor",
     congestion: str = "device",
     links: bool = False,
+    live: bool = False,
 ) -> LatencyProblem:
     """A random problem of `n` tasks.
 
@@ -51,6 +52,8 @@ def random_problem(
     links
         `operators` with two devices or more: links between them, with latencies, not all pairs,
         each direction on its own.
+    live
+        Live tensors count, and `tight` is by their bytes.
     """
     blocks = execution == "blocks"
     count = rng.randint(1 if blocks else 2, 3) if devices is None else devices
@@ -82,6 +85,8 @@ def random_problem(
             tensor["transfer_s"] = rng.uniform(0, 9) if real else rng.randint(0, 5)
     graph = graph_of(stream)
     total = sum(node["memory_bytes"] for node in stream.get("node"))
+    if live:
+        total = max(float(graph.tensor_bytes.sum()), 1.0) * 0.9
 
     def capacity() -> float:
         return max(1.0, round(total / count * rng.uniform(1.0, 1.8))) if tight else ROOMY
@@ -98,7 +103,7 @@ def random_problem(
     options = CostOptions(
         objective="latency",
         execution=execution,
-        memory_model="sum",
+        memory_model="peak" if live else "sum",
         invocations=q,
         transfers=transfers,
         congestion=congestion,

@@ -1,10 +1,14 @@
 """Compare the exact models of latency with brute force, and with one another, on random graphs.
 
     python tests/tools/agree_latency.py --count 200 --seed 0 [--solvers cbc,highs,cpsat]
+    python tests/tools/agree_latency.py --count 3000 --auto [--execution operators]
 
 Every graph is split into blocks and placed operator by operator; every other one is short of
 memory. The solvers find the value of brute force, with and without a solution to start from; their
 bounds are not above it, and close below; what has no solution is called infeasible by all.
+
+`--auto`: the same of method `auto`, on graphs of up to eight tasks of which some count live
+tensors and some are invoked up to three times; it proves each, and the checker finds no fault.
 Exits with 1 on any disagreement.
 """
 
@@ -23,10 +27,13 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.latency.ip.loop import formulation_of, solve_intervals, solve_model
-from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.search_context import PLAIN, SearchContext
+from dnnp.core.latency.solve import solve_latency
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from support.latency_brute import brute_blocks, brute_operators
 from support.latency_cases import random_problem
 
@@ -53,6 +60,50 @@ def latency_case(seed: int, execution: str, most: int = 7) -> LatencyProblem:
         congestion=rng.choice(["device", "channel", "none"]),
         links=rng.random() < 0.3,
     )
+
+
+def auto_case(seed: int, execution: str, most: int = 8) -> LatencyProblem:
+    """A random problem for `auto`; live tensors count in four of ten, most are short of memory."""
+    rng = random.Random(f"auto {seed} {execution}")
+    blocks = execution == "blocks"
+    return random_problem(
+        rng,
+        rng.randint(1, most),
+        execution=execution,
+        tight=rng.random() < 0.6,
+        training=rng.random() < 0.25,
+        colors=rng.random() < 0.3,
+        q=rng.choice([1, 2, 3]) if blocks else 1,
+        transfers=rng.choice(["tensor", "edge"]),
+        congestion=rng.choice(["device", "channel", "none"]),
+        links=rng.random() < 0.3,
+        live=rng.random() < 0.4,
+    )
+
+
+def auto_disagreements(problem: LatencyProblem, counts: Counter[str]) -> list[str]:
+    """Faults of the answer of `auto` to one problem."""
+    blocks = problem.options.execution == "blocks"
+    want, known = (brute_blocks if blocks else brute_operators)(problem)
+    counts["live"] += problem.live is not None and problem.live.binds
+    try:
+        found = solve_latency(problem, MethodOptions())
+    except InfeasibleError:
+        counts["infeasible"] += 1
+        return [] if known is None else [f"infeasible, but there is a solution of {want}"]
+    except LimitError as error:
+        return [str(error)]
+    by = {"bound": found.bound, "bound_method": found.bound_method, "method": found.method}
+    plan = make_latency_plan(problem.whole, problem, found.split, **by)
+    counts[plan.status] += 1
+    wrong = [str(fault) for fault in check_plan(problem.whole.graph, None, plan).violations]
+    if not math.isclose(plan.value, want, rel_tol=ROUNDING, abs_tol=1e-300):
+        wrong.append(f"{plan.value}, brute force {want}")
+    if plan.bound > want * (1 + 1e-12):
+        wrong.append(f"bound {plan.bound} above the optimum {want}")
+    if plan.status != "optimal":
+        wrong.append(f"{plan.status}, {found.bound_method} {plan.bound} of {plan.value}")
+    return wrong
 
 
 def installed() -> list[str]:
@@ -116,18 +167,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200, help="number of graphs")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first graph")
-    parser.add_argument("--nodes", type=int, default=7, help="most nodes of a graph")
+    parser.add_argument("--nodes", type=int, default=7, help="most nodes of a graph; 8 with --auto")
     parser.add_argument("--solvers", default="", help="among cbc, highs, cpsat; all that are here")
+    parser.add_argument("--auto", action="store_true", help="compare method auto")
     parser.add_argument("--execution", choices=EXECUTIONS, help="one of them only")
     args = parser.parse_args()
-    solvers = args.solvers.split(",") if args.solvers else installed()
+    solvers = ["auto"] if args.auto else args.solvers.split(",") if args.solvers else installed()
     counts: Counter[str] = Counter()
     wrong = 0
     begin = time.monotonic()
     for seed in range(args.seed, args.seed + args.count):
         for execution in [args.execution] if args.execution else EXECUTIONS:
-            problem = latency_case(seed, execution, args.nodes)
-            reasons = disagreements(problem, solvers, counts)
+            if args.auto:
+                reasons = auto_disagreements(auto_case(seed, execution), counts)
+            else:
+                reasons = disagreements(latency_case(seed, execution, args.nodes), solvers, counts)
             wrong += bool(reasons)
             for reason in reasons:
                 print(f"seed {seed}, {execution}: {reason}", flush=True)
