@@ -452,7 +452,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     graph, clustering, plan = _content(stream)
     require(stream, options)
     bounds = stream.get("bound") if options.certificate else []
-    if not bounds and plan is not None and plan.objective == "latency":
+    if not bounds and plan is not None and (plan.hybrid or plan.objective == "latency"):
         bounds = [{"value": plan.bound}]
     if options.certificate and (plan is None or not bounds):
         missing = "plan" if plan is None else "bound"

@@ -34,9 +34,11 @@ from dnnp.core.certificates.exact import (
 from dnnp.core.certificates.ideals import ideal_units
 from dnnp.core.certificates.latency import prove_latency
 from dnnp.core.certificates.linked import linked_units
+from dnnp.core.certificates.parallel import prove_parallel
 from dnnp.core.certificates.zones import chain_units, zone_cut_units
 from dnnp.core.check.declared import beyond_certificate
 from dnnp.core.check.latency import LatencyCase
+from dnnp.core.check.load import PlanCase
 from dnnp.core.check.violation import STRENGTH, Violation, above, printable
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph
@@ -72,12 +74,12 @@ def check_certificate(
     """Verify that no split of the validity of a bound record has a smaller objective than it says.
 
     The record may be wrong in any way; what is more work than the budget is not checkable. The plan
-    states the links, for the argument `links`; `devices` are those at their best links. A bound of
-    latency needs no certificate.
+    states the links, for the argument `links`; `devices` are those at their best links. Bounds of
+    latency and of parallel plans need no certificate.
     """
     certificate = record.get("certificate")
-    if plan is not None and plan.objective == "latency":
-        return _check_latency(graph, clustering, plan, record, budget or Budget())
+    if plan is not None and (plan.objective == "latency" or plan.hybrid is not None):
+        return _check_anew(graph, clustering, plan, record, budget or Budget())
     if certificate is None:
         return CertificateReport(NOT_CHECKABLE, "none", "there is no certificate")
     try:
@@ -88,8 +90,6 @@ def check_certificate(
         return CertificateReport(NOT_CHECKABLE, printable(argument, 40), _vouched(certificate))
     problem = graph, clustering, devices, options
     try:
-        if plan is not None and plan.hybrid is not None and argument not in PARALLEL:
-            raise UncheckedError("it is not for parallel plans")
         _verify(problem, record, certificate, plan, budget or Budget())
         for name, _ in beyond_certificate(certificate, [argument]):
             raise UncheckedError(f"no check covers its field '{printable(name, 80)}'")
@@ -100,29 +100,31 @@ def check_certificate(
     return CertificateReport(VERIFIED, argument, "", proven=float(record["value"]))
 
 
-def _check_latency(
+def _check_anew(
     graph: Graph,
     clustering: Clustering | None,
     plan: Plan,
     record: Mapping[str, Any],
     budget: Budget,
 ) -> CertificateReport:
-    """Verify the bound of a latency plan from graph and devices alone."""
+    """Verify a bound of latency, or of parallel plans, from graph and devices alone."""
+    certificate, value = record.get("certificate"), record.get("value")
     try:
-        value = float(number(record.get("value"), "the value"))
-        if (record.get("certificate") or {}).get("checkable") is not False and record.get(
-            "certificate"
-        ):
-            raise UncheckedError("no certificate is about latency")
-        argument = prove_latency(LatencyCase.of(graph, clustering, plan), value, budget)
+        claim = float(number(value, "the value"))
+        if certificate and certificate.get("checkable") is not False:
+            raise UncheckedError("there are no certificates for such plans")
+        if plan.hybrid is not None:
+            case = PlanCase.of(graph, clustering, plan)
+            argument = prove_parallel(case, claim, budget)
+        else:
+            argument = prove_latency(LatencyCase.of(graph, clustering, plan), claim, budget)
     except UnprovenError as reason:
-        message = f"its value {printable(str(record.get('value')), 40)} is no bound: {reason}"
-        return CertificateReport(
-            REFUTED, "search", str(reason), (Violation("certificate", "bound", message),)
-        )
+        message = f"its value {printable(str(value), 40)} is no bound: {reason}"
+        violation = Violation("certificate", "bound", message)
+        return CertificateReport(REFUTED, "search", str(reason), (violation,))
     except UncheckedError as reason:
         return CertificateReport(NOT_CHECKABLE, "none", str(reason))
-    return CertificateReport(VERIFIED, argument, "", proven=value)
+    return CertificateReport(VERIFIED, argument, "", proven=claim)
 
 
 def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
@@ -243,6 +245,3 @@ or `UncheckedError` where there is too much to look at."""
 
 LINKED = "links"
 """The argument that knows the links of a plan."""
-
-PARALLEL: tuple[str, ...] = ()
-"""Arguments that cover parallel plans: stages on several devices at once."""

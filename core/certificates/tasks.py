@@ -17,7 +17,7 @@ import numpy as np
 
 from dnnp.core.certificates.exact import Budget, UncheckedError
 from dnnp.core.check.latency import LatencyCase
-from dnnp.core.check.load import Mesh
+from dnnp.core.check.load import Mesh, PlanCase
 from dnnp.core.check.violation import MEMORY
 from dnnp.core.model.device import DeviceClass
 
@@ -117,7 +117,7 @@ def tasks_of(case: LatencyCase, budget: Budget, *, by_class: bool = False) -> Ta
         room=[_room(d) if hard else inf for _, d, _ in homes],
         time=[[case.time(v, d.name) for _, d, _ in homes] for v in range(n)],
         memory=[case.own(v) for v in range(n)],
-        group=_groups(case, n),
+        group=color_groups(case),
         flows=flows,
         before=before,
         after=after,
@@ -130,13 +130,13 @@ def _room(device: DeviceClass) -> float:
     return inf if device.is_cpu else device.memory_bytes * (1 + MEMORY)
 
 
-def _groups(case: LatencyCase, n: int) -> list[list[int]]:
-    """Tasks that share a device with each task, by the colours of their nodes."""
+def color_groups(case: PlanCase) -> list[list[int]]:
+    """Units that share a device with each unit, by the colours of their nodes; ascending."""
     colors: dict[int, set[int]] = {}
     for node, color in enumerate(case.graph.color.tolist()):
         if color >= 0:
             colors.setdefault(color, set()).add(case.units.of_node[node])
-    group = [[v] for v in range(n)]
+    group = [[v] for v in range(len(case.units.ids))]
     for members in _joined(colors.values()):
         for v in members:
             group[v] = members

@@ -31,7 +31,7 @@ class _Node:
     weight: float | None
 
 
-class _Sharded:
+class Sharded:
     """Stated costs of nodes and tensors at a degree, on one device class."""
 
     def __init__(self, case: PlanCase, device: DeviceClass) -> None:
@@ -141,7 +141,7 @@ def hybrid_costs(case: PlanCase) -> tuple[list[Cost], list[Violation]]:
         later -= max(stage.replicas, 1)
         subject = f"stage {number}"
         device = case.devices.get(stage.device_class, DeviceClass(stage.device_class))
-        sharded = _Sharded(case, device)
+        sharded = Sharded(case, device)
         priced = stage.device_class in graph.times
         if stage.shards not in sharded.degrees or not priced:
             message = f"nodes state nothing for {stage.shards} devices at once"
@@ -152,7 +152,7 @@ def hybrid_costs(case: PlanCase) -> tuple[list[Cost], list[Violation]]:
         if sharded.torn(stage):
             message = "its shards are not in one cluster, whose links they are priced with"
             found.append(Violation("device", subject, message))
-        cost, collective, in_flight = _cost(sharded, plan, stage, block, later)
+        cost, collective, in_flight = stage_cost(sharded, plan, stage, block, later)
         costs.append(cost)
         if not math.isfinite(cost.compute_s):
             message = f"a node cannot run on {stage.shards} devices of '{stage.device_class}'"
@@ -259,8 +259,8 @@ def _again(
         yield Violation("load", subject, wrong)
 
 
-def _cost(
-    sharded: _Sharded, plan: Plan, stage: Stage, block: Sequence[int], later: int
+def stage_cost(
+    sharded: Sharded, plan: Plan, stage: Stage, block: Sequence[int], later: int
 ) -> tuple[Cost, float, int]:
     """Cost of a stage, what of it its shards exchange, and micro-batches under way."""
     tables, t, d = sharded.tables, stage.shards, max(stage.replicas, 1)
@@ -288,7 +288,7 @@ def _cost(
 
 
 def _load(
-    sharded: _Sharded, plan: Plan, weights: float, parts: tuple[float, float, float], d: int
+    sharded: Sharded, plan: Plan, weights: float, parts: tuple[float, float, float], d: int
 ) -> tuple[float, float]:
     """Load of a stage, and the part that synchronises weights."""
     options = plan.hybrid

@@ -379,7 +379,11 @@ def test_certificates_that_know_no_parallel_plans_are_not_accepted_for_them() ->
     assert "(bound stated, not checked)" in result.err
     result = dnnp("check", "--certificate", stdin=data)
     assert result.status == 9
-    assert "its certificate (simple) is not checkable; it is not for parallel plans" in result.err
+    assert "is not checkable; there are no certificates for such plans" in result.err
+    bare = [{k: v for k, v in r.items() if k != "certificate"} for r in records_in(data)]
+    result = dnnp("check", "--certificate", stdin=seeds.encode(bare))
+    assert result.status == 6
+    assert "is no bound: there is a plan with the value 0.2" in result.err
 
 
 @pytest.mark.parametrize(

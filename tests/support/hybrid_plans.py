@@ -124,7 +124,7 @@ def shard_of(rng: random.Random, node: dict[str, Any], t: int, *, given: bool) -
     return costs
 
 
-class _All:
+class AllPlans:
     """All plans of what is asked."""
 
     def __init__(self, what: Request) -> None:
@@ -266,14 +266,14 @@ def plan_disagreement(seed: int, most: int = 4, *, shared: bool = False) -> tupl
     try:
         plan = solve_hybrid(what.problem, what.options, PLAIN)
     except (InfeasibleError, LimitError) as error:
-        best = _All(what).least()
+        best = AllPlans(what).least()
         return "infeasible", "" if math.isinf(best) else f"{seed}: {best} is possible, but {error}"
     except UsageError as error:
         return f"refused: {error}"[:40], ""
     report = check_plan(what.problem.graph, what.groups, replace(plan, digest=""))
     if report.violations:
         return plan.status, f"{seed}: {'; '.join(map(str, report.violations))}"
-    best = _All(what).least()
+    best = AllPlans(what).least()
     if plan.bound > best * (1 + 1e-9) or plan.value > best * (1 + 1e-8):
         return plan.status, f"{seed}: {plan.value}, bound {plan.bound}, and {best} is possible"
     if plan.value < best * (1 - 1e-9):

@@ -1,0 +1,166 @@
+"""Verify the bound of a parallel plan: all pipelines of few items, from the last stage on.
+
+Items are units that share a colour, or wait for each other in the order of the pipeline. For every
+set of items that holds all that follows them, and every number of replicas in its stages, the
+fewest devices are kept that run it in stages below the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import fsum, inf
+from typing import NamedTuple
+
+from dnnp.core.certificates.exact import Budget, UncheckedError, UnprovenError, bits, components
+from dnnp.core.certificates.tasks import color_groups
+from dnnp.core.check.load import PlanCase
+from dnnp.core.check.parallel import Sharded, stage_cost
+from dnnp.core.check.violation import TOLERANCE, above, fits
+from dnnp.core.model.plan import HybridOptions
+
+
+def prove_parallel(case: PlanCase, claim: float, budget: Budget) -> str:
+    """Prove that no parallel plan has a value below a claim; return the argument.
+
+    Raises
+    ------
+    UnprovenError
+        There is a plan with less.
+    UncheckedError
+        It takes too many steps, or the plan allows what is not covered here: shared stages,
+        clusters, forward passes of which a part runs again.
+    """
+    options, plan = case.plan.hybrid, case.plan
+    parts = case.graph.shards is not None and case.graph.shards.again is not None
+    if options is None or options.shared_stages or plan.links or len(plan.devices) != 1:
+        raise UncheckedError("no search covers its devices and shared stages")
+    if plan.devices[0].levels or (parts and options.recompute == "auto") or not plan.stages:
+        raise UncheckedError("no search covers its clusters, or stages that run in part again")
+    search = _Pipelines(case, options, claim * (1 - TOLERANCE), budget)
+    if not above(claim, search.work() / search.devices):
+        return "work"
+    for turned in (False, True) if case.tables.training else (False,):
+        found = search.below(_items(case, turned=turned))
+        if found is not None:
+            raise UnprovenError(f"there is a plan with the value {found!r}")
+    return "search"
+
+
+class _Items(NamedTuple):
+    """Sets of nodes that no stage parts."""
+
+    nodes: list[list[int]]
+    after: list[int]
+    """Items in stages not before that of each one; bit masks."""
+
+
+def _items(case: PlanCase, *, turned: bool) -> _Items:
+    """Items, where forward edges lead on; backward edges too, or back if `turned`."""
+    tables, of_node = case.tables, case.units.of_node
+    groups = color_groups(case)
+    ends = [
+        (v, u) if turned and tables.backward[v] else (u, v)
+        for v in range(tables.n)
+        for u in tables.producers(v)
+        if tables.backward[u] == tables.backward[v]
+    ]
+    pairs = {(groups[of_node[a]][0], groups[of_node[b]][0]) for a, b in ends}
+    owner = components(len(groups), {(a, b) for a, b in pairs if a != b})
+    label = [owner[group[0]] for group in groups]
+    number = {x: i for i, x in enumerate(sorted(set(label)))}
+    nodes: list[list[int]] = [[] for _ in number]
+    for v, unit in enumerate(of_node):
+        nodes[number[label[unit]]].append(v)
+    after = [0] * len(number)
+    for a, b in pairs:
+        if owner[a] != owner[b]:
+            after[number[owner[a]]] |= 1 << number[owner[b]]
+    return _Items(nodes, after)
+
+
+class _Pipelines:
+    """A plan's graph, the ways to use devices, and the limit."""
+
+    def __init__(
+        self, case: PlanCase, options: HybridOptions, limit: float, budget: Budget
+    ) -> None:
+        self.case, self.limit, self.budget, self.options = case, limit, budget, options
+        self.device = case.plan.devices[0]
+        self.devices = max(min(self.device.count, case.plan.k), 1)
+        self.sharded = Sharded(case, self.device)
+        most = min(options.data_parallel, options.micro_batches, self.devices)
+        self.teams = [
+            (t, d)
+            for t in self.sharded.degrees
+            for d in range(1, most + 1)
+            if t <= options.tensor_parallel and t * d <= self.devices
+            if options.micro_batches % d == 0
+        ]
+        self.time: dict[int, list[float]] = {}
+        """Least time of each node on so many devices, without what they exchange."""
+        for t in sorted({t for t, _ in self.teams}):
+            budget.spend(20 * case.graph.n)
+            kinds = (False, True) if options.recompute != "none" else (False,)
+            ways = (
+                [self.sharded.node(v, t, again=a).time for a in kinds] for v in range(case.graph.n)
+            )
+            self.time[t] = [min(row) for row in ways]
+
+    def work(self) -> float:
+        """Time of all nodes on the devices where each takes the least in all."""
+        rows = zip(*([t * time for time in row] for t, row in self.time.items()), strict=True)
+        return fsum(min(row) for row in rows)
+
+    def below(self, items: _Items) -> float | None:
+        """Value of a plan below the limit; None: there is none."""
+        ends = sorted(self._ends(items), key=lambda mask: (mask.bit_count(), mask))
+        fewest: dict[int, dict[int, tuple[int, float]]] = {0: {0: (0, 0.0)}}
+        for small in ends:
+            self.budget.spend(len(ends))
+            for large in ends if small in fewest else ():
+                if small & large == small and small != large:
+                    block = sorted(v for i in bits(large & ~small) for v in items.nodes[i])
+                    self._extend(fewest[small], fewest.setdefault(large, {}), block)
+        return min((value for _, value in fewest.get(ends[-1], {}).values()), default=None)
+
+    def _extend(
+        self,
+        small: dict[int, tuple[int, float]],
+        large: dict[int, tuple[int, float]],
+        block: list[int],
+    ) -> None:
+        """Put a stage of some nodes before the stages of a set."""
+        plan, tables = self.case.plan, self.case.tables
+        stated = self.case.graph.shards is not None and self.case.graph.shards.again is not None
+        room = inf if plan.options.memory_mode == "ignore" else self.device.memory_bytes
+        ahead = tuple(tables.ids[v] for v in block if stated or not tables.backward[v])
+        kinds = {"none": [False], "full": [True]}.get(self.options.recompute, [False, True])
+        choices = {ahead if again else () for again in kinds}
+        for t, d in self.teams:
+            self.budget.spend(len(block))
+            if fsum(self.time[t][v] for v in block) / d >= self.limit:
+                continue
+            for later, (used, value) in sorted(small.items()):
+                total, devices = later + d, used + t * d
+                if devices > self.devices or total > self.options.micro_batches:
+                    continue
+                for again in sorted(choices):
+                    self.budget.spend(50 * len(block))
+                    stage = replace(plan.stages[0], shards=t, replicas=d, recomputed=again)
+                    cost, *_ = stage_cost(self.sharded, plan, stage, block, later)
+                    if cost.load_s < self.limit and fits(cost.memory_bytes, room):
+                        most = devices, max(value, cost.load_s)
+                        large[total] = min(large.get(total, most), most)
+
+    def _ends(self, items: _Items) -> Iterator[int]:
+        """Sets of items that hold all that follows these, as bit masks."""
+        seen, waiting = {0}, [0]
+        while waiting:
+            mask = waiting.pop()
+            yield mask
+            self.budget.spend(10 * len(items.after))
+            for i, after in enumerate(items.after):
+                if after & ~mask == 0 and mask | 1 << i not in seen:
+                    seen.add(mask | 1 << i)
+                    waiting.append(mask | 1 << i)
