@@ -28,7 +28,7 @@ from dnnp.core.methods.schedules import SCHEDULES
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from support.run import PATIENCE_S, dnnp, executable
 
-TIMED = ("ip", "cpsat", "getf-milp", "placeto", "exact bound", "no-dag", "no-io")
+TIMED = ("ip", "cpsat", "getf-milp", "placeto", "auto bound", "exact bound", "no-dag", "no-io")
 
 GRAPH = "import --synthetic erdos-renyi --nodes 24 --seed 1"
 CUT = "partition -k 3 --bandwidth 6"
