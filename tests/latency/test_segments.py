@@ -78,13 +78,13 @@ def deep(layers: int, heads: int, *, skip: bool = False, aside: int = 0) -> Late
 
 def test_layers_add_up_and_those_alike_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = deep(10, 40)
-    gaps, calls = bounds._gaps, []
+    gaps, calls = bounds.gaps_of, []
 
     def counted(part: LatencyProblem) -> np.ndarray:
         calls.append(part.tasks.n)
         return gaps(part)
 
-    monkeypatch.setattr(bounds, "_gaps", counted)
+    monkeypatch.setattr(bounds, "gaps_of", counted)
     bound, name = operators_bound(problem)
     value = problem.value(anneal_operators(problem, run=SearchContext(effort=0.01)))
     assert name == "segments"

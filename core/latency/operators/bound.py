@@ -30,7 +30,7 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, Tasks
-from dnnp.core.latency.lists.net import net_of
+from dnnp.core.latency.lists.net import FlowNet, net_of
 from dnnp.core.latency.operators.windows import (
     SAFE,
     WINDOW,
@@ -67,10 +67,8 @@ def operators_bound(
     if not usable.any(axis=1).all():
         v = int(np.flatnonzero(~usable.any(axis=1))[0])
         raise InfeasibleError(f"infeasible: no device supports and holds task {v} and its colour")
-    n, count = net.time.shape
-    none, never = np.zeros((n, 1, count, count)), np.zeros((n, 1), dtype=np.bool_)
-    head, tail = np.zeros((n, count)), net.tail.copy()
-    heads(net, none, never, usable, head)
+    n = problem.tasks.n
+    head, tail = earliest_ends(net, usable), net.tail.copy()
     found = [(float(exclude(usable.copy(), head, tail, np.inf)), "critical path")]
     area, prices, weights = area_bound(problem, net, usable)
     found.append((area, "area"))
@@ -90,6 +88,14 @@ def operators_bound(
         if other[0] > value * (1 + 1e-9):
             value, name = other
     return min(value * SAFE, upper), name
+
+
+def earliest_ends(net: FlowNet, usable: Bools) -> Floats:
+    """Lower bound of the end of each task on each device by paths; f64[n, D]."""
+    n, count = net.time.shape
+    head = np.zeros((n, count))
+    heads(net, np.zeros((n, 1, count, count)), np.zeros((n, 1), np.bool_), usable, head)
+    return head
 
 
 MOST_GAPS = 2**22
@@ -127,7 +133,7 @@ def segments_bound(
     number = np.full(tasks.n, -1, dtype=np.int64)
     found: dict[tuple[bytes, ...], Floats] = {}
     left = MOST_WORK * run.effort
-    segments = list(_line(problem, np.where(usable, head, np.inf).min(axis=1), longest))
+    segments = list(line_of(problem, np.where(usable, head, np.inf).min(axis=1), longest))
     if len(segments) < MANY:
         return 0.0, False
     whole = sum(len(mine) - 1 for mine in segments) >= COVERED * tasks.n
@@ -137,23 +143,21 @@ def segments_bound(
         if run.stop():
             whole = False
             break
-        part = _part(problem, mine, usable, number)
-        shape = part.tasks
-        parts = (shape.time, shape.memory, shape.together, shape.use_ptr, shape.use_idx)
-        key = tuple(x.tobytes() for x in (*parts, shape.maker, shape.size, shape.fixed))
+        part = part_of(problem, mine, usable, number)
+        shape, key = part.tasks, kind_of(part)
         if key not in found:
             work = _triples(shape) * count**4 if len(mine) <= longest else np.inf
             small = work <= left
             left -= work if small else 0.0
             whole &= small
-            found[key] = _gaps(part) if small else np.zeros((count, count))
+            found[key] = gaps_of(part) if small else np.zeros((count, count))
         v = int(mine[-1])
         ready = (ready[:, None] + found[key]).min(axis=0) + tasks.time[:, v]
         ready = np.where(usable[v], np.maximum(ready, head[v]), np.inf)
     return float((ready + tail[v]).min()), whole
 
 
-def _line(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]:
+def line_of(problem: LatencyProblem, head: Floats, longest: int) -> Iterator[Ints]:
     """Tasks of each segment, both ends included, in topological order.
 
     A task is a waist if no edge passes over its position. Where waists are more than `longest`
@@ -207,7 +211,7 @@ def _triples(tasks: Tasks) -> int:
     return int((reach @ reach)[reach > 0].sum())
 
 
-def _part(problem: LatencyProblem, mine: Ints, usable: Bools, number: Ints) -> LatencyProblem:
+def part_of(problem: LatencyProblem, mine: Ints, usable: Bools, number: Ints) -> LatencyProblem:
     """Problem of a segment with its waists, and the flows among them.
 
     `number`: i64[n] of -1, which it is again afterwards.
@@ -246,7 +250,14 @@ def _part(problem: LatencyProblem, mine: Ints, usable: Bools, number: Ints) -> L
     return LatencyProblem(part, problem.machine, problem.options)
 
 
-def _gaps(part: LatencyProblem) -> Floats:
+def kind_of(part: LatencyProblem) -> tuple[bytes, ...]:
+    """All that tells the problem of a segment from those of others."""
+    tasks = part.tasks
+    parts = (tasks.time, tasks.memory, tasks.together, tasks.use_ptr, tasks.use_idx)
+    return tuple(x.tobytes() for x in (*parts, tasks.maker, tasks.size, tasks.fixed))
+
+
+def gaps_of(part: LatencyProblem) -> Floats:
     """Least time from the end of the first task to the start of the last, by their devices."""
     net = net_of(part)
     usable = net.allowed[net.together]

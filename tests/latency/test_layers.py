@@ -1,0 +1,153 @@
+"""Networks of layers put together from placements of their segments."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.latency.lists.net import net_of
+from dnnp.core.latency.operators import layers
+from dnnp.core.latency.operators.anneal import Listed, anneal_operators, placed
+from dnnp.core.latency.operators.bound import operators_bound
+from dnnp.core.latency.operators.layers import chain_of, layered
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import singletons
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.search_context import SearchContext
+from dnnp.formats.graph import graph_of
+from dnnp.formats.workloads.synthetic import synthetic_stream
+
+CLOSE = 1e-9
+
+
+def problem_of(
+    edges: list[tuple[int, int]],
+    times: dict[str, list[float]],
+    size: list[float],
+    memory: list[float],
+    room: tuple[float, ...] = (np.inf, np.inf),
+    *,
+    model: str = "sum",
+) -> LatencyProblem:
+    """Devices of one class each, links of a byte a second."""
+    tail, head = (np.array(side) for side in zip(*edges, strict=True))
+    stream = synthetic_stream("layers", tail, head, np.array(size), np.ones(len(size)))
+    graph = graph_of(stream)
+    graph = replace(
+        graph,
+        times={name: np.array(row) for name, row in times.items()},
+        node_bytes=np.array(memory),
+    )
+    devices = tuple(
+        DeviceClass(name, memory_bytes=limit, bandwidth_bytes_per_s=1.0)
+        for name, limit in zip(times, room, strict=True)
+    )
+    options = CostOptions(objective="latency", execution="operators", memory_model=model)
+    return latency_problem(SplitProblem(graph, singletons(graph), devices, options))
+
+
+def deep(blocks: int, heads: int, room: tuple[float, ...], model: str = "sum") -> LatencyProblem:
+    """Blocks of branches of two nodes; the last node of each holds most of its memory."""
+    edges, last, n = [], 0, 1
+    for _ in range(blocks):
+        branches = [(n + 2 * i, n + 2 * i + 1) for i in range(heads)]
+        n += 2 * heads
+        for first, second in branches:
+            edges += [(last, first), (first, second), (second, n)]
+        last, n = n, n + 1
+    size = [3.0 + 5.0 * (v % 3 == 1) for v in range(n)]
+    times = {"a": [1.0 + v % 2 for v in range(n)], "b": [1.5 + v % 2 for v in range(n)]}
+    return problem_of(edges, times, size, [1.0] * n, room, model=model)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_optimal_along_a_path(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tasks are waists: the least of all assignments that fit."""
+    monkeypatch.setattr(layers, "SPREAD", np.inf)
+    rng = random.Random(seed)
+    n = rng.randint(9, 11)
+    kinds = [(rng.randint(1, 9), rng.randint(1, 9), rng.randint(1, 9), rng.randint(0, 4))]
+    kinds += [(rng.randint(1, 9), rng.randint(1, 9), rng.randint(1, 9), rng.randint(0, 4))]
+    rows = [kinds[v % 2] for v in range(n)]
+    total = sum(row[3] for row in rows)
+    room = (total * rng.choice((0.4, 0.7, 1.0)) + 4, total * rng.choice((0.4, 0.8)) + 4)
+    problem = problem_of(
+        [(v, v + 1) for v in range(n - 1)],
+        {"a": [float(row[0]) for row in rows], "b": [float(row[1]) for row in rows]},
+        [float(row[2]) for row in rows],
+        [float(row[3]) for row in rows],
+        room,
+    )
+    net, order, least = net_of(problem), problem.tasks.order, np.inf
+    for home in itertools.product((0, 1), repeat=n):
+        split = placed(net, Listed(order, np.array(home)))
+        if problem.fits(split):
+            least = min(least, problem.value(split))
+    found = layered(problem, None, SearchContext())
+    if least == np.inf:
+        assert found is None
+        return
+    assert found is not None
+    assert least * (1 - CLOSE) <= problem.value(found) <= least * (1 + layers.NEAR + CLOSE)
+
+
+@pytest.mark.parametrize("heads", [2, 5])
+@pytest.mark.parametrize("share", [2.0, 0.6, 0.52])
+def test_valid_and_no_worse_than_a_little_annealing(heads: int, share: float) -> None:
+    free = deep(20, heads, (np.inf, np.inf))
+    total = float(free.tasks.memory.sum())
+    problem = deep(20, heads, (share * total, share * total))
+    found = layered(problem, None, SearchContext())
+    assert found is not None
+    value = problem.value(found)
+    assert operators_bound(problem)[0] <= value * (1 + CLOSE)
+    assert value <= 1.05 * problem.value(anneal_operators(problem, run=SearchContext(effort=0.002)))
+
+
+def test_a_known_placement_gives_its_layers() -> None:
+    """One good block of a placement is enough for all."""
+    problem = deep(12, 6, (np.inf, np.inf))
+    known = anneal_operators(problem, run=SearchContext(effort=0.002))
+    stopped = SearchContext(interrupted=lambda: True)
+    chain = chain_of(problem)
+    assert chain is not None
+    found = layered(problem, known, stopped)
+    assert found is not None
+    assert problem.value(found) <= problem.value(known) * (1 + CLOSE)
+
+
+def test_live_tensors_fit() -> None:
+    """Of capacities that bind because of live tensors."""
+    counted = 0
+    for room in (20.0, 40.0, 70.0, 100.0):
+        problem = deep(12, 4, (room, room), "peak")
+        found = layered(problem, None, SearchContext(effort=0.5))
+        if found is not None:
+            assert problem.fits(found)
+            counted += 1
+    assert counted >= 2
+
+
+def test_same_bytes() -> None:
+    problem = deep(12, 4, (40.0, 80.0))
+    first, second = (layered(problem, None, SearchContext(seed=3)) for _ in range(2))
+    assert isinstance(first, Placement)
+    assert isinstance(second, Placement)
+    assert first.events.tobytes() == second.events.tobytes()
+
+
+def test_what_is_no_network_of_layers() -> None:
+    """Few segments; colours that join two of them."""
+    assert chain_of(deep(3, 4, (np.inf, np.inf))) is None
+    problem = deep(12, 4, (np.inf, np.inf))
+    together = problem.tasks.together.copy()
+    assert chain_of(problem) is not None
+    together[together == together[-2]] = together[1]
+    joined = np.unique(together, return_inverse=True)[1].astype(np.int64)
+    assert chain_of(replace(problem, tasks=replace(problem.tasks, together=joined))) is None
