@@ -76,27 +76,30 @@ def test_greedy_is_valid_and_not_below_brute_force(seed: int) -> None:
     assert problem.value(split) >= least * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_larger_splits_are_valid(seed: int) -> None:
-    problem = random_problem(
-        random.Random(seed),
-        40,
-        execution="blocks",
-        devices=3,
-        tight=True,
-        training=seed % 2 == 0,
-        colors=seed % 5 == 0,
-    )
-    try:
-        split = greedy(problem)
-    except (InfeasibleError, LimitError):
-        # Some task is for accelerators only.
-        assert np.isinf(pool_times(problem.tasks, problem.machine)).any()
-        return
-    assert np.isfinite(problem.value(split))
-    again = greedy(problem)
-    assert split.block.tolist() == again.block.tolist()
-    assert split.device.tolist() == again.device.tolist()
+def test_larger_splits_are_valid() -> None:
+    found = 0
+    for seed in range(30):
+        problem = random_problem(
+            random.Random(seed),
+            40,
+            execution="blocks",
+            devices=3,
+            tight=True,
+            training=seed % 2 == 0,
+            colors=seed % 5 == 0,
+        )
+        try:
+            split = greedy(problem)
+        except (InfeasibleError, LimitError):
+            # Some task is for accelerators only.
+            assert np.isinf(pool_times(problem.tasks, problem.machine)).any()
+            continue
+        found += 1
+        assert np.isfinite(problem.value(split))
+        again = greedy(problem)
+        assert split.block.tolist() == again.block.tolist()
+        assert split.device.tolist() == again.device.tolist()
+    assert found > 20
 
 
 def chain(n: int) -> list[tuple[int, int]]:
