@@ -11,6 +11,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain
 from typing import Any, overload
 
@@ -367,9 +368,16 @@ def keep_numbers(
             _restore(record, json.loads(line, parse_int=_number, parse_float=_number), fields)
 
 
-def holds_objects(spec: Field) -> bool:
+@cache
+def closed_fields(kind: str) -> frozenset[str]:
+    """Fields of a kind of record inside which no unknown field can be."""
+    fields = RECORDS.get(kind, {})
+    return frozenset(["type", *(name for name in fields if not _holds_objects(fields[name]))])
+
+
+def _holds_objects(spec: Field) -> bool:
     """Test whether objects of known fields are inside, which may hold further ones."""
-    return spec.type == "object" or (spec.items is not None and holds_objects(spec.items))
+    return spec.type == "object" or (spec.items is not None and _holds_objects(spec.items))
 
 
 def _restore(record: Record, exact: Record, fields: Mapping[str, Field]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from itertools import compress, count, islice
 from operator import lt
@@ -17,7 +18,7 @@ from dnnp.formats.fields import describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import DEPTH, deep_line, said
 from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSION
-from dnnp.formats.rows import CHUNK, REPEATED, Rows, holds_objects, keep_numbers, uncollected
+from dnnp.formats.rows import CHUNK, REPEATED, Rows, closed_fields, keep_numbers, uncollected
 
 Record = dict[str, Any]
 
@@ -114,7 +115,7 @@ class _Kind:
     kind: str
     file: str
     rows: list[Record] | Rows
-    numbers: array[int] = field(default_factory=lambda: array("q"))
+    numbers: array[int] = field(default_factory=partial(array, "q"))
     """Their lines."""
     keys: list[Any] = field(default_factory=list)
     """Values of the field of which no two may be equal."""
@@ -136,7 +137,7 @@ class _Kind:
             return
         if self.kind in UNIQUE:
             self.keys += full[UNIQUE[self.kind]]
-        unknown = any(f not in fields or holds_objects(fields[f]) for f in names if f != "type")
+        unknown = not names <= closed_fields(self.kind)
         if isinstance(self.rows, Rows):
             self.rows.take(records, block, names, full, exact=unknown)
         else:
