@@ -123,7 +123,7 @@ def _check_anew(
         violation = Violation("certificate", "bound", message)
         return CertificateReport(REFUTED, "search", str(reason), (violation,))
     except UncheckedError as reason:
-        return CertificateReport(NOT_CHECKABLE, "none", str(reason))
+        return CertificateReport(NOT_CHECKABLE, "search", str(reason))
     return CertificateReport(VERIFIED, argument, "", proven=claim)
 
 

@@ -109,7 +109,7 @@ class Blocks:
     def _value(self, split: _Split) -> float:
         """Latency of the units placed so far and what must follow, or more; inf: a circle."""
         tasks, count = self.tasks, len(split.blocks)
-        self.budget.spend(len(split.block) + sum(len(self.reads[v]) for v in tasks.order))
+        self.budget.spend(3 * len(split.block) + 3 * sum(map(len, self.reads)))
         vertex = [count + i if b == POOL else b for i, b in enumerate(split.block)]
         waits: dict[int, set[int]] = {v: set() for v in (*range(count), *vertex)}
         last: dict[int, int] = {}

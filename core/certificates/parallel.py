@@ -107,10 +107,13 @@ class _Pipelines:
             )
             self.time[t] = [min(row) for row in ways]
 
-    def work(self) -> float:
-        """Time of all nodes on the devices where each takes the least in all."""
         rows = zip(*([t * time for time in row] for t, row in self.time.items()), strict=True)
-        return fsum(min(row) for row in rows)
+        self.least = [min(row) for row in rows]
+        """Time of each node on the devices where it takes the least in all."""
+
+    def work(self) -> float:
+        """Least time of all nodes on all devices together."""
+        return fsum(self.least)
 
     def below(self, items: _Items) -> float | None:
         """Value of a plan below the limit; None: there is none."""
@@ -121,7 +124,10 @@ class _Pipelines:
             for large in ends if small in fewest else ():
                 if small & large == small and small != large:
                     block = sorted(v for i in bits(large & ~small) for v in items.nodes[i])
-                    self._extend(fewest[small], fewest.setdefault(large, {}), block)
+                    rest = fsum(
+                        self.least[v] for i in bits(ends[-1] & ~large) for v in items.nodes[i]
+                    )
+                    self._extend(fewest[small], fewest.setdefault(large, {}), block, rest)
         return min((value for _, value in fewest.get(ends[-1], {}).values()), default=None)
 
     def _extend(
@@ -129,8 +135,9 @@ class _Pipelines:
         small: dict[int, tuple[int, float]],
         large: dict[int, tuple[int, float]],
         block: list[int],
+        rest: float,
     ) -> None:
-        """Put a stage of some nodes before the stages of a set."""
+        """Put a stage of some nodes before those of a set; `rest`: least work of what is left."""
         plan, tables = self.case.plan, self.case.tables
         stated = self.case.graph.shards is not None and self.case.graph.shards.again is not None
         room = inf if plan.options.memory_mode == "ignore" else self.device.memory_bytes
@@ -143,10 +150,11 @@ class _Pipelines:
                 continue
             for later, (used, value) in sorted(small.items()):
                 total, devices = later + d, used + t * d
-                if devices > self.devices or total > self.options.micro_batches:
+                left = self.devices - devices
+                if left < 0 or total > self.options.micro_batches or rest > self.limit * left:
                     continue
                 for again in sorted(choices):
-                    self.budget.spend(50 * len(block))
+                    self.budget.spend(20 * len(block))
                     stage = replace(plan.stages[0], shards=t, replicas=d, recomputed=again)
                     cost, *_ = stage_cost(self.sharded, plan, stage, block, later)
                     if cost.load_s < self.limit and fits(cost.memory_bytes, room):

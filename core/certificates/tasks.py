@@ -7,7 +7,7 @@ not count; both make a latency longer only, so that bounds hold with them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from math import fsum, inf
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.certificates.exact import Budget, UncheckedError
+from dnnp.core.certificates.exact import Budget, UncheckedError, components
 from dnnp.core.check.latency import LatencyCase
 from dnnp.core.check.load import Mesh, PlanCase
 from dnnp.core.check.violation import MEMORY
@@ -23,7 +23,6 @@ from dnnp.core.model.device import DeviceClass
 
 Table = list[list[float]] | None
 """Times from each place to each other; None: one time between any two."""
-
 
 Times = list[list[float]]
 """A time of each task on each place."""
@@ -62,7 +61,7 @@ class Tasks:
     is_cpu: list[bool]
     room: list[float]
     """Bytes of each place, rounding included."""
-    time: list[list[float]]
+    time: Times
     """Time of each task on each place; inf: unsupported."""
     memory: list[float]
     """Bytes of each task."""
@@ -132,15 +131,16 @@ def _room(device: DeviceClass) -> float:
 
 def color_groups(case: PlanCase) -> list[list[int]]:
     """Units that share a device with each unit, by the colours of their nodes; ascending."""
-    colors: dict[int, set[int]] = {}
-    for node, color in enumerate(case.graph.color.tolist()):
-        if color >= 0:
-            colors.setdefault(color, set()).add(case.units.of_node[node])
-    group = [[v] for v in range(len(case.units.ids))]
-    for members in _joined(colors.values()):
-        for v in members:
-            group[v] = members
-    return group
+    first: dict[int, int] = {}
+    pairs: set[tuple[int, int]] = set()
+    for unit, color in zip(case.units.of_node, case.graph.color.tolist(), strict=True):
+        one = first.setdefault(color, unit) if color >= 0 else unit
+        pairs |= {(one, unit), (unit, one)}
+    owner = components(len(case.units.ids), pairs)
+    members: dict[int, list[int]] = {}
+    for unit, x in enumerate(owner):
+        members.setdefault(x, []).append(unit)
+    return [members[x] for x in owner]
 
 
 def _order(before: list[list[Edge]]) -> list[int]:
@@ -150,19 +150,6 @@ def _order(before: list[list[Edge]]) -> list[int]:
         return list(TopologicalSorter(waits).static_order())
     except CycleError:
         raise UncheckedError("its units wait for each other") from None
-
-
-def _joined(sets: Iterable[set[int]]) -> Iterator[list[int]]:
-    """Unions of the sets that overlap, ascending."""
-    left = [set(one) for one in sets if len(one) > 1]
-    while left:
-        one = left.pop()
-        more = [other for other in left if one & other]
-        if not more:
-            yield sorted(one)
-            continue
-        left = [other for other in left if not one & other]
-        left.append(one.union(*more))
 
 
 def _flows(
@@ -218,33 +205,23 @@ def _edges(
     n: int, flows: Sequence[Flow], budget: Budget
 ) -> tuple[list[list[Edge]], list[list[Edge]]]:
     """Edges to each task and from each task, with the longest time of their flows."""
-    found: dict[tuple[int, int], tuple[float, Table]] = {}
+    found: dict[tuple[int, int], list[Flow]] = {}
     for flow in flows:
         for reader in flow.readers:
-            time, table = found.get((flow.maker, reader), (0.0, None))
-            found[flow.maker, reader] = _longest((time, table), (flow.time, flow.table))
+            found.setdefault((flow.maker, reader), []).append(flow)
     before: list[list[Edge]] = [[] for _ in range(n)]
     after: list[list[Edge]] = [[] for _ in range(n)]
-    for (maker, reader), (time, table) in found.items():
-        budget.spend(0 if table is None else len(table) ** 2)
-        before[reader].append((maker, time, table))
-        turned = None if table is None else [list(row) for row in zip(*table, strict=True)]
-        after[maker].append((reader, time, turned))
+    for (maker, reader), row in found.items():
+        size = range(max(len(flow.table or ()) for flow in row))
+        budget.spend(len(row) * len(size) ** 2)
+        time = 0.0 if size else max(flow.time for flow in row)
+        ahead, back = (
+            [[max(f.delay(*((p, q)[::step])) for f in row) for q in size] for p in size] or None
+            for step in (1, -1)
+        )
+        before[reader].append((maker, time, ahead))
+        after[maker].append((reader, time, back))
     return before, after
-
-
-def _longest(one: tuple[float, Table], other: tuple[float, Table]) -> tuple[float, Table]:
-    """The longer of two times between any two places."""
-    if one[1] is None and other[1] is None:
-        return max(one[0], other[0]), None
-    if one[1] is None:
-        one, other = other, one
-    rows = one[1] or []
-    size = range(len(rows))
-    flat = other[1] or [[other[0] if p != q else 0.0 for q in size] for p in size]
-    return 0.0, [
-        [max(a, b) for a, b in zip(*pair, strict=True)] for pair in zip(rows, flat, strict=True)
-    ]
 
 
 def _twins(owner: Sequence[int], kinds: list[list[int]], budget: Budget) -> list[int]:
