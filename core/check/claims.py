@@ -366,6 +366,7 @@ BOUNDS = _names(
 BOUNDS |= _names("cover-cut, links, no-dag, no-io, bottleneck, guess, exact")
 PATHS = _names("critical path, critical path without transfers, path of blocks, ideals of blocks")
 PATHS |= _names("area, memory path, windows, segments, sequences, simple, exact, cbc, highs, cpsat")
+PATHS |= _names("branch and bound")
 RECIPES = _names("sequential, gpipe, 1f1b, 1f1b+, interleaved-1f1b, chimera, zb-h1, zb-h2, zb-v")
 RECIPES |= _names("v-half, v-min, dualpipe, dualpipev, inference")
 SCHEDULES = RECIPES | _names("auto, optimal, tessel, tessel-fast, in-turn")

@@ -2,10 +2,11 @@
 
     blocks      a bound; the search over ideals, briefly; a little annealing; the search over ideals
                 again, below the value known by then; annealing at the effort asked for
-    operators   list schedules of others (`STARTS`); the exact search of small problems, briefly;
-                placements of alike layers put together (again after all annealing); a little
-                annealing from the best so far; a bound, which its value sharpens; the exact
-                search again; annealing at the effort asked for; the bound again
+    operators   the exact search where transfers do not wait and nothing is live; list schedules of
+                others (`STARTS`); the exact search of small problems, briefly; placements of alike
+                layers put together (again after all annealing); a little annealing from the best so
+                far; a bound, which its value sharpens; the exact search again; annealing at the
+                effort asked for; the bound again
 
 `anneal` leaves out exact searches and list schedules. Either ends as soon as the value meets the
 bound; `auto` after a little annealing also where the gap need not be closed. With a time limit
@@ -204,6 +205,10 @@ LAYERED_PART = 0.4
 TRIED_EFFORT = 0.05
 """Effort of that search, which solves most problems of up to ten tasks."""
 
+PROVEN = 0.3
+"""Share of the whole work, before list schedules, of the exact search where transfers do not wait;
+of a time limit `TIMED`."""
+
 STARTED = 0.1
 """Share of a time limit that one of them may take."""
 
@@ -271,16 +276,39 @@ def anneal_blocks(
 def auto_operators(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Anneal placements, from the best list schedule; for the errors see `anneal_blocks`."""
+    """Search exactly; anneal placements, from the best list schedule.
+
+    For the errors see `anneal_blocks`.
+    """
+    known, more = _Best(), True
+    if problem.live is None and problem.options.congestion == "none":
+        known, more = _proven(problem, run.phase("exact search", 0.0, PROVEN))
+        if run.gap_reached(known.value, known.bound):
+            return _answer(known)
+        run = run.phase("list schedules", PROVEN, 1.0)
     start = _listed(problem, asked, run.phase("list schedules", 0.0, LISTED))
-    known = _Best(start, np.inf if start is None else problem.value(start))
-    first = run.phase("exact search", LISTED, TRIED).scaled(TRIED_EFFORT)
-    known, more = _sequenced(problem, known, first)
+    if start is not None and problem.value(start) < known.value:
+        known = known._replace(split=start, value=problem.value(start))
+    if more:
+        first = run.phase("exact search", LISTED, TRIED).scaled(TRIED_EFFORT)
+        known, more = _sequenced(problem, known, first)
     if known.proven or run.gap_reached(known.value, known.bound):
         return _answer(known)
     known = _layered(problem, known, run.phase("layers", TRIED, LAYERED))
     step = run.phase("annealing", LAYERED, 1.0)
     return _placed(problem, known, step, exact=more, layers=True)
+
+
+def _proven(problem: LatencyProblem, run: SearchContext) -> tuple[_Best, bool]:
+    """Search exactly where transfers do not wait; True: the problem is beyond that search."""
+    from dnnp.core.latency.exact.solve import BOUND, prove, unfit
+
+    if unfit(problem):
+        return _Best(), True
+    found = prove(problem, None, run if run.time_left() is None else run.part(TIMED))
+    if found.bound == np.inf:
+        raise InfeasibleError("infeasible: no placement fits the devices")
+    return _Best(found.split, found.value, found.bound, BOUND), False
 
 
 def anneal_operators(

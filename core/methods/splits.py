@@ -213,8 +213,9 @@ OPERATORS = ("operators",)
 LATENCY = by_name(
     Method(
         "auto",
-        "the default: for blocks a search over order ideals, where they are few; list schedules "
-        "or fillings, annealing from the best of them, and a bound without an integer program",
+        "the default: for blocks a search over order ideals, where they are few; for operators "
+        "`exact`, where it applies; list schedules or fillings, annealing from the best of them, "
+        "and a bound without an integer program",
         {
             "blocks": "dnnp.core.latency.auto:auto_blocks",
             "operators": "dnnp.core.latency.auto:auto_operators",
@@ -235,6 +236,18 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
+    ),
+    Method(
+        "exact",
+        "branch and bound over placements and orders of up to 62 operators: optimal, with proof; "
+        "where that would not end, the best so far and a bound",
+        "dnnp.core.latency.exact.solve:exact",
+        OPERATORS,
+        ("effort",),
+        "states after Sinnen 2014",
+        "Schedules grow by the time at which operators start, forward and backward in time; states "
+        "that are no better than one that failed are left. Parts of the graph bound the whole. "
+        "Optimal with `--congestion none`; else the bound is that without waiting.",
     ),
     Method(
         "ip",
