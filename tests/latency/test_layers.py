@@ -36,7 +36,9 @@ def problem_of(
     model: str = "sum",
 ) -> LatencyProblem:
     """Devices of one class each, links of a byte a second."""
-    tail, head = (np.array(side) for side in zip(*edges, strict=True))
+    tail, head = (
+        np.array(side) for side in zip(*sorted(edges, key=lambda edge: edge[1]), strict=True)
+    )
     stream = synthetic_stream("layers", tail, head, np.array(size), np.ones(len(size)))
     graph = graph_of(stream)
     graph = replace(
@@ -61,8 +63,9 @@ def deep(blocks: int, heads: int, room: tuple[float, ...], model: str = "sum") -
         for first, second in branches:
             edges += [(last, first), (first, second), (second, n)]
         last, n = n, n + 1
-    size = [3.0 + 5.0 * (v % 3 == 1) for v in range(n)]
-    times = {"a": [1.0 + v % 2 for v in range(n)], "b": [1.5 + v % 2 for v in range(n)]}
+    at = [(v - 1) % (2 * heads + 1) % 3 for v in range(n)]
+    size = [3.0 + 5.0 * (i == 1) for i in at]
+    times = {"a": [1.0 + i for i in at], "b": [1.5 + i for i in at]}
     return problem_of(edges, times, size, [1.0] * n, room, model=model)
 
 
@@ -132,6 +135,55 @@ def test_live_tensors_fit() -> None:
             assert problem.fits(found)
             counted += 1
     assert counted >= 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_devices_that_lack_operators(seed: int) -> None:
+    """Tasks that one device alone supports, by kind; memory that is nothing, or nearly all."""
+    rng = random.Random(seed)
+    room = (np.inf, np.inf) if seed % 2 else (26.0, 26.0)
+    problem = deep(12, 2, room)
+    time = problem.tasks.time.copy()
+    for v in range(5):
+        if rng.random() < 0.4:
+            time[rng.randrange(2), 1 + v :: 5] = np.inf
+    memory = problem.tasks.memory * (seed % 3)
+    tasks = replace(problem.tasks, time=time, memory=memory)
+    problem = replace(problem, tasks=tasks)
+    found = layered(problem, None, SearchContext(effort=0.3))
+    if found is not None:
+        assert operators_bound(problem)[0] <= problem.value(found) * (1 + CLOSE)
+    else:  # 61 or 122 units of memory, in 52
+        assert seed % 3
+        assert room[0] < np.inf
+
+
+def test_tasks_beside_the_layers() -> None:
+    """They are scheduled, too, and memory is left for them."""
+    edges, times = [(v, v + 1) for v in range(11)], [2.0] * 12
+    edges += [(v, 12 + v) for v in range(8)]
+    problem = problem_of(
+        edges,
+        {"a": times + [1.0] * 8, "b": times + [1.5] * 8},
+        [1.0] * 20,
+        [1.0] * 20,
+        (11.0, 11.0),
+    )
+    chain = chain_of(problem)
+    assert chain is not None
+    assert chain.aside.sum() == 8
+    found = layered(problem, None, SearchContext())
+    assert found is not None
+    assert 24.0 <= problem.value(found) <= 40.0
+
+
+def test_a_stop_ends_it_early() -> None:
+    problem = deep(12, 4, (40.0, 80.0))
+    for last in (0, 3, 10, 40):
+        asked = iter(range(10**6))
+        run = SearchContext(interrupted=lambda asked=asked, last=last: next(asked) >= last)
+        found = layered(problem, None, run)
+        assert found is None or problem.fits(found)
 
 
 def test_same_bytes() -> None:

@@ -52,6 +52,9 @@ NODES, NEAR = 200, 3e-3
 SPREAD = 0.02
 """Part of the least cost by which paths may be more that are looked at, where memory is scarce."""
 
+WIDER = (SPREAD, 0.1, 0.5)
+"""Those where nothing that was chosen fits, one after the other."""
+
 DEAR = 4.0
 """First `dear` of `choose`; twice as much each time that nothing fits."""
 
@@ -127,7 +130,7 @@ class Kind:
 
     def hoped(self, price: Floats) -> Floats:
         """Least costs for each pair of devices, by bounds where there is no pattern; f64[D, D]."""
-        known = [(min(p.time for p in x), self.gap[ends]) for ends, x in self.patterns.items()]
+        known = [(p.time, self.gap[ends]) for ends, x in self.patterns.items() for p in x]
         ratio = min((time / gap for time, gap in known if gap > 0), default=1.0)
         memory = self.part.tasks.memory[:, None]
         able = np.isfinite(self.part.tasks.time.T)
@@ -282,7 +285,7 @@ def choose(chain: Chain, capacity: Floats, *, whole: bool, dear: float = DEAR) -
     held[:, size + 2 * count :] = -each
     beside = float(tasks.memory[chain.aside].sum())
     room = np.minimum(capacity, 2 * total)
-    room = (room - room / room.sum() * beside) / total
+    room = (room - room / max(float(room.sum()), 1e-300) * beside) / total
     held = csr_array(held)
     done = linprog(cost, held, room, equal, right, bounds=(0, None), method="highs")
     if done.status != 0:
@@ -356,14 +359,18 @@ def layered(
         capacity = bare.machine.capacity * SAFE_ROOM
         price = _improve(chain, capacity, price, run)
         choice = choose(chain, capacity, whole=True)
-        if choice is not None and not choice.fits:
-            _explore(chain, price, SPREAD, run)
+        for spread in WIDER:  # parts of several paths may fit where no path does
+            if choice is None or choice.fits or run.stop():
+                break
+            _explore(chain, price, spread, run)
             choice = choose(chain, capacity, whole=True)
         if choice is None or not choice.fits:
             break
         split = put_together(chain, choice.patterns, bare)
         if split is None or problem.fits(split):
             return split
+        if problem.live is None:  # full but for rounding
+            break
         bare = problem.tightened(split, bare)
     return None
 
