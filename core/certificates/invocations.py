@@ -43,11 +43,9 @@ class Blocks:
         self.item = _items(case, tasks)
         place = {v: i for i, v in enumerate(tasks.order)}
         self.after = [sorted(place[w] for w, _, _ in tasks.after[v]) for v in tasks.order]
+        devices = [q for q, is_cpu in enumerate(tasks.is_cpu) if not is_cpu]
         fastest = [
-            min(self.pooled[v], *(t for t, cpu in zip(row, tasks.is_cpu, strict=True) if not cpu))
-            if not all(tasks.is_cpu)
-            else self.pooled[v]
-            for v, row in enumerate(tasks.time)
+            min(self.pooled[v], *(row[q] for q in devices), inf) for v, row in enumerate(tasks.time)
         ]
         self.path = [0.0] * tasks.n
         """Longest path from each unit on, by its position, with its own time."""

@@ -13,7 +13,8 @@ job shop: heads and tails rule out one order of a pair, or the search takes both
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 from math import inf
 from typing import NamedTuple
@@ -68,14 +69,13 @@ class Placements:
                 if value is not None:
                     return value
                 continue
-            v = min(free, key=lambda v: (len(domain[v]), -self._length(window, domain, v), v))
+            through = {
+                v: min(window.head[v][q] + tasks.time[v][q] + window.tail[v][q] for q in domain[v])
+                for v in free
+            }
+            v = min(free, key=lambda v: (len(domain[v]), -through[v], v))
             waiting += [(home, domain, (v, q)) for q in reversed(domain[v])]
         return None
-
-    def _length(self, window: _Window, domain: Domain, v: int) -> float:
-        """Longest path through a task where that is shortest."""
-        time = self.tasks.time[v]
-        return min(window.head[v][q] + time[q] + window.tail[v][q] for q in domain[v])
 
     def _place(self, home: list[int], domain: Domain, task: int, place: int) -> bool:
         """Put a task, with its colour, on a place; False: that cannot be."""
@@ -143,8 +143,11 @@ class Placements:
         tasks, (head, tail) = self.tasks, window
         free = [v for v in range(tasks.n) if home[v] < 0]
         self.budget.spend(tasks.n * max(map(len, domain), default=0))
-        spare, room, changed = 0.0, 0.0, False
-        for place, copies in self._open_places(home, domain):
+        spare, room, changed, twins = 0.0, 0.0, False, Counter(tasks.twin)
+        for place in {q: tasks.twin[q] for q in home if q >= 0}.values():
+            twins[place] -= 1
+        for place in sorted({q for row in domain for q in row}):
+            copies = 1 if place in home else twins[tasks.twin[place]]
             held = [v for v, q in enumerate(home) if q == place]
             jobs = [(head[v][place], tasks.time[v][place], tail[v][place]) for v in held]
             others = [v for v in free if place in domain[v]]
@@ -167,13 +170,6 @@ class Placements:
             return None
         work = sum(min(tasks.time[v][q] for q in domain[v]) for v in free)
         return None if work >= spare else changed
-
-    def _open_places(self, home: list[int], domain: Domain) -> Iterator[tuple[int, int]]:
-        """Places with tasks or that tasks may take, and the number of unused ones like it."""
-        busy = {q for q in home if q >= 0}
-        for place in sorted({q for row in domain for q in row}):
-            twins = [q for q, twin in enumerate(self.tasks.twin) if twin == self.tasks.twin[place]]
-            yield place, 1 if place in busy else sum(q not in busy for q in twins)
 
 
 def one_machine(jobs: Sequence[tuple[float, float, float]]) -> float:
