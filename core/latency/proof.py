@@ -20,6 +20,8 @@ from dnnp.core.cost.latency import (
 from dnnp.core.cost.problem import SAME, SplitProblem
 from dnnp.core.latency.auto import first_bound, simple_bound
 from dnnp.core.latency.blocks.ideals import BOUND, IdealProof, ideal_latency
+from dnnp.core.latency.exact.solve import BOUND as BRANCHES
+from dnnp.core.latency.exact.solve import prove, unfit
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
 from dnnp.core.methods.bounds import LATENCY_BOUNDS
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
@@ -29,6 +31,9 @@ from dnnp.core.model.search_context import PLAIN, Incumbent, SearchContext, run_
 
 PROGRAM_S = 60.0
 """Time limit of the integer program where none is given, seconds."""
+
+BRANCHED = 0.5
+"""Share of a time limit that the search before it may take."""
 
 
 class LatencyTrial(NamedTuple):
@@ -175,6 +180,8 @@ def latency_bound(
         known = _simple(problem, known, run)
     if method in ("auto", "ideal") and problem.options.execution == "blocks" and _open(known, run):
         known = _ideal(problem, known, run.without_shares())
+    if method == "auto" and isinstance(split, Placement) and _open(known, run):
+        known = _branched(problem, known, split, run.without_shares())
     near = run.gap_reached(known.latency, known.value) or run.stop()
     if method in ("auto", "exact") and not near:
         known = _exact(problem, known.split or split, known, solver, run.without_shares())
@@ -222,6 +229,26 @@ def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> 
     known = known.after(LatencyTrial(BOUND, status, found.bound, found.reason, spent))
     if found.split is not None:
         known = known._replace(split=found.split, latency=problem.value(found.split))
+    return known
+
+
+def _branched(
+    problem: LatencyProblem, known: LatencyProof, split: Placement, run: SearchContext
+) -> LatencyProof:
+    """Bound by the exact search of placements whose transfers do not wait."""
+    if unfit(problem):
+        return known
+    started = monotonic()
+    run.report_progress(BRANCHES)
+    alone = replace(problem, options=replace(problem.options, congestion="none"))
+    same = alone.options == problem.options
+    part = (run if same else run.unvalued()).part(BRANCHED)
+    found = prove(alone, split if same else None, part)
+    status = "solved" if found.value <= found.bound * (1 + CLOSED) else "limit"
+    bound = min(found.bound, known.latency)
+    known = known.after(LatencyTrial(BRANCHES, status, bound, "", monotonic() - started))
+    if same and found.value < known.latency * (1 - CLOSED):
+        known = known._replace(split=found.split, latency=found.value)
     return known
 
 

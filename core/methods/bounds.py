@@ -200,7 +200,8 @@ BOUNDS = by_name(
 LATENCY_BOUNDS = by_name(
     Method(
         "auto",
-        "the default: `simple`, with `blocks` then `ideal`, then `exact`, until the gap is 0",
+        "the default: `simple`, with `blocks` then `ideal`, with up to 62 operators a branch and "
+        "bound without waiting of transfers, then `exact`, until the gap is 0",
         kinds=("blocks", "operators"),
     ),
     Method(

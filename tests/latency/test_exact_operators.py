@@ -14,6 +14,8 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.exact.net import grid_of, part_of, turned, unit_of
 from dnnp.core.latency.exact.search import LIMIT, advance, new_search
 from dnnp.core.latency.exact.solve import BOUND, MOST_TASKS, exact, prove
+from dnnp.core.latency.operators.anneal import anneal_operators
+from dnnp.core.latency.proof import latency_bound
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.search_context import MethodOptions, SearchContext
 from support.graphs import to_bytes
@@ -107,7 +109,7 @@ def _least(net, most: int) -> int:
 def test_packings_are_found_and_proven(seed: int) -> None:
     graph, devices, length = packed(seed)
     problem = problem_of(graph, devices)
-    found = prove(problem, None, SearchContext(effort=0.2))
+    found = prove(problem, None)
     assert (found.value, found.bound) == (length, length)
     assert len(graph.times) >= 20
 
@@ -140,7 +142,7 @@ def test_stopped_searches_keep_what_they_have() -> None:
     for seed in range(12):
         problem = equal(seed + 100, 8)
         whole = prove(problem, None)
-        for effort in (1e-9, 1e-7, 1e-6):
+        for effort in (1e-9, 5e-7, 5e-6):
             part = prove(problem, None, SearchContext(effort=effort))
             again = prove(problem, None, SearchContext(effort=effort))
             assert part.bound <= whole.value * (1 + CLOSE)
@@ -198,3 +200,20 @@ def test_published_optima_of_ten_tasks(shared_makespans: Path) -> None:
         assert (found.value, found.bound) == (given["optimum"], given["optimum"]), given["name"]
         counted += 1
     assert counted == 139
+
+
+def test_plans_are_bounded_with_and_without_waiting() -> None:
+    proven = above = 0
+    for seed in range(40):
+        problem = random_problem(
+            random.Random(seed), 6, congestion=("none", "device")[seed % 2], links=seed % 3 == 0
+        )
+        start = anneal_operators(problem, run=SearchContext(effort=1e-4))
+        found = latency_bound(problem, start, "auto", run=SearchContext(effort=0.1))
+        least, _ = brute_operators(problem)
+        assert found.value <= least * (1 + CLOSE), seed
+        assert found.latency >= least * (1 - CLOSE), seed
+        above += BOUND in [trial.method for trial in found.tried]
+        proven += seed % 2 == 0 and found.value >= least * (1 - CLOSE)
+    assert above > 5
+    assert proven == 20

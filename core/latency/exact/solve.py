@@ -40,7 +40,7 @@ from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 BOUND = "branch and bound"
 """Name of the bound that it proves."""
 
-WORK = 1.5e9
+WORK = 3e8
 """Nodes times tasks times devices at effort 1."""
 
 FIRST, MOST = 500, 1e7

@@ -105,7 +105,7 @@ class SearchState(NamedTuple):
     begin: Floats
     """bool[e], f64[e]: the event is in the sequence, and starts then."""
     free: Floats
-    """When each lane is free."""
+    """Time from which each lane is free."""
     kept: Floats
     """f64[n + e + 1, 2], when lanes of the event of each level were free before."""
     start: Floats
