@@ -81,7 +81,7 @@ class Step(NamedTuple):
 
 
 AUTO = (
-    Step("chain"), Step("zone-cut"), Step("node-cut"), Step("cpu-cut"),
+    Step("packing"), Step("chain"), Step("zone-cut"), Step("node-cut"), Step("cpu-cut"),
     Step("ideal", SMALL_EFFORT), Step("pairs"), Step("same-block"), Step("cover"), Step("ideal"),
     Step("no-dag"), Step("bottleneck"), Step("guess"), Step("exact"),
 )  # fmt: skip
@@ -89,7 +89,7 @@ AUTO = (
 
 FEW = 2
 FEW_AUTO = (
-    *AUTO[:5], Step("halves"), Step("pairs"), Step("ideal"), Step("exact", share=0.5),
+    *AUTO[:6], Step("halves"), Step("pairs"), Step("ideal"), Step("exact", share=0.5),
     Step("guess", share=0.4), Step("no-dag", share=0.3), Step("bottleneck", share=0.3),
     Step("same-block", share=0.5), Step("cover", share=1.0),
 )  # fmt: skip
@@ -97,13 +97,13 @@ FEW_AUTO = (
 
 SMALL = 16
 SMALL_AUTO = (
-    *AUTO[:6], Step("ideal"), Step("cover", share=0.75), Step("same-block", share=0.6),
-    *AUTO[9:],
+    *AUTO[:7], Step("ideal"), Step("cover", share=0.75), Step("same-block", share=0.6),
+    *AUTO[10:],
 )  # fmt: skip
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
 MANY = 80
-MANY_AUTO = (*AUTO[:6], Step("same-block", share=0.2), Step("cover", share=0.9), *AUTO[8:])
+MANY_AUTO = (*AUTO[:7], Step("same-block", share=0.2), Step("cover", share=0.9), *AUTO[9:])
 """The same for more than `MANY` units: `same-block` soon has a bound that `cover`, which takes long
 for each target, starts from."""
 
@@ -240,6 +240,7 @@ class _Judge:
         )
         kept: Incumbent[list[Block]] = Incumbent()
         run = kept.told_by(self._shown(self.run.scaled(step.effort)))
+        run = run if besides else run.until_gap(self.value, known.floor)
         run.report_progress(name, bound=known.floor)
         told = {"argument": name, "checkable": False}
         if share:

@@ -62,7 +62,7 @@ from dnnp.core.kernels.kernel import plain, scratch
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import search_threads
-from dnnp.core.model.search_context import PLAIN, SearchContext
+from dnnp.core.model.search_context import PLAIN, SearchContext, narrowed
 from dnnp.core.solver.child import solver_process
 from dnnp.core.solver.program import Program, Row
 from dnnp.core.solver.slices import Relaxation
@@ -212,7 +212,10 @@ class _Cover(_ColumnGeneration):
         proven, open_from = int(floor / self.whole.quantum), self.target
         least = max(PRECISION * self.target, 1)
         step = STEP if self.n <= LARGE else LARGE_STEP
+        first = open_from - proven
         while open_from - proven > least and not self.relaxation.run.stop():
+            share = narrowed(first, open_from - proven, least)
+            self.relaxation.run.report_progress(share=share)
             target = proven + max(int((open_from - proven) * step), 1)
             answer = self._decide(target)
             if answer is None:
@@ -365,6 +368,7 @@ class _CoverCut(_ColumnGeneration):
         }
         run = relaxation.run
         self.nodes_left = int(MOST_WORK * run.effort / (self.n + len(whole.nets.pins)))
+        self.nodes, self.seen = max(self.nodes_left, 1), 0
         self.until = 0
         """Nodes that are to be left after the target that is tried."""
 
@@ -514,8 +518,8 @@ class _CoverCut(_ColumnGeneration):
         found: list[tuple[int, Bools]] = []
         trees: dict[int, PricedSets] | None = {}
         for c in self.classes:
-            stop = self.relaxation.run.stop
-            search = PricedSets(self.carriers[c], price, float(target - 1), shares[c], stop)
+            room = float(target - 1)
+            search = PricedSets(self.carriers[c], price, room, shares[c], self._stop)
             ended = search.search(limit, KEPT_CUTS)
             self.nodes_left -= len(search.nodes)
             found += [(c, some) for some in search.found]
@@ -524,6 +528,12 @@ class _CoverCut(_ColumnGeneration):
             else:
                 trees[c] = search
         return found, trees
+
+    def _stop(self) -> bool:
+        """True if to stop; asked at each node of a search, which then gets two more."""
+        self.seen += 2
+        self.relaxation.run.report_progress(share=min(self.seen / self.nodes, 1.0))
+        return self.relaxation.run.stop()
 
     def _prove(
         self, target: int, price: Floats, shares: Sequence[int], trees: dict[int, PricedSets]

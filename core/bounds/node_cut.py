@@ -71,7 +71,9 @@ LITTLE = 1e-9
 """Relative growth of a bound that is not worth giving up its certificate."""
 
 
-def node_cut_bound(problem: SplitProblem, *, above: float = 0.0) -> float:
+def node_cut_bound(
+    problem: SplitProblem, *, above: float = 0.0, run: SearchContext = PLAIN
+) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use.
 
     Looks only for bounds `above` what is known. For one class of accelerators under `sum`
@@ -84,10 +86,12 @@ def node_cut_bound(problem: SplitProblem, *, above: float = 0.0) -> float:
         return 0.0
     if offered[0].is_cpu or offered[0].cluster_size:
         return 0.0
-    return min(_bound(problem, items, offered[0], above) for items in problem.item_choices)
+    return min(_bound(problem, items, offered[0], above, run) for items in problem.item_choices)
 
 
-def _bound(problem: SplitProblem, items: Items, device: DeviceClass, above: float) -> float:
+def _bound(
+    problem: SplitProblem, items: Items, device: DeviceClass, above: float, run: SearchContext
+) -> float:
     bare = problem.with_devices(device).with_options(without_memory(problem.options))
     line = bare.line(items)
     nets, cost = line.nets, line.cost[0]
@@ -96,8 +100,9 @@ def _bound(problem: SplitProblem, items: Items, device: DeviceClass, above: floa
     alone = line.work[0] + totals(nets.pins, cost[nets.net_of_pin], line.n)
     network = network_of(line.work[0], nets, cost)
     best = above
-    for v in np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist():
-        if alone[v] * (1 - ROUNDING) <= best:
+    for number, v in enumerate(np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist()):
+        run.report_progress(share=number / MOST_CUTS)
+        if alone[v] * (1 - ROUNDING) <= best or run.stop():
             break
         flow = flow_from(network, network.capacity.copy(), np.array([v]))
         best = max(best, min(flow, float(alone[v])) * (1 - ROUNDING))
@@ -126,7 +131,8 @@ def node_cut_claim(
     search = _CutSearch(whole, copies, problem.options.comm)
     units = int(known.floor / whole.quantum)
     status = SOLVED
-    for v in np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist():
+    for number, v in enumerate(np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist()):
+        run.report_progress(share=number / MOST_CUTS)
         if search.alone[v] <= units:
             break
         if run.stop():

@@ -60,7 +60,7 @@ def bisection_bound(
         ),
         run,
     )
-    search.told = lambda units: run.report_progress(bound=units * whole.quantum)
+    search.told = lambda units, share: run.report_progress(bound=units * whole.quantum, share=share)
     for block in known.blocks if known.blocks is not None and len(known.blocks) < 3 else ():
         inside = np.zeros(items.count, dtype=np.bool_)
         inside[items.label[block.nodes]] = True

@@ -218,7 +218,8 @@ class _Search:
             near = most - max(int(precision * most / 10), 1)  # it often is all there is to prove
             if near > known and not self._feasible(table, span, near):
                 known = near
-            while upper - known > max(precision * upper, 1) and not run.stop():
+            enough = most * (1 - run.wide_gap)
+            while upper - known > max(precision * upper, 1) and known < enough and not run.stop():
                 middle, turn = (known + upper) // 2, turn + 1
                 run.report_progress(share=(number + turn / (turn + HALFWAY)) / len(SPANS))
                 if self._feasible(table, span, middle):

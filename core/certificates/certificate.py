@@ -34,6 +34,7 @@ from dnnp.core.certificates.exact import (
 from dnnp.core.certificates.ideals import ideal_units
 from dnnp.core.certificates.latency import prove_latency
 from dnnp.core.certificates.linked import linked_units
+from dnnp.core.certificates.packing import packing_units
 from dnnp.core.certificates.parallel import prove_parallel
 from dnnp.core.certificates.zones import chain_units, zone_cut_units
 from dnnp.core.check.declared import beyond_certificate
@@ -239,6 +240,7 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "cover-cut": cover_cut_units,
     "halves": bisection_units,
     "ideal": lambda exact, _, units: ideal_units(exact, units),
+    "packing": packing_units,
 }
 """Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`,
 or `UncheckedError` where there is too much to look at."""

@@ -361,7 +361,7 @@ TAILS = ("", "-packed", "-repaired", "-greedy", "-fluid", "-greedy-packed", "-fl
 
 SPLITS = ANSWERS | {a + b for a, b in product(SEARCHES | OTHERS, TAILS)} | {"replicas"}
 BOUNDS = _names(
-    "simple, chain, zone-cut, node-cut, cpu-cut, ideal, halves, pairs, same-block, cover"
+    "simple, packing, chain, zone-cut, node-cut, cpu-cut, ideal, halves, pairs, same-block, cover"
 )
 BOUNDS |= _names("cover-cut, links, no-dag, no-io, bottleneck, guess, exact")
 PATHS = _names("critical path, critical path without transfers, path of blocks, ideals of blocks")

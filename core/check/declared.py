@@ -142,6 +142,7 @@ CERTIFICATES: dict[str, Tree] = {
     "cover-cut": {"prices": None, **_CLASSES},
     "halves": _fields("tree"),
     "ideal": {},
+    "packing": _fields("kind"),
     "links": {},
 }
 """Argument -> fields of its certificate: `core.certificates.certificate`."""

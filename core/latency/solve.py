@@ -81,7 +81,7 @@ def solve_latency(
     refuse_impossible(problem)
     latency = problem.searched
     kept: Incumbent[Split] = Incumbent()
-    told = kept.told_by(run)
+    told = kept.told_by(run).until_gap(np.inf, 0.0)
 
     def instead() -> LatencySolution | None:
         split, name = kept.split, kept.method

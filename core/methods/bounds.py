@@ -31,6 +31,18 @@ BOUNDS = by_name(
         "always tried first, and no bound below it is reported.",
     ),
     Method(
+        "packing",
+        "the longest groups over devices that are alike, by number and time",
+        "dnnp.core.bounds.packing:packing_claim",
+        ANY,
+        ("effort",),
+        "P||Cmax: Dell'Amico and Martello 1995",
+        "Of the longest groups some device holds at least a certain number, and a load is at least "
+        "a sum of their times; where all times are multiples of one, sums are few. Where no "
+        "order and no transfers bind, it also packs the groups, and searches few of them to the "
+        "end. For one class of accelerators, without replicas.",
+    ),
+    Method(
         "chain",
         "where stages can end along the heaviest path",
         "dnnp.core.bounds.chain:chain_claim",

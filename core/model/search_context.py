@@ -16,7 +16,7 @@ from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
+from math import inf, log
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
@@ -245,6 +245,13 @@ class Progress(NamedTuple):
         )
 
 
+def narrowed(first: float, now: float, last: float) -> float:
+    """Share done of a search that narrows an interval from a width to another, by factors."""
+    if not 0 < last < first or now >= first:
+        return 0.0
+    return min(log(first / max(now, last)) / log(first / last), 1.0)
+
+
 def _unheard(*_: Any) -> None:
     """Ignore a report."""
 
@@ -353,6 +360,30 @@ class SearchContext:
         """The same run for a step of another objective, whose values are none of this."""
         shown = replace(self, report_incumbent=_unheard)
         return replace(shown, watch=lambda s: self.watch(s._replace(value=inf, bound=0.0)))
+
+    def until_gap(self, value: float, bound: float) -> SearchContext:
+        """The same run, over as soon as what it reports closes the gap that is asked for.
+
+        `value`, `bound`: the best that are known now. Nothing changes where only a gap is asked
+        for that mostly closes in a moment.
+        """
+        if not self.wide_gap:
+            return self
+        known = [value, bound]
+
+        def report(split: Any, found: float, method: str) -> None:
+            known[0] = min(known[0], found)
+            self.report_incumbent(split, found, method)
+
+        def watch(standing: Progress) -> None:
+            if not standing.what:
+                known[1] = max(known[1], standing.bound)
+            self.watch(standing)
+
+        def over() -> bool:
+            return self.interrupted() or self.gap_reached(*known)
+
+        return replace(self, report_incumbent=report, watch=watch, interrupted=over)
 
     def alone(self) -> SearchContext:
         """The same run for a step inside another that is a problem of its own: what it finds is no

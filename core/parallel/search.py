@@ -19,7 +19,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Ints
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
-from dnnp.core.model.search_context import SearchContext
+from dnnp.core.model.search_context import SearchContext, narrowed
 from dnnp.core.parallel.cover import (
     Covering,
     all_ends,
@@ -129,7 +129,7 @@ def plan_hybrid(
                 return replace(found, bound=found.value)
     if run.stop() and found is not None:
         return replace(found, bound=bound)
-    run.report_progress("ideals", share=0.3)
+    part = run.phase("ideals", 0.3, 1.0)
     every = all_ends(problem, min(MOST_SETS, MOST_NUMBERS // problem.devices))
     if every is None:
         run.log("too many sets in which stages may end: cut along orders")
@@ -143,7 +143,7 @@ def plan_hybrid(
             )
         return replace(found, bound=bound)
     space = space_of(problem, every, complete=True)
-    exact = _descend(space, bound, found, run)
+    exact = _descend(space, bound, found, part)
     best = _better(found, exact)
     if best is None:
         if run.stop():
@@ -206,6 +206,9 @@ def _descend(
         limit = max(limit, float(np.nextafter(refused, np.inf)))
         blocks, sure = _within(space, limit)
         pairs += len(space.member) ** 2
+        if best is not None and space.complete:
+            width = max(best.value - refused, 0.0) / best.value
+            run.report_progress(share=narrowed(1.0, width, max(goal, run.max_gap)))
         known = known and sure
         if blocks is not None:
             value = max(cost.load_s for cost in costs_of(space.problem, blocks))

@@ -62,8 +62,12 @@ NEAR_EFFORT = 0.1
 CLOSING_UNITS = 300
 """Units up to which a small gap is closed all the same: it mostly takes a moment."""
 
-OFTEN = ((SLICED, 0.15, 0.3), (0.3, 0.6, 1.0))
-"""Shares of the whole work at the begin of each step, after the exact search, and at its end."""
+OFTEN = ((SLICED, 0.12, 0.25), (0.3, 0.6, 1.0))
+"""Shares of the whole work at the begin of each step, after the exact search, and at its end; two
+stages are searched between both."""
+
+CUT = 0.3
+"""Share of these bounds at the end of cuts around single units."""
 
 BOUNDED = 0.15
 """Share of the whole work at the end of the bounds of large graphs."""
@@ -174,7 +178,10 @@ def _ordered(
     problem: SplitProblem, asked: MethodOptions, floor: float, run: SearchContext
 ) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
+    from dnnp.core.split.exact import nothing_found, packed, search_ideals
+
     blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
+    blocks, value, floor = packed(problem, "ordered", blocks, value, floor, run)
     best = _Best(problem, blocks or [], value, floor)
     small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
     closing = problem.units.g <= CLOSING_UNITS and not run.wide_gap
@@ -186,8 +193,6 @@ def _ordered(
             run.report_progress(bound=best.bound)
         if value <= best.bound * (1 + max(ROUNDING, run.wide_gap)):
             return Solution(blocks, best.bound, "slice")
-    from dnnp.core.split.exact import nothing_found, search_ideals
-
     shares = OFTEN if often else ONCE
     for (effort, widths), (begin, middle, end) in zip(STEPS, shares, strict=True):
         part = run.phase("ideals", begin, middle).scaled(effort)
@@ -202,7 +207,7 @@ def _ordered(
         if best.closed or settled or run.stop():
             break
         if best.blocks and effort < 1:
-            _two_stages(best, run)
+            _two_stages(best, run.phase("two stages", end, shares[1][0]))
         if best.closed or not (found.ideals or often):
             break
     if not best.blocks:
@@ -224,10 +229,12 @@ def quick_bound(
     from dnnp.core.bounds.zone_cut import zone_cut_bound
 
     floor = max(floor, chain_bound(problem))
-    floor = max(floor, node_cut_bound(problem, above=floor))
+    cuts = run.phase("bounding", 0.0, CUT)
+    floor = max(floor, node_cut_bound(problem, above=floor, run=cuts))
     if floor >= value * (1 - CLOSED):
         return floor
-    return max(floor, zone_cut_bound(problem, above=floor, below=value, run=run))
+    zones = run.phase("bounding", CUT, 1.0)
+    return max(floor, zone_cut_bound(problem, above=floor, below=value, run=zones))
 
 
 def _improve(best: _Best, widths: Sequence[int], run: SearchContext) -> None:
@@ -237,7 +244,7 @@ def _improve(best: _Best, widths: Sequence[int], run: SearchContext) -> None:
 
     problem, large = best.problem, best.problem.units.g > LARGE
     if not large and not run.stop():
-        part = run.scaled(COARSE_EFFORT)
+        part = run.phase("chains as one", 0.0, CHAINED).scaled(COARSE_EFFORT)
         found = coarse_search(problem, incumbent=best.value, share=CHAIN_SHARE, run=part)
         if found.blocks is not None:
             run.log(f"chains as one: {run.shown(found.value)}")
@@ -253,7 +260,6 @@ def _improve(best: _Best, widths: Sequence[int], run: SearchContext) -> None:
 
 def _two_stages(best: _Best, run: SearchContext) -> None:
     """Search two stages by minimum cuts, where that is the problem."""
-    run.report_progress("two stages")
     from dnnp.core.bounds.lower_bound import BoundTask
     from dnnp.core.bounds.searches import bisection_bound
 
@@ -467,7 +473,8 @@ def _by_method(
 ) -> Solution:
     """Run a method; where nothing fits, try other orders of the nodes within the stages."""
     try:
-        found: Solution = SPLITS[method].function()(problem, asked, run)
+        part = run.until_gap(np.inf, simple_bound(problem))
+        found: Solution = SPLITS[method].function()(problem, asked, part)
     except (InfeasibleError, LimitError) as error:
         reason = unplaceable_part(problem, asked.validity or "ordered")
         rescued = None if reason else _in_another_order(problem, asked, run)

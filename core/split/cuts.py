@@ -329,8 +329,8 @@ class Bisection:
         """Its ideal, if it was found here."""
         self.why = ""
         """The reason why it ended before everything was proven."""
-        self.told: Callable[[float], None] = lambda proven: None
-        """Called with what is proven so far."""
+        self.told: Callable[[float, float], None] = lambda proven, share: None
+        """Called with what is proven so far, and the share of the nodes that are used up."""
 
     def meet(self, inside: Bools) -> None:
         """Look only for what is better than this ideal, bool[n]."""
@@ -359,7 +359,7 @@ class Bisection:
                 fixed[closed[node.item]] = value
                 self._open(node.children[child], fixed, waiting)
             lowest = waiting[0][0] if waiting else self.least
-            self.told(min(lowest, self.least))
+            self.told(min(lowest, self.least), min(len(self.nodes) / most, 1.0))
         lowest = waiting[0][0] if waiting else self.least
         return int(min(lowest, self.least))
 

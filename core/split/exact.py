@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 STEPS, MOST_STEPS = 8, 10_000_000
 """Steps of a checker for each block that the search walks, mostly; and how many it surely takes."""
 
+PACKED = 0.01
+"""Share of the whole work that packing is taken for."""
+
 SUMS = 4 * ROUNDING
 """Relative tolerance between a bound and loads that are added up in another order."""
 
@@ -42,6 +45,7 @@ def exact(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
         return hierarchy_split(problem, run)
     blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
     floor = simple_bound(problem)
+    blocks, value, floor = packed(problem, "ordered", blocks, value, floor, run)
     if blocks is not None and (run.stop() or value <= floor * (1 + ROUNDING)):
         return Solution(blocks, floor, "slice")
     found = search_ideals(problem, asked, value, floor, run.phase("ideals", SLICED, 1.0))
@@ -49,6 +53,29 @@ def exact(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
     if blocks is None:
         raise nothing_found(run)
     return Solution(blocks, max(floor, found.bound))
+
+
+def packed(
+    problem: SplitProblem,
+    validity: str,
+    blocks: list[Block] | None,
+    value: float,
+    floor: float,
+    run: SearchContext,
+) -> tuple[list[Block] | None, float, float]:
+    """The better of a split and of a packing of its items, its value, and the larger bound."""
+    from dnnp.core.bounds.lower_bound import BoundTask
+    from dnnp.core.bounds.packing import packing_claim
+
+    if value <= floor * (1 + ROUNDING) or run.stop():
+        return blocks, value, floor
+    part = run.phase("packing", SLICED, SLICED + PACKED)
+    claim = packing_claim(problem, BoundTask(validity, blocks, value, floor), part)
+    if claim.blocks is not None and problem.value(claim.blocks) < value:
+        blocks, value = claim.blocks, problem.value(claim.blocks)
+        run.report_incumbent(blocks, value, "exact")
+        run.log(f"packing: {run.shown(value)}, bound {run.shown(claim.value)}")
+    return blocks, value, max(floor, min(claim.value, value))
 
 
 def search_ideals(

@@ -21,8 +21,9 @@ FEW_UNITS = 16
 """Units up to which `auto` gives free splits that annealing leaves unproven to a program that
 nothing limits; under a time limit any number of units."""
 
-STARTED = 0.2
-"""Share of the whole work that `anneal` takes for the search for a split to start from."""
+STARTED, ANNEALED = 0.2, 0.9
+"""Shares of the whole work at the ends of the search for a split to start from, and of annealing;
+bounds are the rest."""
 
 
 def heuristic(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
@@ -42,10 +43,10 @@ def heuristic(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
     run.log(f"start: {run.shown(value)}")
     if run.stop():
         return Solution(blocks, method="slice")
-    run.report_progress("bounding")
-    floor = quick_bound(problem, simple_bound(problem), value)
+    part = run.phase("bounding", SLICED, STARTED)
+    floor = quick_bound(problem, simple_bound(problem), value, part)
     run.report_progress(bound=floor)
-    part = run.phase("evolving orders", SLICED, 1.0)
+    part = run.phase("evolving orders", STARTED, 1.0)
     return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
 
 
@@ -67,7 +68,7 @@ def annealed(problem: SplitProblem, asked: MethodOptions, run: SearchContext = P
     else:
         first, made = start(problem, asked, begun)
     try:
-        part = run.phase("annealing", STARTED, 1.0)
+        part = run.phase("annealing", STARTED, ANNEALED)
         convex = asked.validity == "convex"
         blocks = anneal(problem, ordered=ordered, convex=convex, start=first, run=part)
     except (InfeasibleError, LimitError) as error:
@@ -82,7 +83,8 @@ def annealed(problem: SplitProblem, asked: MethodOptions, run: SearchContext = P
             blocks = first
         else:
             made = "anneal"
-    bound, few = _cut_bound(problem, asked, blocks, run), problem.units.g <= FEW_UNITS
+    part = run.phase("bounding", ANNEALED, 1.0)
+    bound, few = _cut_bound(problem, asked, blocks, part), problem.units.g <= FEW_UNITS
     goes_on = few or convex or run.time_left() is not None
     if asked.method != "auto" or not goes_on or run.gap_reached(problem.value(blocks), bound):
         return Solution(blocks, bound, made)
@@ -97,6 +99,7 @@ def _cut_bound(
     from dnnp.core.bounds.column_generation import cover_cut_claim
     from dnnp.core.bounds.lower_bound import BoundTask
     from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
+    from dnnp.core.bounds.packing import packing_claim
 
     unlinked = problem.unlinked
     value, floor = unlinked.value(unlinked.own(blocks)), simple_bound(unlinked)
@@ -104,11 +107,13 @@ def _cut_bound(
         return floor
     run.report_progress("bounding", bound=floor)
     ordered = asked.validity == "ordered"
-    for argument in (node_cut_claim, cpu_cut_claim, cover_cut_claim)[: 2 if ordered else 3]:
+    arguments = (packing_claim, node_cut_claim, cpu_cut_claim, cover_cut_claim)
+    for number, argument in enumerate(arguments[: 3 if ordered else 4]):
         if run.gap_reached(value, floor):
             break
+        part = run.phase("bounding", number / len(arguments), (number + 1) / len(arguments))
         known = BoundTask(asked.validity, unlinked.own(blocks), value, floor, asked.solver)
-        floor = max(floor, min(argument(unlinked, known, run).value, value))
+        floor = max(floor, min(argument(unlinked, known, part).value, value))
     return floor
 
 

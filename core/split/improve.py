@@ -52,6 +52,9 @@ MOST_ITEMS = 1_000
 PAIR_EFFORT = 0.01
 """Effort for one pair, of the effort asked for; where there is but one it has all."""
 
+HALFWAY = 20
+"""Pairs that got better at which half of that work seems to be done."""
+
 LARGE = 10_000
 """Units from which a graph is split by levels, and not searched through windows."""
 
@@ -66,8 +69,9 @@ WINDOW_EFFORT = 0.02
 
 WIDTHS = (6, 10)
 
-EVOLVED, REFINED = 0.2, 0.9
-"""Shares of the whole work at the ends of evolution, and of annealing; windows are the rest."""
+EVOLVED, REFINED, PAIRED = 0.2, 0.9, 0.95
+"""Shares of the whole work at the ends of evolution, annealing and pairs of stages; the rest are
+windows."""
 
 ANNEALED = 0.95
 """Share of annealing in what is done to refine a split."""
@@ -102,8 +106,10 @@ def resplit(problem: SplitProblem, blocks: list[Block], run: SearchContext = PLA
     if (at[line.tail] > at[line.head]).any():
         return blocks
     pairs = _Pairs(line, blocks, at)
+    turn = 0
     while pairs.improve(run):
-        run.report_progress()
+        turn += 1
+        run.report_progress(share=turn / (turn + HALFWAY))
     rank = problem.graph.rank
     found = []
     for b, one in enumerate(blocks):
@@ -239,8 +245,9 @@ def improved(
         run.report_progress(value=value)
         again = replace(run.phase("annealing", EVOLVED, REFINED), seed=run.seed + rounds)
         blocks, value = refined(problem, blocks, value, again, by_levels=rounds == 0)
-        last = run.phase("windows", REFINED, 1.0)
-        blocks, value = paired(problem, blocks, value, last)
+        part = run.phase("pairs of stages", REFINED, PAIRED)
+        blocks, value = paired(problem, blocks, value, part)
+        last = run.phase("windows", PAIRED, 1.0)
         blocks, value = windows(problem, blocks, value, WIDTHS, last)
         rounds += 1
         if run.time_left() is None:
@@ -275,9 +282,12 @@ def windows(
     if problem.units.g > LARGE:
         return blocks, value
     for number, width in enumerate(widths):
+        left = 1.0
         while not run.stop():
-            run.report_progress(f"windows of {width}", value=value, share=number / len(widths))
-            part = run.scaled(WINDOW_EFFORT)
+            # Each that finds something is followed by another one, of half of what is left.
+            ends = ((number + 1 - left) / len(widths), (number + 1 - left / 2) / len(widths))
+            part = run.phase(f"windows of {width}", *ends).scaled(WINDOW_EFFORT)
+            left /= 2
             near = window_search(problem, blocks, incumbent=value, width=width, run=part)
             if near.blocks is None:
                 break

@@ -424,6 +424,7 @@ def shortened(text: str, width: int) -> str:
 
 MEANINGS = {
     "simple": "all devices share the work evenly, or the longest unit takes so long",
+    "packing": "so many units of such times take some device so long, by themselves",
     "node-cut": "every stage that holds a certain unit computes and moves at least so much",
     "cpu-cut": "units that cost accelerators more are too many for the CPUs",
     "pairs": "pairs of units that share no stage make tensors move so often that the loads add up",

@@ -116,7 +116,7 @@ def test_auto_finds_the_optimum_from_any_split():
         assert proof.value == pytest.approx(known.value), seed
         if proof.blocks is not None:
             improved += 1
-            assert proof.found_by == "ideal"
+            assert proof.found_by in ("ideal", "packing")
             assert problem.value(proof.blocks) == proof.value
     assert improved > 5
 

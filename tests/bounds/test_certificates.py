@@ -16,6 +16,7 @@ import pytest
 from dnnp.core.bounds.chain import chain_claim
 from dnnp.core.bounds.lower_bound import BoundTask, Whole, whole_of
 from dnnp.core.bounds.node_cut import cpu_cut_claim, node_cut_claim
+from dnnp.core.bounds.packing import packing_claim
 from dnnp.core.bounds.pairs import pairs_claim
 from dnnp.core.bounds.searches import bisection_bound
 from dnnp.core.bounds.simple import simple_claim
@@ -35,7 +36,7 @@ from support.problems import chain
 PRODUCERS = {
     "simple": simple_claim, "chain": chain_claim, "node-cut": node_cut_claim, "pairs": pairs_claim,
     "ideal": ideal_claim, "halves": bisection_bound, "zone-cut": zone_cut_claim,
-    "cpu-cut": cpu_cut_claim,
+    "cpu-cut": cpu_cut_claim, "packing": packing_claim,
 }  # fmt: skip
 SUM = CostOptions(memory_model="sum")
 ORDERED = BoundTask("ordered")
@@ -343,9 +344,22 @@ def bad_zone_cut(made: Made) -> Iterator[Json]:
         yield {**deepcopy(made.record), "validity": validity}
 
 
+def bad_packing(made: Made) -> Iterator[Json]:
+    for kind in ("sum", 1):
+        record = deepcopy(made.record)
+        record["certificate"]["kind"] = kind
+        yield record
+    for much in (2, 2**20):
+        record = deepcopy(made.record)
+        record["certificate"]["units"] *= much
+        record["value"] *= much
+        yield record
+
+
 BAD = {
     "simple": bad_simple, "node-cut": bad_node_cut, "pairs": bad_pairs, "chain": bad_chain,
     "ideal": bad_ideal, "halves": bad_halves, "zone-cut": bad_zone_cut, "cpu-cut": bad_cpu_cut,
+    "packing": bad_packing,
 }  # fmt: skip
 
 

@@ -400,6 +400,7 @@ class _Search:
                 self.items, net, tables, self.scratch, self.target, at, forward, CHUNK
             )
             self.blocks += int(tried)
+            self.run.report_progress(share=min(self.blocks / (MOST_BLOCKS * self.run.effort), 1.0))
         return True
 
     def offer(self, split: Invocations) -> None:

@@ -35,6 +35,10 @@ from dnnp.core.split.annealing.state import (
 MOST_DRAGGED = 200
 """Most items that a move takes along."""
 
+MOST_GROWN, OVERRUN = 1_000_000, 50
+"""Pins that a cluster is grown over at most; and how far, as a factor of the work at a temperature,
+clusters may go beyond it: where one net joins all items, each of them looks at all."""
+
 CHECKS = 4
 """Nodes of a path check in the time of one pin."""
 
@@ -59,7 +63,7 @@ def grow(problem, state, search, start, loose):  # type: ignore[no-untyped-def]
     least = bond[below(rng, count)] if count > 0 else 0.0
     neighbour, seen, visits = -1, 0, 0
     at = start
-    while at < top:
+    while at < top and visits < MOST_GROWN:
         item = member[at]
         at += 1
         for q in range(nets.item_ptr[item], nets.item_ptr[item + 1]):
@@ -127,8 +131,11 @@ def stays(problem, place, touched, reached, left):  # type: ignore[no-untyped-de
 
 
 @callee
-def clusters(problem, state, search, temperature, moves):  # type: ignore[no-untyped-def]
-    """Try to move clusters of items, one or two at a time; returns the same as `singles`."""
+def clusters(problem, state, search, temperature, moves, most):  # type: ignore[no-untyped-def]
+    """Try to move clusters of items, one or two at a time; returns the same as `singles`.
+
+    Ends with no moves left once more than `most` pins were visited.
+    """
     rng, dice, energy, times = search.rng, search.dice, search.energy, search.times
     was, old, mix = search.bytes, search.other, search.mix
     member, origin, clock = search.member, search.origin, search.clock
@@ -138,6 +145,8 @@ def clusters(problem, state, search, temperature, moves):  # type: ignore[no-unt
     item_ptr = problem.nets.item_ptr
     visits = 0
     for m in range(moves):
+        if visits > most:
+            break
         clock[0] += 1
         reached, end, left, joined = 0, 0, -1, -1
         for part in range(1 + (below(rng, 100) < mix[SECOND])):
@@ -337,7 +346,8 @@ def sweep(problem, state, live, search, temperature, work):  # type: ignore[no-u
             left = share if kind else 100 - share
             while left > 0:
                 if kind:
-                    more, left, better = clusters(problem, state, search, temperature, left)
+                    most = max(OVERRUN * work, MOST_GROWN)
+                    more, left, better = clusters(problem, state, search, temperature, left, most)
                 else:
                     more, left, better = singles(problem, state, search, temperature, left)
                 visits += more

@@ -171,7 +171,13 @@ def _within(
     problem: SplitProblem, items: Items, incumbent: float, run: SearchContext
 ) -> IdealResult:
     """Search the splits that some items allow, which are not all."""
-    choice = _Choice(problem, items, incumbent, 0.0, replace(run.alone(), max_gap=0.0))
+    heard = run.without_bounds()
+
+    def report(found: list[Block], value: float, _: str) -> None:
+        run.report_incumbent(found, value, "heuristic")
+
+    part = replace(heard, max_gap=0.0, report_incumbent=report)
+    choice = _Choice(problem, items, incumbent, 0.0, part)
     choice.search()
     return IdealResult(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
 

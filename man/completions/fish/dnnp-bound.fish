@@ -1,5 +1,5 @@
 # fish completion for dnnp-bound
-complete -c dnnp-bound -l method -x -a 'auto simple chain zone-cut node-cut cpu-cut ideal halves pairs same-block cover cover-cut links no-dag no-io bottleneck guess exact' -d 'how to prove it'
+complete -c dnnp-bound -l method -x -a 'auto simple packing chain zone-cut node-cut cpu-cut ideal halves pairs same-block cover cover-cut links no-dag no-io bottleneck guess exact' -d 'how to prove it'
 complete -c dnnp-bound -l validity -x -a 'ordered convex free' -d 'the splits that the bound is to hold for; ordered, convex or free'
 complete -c dnnp-bound -l solver -x -a 'cbc highs' -d 'cbc'
 complete -c dnnp-bound -l time-limit -x -d 'seconds, then the best bound'
