@@ -74,13 +74,14 @@ def packing_claim(
     claim["kind"] = "sums" if exact else "count"
     met = run.gap_reached(known.value, units * quantum)
     if met or not _is_free(problem, items, known.validity):
-        return LowerBound(units * quantum, certificate=claim)
+        return LowerBound(float(np.nextafter(units * quantum, 0.0)), certificate=claim)
     packing = Packing(work, devices, units, run)
     packing.search()
     if packing.bound > units:  # the next sum is proven by a search
         claim |= {"units": packing.bound, "steps": packing.steps, "checkable": False}
     blocks = _blocks(problem, items, packing.device)
-    return LowerBound(packing.bound * quantum, certificate=claim, blocks=blocks)
+    value = float(np.nextafter(packing.bound * quantum, 0.0))  # the product may be rounded up
+    return LowerBound(value, certificate=claim, blocks=blocks)
 
 
 def common_quantum(times: Floats) -> tuple[float, Floats]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -101,6 +102,17 @@ def independent(count: int, devices: int) -> SplitProblem:
     return SplitProblem(
         graph, singletons(graph), (DeviceClass("dev", count=devices),), CostOptions()
     )
+
+
+def test_a_product_that_is_rounded_up_proves_no_more_than_it_is() -> None:
+    counted = 0
+    for count in range(3, 60):
+        claim = packing_claim(independent(count, 3), BoundTask("ordered"))
+        assert claim.certificate is not None
+        exact = Fraction(claim.certificate["quantum"]) * claim.certificate["units"]
+        assert Fraction(claim.value) <= exact
+        counted += float(exact) > exact
+    assert counted > 5
 
 
 @pytest.mark.parametrize("validity", ["ordered", "convex", "free"])
