@@ -33,6 +33,7 @@ def random_problem(
     congestion: str = "device",
     links: bool = False,
     live: bool = False,
+    chains: bool = False,
 ) -> LatencyProblem:
     """A random problem of `n` tasks.
 
@@ -54,6 +55,8 @@ def random_problem(
         each direction on its own.
     live
         Live tensors count, and `tight` is by their bytes.
+    chains
+        Branches of tasks that mostly read one other each (no training).
     """
     blocks = execution == "blocks"
     count = rng.randint(1 if blocks else 2, 3) if devices is None else devices
@@ -69,6 +72,8 @@ def random_problem(
         classes=classes,
         memory=True,
     )
+    if chains:
+        _chain(rng, stream.get("node"))
     real = rng.random() < 0.5
     for node in stream.get("node"):
         times = node["time_s"]
@@ -113,6 +118,19 @@ def random_problem(
     return latency_problem(
         SplitProblem(graph, singletons(graph), tuple(offered), options, tuple(mesh))
     )
+
+
+def _chain(rng: random.Random, nodes: list[dict]) -> None:
+    """Let nodes read one other each, at forks or the ends of chains; the last reads all ends."""
+    ends: list[int] = []
+    made: list[int] = []
+    for v, node in enumerate(nodes):
+        read = [rng.choice(ends if rng.random() < 0.7 else made)] if v else node["inputs"][:1]
+        if v + 1 == len(nodes) and v:
+            read = ends
+        node["inputs"] = sorted(read)
+        ends = [t for t in ends if t not in read] + node["outputs"][:1]
+        made += node["outputs"][:1]
 
 
 def _links(rng: random.Random, devices: list[DeviceClass]) -> list[Link]:

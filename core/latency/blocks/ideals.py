@@ -24,6 +24,10 @@ split takes less than `target`.
 In place of one minimum for each way, a few *labels* may be kept, of which none is dominated. Unless
 their number reaches the label limit, the result is the least latency of all.
 
+Where there are many ideals, searches over chains of items (`dnnp.core.latency.blocks.chains`) come
+first, from few ideals to many: they find good splits, and their `late` and `rest` hold for the
+next search.
+
 The 2020 paper has an integer program for this (Section 4, Fig. 3 and 4); its order ideals (Section
 5.1.1) serve throughput there.
 """
@@ -40,6 +44,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.latency.blocks.anneal import valid_latency
 from dnnp.core.latency.blocks.bound import MOST_ITEMS, solve_paths, times_left
+from dnnp.core.latency.blocks.chains import Chains, Tails, contract_chains, joins_of, no_tails
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.sweeps import late_by_readers, live_tasks, sweep
 from dnnp.core.model.graph import Bools, Floats, Ints
@@ -58,6 +63,9 @@ BOUND = "ideals of blocks"
 
 MOST_VALUES = 30_000_000
 """Numbers in the tables of a search, 8 bytes each."""
+
+LADDER, FINER = (1000, 3000, 10_000), 2
+"""Most ideals of the searches over chains, where those of the items are so many times more."""
 
 MOST_BLOCKS = 100_000_000
 """Blocks tried at effort 1, in all sweeps together; some 0.4 us each."""
@@ -93,6 +101,11 @@ class IdealNet(NamedTuple):
     """i64[a], kind of each accelerator."""
     used: Ints
     """i64[w], blocks of each way, no more than there are."""
+    tail_time: Floats
+    tail_memory: Floats
+    """f64[k, c], seconds, and f64[c], bytes: more of an item in a block with a reader of it."""
+    pool_only: Bools
+    """bool[n]: readers in blocks do not wait for the task; see `chains.Tails`."""
     slots: int
     """Labels of each way of an ideal, in columns of their own: way v has v * slots and on."""
 
@@ -191,15 +204,25 @@ def items_lattice(items: BlockItems) -> Lattice | None:
     return make_lattice(items.size, tail, items.after_idx, MOST_IDEALS)
 
 
-def make_net(items: BlockItems, lattice: Lattice) -> IdealNet:
-    """Lay out a lattice with what lives across its ideals, one label for each way."""
-    after, under, kind, used = count_devices(items)
+def make_net(
+    items: BlockItems,
+    lattice: Lattice,
+    tails: Tails | None = None,
+    whole: BlockItems | None = None,
+) -> IdealNet:
+    """Lay out a lattice with what lives across its ideals, one label for each way.
+
+    `whole`: items that `items` contract, which tell the accelerators apart.
+    """
+    tails = tails or no_tails(items)
+    after, under, kind, used = count_devices(whole or items)
     first = np.unique(kind, return_index=True)[1]
     parent, last, *children = plain(*(x.astype(np.int64) for x in lattice))
     live_ptr, live_idx = live_tasks(parent, last, items)
     capacity = items.capacity[first]
     rest = plain(live_ptr, live_idx, first, capacity, after, under, kind, used)
-    return IdealNet._make([*children, *rest, 1])
+    free = plain(tails.time[first], tails.memory, tails.pool_only)
+    return IdealNet._make([*children, *rest, *free, 1])
 
 
 def new_tables(net: IdealNet) -> Tables:
@@ -267,17 +290,79 @@ def ideal_latency(
     items = block_items(problem)
     if not items.size or run.stop():
         return IdealProof(more=items.size > 0)
+    ladder = _Ladder(problem, items, run, upper)
     lattice = items_lattice(items)
+    for most in LADDER:
+        if items.size <= MOST_ITEMS and FINER * most <= (
+            MOST_IDEALS if lattice is None else lattice.size
+        ):
+            ladder.search_chains(most)
     if lattice is None:
-        return IdealProof(reason="there are too many ideals")
-    net = make_net(items, lattice)
-    if _values(net) > MOST_VALUES:
-        return IdealProof(reason=f"{lattice.size} ideals take too much memory")
-    search = _Search(problem, items, lattice, net, upper, run)
-    search.init_late_bounds()
-    search.refine()
-    bound = min(search.bound * (1 - ROUNDING), search.value)
-    return IdealProof(bound, search.best, search.reason, search.stopped)
+        ladder.reason = ladder.reason or "there are too many ideals"
+    elif not ladder.ended:
+        ladder.search(items, lattice)
+    bound = min(ladder.bound * (1 - ROUNDING), ladder.value)
+    return IdealProof(bound, ladder.best, ladder.reason, ladder.stopped)
+
+
+@dataclass(eq=False)
+class _Ladder:
+    """Searches from few ideals to many, and their best split and bound."""
+
+    problem: LatencyProblem
+    items: BlockItems
+    run: SearchContext
+    value: float
+    """Least latency known."""
+    bound: float = 0.0
+    best: Invocations | None = None
+    reason: str = ""
+    stopped: bool = False
+    blocks: int = 0
+    """Tried so far."""
+    lower: _Search | None = None
+    """The last search over relaxed splits."""
+
+    @property
+    def ended(self) -> bool:
+        """True if the bound is met, or a limit was reached."""
+        return self.stopped or self.bound >= self.value * (1 - CLOSED)
+
+    def search_chains(self, most: int) -> None:
+        """Search over chains with at most `most` ideals: restricted splits, then relaxed ones."""
+        joined = None if self.ended else joins_of(self.items, most)
+        if joined is None:
+            return
+        chains = contract_chains(self.problem, self.items, joined)
+        lattice = items_lattice(chains.items)
+        if lattice is not None:
+            self.search(chains.items, lattice, chains)
+            if not self.ended:
+                self.search(chains.relaxed, lattice, chains)
+
+    def search(self, items: BlockItems, lattice: Lattice, chains: Chains | None = None) -> None:
+        """Search over one lattice, from the bounds of the last relaxed search."""
+        restricted = chains is not None and items is chains.items
+        tails = None if chains is None or restricted else chains.tails
+        net = make_net(items, lattice, tails, self.items)
+        if _values(net) > MOST_VALUES:
+            self.reason = f"{lattice.size} ideals take too much memory"
+            return
+        run = self.run.without_bounds() if restricted else self.run
+        search = _Search(self.problem, items, lattice, net, self.value, run, self.bound)
+        search.blocks = self.blocks
+        search.init_late_bounds()
+        if self.lower is not None:
+            search.lift(self.lower)
+        search.refine()
+        self.value, self.best = search.value, search.best or self.best
+        self.blocks, self.stopped = search.blocks, search.stopped
+        self.reason = search.reason if chains is None or search.stopped else ""
+        if not restricted:
+            self.bound = max(self.bound, min(search.bound, search.value))
+            self.lower = search
+            if chains is not None:
+                search.head = chains.head
 
 
 def _values(net: IdealNet) -> int:
@@ -303,6 +388,8 @@ class _Search:
     """A limit was reached."""
     at: int = 0
     """The ideal at which it stopped."""
+    head: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """First task of the chain of each task, if items are chains."""
     blocks: int = 0
     """Tried so far."""
     tables: Tables = field(init=False)
@@ -322,14 +409,38 @@ class _Search:
         """Raise `late` by adversarial paths, so that the first sweep can prune."""
         if self.items.size > MOST_ITEMS:
             return
-        paths = solve_paths(self.items, self.run.alone())
+        pool = np.where(self.net.pool_only, 0.0, self.items.pool)
+        paths = solve_paths(self.items._replace(pool=pool), self.run.alone())
         if paths.ended:
             parent, last = plain(
                 *(x.astype(np.int64) for x in (self.lattice.parent, self.lattice.last))
             )
             used = np.minimum(self.net.used, 0 if paths.loose else paths.most)
             left = times_left(self.items, paths)
+            left[np.repeat(self.net.pool_only, np.diff(self.items.task_after_ptr))] = 0.0
             late_by_readers(parent, last, self.items, self.net, left, used, self.tables.late)
+
+    def lift(self, coarse: _Search) -> None:
+        """Raise `late` and `rest` by those of a search over longer chains."""
+        net, other = self.net, coarse.net
+        at, count = _coarse_ideals(self, coarse), len(self.items.label)
+        # Blocks of tails alone are no blocks there: there may be fewer.
+        rest, late = (
+            np.stack([x[:, other.under[:, way]].min(axis=1) for way in range(net.ways)], axis=1)
+            for x in (coarse.tables.rest, coarse.tables.late)
+        )
+        np.maximum(self.tables.rest, rest[at], out=self.tables.rest)
+        keys = np.repeat(np.arange(other.ideals), np.diff(other.live_ptr)) * count + other.live_idx
+        rank = np.argsort(keys)
+        first = at[np.repeat(np.arange(net.ideals), np.diff(net.live_ptr))] * count
+        task, all_wait = net.live_idx, ~net.pool_only[net.live_idx]
+        for key, holds in (
+            (first + task, all_wait | other.pool_only[task]),
+            (first + coarse.head[task], all_wait),
+        ):
+            place = rank[np.minimum(np.searchsorted(keys[rank], key), len(keys) - 1)]
+            found = np.flatnonzero((keys[place] == key) & holds)
+            self.tables.late[found] = np.maximum(self.tables.late[found], late[place[found]])
 
     def refine(self) -> None:
         """Sweep both ways as long as that prunes more, then allow more labels."""
@@ -409,6 +520,23 @@ class _Search:
         if value < self.target:
             self.value, self.best = value, split
             self.run.report_incumbent(split, value, "ideal")
+
+
+def _coarse_ideals(fine: _Search, coarse: _Search) -> Ints:
+    """Ideal of the chains whose first items are in each ideal; i64[I]."""
+    items, net = coarse.items, coarse.net
+    first = fine.items.member_idx[fine.items.member_ptr[:-1]]
+    chain = np.where(coarse.head[first] == first, items.label[first], -1).tolist()
+    child = [
+        dict(zip(net.child_item[a:b].tolist(), net.child_ideal[a:b].tolist(), strict=True))
+        for a, b in zip(net.child_ptr[:-1].tolist(), net.child_ptr[1:].tolist(), strict=True)
+    ]
+    at = [0] * fine.lattice.size
+    lasts, parents = fine.lattice.last.tolist(), fine.lattice.parent.tolist()
+    for ideal in range(1, len(at)):
+        before, i = at[parents[ideal]], chain[lasts[ideal]]
+        at[ideal] = before if i < 0 else child[before][i]
+    return np.array(at, dtype=np.int64)
 
 
 def _least_on(net: IdealNet, tables: Tables, at: int) -> float:

@@ -254,7 +254,7 @@ def _blocks(items, net, tables, s, target, ideal, columns, forward):  # type: ig
         e = s.edge[depth]
         if e == net.child_ptr[s.ideal[depth] + 1]:
             if depth > 0:
-                remove_item(items, s, s.item[depth])
+                remove_item(items, net, s, s.item[depth])
             depth -= 1
             continue
         s.edge[depth] += 1
@@ -279,7 +279,7 @@ def _blocks(items, net, tables, s, target, ideal, columns, forward):  # type: ig
                     _block(net, tables, s, target, ideal, depth, k, columns, forward)
         if not possible:
             # Nor is any larger block possible.
-            remove_item(items, s, i)
+            remove_item(items, net, s, i)
             depth -= 1
     return steps
 
@@ -382,6 +382,10 @@ def add_item(items, net, tables, s, begin, columns, depth):  # type: ignore[no-u
         s.readers[f] += 1
         m = items.maker[f]
         if m >= 0 and s.member[m]:
+            if s.readers[f] == 1:
+                s.held[depth] += net.tail_memory[m]
+                for k in range(kinds):
+                    s.work[depth, k] += net.tail_time[k, m]
             if s.readers[f] == items.use_ptr[f + 1] - items.use_ptr[f] and not items.leaves[f]:
                 for k in range(kinds):
                     s.writes[depth, k] -= items.move[net.device[k], f]
@@ -397,7 +401,7 @@ def add_item(items, net, tables, s, begin, columns, depth):  # type: ignore[no-u
         t = items.member_idx[q]
         for z in range(items.task_before_ptr[t], items.task_before_ptr[t + 1]):
             p = s.position[items.task_before_idx[z]]
-            if p >= 0:
+            if p >= 0 and not net.pool_only[items.task_before_idx[z]]:
                 s.feeds[p] += 1
                 for j in range(columns):
                     ready = tables.early[begin + p, s.column[j]]
@@ -405,7 +409,7 @@ def add_item(items, net, tables, s, begin, columns, depth):  # type: ignore[no-u
 
 
 @callee
-def remove_item(items, s, i):  # type: ignore[no-untyped-def]
+def remove_item(items, net, s, i):  # type: ignore[no-untyped-def]
     """Remove the last item of the block."""
     s.member[i] = False
     for y in range(items.in_ptr[i], items.in_ptr[i + 1]):
@@ -414,5 +418,5 @@ def remove_item(items, s, i):  # type: ignore[no-untyped-def]
         t = items.member_idx[q]
         for z in range(items.task_before_ptr[t], items.task_before_ptr[t + 1]):
             p = s.position[items.task_before_idx[z]]
-            if p >= 0:
+            if p >= 0 and not net.pool_only[items.task_before_idx[z]]:
                 s.feeds[p] -= 1
