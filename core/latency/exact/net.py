@@ -51,8 +51,6 @@ class TaskNet(NamedTuple):
     """i64[n, D], least start of a task, and least time from its end to the end of all."""
     weight: Ints
     """i64[n, D], positive: factors of starts in the sum that orders schedules; see `search`."""
-    same: Ints
-    """i64[n], the task before that is interchangeable with this one, or -1."""
     alike: Ints
     """i64[D], the first device that each is interchangeable with."""
     color: Ints
@@ -184,7 +182,7 @@ def _net(
     back = turned(net)
     for one in (net, back):
         fill_tails(one, np.zeros((3, n + 1), dtype=np.int64))
-    return net._replace(head=back.tail[::-1].copy(), same=_same(net))
+    return net._replace(head=back.tail[::-1].copy())
 
 
 def _linked(
@@ -203,7 +201,7 @@ def _linked(
     pred_ptr, pred_edge = csr(read, np.arange(len(make)), n)
     delay, head, tail = (np.ascontiguousarray(x) for x in (delay, *windows))
     own = np.where(np.eye(time.shape[1], dtype=np.bool_), NEVER, 0)
-    net = TaskNet(
+    return TaskNet(
         time=np.ascontiguousarray(time),
         pred_ptr=pred_ptr,
         pred=make[pred_edge],
@@ -216,13 +214,11 @@ def _linked(
         head=head,
         tail=tail,
         weight=np.ascontiguousarray(weight),
-        same=np.full(n, -1, dtype=np.int64),
         alike=devices.alike,
         color=np.ascontiguousarray(color),
         bytes=np.ascontiguousarray(held),
         capacity=devices.capacity,
     )
-    return net._replace(same=_same(net))
 
 
 def turned(net: TaskNet) -> TaskNet:
@@ -271,24 +267,6 @@ def _edges(net: TaskNet) -> tuple[Ints, Ints]:
     make[net.pred_edge] = net.pred
     read[net.succ_edge] = net.succ
     return make, read
-
-
-def _same(net: TaskNet) -> Ints:
-    """The last task before each that has the same times, windows, memory and edges; i64[n]."""
-    found = np.full(len(net.time), -1, dtype=np.int64)
-    last: dict[tuple[object, ...], int] = {}
-    for v in range(len(net.time)):
-        if net.color[v] >= 0 or (net.time[v] == 0).any():
-            continue
-        rows = (net.time[v], net.head[v], net.tail[v], net.bytes[v])
-        key: tuple[object, ...] = tuple(row.tobytes() for row in rows)
-        for ptr, others, edges in (net[1:4], net[4:7]):
-            mine = slice(ptr[v], ptr[v + 1])
-            ends = zip(others[mine].tolist(), edges[mine].tolist(), strict=True)
-            key += tuple(sorted((u, net.delay[e].tobytes()) for u, e in ends)), -1
-        found[v] = last.get(key, -1)
-        last[key] = v
-    return found
 
 
 @lean

@@ -8,9 +8,9 @@ Remembered states. Let A be a state that was left before B is met, with the same
 every device is free, and everything is there, no later at A than at B, A goes with B's rest. Of all
 schedules within the limit take those of the least weighted sum of starts, of them the one that the
 search would meet first; it is pruned nowhere: where A has no larger sum than B and no later clock,
-B's rest after A is a schedule of a smaller sum, or comes first. That covers as well tasks that are
-interchangeable (in the order of their numbers), and devices (the first of those that are equal for
-all that is left): the sum stays, and the schedule comes first.
+B's rest after A is a schedule of a smaller sum, or comes first. That covers as well identical
+devices that are equal for all that is left: with the first of them the sum is equal, and the
+schedule comes first.
 
 Rest of independent tasks. If all that is left is ready, and some order has ready times rise and
 tails fall on each device, each device can run its tasks in that order. They are placed in that
@@ -209,8 +209,8 @@ def _open(net, state):  # type: ignore[no-untyped-def]
 
 @callee
 def _waits_for_none(net, done, v):  # type: ignore[no-untyped-def]
-    """True if all predecessors are done, and the interchangeable task before it."""
-    free = net.same[v] < 0 or (done >> net.same[v]) & 1 == 1
+    """True if all predecessors are done."""
+    free = True
     for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
         free = free and (done >> net.pred[k]) & 1 == 1
     return free
