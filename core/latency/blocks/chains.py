@@ -66,46 +66,22 @@ def no_tails(items: BlockItems) -> Tails:
 def join_losses(items: BlockItems) -> Floats:
     """Loss of joining each item to the one before it, f64[c]; inf where that is not allowed.
 
-    It is the share of the resulting tail in all time plus that in all memory. In each chain the
-    join of least loss comes first, so that the joins of a limit are among those of a larger one.
+    It is the share of the item in all time plus that in all memory.
     """
     before, after = np.diff(items.before_ptr), np.diff(items.after_ptr)
-    reads = np.diff(items.in_ptr)
     alone = (np.diff(items.member_ptr) == 1) & ~items.mixed & items.pooled
     alone &= np.diff(items.group_ptr)[items.group] == 1
     alone &= np.isfinite(items.time).all(axis=0) & (np.diff(items.out_ptr) == 1) & (after > 0)
     spent = items.time.min(axis=0, initial=np.inf)
     whole = max(float(spent[np.isfinite(spent)].sum()), 1e-300)
-    share = spent / whole + items.memory / max(float(items.capacity.sum()), 1e-300)
-    loss = np.full(items.size, np.inf)
-    chains: dict[int, list[int]] = {}  # by their last item so far
-    for v in np.flatnonzero(alone).tolist():
-        u = int(items.before_idx[items.before_ptr[v]]) if before[v] == reads[v] == 1 else -1
-        follows = u in chains and after[u] == 1 and items.late[u] == items.late[v]
-        if follows and not items.leaves[items.in_idx[items.in_ptr[v]]]:
-            chains[v] = chains.pop(u)
-            chains[v].append(v)
-        else:
-            chains[v] = [v]
-    for chain in chains.values():
-        _join(chain, share, loss)
+    loss = spent / whole + items.memory / max(float(items.capacity.sum()), 1e-300)
+    for v in range(items.size):
+        u = int(items.before_idx[items.before_ptr[v]]) if before[v] == 1 else v
+        joins = alone[u] and alone[v] and u < v and after[u] == 1 and items.late[u] == items.late[v]
+        flows = items.in_idx[items.in_ptr[v] : items.in_ptr[v + 1]]
+        if not joins or len(flows) != 1 or items.leaves[flows[0]]:
+            loss[v] = np.inf
     return loss
-
-
-def _join(chain: list[int], share: Floats, loss: Floats) -> None:
-    """Set the losses of the items of a chain but its first."""
-    start = list(chain)
-    tail = [0.0] * len(chain)
-    total = share[chain].tolist()
-    worst = 0.0
-    while len(start) > 1:
-        costs = [tail[k] + total[k + 1] for k in range(len(start) - 1)]
-        k = int(np.argmin(costs))
-        worst = max(worst, costs[k])
-        loss[start[k + 1]] = worst
-        tail[k] = costs[k]
-        total[k] += total[k + 1]
-        del start[k + 1], tail[k + 1], total[k + 1]
 
 
 def joins_of(items: BlockItems, most: int) -> Bools | None:
@@ -154,10 +130,8 @@ def contract_chains(problem: LatencyProblem, items: BlockItems, joined: Bools) -
         rest = np.flatnonzero((first == u) & joined)
         c = coarse.label[task[u]]
         time[:, c], memory[c] = items.time[:, u], items.memory[u]
-        tails.time[:, c], tails.memory[c] = (
-            items.time[:, rest].sum(axis=1),
-            items.memory[rest].sum(),
-        )
+        tails.time[:, c] = items.time[:, rest].sum(axis=1)
+        tails.memory[c] = items.memory[rest].sum()
         tails.pool_only[task[rest]] = True
         made = items.out_idx[items.out_ptr[np.append(rest, u)]]
         least = items.move[:, made].min(axis=1)
@@ -176,10 +150,11 @@ def _reading_heads(items: BlockItems, pool_only: Bools, head: Ints) -> BlockItem
     reader = items.task_after_idx
     last = pool_only[maker] & (items.label[maker] != items.label[reader])
     maker, reader = np.append(maker, head[maker[last]]), np.append(reader, reader[last])
-    before, after = csr(reader, maker, count), csr(maker, reader, count)
+    before_ptr, before = csr(reader, maker, count)
+    after_ptr, after = csr(maker, reader, count)
     return items._replace(
-        task_before_ptr=before[0],
-        task_before_idx=before[1],
-        task_after_ptr=after[0],
-        task_after_idx=after[1],
+        task_before_ptr=before_ptr,
+        task_before_idx=before,
+        task_after_ptr=after_ptr,
+        task_after_idx=after,
     )
