@@ -6,7 +6,7 @@ millions. A `SparseProgram` gets columns and rows many at a time, for the HiGHS 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -147,8 +147,13 @@ class Sparse:
         return SparseProgram(objective, lower, upper, integer, row, column, weight, low, high)
 
 
-def solve_sparse(program: SparseProgram, seconds: float | None) -> Outcome:
-    """Run HiGHS for some seconds; None: until it is done. Runs in the solver's process."""
+def solve_sparse(
+    program: SparseProgram, seconds: float | None, options: Mapping[str, float]
+) -> Outcome:
+    """Run HiGHS for some seconds; None: until it is done. Runs in the solver's process.
+
+    `options`: further ones of `scipy.optimize.milp`.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csc_array
 
@@ -159,7 +164,7 @@ def solve_sparse(program: SparseProgram, seconds: float | None) -> Outcome:
         integrality=program.integer,
         bounds=Bounds(program.lower, program.upper),
         constraints=LinearConstraint(matrix, program.low, program.high),
-        options={} if seconds is None else {"time_limit": seconds},
+        options={**options, **({} if seconds is None else {"time_limit": seconds})},
     )
     if done.status == INFEASIBLE:
         return Outcome("infeasible")

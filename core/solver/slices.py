@@ -374,8 +374,9 @@ def ask_sparse(
     seconds: float | None = None,
     patience: float,
     run: SearchContext = PLAIN,
+    **options: float,
 ) -> Outcome:
-    """Solve a sparse program with scipy's HiGHS; see `ask`.
+    """Solve a sparse program with scipy's HiGHS and options of its `milp`; see `ask`.
 
     Of the time that the run has left it may take `SHARE`: what goes on from its answer, or does
     without, needs the rest.
@@ -383,7 +384,9 @@ def ask_sparse(
     run = run.part(SHARE)
 
     def work(process: SolverProcess) -> Outcome:
-        return process.ask("sparse", program, seconds, patience=patience + KILL_S, stop=run.stop)
+        return process.ask(
+            "sparse", program, seconds, options, patience=patience + KILL_S, stop=run.stop
+        )
 
     return attempted(work, lambda outcome: outcome.status == "failed", run, "sparse")
 

@@ -27,6 +27,8 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, place_of, totals
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import SearchContext
+from dnnp.core.solver.program import SparseProgram
+from dnnp.core.solver.slices import ask_sparse
 
 LEAST, ALIKE = 8, 3
 """Segments that there are at least, and of one kind on average."""
@@ -46,8 +48,9 @@ MORE = 4.0
 KEPT = 6
 """Patterns of a kind for each pair of devices, at most."""
 
-NODES, NEAR = 200, 3e-3
-"""Nodes of the branch and bound that chooses, at most, and its relative gap."""
+NODES, NEAR, PATIENCE_S = 200, 3e-3, 600.0
+"""Nodes of the branch and bound that chooses, at most, its relative gap, and seconds after which
+its process is ended."""
 
 SPREAD = 0.02
 """Part of the least cost by which paths may be more that are looked at, where memory is scarce."""
@@ -55,8 +58,8 @@ SPREAD = 0.02
 WIDER = (SPREAD, 0.1, 0.5)
 """Those where nothing that was chosen fits, one after the other."""
 
-DEAR = 4.0
-"""First `dear` of `choose`; twice as much each time that nothing fits."""
+PENALTY = 4.0
+"""First `penalty` of `choose`; twice as much each time that nothing fits."""
 
 
 class Pattern(NamedTuple):
@@ -244,13 +247,20 @@ def _explore(chain: Chain, price: Floats, spread: float, run: SearchContext) -> 
             break
 
 
-def choose(chain: Chain, capacity: Floats, *, whole: bool, dear: float = DEAR) -> Choice | None:
+def choose(
+    chain: Chain,
+    capacity: Floats,
+    run: SearchContext,
+    *,
+    whole: bool,
+    penalty: float = PENALTY,
+) -> Choice | None:
     """Choose patterns of least time within capacities; None: there is no path of patterns.
 
-    Not `whole`: prices alone, by the relaxation, and patterns that it uses. `dear`: price of memory
-    that lacks, in times of the path for the memory of all tasks.
+    Not `whole`: prices alone, by the relaxation, and patterns that it uses. `penalty`: price of
+    missing memory, in times of the path for the memory of all tasks.
     """
-    from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+    from scipy.optimize import linprog
     from scipy.sparse import coo_array, csr_array, vstack
 
     tasks, count = chain.problem.tasks, chain.problem.machine.count
@@ -266,11 +276,11 @@ def choose(chain: Chain, capacity: Floats, *, whole: bool, dear: float = DEAR) -
     used = [
         p.memory + tasks.memory[v] * each[d] for (_, p), (v, d) in zip(edges, waist, strict=True)
     ]
-    # Edges of patterns, into the first waist, out of the last, and memory that lacks.
+    # Edges of patterns, into the first waist, out of the last, and missing memory.
     cost = np.concatenate([time, chain.start, chain.end])
     path = float(tasks.time[:, chain.waists].min(axis=0).sum())
-    dear *= path + sum(float(kind.gap.min()) for kind in chain.kinds)
-    cost = np.append(np.where(np.isfinite(cost), cost, 1e3 * dear), np.full(count, dear))
+    penalty *= path + sum(float(kind.gap.min()) for kind in chain.kinds)
+    cost = np.append(np.where(np.isfinite(cost), cost, 1e3 * penalty), np.full(count, penalty))
     column = np.arange(size + 2 * count)
     rows = np.concatenate([heads, np.arange(count), tails, last + np.arange(count)])
     columns = np.concatenate([column[: size + count], column[:size], column[size + count :]])
@@ -293,15 +303,26 @@ def choose(chain: Chain, capacity: Floats, *, whole: bool, dear: float = DEAR) -
     price: Floats = np.maximum(-done.ineqlin.marginals, 0.0) / total
     x = done.x
     lacks = bool((x[size + 2 * count :] > 1e-9).any())
+    on_path = np.arange(len(cost)) < size + 2 * count
     if whole and (lacks or np.abs(x[:size] - np.round(x[:size])).max(initial=0.0) > 1e-6):
-        limits = [LinearConstraint(held, ub=room), LinearConstraint(equal, right, right)]
-        integral = np.arange(len(cost)) < size + 2 * count
-        options = {"node_limit": NODES, "mip_rel_gap": NEAR}
-        enough = Bounds(0, np.where(np.arange(len(cost)) < size + 2 * count, 1.0, 0.0))
-        done = milp(cost, constraints=limits, integrality=integral, bounds=enough, options=options)
-        if done.x is None:
+        entries = vstack([held, equal]).tocoo()
+        program = SparseProgram(
+            objective=cost,
+            lower=np.zeros(len(cost)),
+            upper=np.where(on_path, 1.0, 0.0),
+            integer=on_path,
+            row=entries.row,
+            column=entries.col,
+            weight=entries.data,
+            low=np.concatenate([np.full(count, -np.inf), right]),
+            high=np.concatenate([room, right]),
+        )
+        values = ask_sparse(
+            program, patience=PATIENCE_S, run=run, node_limit=NODES, mip_rel_gap=NEAR
+        ).values
+        if values is None:
             return Choice([], price, False)
-        x, lacks = done.x, False
+        x, lacks = np.array(values), False
     patterns = [edges[e] for e in np.flatnonzero(x[:size] > (0.5 if whole else 1e-6)).tolist()]
     return Choice(patterns, price, not lacks)
 
@@ -358,12 +379,12 @@ def layered(
     for _ in range(TRIES):
         capacity = bare.machine.capacity * SAFE_ROOM
         price = _improve(chain, capacity, price, run)
-        choice = choose(chain, capacity, whole=True)
+        choice = choose(chain, capacity, run, whole=True)
         for spread in WIDER:  # parts of several paths may fit where no path does
             if choice is None or choice.fits or run.stop():
                 break
             _explore(chain, price, spread, run)
-            choice = choose(chain, capacity, whole=True)
+            choice = choose(chain, capacity, run, whole=True)
         if choice is None or not choice.fits:
             break
         split = put_together(chain, choice.patterns, bare)
@@ -377,18 +398,18 @@ def layered(
 
 def _improve(chain: Chain, capacity: Floats, price: Floats, run: SearchContext) -> Floats:
     """Anneal kinds until neither patterns nor prices of memory change; the prices."""
-    dear = DEAR
+    penalty = PENALTY
     for _ in range(ROUNDS):
         before = _known(chain)
         _explore(chain, price, SPREAD if price.any() else 0.0, run)
-        choice = choose(chain, capacity, whole=False, dear=dear)
+        choice = choose(chain, capacity, run, whole=False, penalty=penalty)
         if choice is None or run.stop():
             break
         price = choice.price
         for kind, ends in dict.fromkeys((chain.kinds[i], p.ends) for i, p in choice.patterns):
             kind.anneal(ends, price, EFFORT * MORE, run)
         if not choice.fits:
-            dear *= 2
+            penalty *= 2
         elif before == _known(chain):
             break
     return price
