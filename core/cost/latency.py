@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -615,6 +616,19 @@ class LatencySolution:
     """The method that made it; empty: the requested one."""
     learned: Learned | None = None
     """The policy that made it; None: none did."""
+
+
+class SearchProof(NamedTuple):
+    """Result of an exact search."""
+
+    bound: float = 0.0
+    """No split takes less; inf: none fits."""
+    split: Split | None = None
+    """A split that takes less than the one that was known."""
+    reason: str = ""
+    """Reason for an early end other than time; empty: it was done."""
+    more: bool = False
+    """True: more effort or time would get further."""
 
 
 def latency_problem(problem: SplitProblem) -> LatencyProblem:

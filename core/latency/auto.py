@@ -1,7 +1,8 @@
 """Methods `auto` and `anneal` of the objective latency, and quick splits and bounds for others.
 
-    blocks      a bound; the search over ideals, briefly; a little annealing; the search over ideals
-                again, below the value known by then; annealing at the effort asked for
+    blocks      a bound; the search over ideals, briefly; the exact search for few items; a little
+                annealing; the search over ideals again, below the value known by then; annealing at
+                the effort asked for
     operators   the exact search where transfers do not wait and nothing is live; list schedules of
                 others (`STARTS`); the exact search of small problems, briefly; placements of alike
                 layers put together (again after all annealing); a little annealing from the best so
@@ -27,6 +28,7 @@ from dnnp.core.cost.latency import (
     LatencyProblem,
     LatencySolution,
     Placement,
+    SearchProof,
     Split,
 )
 from dnnp.core.cost.load_formula import MARGIN
@@ -173,9 +175,9 @@ def with_room(
     return found
 
 
-BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
-"""Blocks: shares of the whole work at the ends of the bound, of the first search over ideals, of a
-little annealing, and of the second search."""
+BOUNDED, FIRST, ORDERED, WARM, SEARCHED = 0.05, 0.15, 0.2, 0.3, 0.6
+"""Blocks: shares of the whole work at the ends of the bound, of the first search over ideals, of
+the exact search for few items, of a little annealing, and of the second search over ideals."""
 
 FIRST_EFFORT = 0.08
 """Effort of the first search over ideals: most graphs take less, and a search that ends makes all
@@ -237,21 +239,28 @@ class _Best(NamedTuple):
 def auto_blocks(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Search over ideals if they are few, anneal, and search again below that value.
+    """Search over ideals, or exactly if items are few, anneal, and search again below that value.
 
     For the errors see `anneal_blocks`.
     """
+    from dnnp.core.latency.blocks.ideals import BOUND, ideal_latency
+    from dnnp.core.latency.blocks.orders import BOUND as ORDERS
+    from dnnp.core.latency.blocks.orders import order_latency
+
     run, start = _with_fewer(problem, asked, auto_blocks, run)
     known = _bounded_start(problem, start, run.phase("bounding", 0.0, BOUNDED))
     first = run.phase("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
-    known, more = _searched(problem, known, first)
+    known, more = _searched(problem, known, first, ideal_latency, BOUND)
     if not known.proven:
-        known = _annealed_briefly(problem, known, run.phase("annealing", FIRST, WARM))
+        part = run.phase("exact search", FIRST, ORDERED)
+        known, _ = _searched(problem, known, part, order_latency, ORDERS)
+    if not known.proven:
+        known = _annealed_briefly(problem, known, run.phase("annealing", ORDERED, WARM))
     if more and not run.gap_reached(known.value, known.bound):
         second = run.phase("ideals", WARM, SEARCHED)
         if run.time_left() is not None:
             second = replace(second.part(TIMED), effort=ENDLESS)
-        known, _ = _searched(problem, known, second)
+        known, _ = _searched(problem, known, second, ideal_latency, BOUND)
     return _refined(problem, known, run.phase("annealing", SEARCHED, 1.0))
 
 
@@ -280,6 +289,8 @@ def auto_operators(
 
     For the errors see `anneal_blocks`.
     """
+    from dnnp.core.latency.operators.contended import BOUND, sequence_latency
+
     known, more = _Best(), True
     if problem.live is None and problem.options.congestion == "none":
         known, more = _proven(problem, run.phase("exact search", 0.0, PROVEN))
@@ -291,7 +302,7 @@ def auto_operators(
         known = known._replace(split=start, value=problem.value(start))
     if more:
         first = run.phase("exact search", LISTED, TRIED).scaled(TRIED_EFFORT)
-        known, more = _sequenced(problem, known, first)
+        known, more = _searched(problem, known, first, sequence_latency, BOUND)
     if known.proven or run.gap_reached(known.value, known.bound):
         return _answer(known)
     known = _layered(problem, known, run.phase("layers", TRIED, LAYERED))
@@ -345,8 +356,10 @@ def _placed(
     known = _annealed(problem, known, part)
     known = _bounded(problem, known, run.phase("bounding", A_LITTLE, SHARPENED))
     if exact and not (run.gap_reached(known.value, known.bound) or run.stop()):
+        from dnnp.core.latency.operators.contended import BOUND, sequence_latency
+
         part = run.phase("exact search", SHARPENED, SEQUENCED).part(TIMED)
-        known, _ = _sequenced(problem, known, part)
+        known, _ = _searched(problem, known, part, sequence_latency, BOUND)
     limited = run.time_left() is not None
     if not (run.gap_reached(known.value, known.bound) or run.stop()):
         step = run.phase("annealing", SEQUENCED if exact else SHARPENED, COLD)
@@ -407,37 +420,24 @@ def _bounded(problem: LatencyProblem, known: _Best, run: SearchContext) -> _Best
     return known
 
 
-def _searched(problem: LatencyProblem, known: _Best, run: SearchContext) -> tuple[_Best, bool]:
-    """Search over ideals for a better split; True: more effort would get further."""
-    from dnnp.core.latency.blocks.ideals import BOUND, ideal_latency
+Search = Callable[..., SearchProof]
+"""An exact search: `search(problem, upper=..., run=...)`."""
 
-    proof = ideal_latency(problem, upper=known.value, run=run)
+
+def _searched(
+    problem: LatencyProblem, known: _Best, run: SearchContext, search: Search, name: str
+) -> tuple[_Best, bool]:
+    """Search for a better split, to prove a bound of this name; True: more effort gets further."""
+    proof = search(problem, upper=known.value, run=run)
     if proof.reason:
-        run.log(f"ideals: {proof.reason}")
+        run.log(f"{name}: {proof.reason}")
     if proof.bound == np.inf:
-        raise InfeasibleError("infeasible: no split into blocks fits the devices")
+        raise InfeasibleError("infeasible: no split fits the devices")
     if proof.split is not None:
         known = known._replace(split=proof.split, value=problem.value(proof.split))
     if proof.bound > known.bound:
-        known = known._replace(bound=proof.bound, bound_method=BOUND)
+        known = known._replace(bound=proof.bound, bound_method=name)
     return known, proof.more
-
-
-def _sequenced(problem: LatencyProblem, known: _Best, run: SearchContext) -> tuple[_Best, bool]:
-    """Search small problems for a better placement; True: more effort would get further."""
-    from dnnp.core.latency.operators.contended import BOUND, is_small, sequence_latency
-
-    if not is_small(problem) or run.stop():
-        return known, False
-    proof = sequence_latency(problem, upper=known.value, run=run)
-    if proof.bound == np.inf:
-        raise InfeasibleError("infeasible: no placement fits the devices")
-    if proof.placement is not None:
-        split = proof.placement
-        known = known._replace(split=split, value=problem.value(split))
-    if proof.bound > known.bound:
-        known = known._replace(bound=proof.bound, bound_method=BOUND)
-    return known, not proof.ended
 
 
 def _annealed_briefly(problem: LatencyProblem, known: _Best, run: SearchContext) -> _Best:

@@ -14,12 +14,13 @@ from dnnp.core.cost.latency import (
     Invocations,
     LatencyProblem,
     Placement,
+    SearchProof,
     Split,
     latency_problem,
 )
 from dnnp.core.cost.problem import SAME, SplitProblem
 from dnnp.core.latency.auto import first_bound, simple_bound
-from dnnp.core.latency.blocks.ideals import BOUND, IdealProof, ideal_latency
+from dnnp.core.latency.blocks.ideals import BOUND, ideal_latency
 from dnnp.core.latency.exact.solve import BOUND as BRANCHES
 from dnnp.core.latency.exact.solve import prove, unfit
 from dnnp.core.latency.ip.loop import formulation_of, solve_model
@@ -222,7 +223,7 @@ def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> 
     found = run_with_fallback(
         lambda: ideal_latency(problem, upper=known.latency, run=run),
         run.stop,
-        lambda: IdealProof(more=True),
+        lambda: SearchProof(more=True),
     )
     status = "limit" if found.more or found.reason else "solved"
     spent = monotonic() - started

@@ -21,16 +21,25 @@ SLACK = 1e-12
 """By how much memory may be above a capacity, relatively, as in the cost model."""
 
 
-def brute_blocks(problem: LatencyProblem) -> tuple[float, Invocations | None]:
-    """Least latency of a split into blocks, and a split that has it; inf and None: none fits."""
+def brute_blocks(
+    problem: LatencyProblem, upper: float = math.inf
+) -> tuple[float, Invocations | None]:
+    """Least latency of a split into blocks, and a split that has it.
+
+    `upper` and None: none that fits takes less than that.
+    """
     search = _Blocks(problem)
+    search.value = upper
     search.assign(0)
     return search.value, search.best
 
 
-def brute_operators(problem: LatencyProblem) -> tuple[float, Placement | None]:
-    """Least latency of a placement, and one that has it; inf and None: none fits."""
+def brute_operators(
+    problem: LatencyProblem, upper: float = math.inf
+) -> tuple[float, Placement | None]:
+    """Least latency of a placement, and one that has it; see `brute_blocks`."""
     search = _Operators(problem)
+    search.value = upper
     search.assign(0)
     return search.value, search.best
 
@@ -102,6 +111,11 @@ class _Blocks:
         self.before: list[list[int]] = [[] for _ in range(tasks.n)]
         for u, v in self.edges:
             self.before[v].append(u)
+        least = np.min([self.pool, *(tasks.time[d] for d in self.devices)], axis=0)
+        self.rest = [0.0] * tasks.n
+        for v in tasks.order[::-1].tolist():
+            for u in self.before[v]:
+                self.rest[u] = max(self.rest[u], float(least[v]) + self.rest[v])
         self.value, self.best = math.inf, None
 
     def assign(self, i: int) -> None:
@@ -151,9 +165,12 @@ class _Blocks:
         return needed <= float(self.problem.machine.capacity[device]) * (1 + SLACK)
 
     def least(self, i: int) -> float:
-        """Lower bound of the items up to number `i`: busy devices, and paths of the pool."""
+        """Lower bound of the items up to number `i`: busy devices, and paths of compute.
+
+        A device is busy with its tasks, and with all that moves whatever the later items do.
+        """
         time = self.problem.tasks.time
-        busy: dict[int, float] = {}
+        busy = self.moved(i)
         end: dict[int, float] = {}
         for j in range(i + 1):
             device = self.place[j][0]
@@ -163,8 +180,24 @@ class _Blocks:
                     end[v] = ready + float(self.pool[v])
                 else:
                     busy[device] = busy.get(device, 0.0) + float(time[device, v])
-                    end[v] = ready
-        return max([*busy.values(), *end.values()])
+                    end[v] = ready + float(time[device, v])
+        return max([*busy.values(), *(end[v] + self.rest[v] for v in end)])
+
+    def moved(self, i: int) -> dict[int, float]:
+        """Time of what the devices of the items up to number `i` read and write."""
+        tasks, machine = self.problem.tasks, self.problem.machine
+        where = {v: (*self.place[j], self.late[j]) for j in range(i + 1) for v in self.items[j]}
+        busy: dict[int, float] = {}
+        for f, u in enumerate(tasks.maker.tolist()):
+            readers = tasks.use_idx[tasks.use_ptr[f] : tasks.use_ptr[f + 1]].tolist()
+            here = where.get(u, (POOL,))
+            others = {where[r] for r in readers if r in where and (u < 0 or where[r] != here)}
+            moves = [to[0] for to in others] + [here[0]] * bool(others or tasks.leaves[f])
+            for d in moves:
+                if d != POOL:
+                    length = float(tasks.size[f] * machine.host_rate[d] + tasks.fixed[f])
+                    busy[d] = busy.get(d, 0.0) + length
+        return busy
 
     def splits(self) -> Iterator[Invocations]:
         """The blocks of all items, in every order of those of one device."""

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem
+from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, SearchProof
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.latency.blocks.anneal import valid_latency
@@ -263,22 +263,9 @@ def new_scratch(items: BlockItems, net: IdealNet) -> Scratch:
     )
 
 
-class IdealProof(NamedTuple):
-    """Result of the search."""
-
-    bound: float = 0.0
-    """No split takes less; inf: none fits."""
-    split: Invocations | None = None
-    """A split that takes less than the one that was known."""
-    reason: str = ""
-    """Reason for an early end other than time; empty: it was done."""
-    more: bool = False
-    """True: more effort or time would get further."""
-
-
 def ideal_latency(
     problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
-) -> IdealProof:
+) -> SearchProof:
     """Prove that no split takes less than a known one, or find one that does.
 
     Exact where each accelerator runs one block, of one pass. Invocations again, and devices that
@@ -289,7 +276,7 @@ def ideal_latency(
     """
     items = block_items(problem)
     if not items.size or run.stop():
-        return IdealProof(more=items.size > 0)
+        return SearchProof(more=items.size > 0)
     ladder = _Ladder(problem, items, run, upper)
     lattice = items_lattice(items)
     for most in LADDER:
@@ -302,7 +289,7 @@ def ideal_latency(
     elif not ladder.ended:
         ladder.search(items, lattice)
     bound = min(ladder.bound * (1 - ROUNDING), ladder.value)
-    return IdealProof(bound, ladder.best, ladder.reason, ladder.stopped)
+    return SearchProof(bound, ladder.best, ladder.reason, ladder.stopped)
 
 
 @dataclass(eq=False)

@@ -14,19 +14,17 @@ and of events with equal starts that do not wait for each other only one order i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import TASK, LatencyProblem, Placement
-from dnnp.core.kernels.kernel import callee, lean, plain
+from dnnp.core.cost.latency import TASK, LatencyProblem, Placement, SearchProof
+from dnnp.core.kernels.kernel import callee, lean, plain, scratch
+from dnnp.core.latency.depth_first import ENDED, FOUND, OPEN, search_depth_first
 from dnnp.core.latency.ip.formulation import identical_devices
 from dnnp.core.latency.lists.net import FlowNet, move_time, net_of
 from dnnp.core.latency.operators.windows import SAFE
-from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
 BOUND = "sequences"
@@ -37,12 +35,6 @@ SMALL = 64
 
 MOST_STEPS = 4_000_000
 """Choices made at effort 1."""
-
-CHUNK = 20_000
-"""Choices between two looks at the clock."""
-
-ENDED, SPENT, FOUND = 0, 1, 2
-"""Reasons why the kernel returns: no state is left; all steps are made; a schedule is complete."""
 
 LITTLE = 1e-12
 """Rounding of sums of bytes, relatively: the cost model has the last word."""
@@ -72,56 +64,49 @@ class Held(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """The present state; levels 0..n-1 assign a task, each further level appends one of `e` events.
+    """State of the search; levels 0..n-1 assign a task, each further one appends one of `e` events.
 
-    Events are listed in topological order, those of a level from `upto[level]` on.
+    Events are in topological order, those of level i from `upto[i]` on; `l` is n + e + 1.
     """
 
-    now: Ints
-    """i64[2]: level; choices made so far."""
-    choice: Ints
-    """i64[n + e + 1], device or event at each level; -1: none yet."""
-    low: Floats
-    """f64[n + e + 1], lower bound of the state before each level."""
-    upto: Ints
-    """i64[n + 1]."""
-    device: Ints
-    """i64[n]."""
-    task: Ints
-    move: Ints
-    """i64[n] and i64[f, D], event of each task and transfer, if it is one at present."""
-    flow: Ints
-    what: Ints
-    """i64[e] each, as in `Placement.events`."""
-    length: Floats
-    lane: Ints
-    """i64[e, 2], -1: none."""
-    pred_ptr: Ints
-    pred: Ints
+    now: Annotated[Ints, "i64[2]"]
+    choice: Annotated[Ints, "i64[l]"]
+    low: Annotated[Floats, "f64[l]"]
+    """As `core.latency.depth_first` says; choices are devices, then events."""
+    upto: Annotated[Ints, "i64[n1]"]
+    device: Annotated[Ints, "i64[n]"]
+    task: Annotated[Ints, "i64[n]"]
+    move: Annotated[Ints, "i64[f, D]"]
+    """Event of each task, and of each transfer if it is one at present."""
+    flow: Annotated[Ints, "i64[e]"]
+    what: Annotated[Ints, "i64[e]"]
+    """As in `Placement.events`."""
+    length: Annotated[Floats, "f64[e]"]
+    lane: Annotated[Ints, "i64[e, 2]"]
+    """Lanes of each event; -1: none."""
+    pred_ptr: Annotated[Ints, "i64[l]"]
+    pred: Annotated[Ints, "i64[p]"]
     """Events that each event waits for (CSR)."""
-    tail: Floats
-    """f64[e], least time from the start of each event to the end of all."""
-    done: Bools
-    begin: Floats
-    """bool[e], f64[e]: the event is in the sequence, and starts then."""
-    free: Floats
-    """Time from which each lane is free."""
-    kept: Floats
-    """f64[n + e + 1, 2], when lanes of the event of each level were free before."""
-    start: Floats
-    """f64[n + e + 1, e], earliest starts by the state before each level."""
-    used: Floats
-    """f64[D], scratch."""
+    tail: Annotated[Floats, "f64[e]"]
+    """Least time from the start of each event to the end of all."""
+    done: Annotated[Bools, "bool[e]"]
+    begin: Annotated[Floats, "f64[e]"]
+    """Whether an event is in the sequence, and its start there."""
+    free: Annotated[Floats, "f64[lanes]"]
+    kept: Annotated[Floats, "f64[l, 2]"]
+    """Time from which each lane is free; the same of lanes of the event of a level before it."""
+    start: Annotated[Floats, "f64[l, e]"]
+    """Earliest starts by the state before each level."""
+    used: Annotated[Floats, "f64[D]"]
+    """Scratch: bytes on each device."""
 
 
 @lean
-def search_sequences(net, held, state, target, steps):  # type: ignore[no-untyped-def]
-    """Go on with the search for a schedule below a target; returns why it ended."""
+def search_sequences(net, held, state, target, most):  # type: ignore[no-untyped-def]
+    """Go on with the search for a schedule below a target, for `most` steps from the first one."""
     n = len(net.order)
     level = state.now[0]
-    for _ in range(steps):
-        if level < 0:
-            break
+    while level >= 0 and state.now[1] < most:
         state.now[1] += 1
         deeper = False
         if level < n:
@@ -135,7 +120,7 @@ def search_sequences(net, held, state, target, steps):  # type: ignore[no-untype
                 state.now[0] = level
                 return FOUND
     state.now[0] = level
-    return ENDED if level < 0 else SPENT
+    return ENDED if level < 0 else OPEN
 
 
 @callee
@@ -440,91 +425,30 @@ def _holds(net, held, state, many, now):  # type: ignore[no-untyped-def]
     return fits
 
 
-class SequenceProof(NamedTuple):
-    """Result of the search."""
-
-    bound: float = 0.0
-    """No placement takes less; inf: none fits."""
-    placement: Placement | None = None
-    """A placement that takes less than the known one."""
-    ended: bool = False
-    """True: every placement was considered."""
-
-
-def is_small(problem: LatencyProblem) -> bool:
-    """True if a problem is small enough for the search."""
-    return 0 < problem.tasks.n * problem.machine.count <= SMALL
-
-
 def sequence_latency(
     problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
-) -> SequenceProof:
-    """Prove that no placement takes less than a known one, or find the best.
+) -> SearchProof:
+    """Prove that no placement of a small problem takes less than a known one, or find the best.
 
     `upper`: latency of a known placement, if any. A stop or a limit leaves a weaker bound.
     """
+    n, count = problem.tasks.n, problem.machine.count
+    if not 0 < n * count <= SMALL:
+        return SearchProof()
     net = net_of(problem, tails=True)
-    held = _held_of(problem, net)
-    search = _Search(problem, net, held, _first_state(net), upper, run)
-    ended = search.run_all()
-    bound = min(search.target, search.value) if ended else search.open_bound()
-    return SequenceProof(bound, search.best, ended)
+    held, state = _held_of(problem, net), _first_state(net)
 
+    def go_on(target: float, most: int) -> int:
+        return int(search_sequences(net, held, state, target, most))
 
-@dataclass(eq=False)
-class _Search:
-    """State of a search."""
-
-    problem: LatencyProblem
-    net: FlowNet
-    held: Held
-    state: SearchState
-    value: float
-    """Least latency known."""
-    run: SearchContext
-    best: Placement | None = None
-
-    @property
-    def target(self) -> float:
-        """Only placements below it are of interest."""
-        return self.value * (1 - CLOSED / 2)
-
-    def run_all(self) -> bool:
-        """Search until no state is left (True), or a limit is reached."""
-        most = int(MOST_STEPS * self.run.effort)
-        status, bound, wide = SPENT, 0.0, self.run.wide_gap
-        while status != ENDED and self.state.now[1] < most:
-            if self.run.stop() or (wide > 0 and bound >= self.value * (1 - wide)):
-                break
-            steps = min(CHUNK, most - int(self.state.now[1]))
-            status = search_sequences(self.net, self.held, self.state, self.target, steps)
-            if status == FOUND:
-                self.offer()
-            bound = self.open_bound()
-            self.run.report_progress(value=self.value, bound=bound, by=BOUND)
-        return bool(status == ENDED)
-
-    def offer(self) -> None:
-        """Take the complete schedule, if the cost model says that it fits and is better."""
-        state, n = self.state, len(self.net.order)
+    def placement() -> Placement:
         line = state.choice[n : n + int(state.upto[n])]
-        events = np.column_stack([state.flow[line], state.what[line]])
-        placement = Placement(state.device.copy(), events)
-        try:
-            value = self.problem.value(placement)
-        except InfeasibleError:  # by rounding of bytes
-            return
-        if value < self.value:
-            self.best, self.value = placement, value
-            self.run.report_incumbent(placement, value, BOUND)
+        return Placement(state.device.copy(), np.column_stack([state.flow[line], state.what[line]]))
 
-    def open_bound(self) -> float:
-        """Least lower bound of the states that are left."""
-        n, count = self.net.time.shape
-        for level in range(int(self.state.now[0]) + 1):
-            if level >= n or self.state.choice[level] < count - 1:
-                return min(float(self.state.low[level]), self.target, self.value)
-        return min(self.target, self.value)
+    last = np.where(np.arange(len(state.choice)) < n, count - 1, len(state.flow))
+    return search_depth_first(
+        problem, state, last, go_on, placement, name=BOUND, upper=upper, most=MOST_STEPS, run=run
+    )
 
 
 def _held_of(problem: LatencyProblem, net: FlowNet) -> Held:
@@ -549,32 +473,9 @@ def _held_of(problem: LatencyProblem, net: FlowNet) -> Held:
 def _first_state(net: FlowNet) -> SearchState:
     """State in which no task has a device."""
     n, count = net.time.shape
-    flows = len(net.maker)
     most = n + int(np.minimum(np.diff(net.use_ptr), count - 1).sum())
-    levels, lanes = n + most + 1, 1 + int(max(net.send.max(), net.receive.max(), count))
-
-    def numbers(*shape: int) -> Ints:
-        return np.full(shape, -1, dtype=np.int64)
-
-    return SearchState(
-        now=np.zeros(2, dtype=np.int64),
-        choice=numbers(levels),
-        low=np.zeros(levels),
-        upto=np.zeros(n + 1, dtype=np.int64),
-        device=numbers(n),
-        task=numbers(n),
-        move=numbers(flows, count),
-        flow=numbers(most),
-        what=numbers(most),
-        length=np.zeros(most),
-        lane=numbers(most, 2),
-        pred_ptr=np.zeros(most + 1, dtype=np.int64),
-        pred=numbers(most + len(net.use_idx)),
-        tail=np.zeros(most),
-        done=np.zeros(most, dtype=np.bool_),
-        begin=np.zeros(most),
-        free=np.zeros(lanes),
-        kept=np.zeros((levels, 2)),
-        start=np.zeros((levels, most)),
-        used=np.zeros(count),
-    )
+    lanes = 1 + int(max(net.send.max(), net.receive.max(), count))
+    sizes = {"n": n, "n1": n + 1, "D": count, "f": len(net.maker), "e": most, "l": n + most + 1}
+    state = scratch(SearchState, sizes | {"p": most + len(net.use_idx), "lanes": lanes})
+    state.choice[0] = -1
+    return state
