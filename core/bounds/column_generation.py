@@ -138,7 +138,7 @@ MOST_ITEMS = 300
 UNIT = float(1 << 30)
 """Prices are whole numbers: that of a set that is just allowed."""
 
-FIRST_STEPS, MOST_STEPS = 3_000, 100_000_000
+FIRST_STEPS, MOST_STEPS = 1_000, 100_000_000
 """Steps that the search from one item may take at first, and at most."""
 
 KEPT = 6
@@ -189,6 +189,8 @@ class _Cover(_ColumnGeneration):
             run=relaxation.run,
         )
         self.items = item_sets(whole.work[0], self.nets, self.cost, between, pairs)
+        self.limit = FIRST_STEPS
+        """Steps that a search from one item takes now."""
 
     def begin(self, blocks: Sequence[Block]) -> None:
         """Sets to start from: stages that are known, and intervals of an order."""
@@ -243,7 +245,7 @@ class _Cover(_ColumnGeneration):
             program.column(self.k + 1.0, cost=-1.0)
         program.rows = [_row(s) for s, load in self.sets.values() if load < target]
         outcome = self.relaxation.begin(program)
-        limit = FIRST_STEPS
+        self.limit = limit = max(self.limit // MORE, FIRST_STEPS)
         while True:
             if outcome.status != "optimal":
                 return None
@@ -264,7 +266,7 @@ class _Cover(_ColumnGeneration):
                 continue
             self.center = prices
             if not new:
-                limit *= MORE
+                self.limit = limit = limit * MORE
                 if limit > MOST_STEPS:
                     return None
 

@@ -7,14 +7,18 @@ and bound.
 out and the others open, a set has at least the load
 
     work + cost of the nets with pins in and others elsewhere
-         - cost / open for each open pin that joins, of nets without pins out
-         + cost / open for each that joins, of nets with pins out and none in.
+         - s(e, v) for each open pin v that joins, of nets e with pins in and none out
+         + t(e, v) for each that joins, of nets with pins out and none in
+         + t(e, v) - s(e, v) for each that joins, of nets whose pins are all open
 
-(A net is saved only if all its open pins join; it is paid as soon as one of them does.) So the open
-items are those of a knapsack. With the ratio a of price and load of the item that no longer fits,
-a set is worth at most the price of what is in, plus a times the room, plus the gains above 0; the
-gain of an item is its price less a times what it adds. An item is fixed where the other choice,
-with all that it forces, leaves too little.
+for any shares s, t >= 0 that add up to the cost of their net; for the last kind s and t may add up
+to the same smaller number. (A net with pins in is saved only if all its open pins join, one with
+pins out is paid as soon as one of them does, one of the last kind if some join and others do not.)
+So the open items are those of a knapsack. With the ratio a of price and load of the item that no
+longer fits, a set is worth at most the price of what is in, plus a times the room, plus the gains
+above 0; the gain of an item is its price less a times what it adds. The least sum of these over all
+shares is a minimum cut; `share_again` takes steps of its dual ascent, net by net. An item is fixed
+where the other choice, with all that it forces, leaves too little.
 
 For the root a of a chain, work 3, 2, 3, prices 5, 4, 5, tensors that cost 4 and 1, loads below 8:
 
@@ -57,6 +61,15 @@ from dnnp.core.kernels.kernel import kernel, part, plain
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.split.cuts import IN, OPEN, OUT, Residual, lay_out, max_flow, reached
+
+PAID, UNSHARED = 3, 4
+"""Nets with pins in and others out; nets whose costs are not shared yet."""
+
+TINY = 1e-6
+"""Load, quanta, and part of a cost, below which it counts as none."""
+
+SHARED_AGAIN = 2
+"""Times that the costs of nets are shared anew in each step."""
 
 WORD = 63
 """Items to a word of a set."""
@@ -138,12 +151,16 @@ class Knapsack(NamedTuple):
 
     adds: Floats
     """f64[n], least load that each open item adds."""
+    share: Floats
+    """f64[pins], part of a net's cost in it; those of one net have one sign, but for `OPEN`."""
+    kind: np.ndarray
+    """i8[p], of each net when its cost was shared, see `net_kind`."""
     near: Bools
     """bool[n], whether it shares a net with an item that is in."""
     ratio: Floats
-    """f64[n], the largest ratios of price and load first."""
-    weight: Floats
-    """f64[n], the loads that belong to them."""
+    """f64[n], price over load of what is worth something; else -1."""
+    turn: Ints
+    """i64[n], items, those with the largest ratios first."""
     queue: Ints
     """i64[n], items that come in."""
     bits: Ints
@@ -189,9 +206,11 @@ def best_sets(items, aim, first, step, limit, halt, found):  # type: ignore[no-u
     chosen = np.zeros(n + 2, np.int64)
     sack = Knapsack(
         np.empty(n),
+        np.zeros(len(items.nets.pins)),
+        np.zeros(p, np.int8),
         np.empty(n, np.bool_),
         np.empty(n),
-        np.empty(n),
+        np.empty(n, np.int64),
         np.empty(n, np.int64),
         np.empty(words, np.int64),
     )
@@ -208,6 +227,9 @@ def _best_sets(items, aim, first, step, limit, halt, found, stack, tried, chosen
     for i in range(first, len(roots), step):
         choice = Choice(state[0], inner[0], outer[0], need[0])
         begin(items, roots[:i], choice)
+        sack.kind[:] = UNSHARED
+        for v in range(len(roots)):
+            sack.turn[v] = v
         best = aim.least
         found.met[i] = 0
         last = steps + limit
@@ -235,7 +257,13 @@ def _best_sets(items, aim, first, step, limit, halt, found, stack, tried, chosen
                     for v in range(len(choice.state)):
                         found.sets[i * kept + found.met[i] % kept, v] = choice.state[v] == IN
                     found.met[i] += 1
-                rate, most = fill(items, aim.price, choice, sack, aim.target - load, value)
+                share_costs(items, choice, sack)
+                room = aim.target - load
+                rate, most = fill(aim.price, choice.state, sack, room, value)
+                for _ in range(SHARED_AGAIN):
+                    if rate > 0.0 and most * (1 + MARGIN) > best:
+                        share_again(items, aim.price, choice, sack, rate)
+                        rate, most = fill(aim.price, choice.state, sack, room, value)
                 safe = MARGIN * most
                 slack = most + safe - best
                 promising = slack > 0.0
@@ -378,49 +406,113 @@ def weigh(items, price, state, inner):  # type: ignore[no-untyped-def]
 
 
 @part
-def fill(items, price, choice, sack, room, value):  # type: ignore[no-untyped-def]
+def share_costs(items, choice, sack):  # type: ignore[no-untyped-def]
+    """Share the costs of nets among open pins, in proportion to the shares in the last choice.
+
+    Writes what open items add, and which are near what is in.
+    """
+    state, inner, outer, _ = choice
+    ptr, pins = items.nets.net_ptr, items.nets.pins
+    for v in range(len(state)):
+        sack.adds[v] = items.work[v]
+        sack.near[v] = False
+    for e in range(len(inner)):
+        kind, whole = net_kind(items.cost[e], inner[e], outer[e])
+        even = whole / max(items.size[e] - inner[e] - outer[e], 1)
+        total = 0.0
+        for q in range(ptr[e], ptr[e + 1]):
+            v = pins[q]
+            if kind != sack.kind[e]:
+                sack.share[q] = even  # of pins that are not open, too: they may open again
+            if inner[e] > 0:
+                sack.near[v] = True
+            if state[v] == OPEN:
+                total += sack.share[q]
+        sack.kind[e] = kind
+        for q in range(ptr[e], ptr[e + 1]):
+            v = pins[q]
+            if state[v] == OPEN:
+                if whole != 0.0:
+                    few = abs(total) < TINY * abs(whole)
+                    sack.share[q] = even if few else sack.share[q] * (whole / total)
+                sack.adds[v] += sack.share[q]
+
+
+@part
+def net_kind(cost, inner, outer):  # type: ignore[no-untyped-def]
+    """Kind of a net by its decided pins (`OPEN`, `IN`, `OUT`, `PAID`), and sum of its shares."""
+    if inner > 0:
+        return (PAID, 0.0) if outer > 0 else (IN, -cost)
+    return (OUT, cost) if outer > 0 else (OPEN, 0.0)
+
+
+@part
+def share_again(items, price, choice, sack, rate):  # type: ignore[no-untyped-def]
+    """Share each cost anew: items that gain most add it, those that would lose most save it.
+
+    The sum of the gains above 0 grows no larger, nor does the most that a set is worth.
+    """
+    state, inner, outer, _ = choice
+    ptr, pins = items.nets.net_ptr, items.nets.pins
+    for e in range(len(inner)):
+        kind, count = sack.kind[e], items.size[e] - inner[e] - outer[e]
+        if count == 0 or kind == PAID:
+            continue
+        above, below = 0.0, 0.0
+        for q in range(ptr[e], ptr[e + 1]):
+            v = pins[q]
+            if state[v] == OPEN:
+                gain = price[v] / rate - sack.adds[v] + sack.share[q]
+                above += max(gain, 0.0)
+                below += max(-gain, 0.0)
+        cost = items.cost[e]
+        added = cost if kind == OUT else 0.0 if kind == IN else min(cost, above, below)
+        saved = cost if kind == IN else 0.0 if kind == OUT else added
+        up, down = min(added, above), min(saved, below)
+        rest = (added - up - saved + down) / count
+        for q in range(ptr[e], ptr[e + 1]):
+            v = pins[q]
+            if state[v] == OPEN:
+                gain = price[v] / rate - sack.adds[v] + sack.share[q]
+                new = rest
+                if gain > 0.0 and up > 0.0:
+                    new += up * (gain / above)
+                elif gain < 0.0 and down > 0.0:
+                    new += down * (gain / below)
+                sack.adds[v] += new - sack.share[q]
+                sack.share[q] = new
+
+
+@part
+def fill(price, state, sack, room, value):  # type: ignore[no-untyped-def]
     """(ratio of the item that no longer fits, the most that a set is worth).
 
     `room` is how much load there may be besides what is in, which is worth `value`. -inf: there
-    is no set. Writes what open items add, and whether they are near what is in.
+    is no set.
     """
-    state, inner, outer, _ = choice
-    count = 0
+    ratio, turn = sack.ratio, sack.turn
     for v in range(len(state)):
-        if state[v] != OPEN:
-            continue
-        adds = items.work[v]
-        near = False
-        for q in range(items.nets.item_ptr[v], items.nets.item_ptr[v + 1]):
-            e = items.nets.item_net[q]
-            if inner[e] > 0:
-                near = True
-                if outer[e] == 0:
-                    adds -= items.cost[e] / (items.size[e] - inner[e])
-            elif outer[e] > 0:
-                adds += items.cost[e] / (items.size[e] - outer[e])
-        sack.adds[v] = adds
-        sack.near[v] = near
-        if adds <= 0.0:
-            room -= adds
+        ratio[v] = -1.0
+        if state[v] == OPEN and sack.adds[v] <= TINY:
+            room -= min(sack.adds[v], 0.0)
             value += price[v]
-        elif price[v] > 0.0:
-            rate = price[v] / adds
-            at = count
-            while at > 0 and sack.ratio[at - 1] < rate:
-                sack.ratio[at] = sack.ratio[at - 1]
-                sack.weight[at] = sack.weight[at - 1]
-                at -= 1
-            sack.ratio[at] = rate
-            sack.weight[at] = adds
-            count += 1
+        elif state[v] == OPEN and price[v] > 0.0:
+            ratio[v] = price[v] / sack.adds[v]
+    for i in range(1, len(turn)):  # little changes from one step to the next
+        v, at = turn[i], i
+        while at > 0 and ratio[turn[at - 1]] < ratio[v]:
+            turn[at] = turn[at - 1]
+            at -= 1
+        turn[at] = v
     if room <= 0.0:
         return 0.0, -np.inf
-    for at in range(count):
-        if sack.weight[at] > room:
-            return sack.ratio[at], value + sack.ratio[at] * room
-        value += sack.ratio[at] * sack.weight[at]
-        room -= sack.weight[at]
+    for v in turn:
+        if ratio[v] < 0.0:
+            break
+        if sack.adds[v] > room:
+            return ratio[v], value + ratio[v] * room
+        value += price[v]
+        room -= sack.adds[v]
     return 0.0, value
 
 

@@ -38,7 +38,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "latency operators": {"kernels": 6},
     "bound ideal": {"blocks": 921, "ideals": 550, "kernels": 0},
     "bound halves": {"flows": 197, "nodes": 65, "kernels": 0},
-    "bound cover": {"steps": 18401, "kernels": 2},
+    "bound cover": {"steps": 16646, "kernels": 2},
     "schedule NN": {"nodes": 501, "kernels": 9},
     "schedule M": {"nodes": 228, "kernels": 0},
     "schedule X": {"states": 5748024, "kernels": 2},
