@@ -408,12 +408,14 @@ def _cost(case: LatencyCase, number: int, cpu: bool) -> Cost:
     device = case.devices.get(stage.device_class)
     if not cpu and device is not None:
         tables, nodes = case.tables, set(case.blocks[number])
-        ways = crossing(tables, case.blocks[number], case.plan.options.charge_io)
+        charged = case.plan.options.charge_io
+        ways = crossing(tables, case.blocks[number], charged)
         for way, tensors in enumerate(ways):
             for t in sorted(tensors):
                 readers = [v for v in tables.users.get(t, ()) if (v in nodes) == (way == 0)]
                 units = {case.units.of_node[v] for v in readers}
-                times = max(len(units), 1) if case.edge else 1
+                host = way == 1 and tables.output[t] and charged
+                times = len(units) + host if case.edge else 1
                 moved[way] += times * tables.moving(t, device.bandwidth_bytes_per_s)
     load = moved[0] + compute + moved[1]
     return Cost(moved[0], compute, 0.0, moved[1], case.memory(number), load, 0.0)

@@ -120,12 +120,11 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     """Lay out the units of a graph as tasks on the devices of a machine."""
     coarse = contract(graph, units)
     n = coarse.n
-    tensor, flow, count = _flows(coarse, options)
+    tensor, flow, leaves = _flows(coarse, options)
+    count = len(leaves)
     stated = ~np.isnan(coarse.transfer_s[tensor])
     maker = np.empty(count, dtype=np.int64)
     maker[flow] = coarse.producer[tensor]
-    leaves = np.zeros(count, dtype=np.bool_)
-    leaves[flow] = coarse.is_output[tensor] & (maker[flow] >= 0) & options.charge_io
     carried_ptr, carried = csr(flow, tensor, count)
     flow_of_use, reader = _uses(coarse, options, tensor, flow)
     use_ptr, use_idx = csr(flow_of_use, reader, len(maker))
@@ -178,24 +177,30 @@ def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats
     return own + totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
 
 
-def _flows(coarse: Graph, options: CostOptions) -> tuple[Ints, Ints, int]:
-    """Tensors that move, the flow each is part of (i64 both, a tensor may be in several); count."""
+def _flows(coarse: Graph, options: CostOptions) -> tuple[Ints, Ints, Bools]:
+    """Tensors that move, the flow each is part of (i64 both, a tensor may be in several), and
+    whether each flow leaves the model. Of edges, reads come first, then what leaves."""
     tensor, reader = _reads(coarse, options)
+    output = coarse.is_output & (coarse.producer >= 0) & options.charge_io
     if options.transfers == "edge":
-        ends = (coarse.producer[tensor] + 1) * coarse.n + reader
+        # The host is one more reader of each output.
+        made = np.flatnonzero(output)
+        tensor = np.concatenate([tensor, made])
+        reader = np.concatenate([reader, np.full(len(made), coarse.n)])
+        ends = (coarse.producer[tensor] + 1) * (coarse.n + 1) + reader
         pairs, flow = np.unique(ends, return_inverse=True)
-        return tensor, flow.astype(np.int64), len(pairs)
-    moves = coarse.is_output & (coarse.producer >= 0) & options.charge_io
+        return tensor, flow.astype(np.int64), pairs % (coarse.n + 1) == coarse.n
+    moves = output.copy()
     moves[tensor] = True
     kept = np.flatnonzero(moves)
-    return kept, np.arange(len(kept)), len(kept)
+    return kept, np.arange(len(kept)), output[kept]
 
 
 def _uses(coarse: Graph, options: CostOptions, tensor: Ints, flow: Ints) -> tuple[Ints, Ints]:
     """Flow and reader of every use; `tensor` and `flow` are what `_flows` gives."""
     read, reader = _reads(coarse, options)
     if options.transfers == "edge":
-        pairs = distinct(flow * coarse.n + reader)
+        pairs = distinct(flow[: len(read)] * coarse.n + reader)
         return pairs // coarse.n, pairs % coarse.n
     number = np.full(coarse.m, -1, dtype=np.int64)
     number[tensor] = flow

@@ -58,15 +58,14 @@ class Case:
             DeviceClass("other", count=1, bandwidth_bytes_per_s=3.0),
             DeviceClass("cpu", kind="cpu", count=1, bandwidth_bytes_per_s=5.0),
         )
-        transfers = rng.choice(["tensor", "tensor", "edge"])
         self.options = CostOptions(
             objective="latency",
             execution=execution,
             memory_model=rng.choice(["sum", "weights", "peak"]),
-            transfers=transfers,
+            transfers=rng.choice(["tensor", "tensor", "edge"]),
             congestion=rng.choice(["device", "channel", "none"]),
             invocations=9,
-            charge_io=execution == "blocks" and transfers == "tensor" and rng.random() < 0.4,
+            charge_io=execution == "blocks" and rng.random() < 0.4,
         )
         self.links: tuple[Link, ...] = ()
         if execution == "operators" and rng.random() < 0.6:
