@@ -86,7 +86,7 @@ def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None
         assert found.method == method
 
 
-@pytest.mark.parametrize("seed", [3, 24, 28])
+@pytest.mark.parametrize("seed", [0, 3, 40])
 def test_exact_is_the_exact_search_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` goes on after too many ideals; both keep a bound."""
     monkeypatch.setattr("dnnp.core.split.ideals.search.MAX_IDEALS", 2)

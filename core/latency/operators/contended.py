@@ -91,7 +91,7 @@ class SearchState(NamedTuple):
     """Least time from the start of each event to the end of all."""
     done: Annotated[Bools, "bool[e]"]
     begin: Annotated[Floats, "f64[e]"]
-    """Whether an event is in the sequence, and its start there."""
+    """True for an event in the sequence, and its start there."""
     free: Annotated[Floats, "f64[lanes]"]
     kept: Annotated[Floats, "f64[l, 2]"]
     """Time from which each lane is free; the same of lanes of the event of a level before it."""
