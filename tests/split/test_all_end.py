@@ -47,6 +47,9 @@ PROGRAMS = {"ip", "cpsat", "getf", "getf-milp", "scotch", "metis", "placeto"}
 BY_SOLVER = {"no-dag", "no-io", "bottleneck", "guess", "exact", "auto"}
 """Bounds that do; `auto` asks them."""
 
+BY_LINEAR_PROGRAM, FEW = {"cover", "same-block"}, 40
+"""Bounds by linear programs that take long for more nodes; no large graph is tried."""
+
 EFFORT, LARGE = 0.002, 5_000
 NOT = (InfeasibleError, LimitError, UnavailableError, UsageError)
 
@@ -180,6 +183,7 @@ def test_splits_end(method: str, meter: Meter) -> None:
 def test_bounds_end(name: str, meter: Meter) -> None:
     done = 0
     for family, n, k in sizes(name):
+        n = min(n, FEW) if name in BY_LINEAR_PROGRAM else n
         case = problem(drawn(family, n), 2 if name == "halves" else k, cpus=name == "cpu-cut")
         blocks = solve(case, MethodOptions(method="slice")).blocks
         known = BoundTask("ordered", blocks, case.value(blocks))
