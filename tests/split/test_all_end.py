@@ -47,7 +47,7 @@ PROGRAMS = {"ip", "cpsat", "getf", "getf-milp", "scotch", "metis", "placeto"}
 BY_SOLVER = {"no-dag", "no-io", "bottleneck", "guess", "exact", "auto"}
 """Bounds that do; `auto` asks them."""
 
-BY_LINEAR_PROGRAM, FEW = {"cover", "same-block"}, 40
+BY_LINEAR_PROGRAM, FEW = {"cover", "same-block"}, 16
 """Bounds by linear programs that take long for more nodes; no large graph is tried."""
 
 EFFORT, LARGE = 0.002, 5_000
