@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 from dnnp.core.model.text import counted, shown_bytes
+
+if TYPE_CHECKING:
+    from dnnp.core.latency.blocks.bound import SolvedPaths
 
 LatencyMethod = Callable[[LatencyProblem, MethodOptions, SearchContext], LatencySolution]
 """Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
@@ -117,15 +121,24 @@ def simple_bound(
 
     `upper`: latency of a known split.
     """
-    if problem.options.execution == "blocks":
-        from dnnp.core.latency.blocks.bound import path_of_blocks
+    return bound_and_paths(problem, upper, run)[:2]
 
-        bound, name = first_bound(problem)
-        longest = path_of_blocks(problem, run)
-        return min(max(bound, longest), upper), "path of blocks" if longest > bound else name
-    from dnnp.core.latency.operators.bound import operators_bound
 
-    return operators_bound(problem, upper=upper, run=run)
+def bound_and_paths(
+    problem: LatencyProblem, upper: float, run: SearchContext
+) -> tuple[float, str, SolvedPaths | None]:
+    """The same, and of blocks the paths that were solved for it."""
+    if problem.options.execution == "operators":
+        from dnnp.core.latency.operators.bound import operators_bound
+
+        return *operators_bound(problem, upper=upper, run=run), None
+    from dnnp.core.latency.blocks.bound import paths_of
+
+    bound, name = first_bound(problem)
+    paths = paths_of(problem, run)
+    if paths is not None and paths.longest > bound:
+        bound, name = paths.longest, "path of blocks"
+    return min(bound, upper), name, paths
 
 
 def anneal_split(
@@ -229,6 +242,8 @@ class _Best(NamedTuple):
     value: float = np.inf
     bound: float = 0.0
     bound_method: str = "critical path"
+    paths: SolvedPaths | None = None
+    """Those of blocks that the bound is of."""
 
     @property
     def proven(self) -> bool:
@@ -250,7 +265,8 @@ def auto_blocks(
     run, start = _with_fewer(problem, asked, auto_blocks, run)
     known = _bounded_start(problem, start, run.phase("bounding", 0.0, BOUNDED))
     first = run.phase("ideals", BOUNDED, FIRST).scaled(FIRST_EFFORT)
-    known, more = _searched(problem, known, first, ideal_latency, BOUND)
+    over_ideals = partial(ideal_latency, paths=known.paths)
+    known, more = _searched(problem, known, first, over_ideals, BOUND)
     if not known.proven:
         part = run.phase("exact search", FIRST, ORDERED)
         known, _ = _searched(problem, known, part, order_latency, ORDERS)
@@ -260,7 +276,7 @@ def auto_blocks(
         second = run.phase("ideals", WARM, SEARCHED)
         if run.time_left() is not None:
             second = replace(second.part(TIMED), effort=ENDLESS)
-        known, _ = _searched(problem, known, second, ideal_latency, BOUND)
+        known, _ = _searched(problem, known, second, over_ideals, BOUND)
     return _refined(problem, known, run.phase("annealing", SEARCHED, 1.0))
 
 
@@ -411,13 +427,13 @@ def _bounded(problem: LatencyProblem, known: _Best, run: SearchContext) -> _Best
     if known.proven:
         return known
     run.log("bounding")
-    bound, name = simple_bound(problem, upper=known.value, run=run)
+    bound, name, paths = bound_and_paths(problem, known.value, run)
     if bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
     if bound > known.bound:
         known = known._replace(bound=bound, bound_method=name)
     run.report_progress(bound=known.bound, by=known.bound_method)
-    return known
+    return known._replace(paths=paths)
 
 
 Search = Callable[..., SearchProof]

@@ -19,7 +19,8 @@ from dnnp.core.cost.latency import (
     latency_problem,
 )
 from dnnp.core.cost.problem import SAME, SplitProblem
-from dnnp.core.latency.auto import first_bound, simple_bound
+from dnnp.core.latency.auto import bound_and_paths, first_bound
+from dnnp.core.latency.blocks.bound import SolvedPaths
 from dnnp.core.latency.blocks.ideals import BOUND, ideal_latency
 from dnnp.core.latency.exact.solve import BOUND as BRANCHES
 from dnnp.core.latency.exact.solve import prove, unfit
@@ -56,6 +57,8 @@ class LatencyProof(NamedTuple):
     split: Split | None
     latency: float
     """Least latency known."""
+    paths: SolvedPaths | None = None
+    """Those of blocks that a bound is of."""
 
     def after(self, trial: LatencyTrial) -> LatencyProof:
         """The same with one more bounding method tried."""
@@ -205,15 +208,15 @@ def _open(known: LatencyProof, run: SearchContext) -> bool:
 def _simple(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> LatencyProof:
     """Bound without an integer program, in little time."""
     started = monotonic()
-    best, name = run_with_fallback(
-        lambda: simple_bound(problem, upper=known.latency, run=replace(run, effort=1.0)),
+    best, name, paths = run_with_fallback(
+        lambda: bound_and_paths(problem, known.latency, replace(run, effort=1.0)),
         run.stop,
-        lambda: first_bound(problem),
+        lambda: (*first_bound(problem), None),
     )
     run.report_progress(bound=best)
     status = "limit" if run.stop() else "solved"
     trial = LatencyTrial(name, status, best, "", monotonic() - started)
-    return known._replace(method=name, value=best, tried=[trial])
+    return known._replace(method=name, value=best, tried=[trial], paths=paths)
 
 
 def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> LatencyProof:
@@ -221,7 +224,7 @@ def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> 
     started = monotonic()
     run.report_progress("ideals")
     found = run_with_fallback(
-        lambda: ideal_latency(problem, upper=known.latency, run=run),
+        lambda: ideal_latency(problem, upper=known.latency, paths=known.paths, run=run),
         run.stop,
         lambda: SearchProof(more=True),
     )

@@ -352,18 +352,6 @@ def _pool_tasks(items, tables, s, most, loose):  # type: ignore[no-untyped-def]
             pool[t, b] = items.pool[t] + later
 
 
-def path_of_blocks(problem: LatencyProblem, run: SearchContext = PLAIN) -> float:
-    """Lower bound of the latency of every split into blocks; inf: no split fits.
-
-    If `run` stops it the bound is weaker. It holds for any memory, any number of invocations and
-    both passes; with a backward pass, blocks of both count as one kind.
-    """
-    items = block_items(problem)
-    if items.size > MOST_ITEMS or not items.size or run.stop():
-        return 0.0
-    return float(solve_paths(items, run).tables.value.max(initial=0.0))
-
-
 class SolvedPaths(NamedTuple):
     """Adversarial paths, and how blocks were counted on them."""
 
@@ -374,6 +362,22 @@ class SolvedPaths(NamedTuple):
     """There may be more, which were not."""
     ended: bool
     """False: the search was stopped before."""
+
+    @property
+    def longest(self) -> float:
+        """Lower bound of the latency of every split into blocks; inf: no split fits.
+
+        It is weaker if it was stopped, and holds for any memory, any number of invocations and
+        both passes; with a backward pass, blocks of both count as one kind.
+        """
+        return float(self.tables.value.max(initial=0.0))
+
+
+def paths_of(problem: LatencyProblem, run: SearchContext = PLAIN) -> SolvedPaths | None:
+    """The longest adversarial paths of a problem; None: it has none, or too many items."""
+    items = block_items(problem)
+    known = 0 < items.size <= MOST_ITEMS and not run.stop()
+    return solve_paths(items, run) if known else None
 
 
 def solve_paths(items: BlockItems, run: SearchContext = PLAIN) -> SolvedPaths:

@@ -43,7 +43,7 @@ from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, SearchProo
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import plain
 from dnnp.core.latency.blocks.anneal import valid_latency
-from dnnp.core.latency.blocks.bound import MOST_ITEMS, solve_paths, times_left
+from dnnp.core.latency.blocks.bound import MOST_ITEMS, SolvedPaths, solve_paths, times_left
 from dnnp.core.latency.blocks.chains import Chains, Tails, contract_chains, joins_of, no_tails
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.sweeps import late_by_readers, live_tasks, sweep
@@ -264,7 +264,11 @@ def new_scratch(items: BlockItems, net: IdealNet) -> Scratch:
 
 
 def ideal_latency(
-    problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
+    problem: LatencyProblem,
+    *,
+    upper: float = np.inf,
+    paths: SolvedPaths | None = None,
+    run: SearchContext = PLAIN,
 ) -> SearchProof:
     """Prove that no split takes less than a known one, or find one that does.
 
@@ -272,12 +276,13 @@ def ideal_latency(
     tasks of both passes must share, are relaxed: their blocks may run anywhere, at any time, and
     each has the memory of a device for itself. So the bound holds for them, too.
 
-    `upper`: latency of a known split, if any. A stop or a limit leaves a weaker bound.
+    `upper`: latency of a known split, if any; `paths`: those of the problem, if they are known.
+    A stop or a limit leaves a weaker bound.
     """
     items = block_items(problem)
     if not items.size or run.stop():
         return SearchProof(more=items.size > 0)
-    ladder = _Ladder(problem, items, run, upper)
+    ladder = _Ladder(problem, items, run, upper, paths)
     lattice = items_lattice(items)
     for most in LADDER:
         if items.size <= MOST_ITEMS and FINER * most <= (
@@ -301,6 +306,7 @@ class _Ladder:
     run: SearchContext
     value: float
     """Least latency known."""
+    paths: SolvedPaths | None
     bound: float = 0.0
     best: Invocations | None = None
     reason: str = ""
@@ -338,7 +344,7 @@ class _Ladder:
         run = self.run.without_bounds() if restricted else self.run
         search = _Search(self.problem, items, lattice, net, self.value, run, self.bound)
         search.blocks = self.blocks
-        search.init_late_bounds()
+        search.init_late_bounds(self.paths if chains is None else None)
         if self.lower is not None:
             search.lift(self.lower)
         search.refine()
@@ -392,12 +398,13 @@ class _Search:
         """Only splits below it are of interest."""
         return self.value * (1 - CLOSED / 2)
 
-    def init_late_bounds(self) -> None:
+    def init_late_bounds(self, paths: SolvedPaths | None = None) -> None:
         """Raise `late` by adversarial paths, so that the first sweep can prune."""
         if self.items.size > MOST_ITEMS:
             return
-        pool = np.where(self.net.pool_only, 0.0, self.items.pool)
-        paths = solve_paths(self.items._replace(pool=pool), self.run.alone())
+        if paths is None:
+            pool = np.where(self.net.pool_only, 0.0, self.items.pool)
+            paths = solve_paths(self.items._replace(pool=pool), self.run.alone())
         if paths.ended:
             parent, last = plain(
                 *(x.astype(np.int64) for x in (self.lattice.parent, self.lattice.last))
