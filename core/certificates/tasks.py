@@ -2,14 +2,16 @@
 
 A place is a device, or a class of them where one device stands for all: without links no path
 gains by a second device of a class. Transfers do not wait for each other here, and live tensors do
-not count; both make a latency longer only, so that bounds hold with them.
+not count; both make a latency longer only, so that bounds hold with them. So do the transfers of
+blocks, which move through the host and take no time here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from itertools import permutations
 from math import fsum, inf
 from typing import NamedTuple
 
@@ -21,9 +23,6 @@ from dnnp.core.check.load import Mesh, PlanCase
 from dnnp.core.check.violation import MEMORY
 from dnnp.core.model.device import DeviceClass
 
-Table = list[list[float]] | None
-"""Times from each place to each other; None: one time between any two."""
-
 Times = list[list[float]]
 """A time of each task on each place."""
 
@@ -33,19 +32,12 @@ class Flow(NamedTuple):
 
     maker: int
     readers: tuple[int, ...]
-    time: float
-    """Time between two places, 0 where `table` has it."""
-    table: Table
-
-    def delay(self, source: int, target: int) -> float:
-        """Time from one place to another, 0 to itself."""
-        if source == target:
-            return 0.0
-        return self.time if self.table is None else self.table[source][target]
+    times: list[float]
+    """Time over each kind of path; the last one stays where it is, for nothing."""
 
 
-Edge = tuple[int, float, Table]
-"""Task before or after, and the time and table of the slowest flow in between."""
+Edge = tuple[int, list[float]]
+"""Task before or after, and the times of the flow in between."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +48,13 @@ class Tasks:
     """Device of each place."""
     spare: list[int]
     """Devices for which each place stands."""
+    kind: list[list[int]]
+    """Kind of the path between any two places, -1 within one."""
     twin: list[int]
-    """Places with equal numbers can change places with each other."""
+    """The first place with which each can change places."""
     is_cpu: list[bool]
+    serial: list[bool]
+    """True for places that run one task at a time."""
     room: list[float]
     """Bytes of each place, rounding included."""
     time: Times
@@ -70,7 +66,6 @@ class Tasks:
     flows: list[Flow]
     before: list[list[Edge]]
     after: list[list[Edge]]
-    """Tables of `after` are transposed: from the place of the reader."""
     order: list[int]
     """Tasks in topological order."""
 
@@ -79,42 +74,51 @@ class Tasks:
         """Number of tasks."""
         return len(self.memory)
 
-    def usable(self, task: int) -> list[int]:
-        """Places that support and hold a task and all that shares its device."""
-        members = self.group[task]
-        needed = sum(self.memory[v] for v in members)
+    def domain(self) -> list[list[int]]:
+        """Places that support and hold each task and all that shares its device."""
+        needed = [sum(self.memory[v] for v in group) for group in self.group]
+        able = [{q for q, time in enumerate(row) if time < inf} for row in self.time]
         return [
-            q
-            for q, room in enumerate(self.room)
-            if needed <= room and all(self.time[v][q] < inf for v in members)
+            [q for q in sorted(set.intersection(*(able[u] for u in group))) if self.room[q] >= most]
+            for group, most in zip(self.group, needed, strict=True)
         ]
 
 
-def tasks_of(case: LatencyCase, budget: Budget, *, by_class: bool = False) -> Tasks:
-    """Lay out a plan's units on its devices; `by_class`: on one of each class, without links.
+def tasks_of(
+    case: LatencyCase, devices: Iterable[DeviceClass], budget: Budget, *, by_class: bool = False
+) -> Tasks:
+    """Lay out a plan's units on some devices; `by_class`: on one of each class, without links.
 
     Raises UncheckedError: units wait for each other, or it takes too many steps.
     """
     plan, n = case.plan, len(case.units.ids)
+    blocks, hard = plan.options.execution == "blocks", plan.options.memory_mode == "hard"
     single = by_class and not plan.links
-    homes = [
-        (number, d, f"{d.name}/{i}")
-        for number, d in enumerate(plan.devices)
-        for i in range(d.count if plan.links or d.levels else min(d.count, n))
-        if i == 0 or not single
-    ]
+    homes = []
+    for d in devices:
+        count = d.count if plan.links or d.levels else min(d.count, n)
+        count = min(count, 1) if single or (blocks and d.is_cpu) else count
+        homes += [(d, f"{d.name}/{i}") for i in range(count)]
     budget.spend(len(homes) ** 2 + n * len(homes) + case.graph.n + len(case.graph.in_idx))
-    kinds, pairs = _kinds(Mesh(plan), [name for _, _, name in homes])
-    flows = list(_flows(case, kinds, pairs, budget))
-    before, after = _edges(n, flows, budget)
-    hard = plan.options.memory_mode == "hard"
+    kind, pairs = _kinds(Mesh(plan), [name for _, name in homes])
+    flows = list(_flows(case, [] if blocks else pairs, budget))
+    if blocks:
+        flows = [flow._replace(times=[0.0] * (len(pairs) + 1)) for flow in flows]
+    before: list[list[Edge]] = [[] for _ in range(n)]
+    after: list[list[Edge]] = [[] for _ in range(n)]
+    for flow in flows:
+        for reader in flow.readers:
+            before[reader].append((flow.maker, flow.times))
+            after[flow.maker].append((reader, flow.times))
     return Tasks(
-        places=[name for _, _, name in homes],
-        spare=[d.count if single else 1 for _, d, _ in homes],
-        twin=_twins([number for number, _, _ in homes], kinds, budget),
-        is_cpu=[d.is_cpu for _, d, _ in homes],
-        room=[_room(d) if hard else inf for _, d, _ in homes],
-        time=[[case.time(v, d.name) for _, d, _ in homes] for v in range(n)],
+        places=[name for _, name in homes],
+        spare=[d.count if single else 1 for d, _ in homes],
+        kind=kind,
+        twin=_twins([d.name for d, _ in homes], kind, budget),
+        is_cpu=[d.is_cpu for d, _ in homes],
+        serial=[not (blocks and d.is_cpu) for d, _ in homes],
+        room=[d.memory_bytes * (1 + MEMORY) if hard and not d.is_cpu else inf for d, _ in homes],
+        time=[[case.time(v, d.name) for d, _ in homes] for v in range(n)],
         memory=[case.own(v) for v in range(n)],
         group=color_groups(case),
         flows=flows,
@@ -124,11 +128,6 @@ def tasks_of(case: LatencyCase, budget: Budget, *, by_class: bool = False) -> Ta
     )
 
 
-def _room(device: DeviceClass) -> float:
-    """Bytes that fit a device."""
-    return inf if device.is_cpu else device.memory_bytes * (1 + MEMORY)
-
-
 def color_groups(case: PlanCase) -> list[list[int]]:
     """Units that share a device with each unit, by the colours of their nodes; ascending."""
     first: dict[int, int] = {}
@@ -136,7 +135,11 @@ def color_groups(case: PlanCase) -> list[list[int]]:
     for unit, color in zip(case.units.of_node, case.graph.color.tolist(), strict=True):
         one = first.setdefault(color, unit) if color >= 0 else unit
         pairs |= {(one, unit), (unit, one)}
-    owner = components(len(case.units.ids), pairs)
+    return gathered(components(len(case.units.ids), pairs))
+
+
+def gathered(owner: Sequence[int]) -> list[list[int]]:
+    """All that have the same owner as each one; ascending."""
     members: dict[int, list[int]] = {}
     for unit, x in enumerate(owner):
         members.setdefault(x, []).append(unit)
@@ -145,16 +148,14 @@ def color_groups(case: PlanCase) -> list[list[int]]:
 
 def _order(before: list[list[Edge]]) -> list[int]:
     """Tasks after all that they read from."""
-    waits = {v: [u for u, _, _ in row] for v, row in enumerate(before)}
+    waits = {v: [u for u, _ in row] for v, row in enumerate(before)}
     try:
         return list(TopologicalSorter(waits).static_order())
     except CycleError:
         raise UncheckedError("its units wait for each other") from None
 
 
-def _flows(
-    case: LatencyCase, kinds: list[list[int]], pairs: list[tuple[str, str]], budget: Budget
-) -> Iterator[Flow]:
+def _flows(case: LatencyCase, pairs: Sequence[tuple[str, str]], budget: Budget) -> Iterator[Flow]:
     """Flows between units: tensors, or all that goes from one unit to one other."""
     tables, of_node, mesh = case.tables, case.units.of_node, Mesh(case.plan)
     found: dict[tuple[int, int], tuple[dict[int, None], dict[int, None]]] = {}
@@ -165,11 +166,9 @@ def _flows(
                 tensors, readers = found.setdefault((maker, unit if case.edge else t), ({}, {}))
                 tensors[t] = readers[unit] = None
     for (maker, _), (tensors, readers) in found.items():
-        budget.spend(len(tensors) * len(pairs) + len(kinds) ** 2)
+        budget.spend(len(tensors) * len(pairs))
         times = [_moving(case, mesh, pair, tensors) for pair in pairs]
-        single = len(set(times)) < 2
-        table = None if single else [[0.0 if k < 0 else times[k] for k in row] for row in kinds]
-        yield Flow(maker, tuple(readers), times[0] if single and times else 0.0, table)
+        yield Flow(maker, tuple(readers), [*times, 0.0])
 
 
 def _moving(
@@ -177,70 +176,46 @@ def _moving(
 ) -> float:
     """Time of one transfer of some tensors, which pays the latency of its path once."""
     path = mesh.path(*pair)
-    tables = case.tables
-    times = [mesh.time(*pair, tables.size[t], tables.transfer[t]) for t in tensors]
     if path is None:
         return inf
-    return fsum(time for time in times if time is not None) - (len(tensors) - 1) * path.latency
+    tables = case.tables
+    times = [mesh.time(*pair, tables.size[t], tables.transfer[t]) or 0.0 for t in tensors]
+    return fsum(times) - (len(tensors) - 1) * path.latency
 
 
 def _kinds(mesh: Mesh, places: Sequence[str]) -> tuple[list[list[int]], list[tuple[str, str]]]:
     """Kind of the path between any two places, -1 within one; a pair of each kind."""
     number: dict[object, int] = {}
     pairs: list[tuple[str, str]] = []
-    rows = []
-    for a in places:
-        row = []
-        for b in places:
-            key = mesh.path(a, b), mesh.time(a, b, 0.0, 1.0)
-            if a != b and key not in number:
-                number[key] = len(pairs)
-                pairs.append((a, b))
-            row.append(number[key] if a != b else -1)
-        rows.append(row)
-    return rows, pairs
+    kind = [[-1] * len(places) for _ in places]
+    for (i, a), (j, b) in permutations(enumerate(places), 2):
+        key = mesh.path(a, b), mesh.time(a, b, 0.0, 1.0)
+        if key not in number:
+            number[key] = len(pairs)
+            pairs.append((a, b))
+        kind[i][j] = number[key]
+    return kind, pairs
 
 
-def _edges(
-    n: int, flows: Sequence[Flow], budget: Budget
-) -> tuple[list[list[Edge]], list[list[Edge]]]:
-    """Edges to each task and from each task, with the longest time of their flows."""
-    found: dict[tuple[int, int], list[Flow]] = {}
-    for flow in flows:
-        for reader in flow.readers:
-            found.setdefault((flow.maker, reader), []).append(flow)
-    before: list[list[Edge]] = [[] for _ in range(n)]
-    after: list[list[Edge]] = [[] for _ in range(n)]
-    for (maker, reader), row in found.items():
-        size = range(max(len(flow.table or ()) for flow in row))
-        budget.spend(len(row) * len(size) ** 2)
-        time = 0.0 if size else max(flow.time for flow in row)
-        ahead, back = (
-            [[max(f.delay(*((p, q)[::step])) for f in row) for q in size] for p in size] or None
-            for step in (1, -1)
-        )
-        before[reader].append((maker, time, ahead))
-        after[maker].append((reader, time, back))
-    return before, after
-
-
-def _twins(owner: Sequence[int], kinds: list[list[int]], budget: Budget) -> list[int]:
+def _twins(owner: Sequence[str], kind: list[list[int]], budget: Budget) -> list[int]:
     """The first place that each can change places with: of its class, as far from all others."""
-    twin = list(range(len(owner)))
-    for a in twin:
-        for b in (b for b in range(a) if owner[a] == owner[b] and twin[b] == b):
-            budget.spend(len(owner))
-            others = [x for x in range(len(owner)) if x not in (a, b)]
-            if kinds[a][b] == kinds[b][a] and all(
-                kinds[a][x] == kinds[b][x] and kinds[x][a] == kinds[x][b] for x in others
-            ):
-                twin[a] = b
-                break
+    twin: list[int] = []
+
+    def alike(a: int, b: int) -> bool:
+        budget.spend(len(owner))
+        others = [x for x in range(len(owner)) if x not in (a, b)]
+        return kind[a][b] == kind[b][a] and all(
+            kind[a][x] == kind[b][x] and kind[x][a] == kind[x][b] for x in others
+        )
+
+    for a, name in enumerate(owner):
+        same = (b for b in range(a) if owner[b] == name and twin[b] == b)
+        twin.append(next((b for b in same if alike(a, b)), a))
     return twin
 
 
 def sweep(
-    tasks: Tasks, domain: list[list[int]], *, forward: bool, time: Times
+    tasks: Tasks, domain: list[list[int]], time: Times, *, forward: bool = True
 ) -> tuple[Times, Times]:
     """Longest paths up to each task on each place, without and with its own time; inf: not there.
 
@@ -251,64 +226,51 @@ def sweep(
     forward
         False: paths against the edges, from the ends.
     """
-    edges, order = (tasks.before, tasks.order) if forward else (tasks.after, tasks.order[::-1])
-    size = len(tasks.places)
-    ready, done = ([[inf] * size for _ in range(tasks.n)] for _ in range(2))
-    least = [0.0] * tasks.n
-    for v in order:
+    ready, done = ([[inf] * len(tasks.places) for _ in range(tasks.n)] for _ in range(2))
+    edges, kind = (tasks.before, [*zip(*tasks.kind, strict=True)])
+    if not forward:
+        edges, kind = tasks.after, [tuple(row) for row in tasks.kind]
+    for v in tasks.order if forward else reversed(tasks.order):
         for q in domain[v]:
             latest = 0.0
-            for u, delay, table in edges[v]:
-                if table is None:
-                    there = min(done[u][q], least[u] + delay)
-                else:
-                    there = min(done[u][p] + table[p][q] for p in domain[u])
+            for u, times in edges[v]:
+                there = min([done[u][p] + times[kind[q][p]] for p in domain[u]], default=inf)
                 latest = max(latest, there)
             ready[v][q], done[v][q] = latest, latest + time[v][q]
-        least[v] = min(done[v], default=inf)
     return ready, done
 
 
-def simple_bounds(
-    tasks: Tasks, budget: Budget, *, blocks: bool = False
-) -> Iterator[tuple[float, str]]:
-    """Bounds of the latency, each with its name: paths, and what all places do together.
-
-    `blocks`: transfers are not those between devices, and CPUs are a pool where nothing waits.
-    """
-    domain = [tasks.usable(v) for v in range(tasks.n)]
+def simple_bounds(tasks: Tasks, budget: Budget) -> Iterator[tuple[float, str]]:
+    """Bounds of the latency, each with its name: paths, and what all places do together."""
+    domain = tasks.domain()
     if not all(domain):
         raise UncheckedError("a unit fits no device")
     if tasks.n == 0:
         return
-    steps = sum(len(tasks.places) * (1 + len(row)) for row in tasks.before)
+    steps = sum(len(tasks.places) ** 2 * (1 + len(row)) for row in tasks.before)
     budget.spend(2 * steps)
-    if blocks:
-        before: list[list[Edge]] = [[(u, 0.0, None) for u, _, _ in row] for row in tasks.before]
-        tasks = replace(tasks, before=before)
     yield _path(tasks, domain, tasks.time), "critical path"
-    if blocks and any(tasks.is_cpu):
+    if not all(tasks.serial):
         return
     budget.spend(10 * steps)
     speed, price = _prices(tasks, domain)
-    memory = tasks.memory
     charged = [
-        [t + z * memory[v] for t, z in zip(row, price, strict=True)]
-        for v, row in enumerate(tasks.time)
+        [t + z * memory for t, z in zip(row, price, strict=True)]
+        for row, memory in zip(tasks.time, tasks.memory, strict=True)
     ]
     held = sum(z * room * k for z, room, k in zip(price, tasks.room, tasks.spare, strict=True) if z)
     least = (
-        min(speed[q] * tasks.time[v][q] + price[q] * memory[v] for q in domain[v])
-        for v in range(tasks.n)
+        min(speed[q] * row[q] + price[q] * memory for q in places)
+        for places, row, memory in zip(domain, tasks.time, tasks.memory, strict=True)
     )
     yield fsum(least) - held, "area"
-    if held and not blocks:
+    if held:
         yield _path(tasks, domain, charged) - held, "memory path"
 
 
 def _path(tasks: Tasks, domain: list[list[int]], time: Times) -> float:
     """Longest path, every task where it makes the path shortest."""
-    return max(min(row) for row in sweep(tasks, domain, forward=True, time=time)[1])
+    return max(min(row) for row in sweep(tasks, domain, time)[1])
 
 
 def _prices(tasks: Tasks, domain: list[list[int]]) -> tuple[list[float], list[float]]:
@@ -321,30 +283,26 @@ def _prices(tasks: Tasks, domain: list[list[int]]) -> tuple[list[float], list[fl
     from scipy.sparse import coo_array
 
     n, size, spare = tasks.n, len(tasks.places), np.array(tasks.spare)
-    worth = [
-        room * k if room < inf else 0.0 for room, k in zip(tasks.room, tasks.spare, strict=True)
-    ]
+    worth = [r * k if r < inf else 0.0 for r, k in zip(tasks.room, tasks.spare, strict=True)]
+    mean = [1 / int(spare.sum())] * size, [0.0] * size
     if size == 1 and not any(worth):
-        return [1 / int(spare[0])], [0.0]
-    pairs = [(v, q) for v, row in enumerate(domain) for q in row]
-    task, place = (np.array(part) for part in zip(*pairs, strict=True))
-    times, memory = np.array([tasks.time[v][q] for v, q in pairs]), np.array(tasks.memory)[task]
+        return mean
+    task, place = np.array([(v, q) for v, row in enumerate(domain) for q in row]).T
+    times, memory = np.array(tasks.time)[task, place], np.array(tasks.memory)[task]
     long, large = float(times.max()) or 1.0, float(memory.max()) or 1.0
-    values = np.concatenate([np.ones(len(pairs)), -times / long, -memory / large])
-    columns = np.concatenate([task, n + place, n + size + place])
-    shape = len(pairs), n + 2 * size
+    values = np.concatenate([np.ones(len(task)), -times / long, -memory / large])
+    cells = np.tile(np.arange(len(task)), 3), np.concatenate([task, n + place, n + size + place])
     found = linprog(
         np.concatenate([-np.ones(n), np.zeros(size), np.array(worth) / large]),
-        A_ub=coo_array((values, (np.tile(np.arange(len(pairs)), 3), columns)), shape=shape).tocsr(),
-        b_ub=np.zeros(len(pairs)),
+        A_ub=coo_array((values, cells), shape=(len(task), n + 2 * size)).tocsr(),
+        b_ub=np.zeros(len(task)),
         A_eq=np.concatenate([np.zeros(n), spare, np.zeros(size)])[None],
         b_eq=[1.0],
         bounds=[(None, None)] * n + [(0, None)] * size + [(0, None if w else 0) for w in worth],
         method="highs",
     )
-    mean = [1 / int(spare.sum())] * size
     if found.x is None:
-        return mean, [0.0] * size
+        return mean
     shares, prices = np.maximum(found.x[n:], 0.0).reshape(2, size)
     total = float(shares @ spare)
-    return (shares / total).tolist() if total else mean, (prices * long / large).tolist()
+    return ((shares / total).tolist(), (prices * long / large).tolist()) if total else mean

@@ -199,6 +199,20 @@ def test_one_machine():
     assert one_machine([(2, 3, 1)]) == 6
 
 
+def test_cpus_are_free_where_all_accelerators_are_in_use():
+    """One task for the accelerator, two for a CPU each."""
+    row = {"times": [4, 4, 4], "edges": []}
+    stream = read_bytes(stream_of(row))
+    for node, name in zip(stream.get("node"), ("dev", "cpu", "cpu"), strict=True):
+        node["time_s"] = {name: 4}
+    options = CostOptions("latency", execution="operators", congestion="none", transfers="edge")
+    devices = (DeviceClass("dev", count=2), DeviceClass("cpu", "cpu", 2))
+    plan = Plan((), 1, "", "free", 4.0, 0.0, "feasible", options, devices, "")
+    case = LatencyCase.of(graph_of(stream), None, plan)
+    assert verdict(case, 4.0)[0] == "critical path"
+    assert verdict(case, 5.0) == ("refuted", 4.0)
+
+
 def stream_of(row: dict) -> bytes:
     """A published graph as a stream; times stand for themselves."""
     edges = row["edges"]
