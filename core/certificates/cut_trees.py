@@ -35,7 +35,7 @@ the class cannot run, or whose work alone is as much as the bound, is out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dnnp.core.certificates.cuts import one_class
@@ -72,10 +72,6 @@ class Network:
             self.arcs.setdefault(a, []).append(len(self.head))
             self.head.append(b)
             self.left.append(room)
-
-    def carries(self, wanted: int, budget: Budget) -> bool:
-        """True if so much flows from the source to the sink."""
-        return self.flow(wanted, budget) >= wanted
 
     def flow(self, wanted: int | None, budget: Budget) -> int:
         """Largest flow from source to sink (Dinic); where it is as `wanted`, perhaps more."""
@@ -142,6 +138,47 @@ class Network:
         return amount
 
 
+Choice = tuple[int, int]
+"""What an item pays if it is in, and if it is out."""
+
+CutNet = tuple[Collection[int], int, bool, bool]
+"""Pins and cost of a net, paid where some pin is in, and some out; flags for either in any case."""
+
+
+def cut_network(
+    items: Sequence[Choice], nets: Iterable[CutNet], inside: int, outside: int
+) -> tuple[Network, int]:
+    """The network of the sets with some items and without others; what all of them pay besides."""
+    network, paid = Network(), 0
+    for v, (here, there) in enumerate(items):
+        if (inside | outside) >> v & 1:
+            paid += here if inside >> v & 1 else there
+        else:
+            # One of both is paid in any case, so that the lesser one is.
+            common = min(here, there)
+            paid += common
+            network.add(SOURCE, v, there - common)
+            network.add(v, SINK, here - common)
+    for number, (pins, cost, some_in, some_out) in enumerate(nets):
+        begin = some_in or any(inside >> v & 1 for v in pins)
+        end = some_out or any(outside >> v & 1 for v in pins)
+        if begin and end:
+            paid += cost
+        elif begin or end or len(pins) != 2:
+            first, last = len(items) + 2 * number, len(items) + 2 * number + 1
+            network.add(SOURCE if begin else first, SINK if end else last, cost)
+            for v in pins if cost else ():
+                if not (begin or outside >> v & 1):
+                    network.add(v, first, None)
+                if not (end or inside >> v & 1):
+                    network.add(last, v, None)
+        else:
+            u, v = pins
+            network.add(u, v, cost)
+            network.add(v, u, cost)
+    return network, paid
+
+
 def bisection_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> int:
     """`units`, if no split into two stages has both loads below so many quanta."""
     name = one_class(exact)
@@ -156,8 +193,21 @@ def bisection_units(exact: Exact, certificate: Mapping[str, Any], units: int) ->
             raise UnprovenError(f"a weight of {short(weight)} is above {short(parts)}")
         if inside & outside:
             continue  # no ideal is like that
-        case = _TwoStages(exact, inside, outside, weight, parts - weight)
-        if not case.exceeds(name, parts * (units - 1)):
+        items = [(weight * (w or 0), (parts - weight) * (w or 0)) for w in exact.work[name]]
+        nets: list[CutNet] = []
+        for tensor, (pins, always, _) in exact.nets.items():
+            cost = exact.cost(name, tensor)
+            if always:
+                nets.append((pins, weight * cost, False, True))
+                nets.append((pins, (parts - weight) * cost, True, False))
+            else:
+                nets.append((pins, parts * cost, False, False))
+        exact.budget.spend(exact.n + len(exact.edges) + sum(len(net[0]) for net in nets))
+        network, paid = cut_network(items, nets, inside, outside)
+        for a, b in exact.edges:
+            network.add(b, a, None)
+        wanted = parts * (units - 1) + 1 - paid
+        if network.flow(wanted, exact.budget) < wanted:
             raise UnprovenError("a cut is too small where its tree ends")
     return units
 
@@ -189,72 +239,6 @@ def tree_cases(
         raise UnprovenError("its tree has branches without an end")
 
 
-class _TwoStages:
-    """Ideals with some items, and without others, and what they pay weighed."""
-
-    def __init__(self, exact: Exact, inside: int, outside: int, ahead: int, behind: int) -> None:
-        self.exact, self.inside, self.outside = exact, inside, outside
-        self.ahead, self.behind = ahead, behind
-        self.paid = 0
-        """Load that every one of these ideals pays."""
-        self.network = Network()
-
-    def exceeds(self, name: str, limit: int) -> bool:
-        """True if every one of them pays more than the limit on a class."""
-        exact = self.exact
-        for item, work in enumerate(exact.work[name]):
-            self._pay(item, work or 0)
-        for a, b in exact.edges:
-            if self._is_open(a) and self._is_open(b):
-                self.network.add(b, a, None)
-        exact.budget.spend(exact.n + len(exact.edges))
-        for number, (tensor, (pins, always, _)) in enumerate(exact.nets.items()):
-            exact.budget.spend(len(pins))
-            cost = exact.cost(name, tensor)
-            self._pay_net(exact.n + 2 * number, pins, cost, always=always)
-        return self.paid > limit or self.network.carries(limit + 1 - self.paid, exact.budget)
-
-    def _is_open(self, item: int) -> bool:
-        return not (self.inside | self.outside) >> item & 1
-
-    def _pay(self, item: int, work: int) -> None:
-        if self.inside >> item & 1:
-            self.paid += self.ahead * work
-        elif self.outside >> item & 1:
-            self.paid += self.behind * work
-        else:
-            # One of both is paid in any case, so that the lesser one is.
-            common = min(self.ahead, self.behind)
-            self.paid += common * work
-            self.network.add(SOURCE, item, (self.behind - common) * work)
-            self.network.add(item, SINK, (self.ahead - common) * work)
-
-    def _pay_net(self, first: int, pins: frozenset[int], cost: int, *, always: bool) -> None:
-        has_in = any(self.inside >> v & 1 for v in pins)
-        has_out = any(self.outside >> v & 1 for v in pins)
-        if always:
-            if has_in:
-                self.paid += self.ahead * cost
-            else:
-                self.network.add(first, SINK, self.ahead * cost)
-            if has_out:
-                self.paid += self.behind * cost
-            else:
-                self.network.add(SOURCE, first + 1, self.behind * cost)
-        elif has_in and has_out:
-            self.paid += (self.ahead + self.behind) * cost
-        else:
-            both = (self.ahead + self.behind) * cost
-            self.network.add(SOURCE if has_in else first, SINK if has_out else first + 1, both)
-        for v in pins:
-            if not self._is_open(v):
-                continue
-            if not has_in:
-                self.network.add(v, first, None)
-            if not has_out:
-                self.network.add(first + 1, v, None)
-
-
 def cover_cut_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int:
     """`bound`, if the devices hold less than all prices with loads below it."""
     options = exact.options
@@ -273,70 +257,21 @@ def cover_cut_units(exact: Exact, certificate: Mapping[str, Any], bound: int) ->
         share = whole(field(classes[name], "share", int), "a share")
         held += min(device.count, exact.n) * share
         tree = field(classes[name], "tree", list)
+        work = exact.work[name]
+        unfit = sum(1 << v for v, w in enumerate(work) if w is None or w >= bound)
         for inside, outside, a, b in tree_cases(exact, tree, alone=True):
-            case = _SetCase(exact, name, prices, inside, outside, bound)
-            if not case.holds(a, b, share):
+            if inside & (outside | unfit):
+                continue  # no set is like that
+            items = [(a * (w or 0), b * price) for w, price in zip(work, prices, strict=True)]
+            nets = [
+                (pins, a * exact.cost(name, tensor), False, always)
+                for tensor, (pins, always, _) in exact.nets.items()
+            ]
+            exact.budget.spend(2 * exact.n + sum(len(net[0]) for net in nets))
+            network, paid = cut_network(items, nets, inside, outside | unfit)
+            wanted = b * (sum(prices) - share - 1) + a * (bound - 1) + 1 - paid
+            if network.flow(wanted, exact.budget) < wanted:
                 raise UnprovenError(f"a cut of class '{name}' is too small where its tree ends")
     if held >= sum(prices):
         raise UnprovenError(f"shares of {short(held)} hold all prices")
     return bound
-
-
-class _SetCase:
-    """Sets with some items, and without others, bit masks, and with a load below the bound."""
-
-    def __init__(
-        self, exact: Exact, name: str, prices: list[int], inside: int, outside: int, bound: int
-    ) -> None:
-        self.exact, self.name, self.prices, self.bound = exact, name, prices, bound
-        self.inside, self.outside = inside, outside
-        for v, work in enumerate(exact.work[name]):
-            if work is None or work >= bound:
-                self.outside |= 1 << v
-        exact.budget.spend(exact.n)
-
-    def holds(self, a: int, b: int, share: int) -> bool:
-        """True if none of them is worth more than a share, with these numbers."""
-        if self.inside & self.outside:
-            return True  # there is no such set
-        exact, network, paid, all_ = self.exact, Network(), 0, 0
-        for v, work in enumerate(exact.work[self.name]):
-            if self.outside >> v & 1:
-                continue
-            gain, loss = b * self.prices[v], a * (work or 0)
-            all_ += gain
-            common = loss if self.inside >> v & 1 else min(gain, loss)
-            paid += common
-            if not self.inside >> v & 1:
-                network.add(SOURCE, v, gain - common)
-                network.add(v, SINK, loss - common)
-        exact.budget.spend(exact.n)
-        for number, (tensor, (pins, always, _)) in enumerate(exact.nets.items()):
-            exact.budget.spend(len(pins))
-            cost = a * exact.cost(self.name, tensor)
-            if cost:
-                paid += self._net(network, exact.n + 2 * number, pins, cost, always=always)
-        wanted = all_ - b * (share + 1) + a * (self.bound - 1) + 1
-        return paid >= wanted or network.carries(wanted - paid, exact.budget)
-
-    def _net(
-        self, network: Network, first: int, pins: frozenset[int], cost: int, *, always: bool
-    ) -> int:
-        """Put a net into the network; what is paid of it in any case."""
-        has_in = any(self.inside >> v & 1 for v in pins)
-        ends = always or any(self.outside >> v & 1 for v in pins)
-        if has_in and ends:
-            return cost
-        if len(pins) == 2 and not has_in and not ends:
-            u, v = pins
-            network.add(u, v, cost)
-            network.add(v, u, cost)
-            return 0
-        network.add(SOURCE if has_in else first, SINK if ends else first + 1, cost)
-        for v in pins:
-            if not (self.inside | self.outside) >> v & 1:
-                if not has_in:
-                    network.add(v, first, None)
-                if not ends:
-                    network.add(first + 1, v, None)
-        return 0

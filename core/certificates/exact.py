@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dnnp.core.check.graph import tables_of
+from dnnp.core.check.graph import Tables, tables_of
 from dnnp.core.check.load import node_memory
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, INPUT, Clustering, Graph
@@ -83,25 +83,8 @@ class Exact:
 
     def _make_items(self, color: Sequence[int], g: int) -> None:
         """Join units by colour, then by cycles; number items by their first unit."""
-        parent = list(range(g))
-
-        def find(x: int) -> int:
-            while parent[x] != x:
-                parent[x] = parent[parent[x]]
-                x = parent[x]
-            return x
-
-        first: dict[int, int] = {}
-        for node, c in enumerate(color):
-            if c >= 0:
-                unit = self.unit_of[node]
-                parent[find(unit)] = find(first.setdefault(c, unit))
-        label = [find(u) for u in range(g)]
-        pairs = self._pairs(label)
-        if self.in_order:
-            component = components(g, pairs)
-            label = [component[x] for x in label]
-            pairs = self._pairs(label)
+        together = color_pairs(self.unit_of, color)
+        label = components(g, together | (self._pairs(range(g)) if self.in_order else set()))
         number: dict[int, int] = {}
         for x in label:
             number.setdefault(x, len(number))
@@ -112,7 +95,7 @@ class Exact:
         for unit in reversed(range(g)):
             self.names[self.item_of[unit]] = self.unit_ids[unit]
         self.item = {name: i for i, name in enumerate(self.names)}
-        self.edges = sorted((number[a], number[b]) for a, b in pairs)
+        self.edges = sorted((number[a], number[b]) for a, b in self._pairs(label))
         self.work: dict[str, list[int | None]] = {}
         for name, row in self.unit_work.items():
             work: list[int | None] = [0] * self.n
@@ -274,6 +257,24 @@ def weights_of(exact: Exact, weights: Mapping[str, object]) -> dict[str, int]:
     if not any(found.values()):
         raise UnprovenError("all weights are 0")
     return found  # type: ignore[return-value]
+
+
+def color_pairs(unit_of: Sequence[int], color: Iterable[int]) -> set[tuple[int, int]]:
+    """Edges both ways between units with nodes of one colour and the first unit with it."""
+    first: dict[int, int] = {}
+    colored = ((c, unit) for c, unit in zip(color, unit_of, strict=True) if c >= 0)
+    ends = {(first.setdefault(c, unit), unit) for c, unit in colored}
+    return ends | {(b, a) for a, b in ends}
+
+
+def pass_edges(tables: Tables, label: Sequence[int], *, turned: bool) -> set[tuple[int, int]]:
+    """Edges between labels of nodes of one pass; those of the backward pass turned round."""
+    return {
+        (label[v], label[u]) if turned and tables.backward[v] else (label[u], label[v])
+        for v in range(tables.n)
+        for u in tables.producers(v)
+        if tables.backward[u] == tables.backward[v] and label[u] != label[v]
+    }
 
 
 def components(n: int, edges: set[tuple[int, int]]) -> list[int]:

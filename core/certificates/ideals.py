@@ -37,7 +37,14 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from dnnp.core.certificates.cuts import FITS
-from dnnp.core.certificates.exact import Budget, Exact, UnprovenError, bits, components
+from dnnp.core.certificates.exact import (
+    Budget,
+    Exact,
+    UnprovenError,
+    bits,
+    components,
+    pass_edges,
+)
 
 ENDLESS = math.inf
 
@@ -131,19 +138,10 @@ def lattices(exact: Exact, units: int) -> Iterator[Lattice]:
 
 def _orders(exact: Exact) -> list[Edges]:
     """Edges between items that stages keep: one of these sets."""
-    tables = exact.tables
-    if not tables.training:
+    if not exact.tables.training:
         return [set(exact.edges)]
-    found = []
-    for turned in (True, False):
-        edges = set()
-        for v in range(tables.n):
-            for u in tables.producers(v):
-                a, b = (exact.item_of[exact.unit_of[node]] for node in (u, v))
-                if tables.backward[u] == tables.backward[v] and a != b:
-                    edges.add((b, a) if turned and tables.backward[v] else (a, b))
-        found.append(edges)
-    return found
+    label = [exact.item_of[unit] for unit in exact.unit_of]
+    return [pass_edges(exact.tables, label, turned=turned) for turned in (True, False)]
 
 
 class Draft:

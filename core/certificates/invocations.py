@@ -97,14 +97,9 @@ def _items(case: LatencyCase, tasks: Tasks) -> list[int]:
     """A unit of each unit's item."""
     late = case.units.backward
     first = [next(u for u in group if late[u] == late[v]) for v, group in enumerate(tasks.group)]
-    edges = {
-        (first[u], first[v])
-        for v, row in enumerate(tasks.before)
-        for u, _ in row
-        if late[u] == late[v] and first[u] != first[v]
-    }
-    owner = components(tasks.n, edges)
-    return [owner[x] for x in first]
+    pairs = {(u, v) for v, row in enumerate(tasks.before) for u, _ in row if late[u] == late[v]}
+    pairs |= {*enumerate(first)} | {(u, v) for v, u in enumerate(first)}
+    return components(tasks.n, pairs)
 
 
 def _moves(case: LatencyCase) -> Iterator[_Move]:

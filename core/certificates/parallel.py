@@ -12,8 +12,15 @@ from dataclasses import replace
 from math import fsum, inf
 from typing import NamedTuple
 
-from dnnp.core.certificates.exact import Budget, UncheckedError, UnprovenError, bits, components
-from dnnp.core.certificates.tasks import color_groups
+from dnnp.core.certificates.exact import (
+    Budget,
+    UncheckedError,
+    UnprovenError,
+    bits,
+    color_pairs,
+    components,
+    pass_edges,
+)
 from dnnp.core.check.load import PlanCase
 from dnnp.core.check.parallel import Sharded, stage_cost
 from dnnp.core.check.violation import TOLERANCE, above, fits
@@ -57,23 +64,16 @@ class _Items(NamedTuple):
 
 def _items(case: PlanCase, *, turned: bool) -> _Items:
     """Items, where forward edges lead on; backward edges too, or back if `turned`."""
-    tables, of_node = case.tables, case.units.of_node
-    groups = color_groups(case)
-    ends = [
-        (v, u) if turned and tables.backward[v] else (u, v)
-        for v in range(tables.n)
-        for u in tables.producers(v)
-        if tables.backward[u] == tables.backward[v]
-    ]
-    pairs = {(groups[of_node[a]][0], groups[of_node[b]][0]) for a, b in ends}
-    owner = components(len(groups), {(a, b) for a, b in pairs if a != b})
-    label = [owner[group[0]] for group in groups]
-    number = {x: i for i, x in enumerate(sorted(set(label)))}
+    of_node = case.units.of_node
+    edges = pass_edges(case.tables, of_node, turned=turned)
+    together = color_pairs(of_node, case.graph.color.tolist())
+    owner = components(len(case.units.ids), edges | together)
+    number = {x: i for i, x in enumerate(dict.fromkeys(owner))}
     nodes: list[list[int]] = [[] for _ in number]
     for v, unit in enumerate(of_node):
-        nodes[number[label[unit]]].append(v)
+        nodes[number[owner[unit]]].append(v)
     after = [0] * len(number)
-    for a, b in pairs:
+    for a, b in edges:
         if owner[a] != owner[b]:
             after[number[owner[a]]] |= 1 << number[owner[b]]
     return _Items(nodes, after)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.certificates.exact import Budget, UncheckedError, components
+from dnnp.core.certificates.exact import Budget, UncheckedError, color_pairs, components
 from dnnp.core.check.latency import LatencyCase
-from dnnp.core.check.load import Mesh, PlanCase
+from dnnp.core.check.load import Mesh
 from dnnp.core.check.violation import MEMORY
 from dnnp.core.model.device import DeviceClass
 
@@ -120,7 +120,7 @@ def tasks_of(
         room=[d.memory_bytes * (1 + MEMORY) if hard and not d.is_cpu else inf for d, _ in homes],
         time=[[case.time(v, d.name) for d, _ in homes] for v in range(n)],
         memory=[case.own(v) for v in range(n)],
-        group=color_groups(case),
+        group=_color_groups(case),
         flows=flows,
         before=before,
         after=after,
@@ -128,13 +128,9 @@ def tasks_of(
     )
 
 
-def color_groups(case: PlanCase) -> list[list[int]]:
+def _color_groups(case: LatencyCase) -> list[list[int]]:
     """Units that share a device with each unit, by the colours of their nodes; ascending."""
-    first: dict[int, int] = {}
-    pairs: set[tuple[int, int]] = set()
-    for unit, color in zip(case.units.of_node, case.graph.color.tolist(), strict=True):
-        one = first.setdefault(color, unit) if color >= 0 else unit
-        pairs |= {(one, unit), (unit, one)}
+    pairs = color_pairs(case.units.of_node, case.graph.color.tolist())
     return gathered(components(len(case.units.ids), pairs))
 
 

@@ -29,7 +29,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnp.core.certificates.cut_trees import SINK, SOURCE, Network
+from dnnp.core.certificates.cut_trees import cut_network
 from dnnp.core.certificates.cuts import one_class
 from dnnp.core.certificates.exact import (
     Budget,
@@ -497,23 +497,10 @@ def _most(
     """The most p * work - q * cut nets of the sets that hold what precedes their vertices, and
     those `inside`."""
     p, q = rate
-    network, count, cut = Network(), len(works), 0
-    for v, work in enumerate(works):
-        network.add(SOURCE, v, None if v in inside else p * work)
+    items = [(0, p * work) for work in works]
+    cut_nets = ((pins, q * cost, some_in, some_out) for cost, some_in, some_out, pins in nets)
+    network, cut = cut_network(items, cut_nets, sum(1 << v for v in inside), 0)
     for u, v in edges:
         network.add(v, u, None)
-    for e, (cost, some_in, some_out, pins) in enumerate(nets):
-        if some_in and some_out:
-            cut += q * cost
-            continue
-        if not pins:
-            continue
-        a, b = count + 2 * e, count + 2 * e + 1
-        network.add(SOURCE if some_in else a, SINK if some_out else b, q * cost)
-        for v in pins:
-            if not some_in:
-                network.add(v, a, None)
-            if not some_out:
-                network.add(b, v, None)
     budget.spend(len(works) + len(edges) + sum(len(net[3]) for net in nets))
     return p * sum(works) - cut - network.flow(None, budget)
