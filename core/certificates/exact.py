@@ -277,6 +277,28 @@ def pass_edges(tables: Tables, label: Sequence[int], *, turned: bool) -> set[tup
     }
 
 
+def ideals(before: Sequence[int], budget: Budget, most: float = math.inf) -> list[int]:
+    """Sets that hold all before each of their items, as bit masks, smaller ones first.
+
+    Raises UncheckedError: there are more than `most`.
+    """
+    found, layer = [0], [0]
+    while layer:
+        budget.spend(10 * len(layer) * len(before))
+        layer = sorted(
+            {
+                ideal | 1 << i
+                for ideal in layer
+                for i, needed in enumerate(before)
+                if not ideal >> i & 1 and not needed & ~ideal
+            }
+        )
+        found += layer
+        if len(found) > most:
+            raise UncheckedError(f"there are more than {most} ideals to walk")
+    return found
+
+
 def components(n: int, edges: set[tuple[int, int]]) -> list[int]:
     """A vertex of each vertex's strongly connected component, the same for all of it.
 
@@ -314,6 +336,14 @@ def components(n: int, edges: set[tuple[int, int]]) -> list[int]:
                         owner[y] = root
                         waiting.append(y)
     return owner
+
+
+def gathered(owner: Sequence[int]) -> list[list[int]]:
+    """All that have the same owner as each one; ascending."""
+    members: dict[int, list[int]] = {}
+    for unit, x in enumerate(owner):
+        members.setdefault(x, []).append(unit)
+    return [members[x] for x in owner]
 
 
 class UnprovenError(Exception):

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from dnnp.core.certificates.exact import Budget, components
+from dnnp.core.certificates.exact import Budget, components, gathered
 from dnnp.core.certificates.placements import Jobs, Operators
-from dnnp.core.certificates.tasks import Tasks, gathered
+from dnnp.core.certificates.tasks import Tasks
 from dnnp.core.check.latency import LatencyCase
 from dnnp.core.model.graph import ACTIVATION, INPUT
 

@@ -20,7 +20,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dnnp.core.certificates.cuts import FITS
-from dnnp.core.certificates.exact import Exact, UncheckedError, UnprovenError, bits, ratio
+from dnnp.core.certificates.exact import (
+    Exact,
+    UncheckedError,
+    UnprovenError,
+    bits,
+    gathered,
+    ideals,
+    ratio,
+)
+from dnnp.core.certificates.tasks import path_kinds, twins_of
 from dnnp.core.check.load import Mesh
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UncheckableError
@@ -80,14 +89,18 @@ class _Walk:
         names = [f"{d.name}/{i}" for d in plan.devices for i in range(d.count)]
         exact.budget.spend(len(names) ** 3)
         self.mesh = Mesh(plan)
-        self.kinds = self._kinds(names)
+        kind, _ = path_kinds(self.mesh, names)
+        twin = twins_of([name.rpartition("/")[0] for name in names], kind, exact.budget)
+        self.kinds = [
+            [names[i] for i in group] for group in dict.fromkeys(map(tuple, gathered(twin)))
+        ]
         self.device = [self.classes[kind[0].rpartition("/")[0]] for kind in self.kinds]
         self.before, self.after = [0] * exact.n, [0] * exact.n
         for a, b in exact.edges:
             self.before[b] |= 1 << a
             self.after[a] |= 1 << b
         self.nets = list(self._nets())
-        self.ideals = self._ideals()
+        self.ideals = ideals(self.before, exact.budget, MOST_IDEALS)
         self.work = {name: self._sums(exact.work[name]) for name in {d.name for d in self.device}}
         self.unable = {
             name: sum(1 << i for i, w in enumerate(exact.work[name]) if w is None)
@@ -244,44 +257,6 @@ class _Walk:
 
     def _quanta(self, time: Fraction) -> int:
         return int(time // self.exact.quantum)
-
-    def _kinds(self, names: Sequence[str]) -> list[list[str]]:
-        """Devices of one class whose paths to and from all others are the same."""
-        kinds: list[list[str]] = []
-        path = self.mesh.path
-
-        def alike(a: str, b: str) -> bool:
-            return path(a, b) == path(b, a) and all(
-                path(a, c) == path(b, c) and path(c, a) == path(c, b)
-                for c in names
-                if c not in (a, b)
-            )
-
-        for name in names:
-            owner = name.rpartition("/")[0]
-            for kind in kinds:
-                if kind[0].rpartition("/")[0] == owner and alike(kind[0], name):
-                    kind.append(name)
-                    break
-            else:
-                kinds.append([name])
-        return kinds
-
-    def _ideals(self) -> list[int]:
-        """All sets of items that hold what their items need, as bit masks, smaller ones first."""
-        found, layer = [0], [0]
-        while layer:
-            further = set[int]()
-            for ideal in layer:
-                self.exact.budget.spend(self.exact.n)
-                for i in range(self.exact.n):
-                    if not ideal >> i & 1 and not self.before[i] & ~ideal:
-                        further.add(ideal | 1 << i)
-            layer = sorted(further)
-            found += layer
-            if len(found) > MOST_IDEALS:
-                raise UncheckedError(f"there are more than {MOST_IDEALS} ideals to walk")
-        return found
 
     def _sums(self, work: Sequence[int | None]) -> dict[int, int]:
         """Work of each ideal; what is not supported counts nothing."""

@@ -7,7 +7,6 @@ fewest devices are kept that run it in stages below the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import fsum, inf
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from dnnp.core.certificates.exact import (
     bits,
     color_pairs,
     components,
+    ideals,
     pass_edges,
 )
 from dnnp.core.check.load import PlanCase
@@ -97,37 +97,27 @@ class _Pipelines:
             if t <= options.tensor_parallel and t * d <= self.devices
             if options.micro_batches % d == 0
         ]
-        self.time: dict[int, list[float]] = {}
-        """Least time of each node on so many devices, without what they exchange."""
-        for t in sorted({t for t, _ in self.teams}):
-            budget.spend(20 * case.graph.n)
-            kinds = (False, True) if options.recompute != "none" else (False,)
-            ways = (
-                [self.sharded.node(v, t, again=a).time for a in kinds] for v in range(case.graph.n)
-            )
-            self.time[t] = [min(row) for row in ways]
-
-        rows = zip(*([t * time for time in row] for t, row in self.time.items()), strict=True)
-        self.least = [min(row) for row in rows]
-        """Time of each node on the devices where it takes the least in all."""
 
     def work(self) -> float:
         """Least time of all nodes on all devices together."""
-        return fsum(self.least)
+        degrees, nodes = {t for t, _ in self.teams}, range(self.case.graph.n)
+        self.budget.spend(20 * len(degrees) * len(nodes))
+        kinds = (False, True) if self.options.recompute != "none" else (False,)
+        return fsum(
+            min(t * self.sharded.node(v, t, again=a).time for t in degrees for a in kinds)
+            for v in nodes
+        )
 
     def below(self, items: _Items) -> float | None:
         """Value of a plan below the limit; None: there is none."""
-        ends = sorted(self._ends(items), key=lambda mask: (mask.bit_count(), mask))
+        ends = ideals(items.after, self.budget)
         fewest: dict[int, dict[int, tuple[int, float]]] = {0: {0: (0, 0.0)}}
         for small in ends:
             self.budget.spend(len(ends))
             for large in ends if small in fewest else ():
                 if small & large == small and small != large:
                     block = sorted(v for i in bits(large & ~small) for v in items.nodes[i])
-                    rest = fsum(
-                        self.least[v] for i in bits(ends[-1] & ~large) for v in items.nodes[i]
-                    )
-                    self._extend(fewest[small], fewest.setdefault(large, {}), block, rest)
+                    self._extend(fewest[small], fewest.setdefault(large, {}), block)
         return min((value for _, value in fewest.get(ends[-1], {}).values()), default=None)
 
     def _extend(
@@ -135,9 +125,8 @@ class _Pipelines:
         small: dict[int, tuple[int, float]],
         large: dict[int, tuple[int, float]],
         block: list[int],
-        rest: float,
     ) -> None:
-        """Put a stage of some nodes before those of a set; `rest`: least work of what is left."""
+        """Put a stage of some nodes before those of a set."""
         plan, tables = self.case.plan, self.case.tables
         stated = self.case.graph.shards is not None and self.case.graph.shards.again is not None
         room = inf if plan.options.memory_mode == "ignore" else self.device.memory_bytes
@@ -145,13 +134,9 @@ class _Pipelines:
         kinds = {"none": [False], "full": [True]}.get(self.options.recompute, [False, True])
         choices = {ahead if again else () for again in kinds}
         for t, d in self.teams:
-            self.budget.spend(len(block))
-            if fsum(self.time[t][v] for v in block) / d >= self.limit:
-                continue
             for later, (used, value) in sorted(small.items()):
                 total, devices = later + d, used + t * d
-                left = self.devices - devices
-                if left < 0 or total > self.options.micro_batches or rest > self.limit * left:
+                if devices > self.devices or total > self.options.micro_batches:
                     continue
                 for again in sorted(choices):
                     self.budget.spend(20 * len(block))
@@ -160,15 +145,3 @@ class _Pipelines:
                     if cost.load_s < self.limit and fits(cost.memory_bytes, room):
                         most = devices, max(value, cost.load_s)
                         large[total] = min(large.get(total, most), most)
-
-    def _ends(self, items: _Items) -> Iterator[int]:
-        """Sets of items that hold all that follows these, as bit masks."""
-        seen, waiting = {0}, [0]
-        while waiting:
-            mask = waiting.pop()
-            yield mask
-            self.budget.spend(10 * len(items.after))
-            for i, after in enumerate(items.after):
-                if after & ~mask == 0 and mask | 1 << i not in seen:
-                    seen.add(mask | 1 << i)
-                    waiting.append(mask | 1 << i)

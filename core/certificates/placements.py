@@ -17,7 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from dnnp.core.certificates.exact import Budget
-from dnnp.core.certificates.tasks import Tasks, sweep
+from dnnp.core.certificates.tasks import Tasks, sweep, topological
 
 Domain = list[list[int]]
 """Places that are left to each task."""
@@ -187,9 +187,15 @@ def one_machine(jobs: Sequence[tuple[float, float, float]]) -> float:
 def first_end(jobs: Jobs, limit: float, budget: Budget) -> float | None:
     """The end of jobs in an order that ends below the limit; None: there is none."""
     time, before, lanes = jobs
-    order, tail = _tails(jobs)
+    order = topological(before)
+    if order is None:
+        return None
+    tail = [0.0] * len(time)
+    for v in reversed(order):
+        for u, delay in before[v]:
+            tail[u] = max(tail[u], delay + time[v] + tail[v])
     waiting: list[tuple[dict[int, float], dict[Lane, float]]] = [({}, {})]
-    while waiting if len(order) == len(time) else []:
+    while waiting:
         end, free = waiting.pop()
         if len(end) == len(time):
             return max(end.values(), default=0.0)
@@ -214,22 +220,3 @@ def first_end(jobs: Jobs, limit: float, budget: Budget) -> float | None:
             done = start[v] + time[v]
             waiting.append(({**end, v: done}, {**free, **dict.fromkeys(lanes[v], done)}))
     return None
-
-
-def _tails(jobs: Jobs) -> tuple[list[int], list[float]]:
-    """Jobs in topological order, without those on cycles; longest path after each one."""
-    after: list[list[tuple[int, float]]] = [[] for _ in jobs.time]
-    for v, row in enumerate(jobs.before):
-        for u, delay in row:
-            after[u].append((v, delay))
-    missing = [len(row) for row in jobs.before]
-    order = [v for v, count in enumerate(missing) if not count]
-    for u in order:
-        for v, _ in after[u]:
-            missing[v] -= 1
-            if not missing[v]:
-                order.append(v)
-    tail = [0.0] * len(after)
-    for u in reversed(order):
-        tail[u] = max((delay + jobs.time[v] + tail[v] for v, delay in after[u]), default=0.0)
-    return order, tail

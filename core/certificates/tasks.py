@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.certificates.exact import Budget, UncheckedError, color_pairs, components
+from dnnp.core.certificates.exact import Budget, UncheckedError, color_pairs, components, gathered
 from dnnp.core.check.latency import LatencyCase
 from dnnp.core.check.load import Mesh
 from dnnp.core.check.violation import MEMORY
@@ -100,7 +100,7 @@ def tasks_of(
         count = min(count, 1) if single or (blocks and d.is_cpu) else count
         homes += [(d, f"{d.name}/{i}") for i in range(count)]
     budget.spend(len(homes) ** 2 + n * len(homes) + case.graph.n + len(case.graph.in_idx))
-    kind, pairs = _kinds(Mesh(plan), [name for _, name in homes])
+    kind, pairs = path_kinds(Mesh(plan), [name for _, name in homes])
     flows = list(_flows(case, [] if blocks else pairs, budget))
     if blocks:
         flows = [flow._replace(times=[0.0] * (len(pairs) + 1)) for flow in flows]
@@ -110,11 +110,14 @@ def tasks_of(
         for reader in flow.readers:
             before[reader].append((flow.maker, flow.times))
             after[flow.maker].append((reader, flow.times))
+    order = topological(before)
+    if order is None:
+        raise UncheckedError("its units wait for each other")
     return Tasks(
         places=[name for _, name in homes],
         spare=[d.count if single else 1 for d, _ in homes],
         kind=kind,
-        twin=_twins([d.name for d, _ in homes], kind, budget),
+        twin=twins_of([d.name for d, _ in homes], kind, budget),
         is_cpu=[d.is_cpu for d, _ in homes],
         serial=[not (blocks and d.is_cpu) for d, _ in homes],
         room=[d.memory_bytes * (1 + MEMORY) if hard and not d.is_cpu else inf for d, _ in homes],
@@ -124,7 +127,7 @@ def tasks_of(
         flows=flows,
         before=before,
         after=after,
-        order=_order(before),
+        order=order,
     )
 
 
@@ -134,21 +137,13 @@ def _color_groups(case: LatencyCase) -> list[list[int]]:
     return gathered(components(len(case.units.ids), pairs))
 
 
-def gathered(owner: Sequence[int]) -> list[list[int]]:
-    """All that have the same owner as each one; ascending."""
-    members: dict[int, list[int]] = {}
-    for unit, x in enumerate(owner):
-        members.setdefault(x, []).append(unit)
-    return [members[x] for x in owner]
-
-
-def _order(before: list[list[Edge]]) -> list[int]:
-    """Tasks after all that they read from."""
+def topological(before: Sequence[Sequence[tuple[int, object]]]) -> list[int] | None:
+    """Tasks, or jobs, after all that they wait for; None: some wait for each other."""
     waits = {v: [u for u, _ in row] for v, row in enumerate(before)}
     try:
         return list(TopologicalSorter(waits).static_order())
     except CycleError:
-        raise UncheckedError("its units wait for each other") from None
+        return None
 
 
 def _flows(case: LatencyCase, pairs: Sequence[tuple[str, str]], budget: Budget) -> Iterator[Flow]:
@@ -179,7 +174,7 @@ def _moving(
     return fsum(times) - (len(tensors) - 1) * path.latency
 
 
-def _kinds(mesh: Mesh, places: Sequence[str]) -> tuple[list[list[int]], list[tuple[str, str]]]:
+def path_kinds(mesh: Mesh, places: Sequence[str]) -> tuple[list[list[int]], list[tuple[str, str]]]:
     """Kind of the path between any two places, -1 within one; a pair of each kind."""
     number: dict[object, int] = {}
     pairs: list[tuple[str, str]] = []
@@ -193,7 +188,7 @@ def _kinds(mesh: Mesh, places: Sequence[str]) -> tuple[list[list[int]], list[tup
     return kind, pairs
 
 
-def _twins(owner: Sequence[str], kind: list[list[int]], budget: Budget) -> list[int]:
+def twins_of(owner: Sequence[str], kind: list[list[int]], budget: Budget) -> list[int]:
     """The first place that each can change places with: of its class, as far from all others."""
     twin: list[int] = []
 
