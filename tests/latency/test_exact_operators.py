@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.exact.net import grid_of, part_of, turned, unit_of
-from dnnp.core.latency.exact.search import LIMIT, advance, new_search
+from dnnp.core.latency.exact.search import LIMIT, advance, new_search, with_windows
 from dnnp.core.latency.exact.solve import BOUND, MOST_TASKS, exact, prove
 from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.proof import latency_bound
@@ -85,7 +85,8 @@ def test_either_direction_and_all_parts_bound_the_optimum() -> None:
         grid = grid_of(problem, found.value)
         most = round(found.value / grid.unit)
         rng = np.random.default_rng(seed)
-        for net in (grid.net, turned(grid.net)):
+        whole = with_windows(grid.net)
+        for net in (whole, turned(whole)):
             assert _least(net, most) == most, seed
             for _ in range(3):
                 size = int(rng.integers(1, len(net.time) + 1))

@@ -12,7 +12,7 @@ once more without the starts on the device where most tasks could start first.
 
 from __future__ import annotations
 
-from dnnp.core.kernels.kernel import callee
+from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.latency.exact.net import NEVER
 
 FEW = 2
@@ -47,6 +47,17 @@ def bound(net, state, done, clock, limit):  # type: ignore[no-untyped-def]
     if apart >= 0 and _crowded(net, state, many, clock, apart):
         return -1
     return last
+
+
+@lean
+def fill_heads(net, state):  # type: ignore[no-untyped-def]
+    """Fill `head` of all tasks."""
+    _fix(net, state, 0)
+    for v in range(len(net.time)):
+        _ready(net, state, 0, 0, v)
+        _windows(net, state, v, NEVER - 1)
+        for d in range(len(state.free)):
+            net.head[v, d] = state.ready[v, d]
 
 
 @callee

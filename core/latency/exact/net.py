@@ -13,7 +13,6 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM, common_divisor
-from dnnp.core.kernels.kernel import callee, lean
 from dnnp.core.latency.ip.formulation import identical_devices
 from dnnp.core.latency.operators.windows import SAFE
 from dnnp.core.model.graph import Floats, Ints, csr, place_of
@@ -30,18 +29,17 @@ allows for."""
 
 
 class TaskNet(NamedTuple):
-    """`n` tasks in topological order, `e` edges, `D` devices; all in whole numbers."""
+    """`n` tasks in topological order, `e` edges by maker, `D` devices; all in whole numbers."""
 
     time: Ints
     """i64[n, D], `NEVER`: unsupported."""
+    succ_ptr: Ints
+    succ: Ints
+    """Successors of each task (CSR): edges are entries of it."""
     pred_ptr: Ints
     pred: Ints
     pred_edge: Ints
     """Predecessors of each task (CSR), and the edges from them."""
-    succ_ptr: Ints
-    succ: Ints
-    succ_edge: Ints
-    """The same of successors."""
     delay: Ints
     """i64[e, D, D], from the end of the maker on one device to the tensors on another."""
     near: Ints
@@ -49,8 +47,6 @@ class TaskNet(NamedTuple):
     head: Ints
     tail: Ints
     """i64[n, D], least start of a task, and least time from its end to the end of all."""
-    weight: Ints
-    """i64[n, D], positive: factors of starts in the sum that orders schedules; see `search`."""
     alike: Ints
     """i64[D], the first device that each is interchangeable with."""
     color: Ints
@@ -61,17 +57,11 @@ class TaskNet(NamedTuple):
     """i64[D]."""
 
 
-class Devices(NamedTuple):
-    """`alike` and `capacity` of a net."""
-
-    alike: Ints
-    capacity: Ints
-
-
 class Grid(NamedTuple):
     """A problem in whole numbers."""
 
     net: TaskNet
+    """Without heads and tails."""
     task: Ints
     """i64[n], task of the problem of each of the net."""
     unit: float
@@ -103,13 +93,18 @@ def grid_of(problem: LatencyProblem, most: float) -> Grid:
     place = place_of(order)
     members = np.bincount(tasks.together, minlength=1)
     held, capacity = _memory(problem, order)
-    net = _net(
-        whole(time)[order],
-        (place[edges[0]], place[edges[1]]),
-        whole(delay),
-        np.where(members[tasks.together] > 1, tasks.together, -1)[order],
-        held,
-        Devices(_alike(problem), capacity),
+    windows = np.zeros(time.shape, dtype=np.int64)
+    net = _linked(
+        place[edges[0]],
+        place[edges[1]],
+        time=whole(time)[order],
+        delay=whole(delay),
+        head=windows,
+        tail=windows,
+        alike=_alike(problem),
+        color=np.where(members[tasks.together] > 1, tasks.together, -1)[order],
+        bytes=held,
+        capacity=capacity,
     )
     exact = unit == np.rint(unit) and (values[values <= most] % unit == 0).all()
     return Grid(net, order, unit, 1.0 if exact else SAFE)
@@ -170,70 +165,33 @@ def _alike(problem: LatencyProblem) -> Ints:
     return first
 
 
-def _net(
-    time: Ints, edges: tuple[Ints, Ints], delay: Ints, color: Ints, held: Ints, devices: Devices
-) -> TaskNet:
-    """The net of tasks in topological order, with the least starts and tails of all paths."""
-    n, count = time.shape
-    scale = max(int(time[time < NEVER].max(initial=1)) >> 16, 1)
-    weight = np.where(time < NEVER, np.maximum(time // scale, 1), 1)
-    zero = np.zeros((n, count), dtype=np.int64)
-    net = _linked(time, edges, delay, (zero, zero.copy()), weight, color, held, devices)
-    back = turned(net)
-    for one in (net, back):
-        fill_tails(one, np.zeros((3, n + 1), dtype=np.int64))
-    return net._replace(head=back.tail[::-1].copy())
-
-
-def _linked(
-    time: Ints,
-    edges: tuple[Ints, Ints],
-    delay: Ints,
-    windows: tuple[Ints, Ints],
-    weight: Ints,
-    color: Ints,
-    held: Ints,
-    devices: Devices,
-) -> TaskNet:
-    """A net of its arrays, with edges by maker and by reader."""
-    n, (make, read) = len(time), edges
-    succ_ptr, succ_edge = csr(make, np.arange(len(make)), n)
-    pred_ptr, pred_edge = csr(read, np.arange(len(make)), n)
-    delay, head, tail = (np.ascontiguousarray(x) for x in (delay, *windows))
-    own = np.where(np.eye(time.shape[1], dtype=np.bool_), NEVER, 0)
-    return TaskNet(
-        time=np.ascontiguousarray(time),
-        pred_ptr=pred_ptr,
-        pred=make[pred_edge],
-        pred_edge=pred_edge,
-        succ_ptr=succ_ptr,
-        succ=read[succ_edge],
-        succ_edge=succ_edge,
-        delay=delay,
-        near=np.minimum((delay + own).min(axis=1, initial=NEVER), NEVER),
-        head=head,
-        tail=tail,
-        weight=np.ascontiguousarray(weight),
-        alike=devices.alike,
-        color=np.ascontiguousarray(color),
-        bytes=np.ascontiguousarray(held),
-        capacity=devices.capacity,
-    )
+def _linked(make: Ints, read: Ints, **parts: Ints) -> TaskNet:
+    """A net of its parts, with edges by maker and by reader."""
+    n, order = len(parts["time"]), np.argsort(make, kind="stable")
+    delay = parts["delay"] = parts["delay"][order]
+    own = np.where(np.eye(delay.shape[1], dtype=np.bool_), NEVER, 0)
+    parts["near"] = np.minimum((delay + own).min(axis=1, initial=NEVER), NEVER)
+    parts["succ_ptr"], parts["succ"] = csr(make, read, n)
+    parts["pred_ptr"], parts["pred_edge"] = csr(read[order], np.arange(len(make)), n)
+    parts["pred"] = make[order][parts["pred_edge"]]
+    return TaskNet(**{name: np.array(x, np.int64, order="C") for name, x in parts.items()})
 
 
 def turned(net: TaskNet) -> TaskNet:
     """The net with all edges turned round; task i is n - 1 - i there."""
-    n, (make, read) = len(net.time), _edges(net)
-    windows = (net.tail[::-1], net.head[::-1])
+    last = len(net.time) - 1
+    make, read = edges_of(net)
     return _linked(
-        net.time[::-1],
-        (n - 1 - read, n - 1 - make),
-        net.delay.transpose(0, 2, 1),
-        windows,
-        net.weight[::-1],
-        net.color[::-1],
-        net.bytes[::-1],
-        Devices(net.alike, net.capacity),
+        last - read,
+        last - make,
+        time=net.time[::-1],
+        delay=net.delay.transpose(0, 2, 1),
+        head=net.tail[::-1],
+        tail=net.head[::-1],
+        alike=net.alike,
+        color=net.color[::-1],
+        bytes=net.bytes[::-1],
+        capacity=net.capacity,
     )
 
 
@@ -243,75 +201,25 @@ def part_of(net: TaskNet, chosen: Ints) -> TaskNet:
     Of interchangeable devices there are no more than tasks.
     """
     number = place_of(chosen, len(net.time))
-    make, read = (number[ends] for ends in _edges(net))
+    make, read = (number[ends] for ends in edges_of(net))
     kept = np.flatnonzero((make >= 0) & (read >= 0))
     rank = [int((net.alike[:d] == first).sum()) for d, first in enumerate(net.alike)]
     devices = np.flatnonzero(np.array(rank) < len(chosen))
     here = np.ix_(chosen, devices)
     return _linked(
-        net.time[here],
-        (make[kept], read[kept]),
-        net.delay[np.ix_(kept, devices, devices)],
-        (net.head[here], net.tail[here]),
-        net.weight[here],
-        net.color[chosen],
-        net.bytes[chosen],
-        Devices(np.searchsorted(devices, net.alike[devices]), net.capacity[devices]),
+        make[kept],
+        read[kept],
+        time=net.time[here],
+        delay=net.delay[np.ix_(kept, devices, devices)],
+        head=net.head[here],
+        tail=net.tail[here],
+        alike=np.searchsorted(devices, net.alike[devices]),
+        color=net.color[chosen],
+        bytes=net.bytes[chosen],
+        capacity=net.capacity[devices],
     )
 
 
-def _edges(net: TaskNet) -> tuple[Ints, Ints]:
+def edges_of(net: TaskNet) -> tuple[Ints, Ints]:
     """Maker and reader of each edge."""
-    make = np.empty(len(net.pred), dtype=np.int64)
-    read = np.empty(len(net.pred), dtype=np.int64)
-    make[net.pred_edge] = net.pred
-    read[net.succ_edge] = net.succ
-    return make, read
-
-
-@lean
-def fill_tails(net, scratch):  # type: ignore[no-untyped-def]
-    """Fill `tail`: successors elsewhere pay for their transfer, those here run one by one."""
-    n, count = net.time.shape
-    for v in range(n - 1, -1, -1):
-        for d in range(count):
-            many = 0
-            for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
-                x, e, least = net.succ[k], net.succ_edge[k], NEVER
-                for b in range(count):
-                    if b != d:
-                        away = net.delay[e, d, b] + net.time[x, b] + net.tail[x, b]
-                        least = min(least, away)
-                i = many
-                while i > 0 and scratch[0, i - 1] < least:
-                    scratch[0, i] = scratch[0, i - 1]
-                    scratch[1, i] = scratch[1, i - 1]
-                    i -= 1
-                scratch[0, i] = least
-                scratch[1, i] = x
-                many += 1
-            net.tail[v, d] = _least_tail(net, scratch, many, d)
-
-
-@callee
-def _least_tail(net, scratch, many, d):  # type: ignore[no-untyped-def]
-    """Least time in which successors, by falling time elsewhere, can be done from device d."""
-    least, here = NEVER, 0
-    for i in range(many + 1):
-        away = scratch[0, i] if i < many else 0
-        least = min(least, max(away, here))
-        if i == many or here >= away:
-            break
-        x = scratch[1, i]
-        if net.time[x, d] >= NEVER or net.tail[x, d] >= NEVER:
-            break
-        j = i
-        while j > 0 and net.tail[scratch[2, j - 1], d] < net.tail[x, d]:
-            scratch[2, j] = scratch[2, j - 1]
-            j -= 1
-        scratch[2, j] = x
-        spent = 0
-        for j in range(i + 1):
-            spent += net.time[scratch[2, j], d]
-            here = max(here, spent + net.tail[scratch[2, j], d])
-    return least
+    return np.repeat(np.arange(len(net.time)), np.diff(net.succ_ptr)), net.succ

@@ -6,7 +6,7 @@ once. A branch ends where `bound` finds nothing within the limit, which is just 
 
 Remembered states. Let A be a state that was left before B is met, with the same tasks done. If
 every device is free, and everything is there, no later at A than at B, A goes with B's rest. Of all
-schedules within the limit take those of the least weighted sum of starts, of them the one that the
+schedules within the limit take those of the least sum of starts, of them the one that the
 search would meet first; it is pruned nowhere: where A has no larger sum than B and no later clock,
 B's rest after A is a schedule of a smaller sum, or comes first. That covers as well identical
 devices that are equal for all that is left: with the first of them the sum is equal, and the
@@ -19,13 +19,11 @@ order alone, whatever their starts; what fails there has no schedule at all: its
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
-
-from dnnp.core.kernels.kernel import callee, lean
-from dnnp.core.latency.exact.bound import bound
-from dnnp.core.latency.exact.net import NEVER, TaskNet
+from dnnp.core.kernels.kernel import callee, lean, scratch
+from dnnp.core.latency.exact.bound import bound, fill_heads
+from dnnp.core.latency.exact.net import NEVER, TaskNet, turned
 from dnnp.core.model.graph import Ints
 
 DEPTH, DONE, ENTERS, NODES, LIMIT, FOUND, TURN = range(7)
@@ -34,7 +32,7 @@ the limit; end of the best schedule, or -1; way of the memory that is overwritte
 
 NEXT, COUNT, CLOCK, WORKS, TASK, SUM, FREE, MADE = range(8)
 """Places of a level of `stack`: next child; children; start of the last task, 1 if it takes time,
-its number; weighted sum of starts; when its device was free before the child that is made; that."""
+its number; sum of starts; when its device was free before the child that is made; that."""
 
 MOST_TASKS = 62
 """Tasks that bits of a whole number can stand for."""
@@ -51,60 +49,60 @@ EDGE = 20
 class SearchState(NamedTuple):
     """A search under way: all arrays are i64."""
 
-    at: Ints
-    end: Ints
-    home: Ints
-    """[n] of done tasks."""
-    free: Ints
+    at: Annotated[Ints, "i64[7]"]
+    end: Annotated[Ints, "i64[n]"]
+    home: Annotated[Ints, "i64[n]"]
+    """Of done tasks."""
+    free: Annotated[Ints, "i64[D]"]
     left: Ints
-    """[D], when devices are free, and memory left."""
-    fixed: Ints
-    """[c], device of each colour, or -1."""
-    ready: Ints
-    start: Ints
-    finish: Ints
-    """[n, D]; see `bound`."""
-    soonest: Ints
-    first: Ints
-    ending: Ints
-    work: Ints
-    """[n], earliest end, earliest start, latest end, least time."""
-    queue: Ints
-    frees: Ints
-    scratch: Ints
-    """[n], [D], [3, n + 1], scratch."""
-    stack: Ints
-    kids: Ints
-    """[n + 1, n D, 2], children of each level: task times D plus device, and start."""
-    table: Ints
-    """[rows, 3 + 2 D + EDGE], remembered states: tasks done, clock, sum, when devices are free,
-    memory left, end and device of done tasks that others wait for."""
-    perm: Ints
-    place: Ints
-    """[D], devices in the order of the table, and their places there."""
-    edge: Ints
-    """[n + 1], number of done tasks that others wait for, and these."""
-    best_start: Ints
-    best_home: Ints
-    """[n] of the best schedule."""
+    """i64[D]. When devices are free, and memory left."""
+    fixed: Annotated[Ints, "i64[c]"]
+    """Device of each colour, or -1."""
+    ready: Annotated[Ints, "i64[n, D]"]
+    start: Annotated[Ints, "i64[n, D]"]
+    finish: Annotated[Ints, "i64[n, D]"]
+    """See `bound`."""
+    soonest: Annotated[Ints, "i64[n]"]
+    first: Annotated[Ints, "i64[n]"]
+    ending: Annotated[Ints, "i64[n]"]
+    work: Annotated[Ints, "i64[n]"]
+    """Earliest end, earliest start, latest end, least time."""
+    queue: Annotated[Ints, "i64[n]"]
+    frees: Annotated[Ints, "i64[D]"]
+    scratch: Annotated[Ints, "i64[3, n1]"]
+    stack: Annotated[Ints, "i64[n1, 8]"]
+    kids: Annotated[Ints, "i64[n1, nD, 2]"]
+    """Children of each level: task times D plus device, and start."""
+    table: Annotated[Ints, "i64[rows, columns]"]
+    """Remembered states: tasks done, clock, sum, when devices are free, memory left, end and
+    device of done tasks that others wait for."""
+    perm: Annotated[Ints, "i64[D]"]
+    place: Annotated[Ints, "i64[D]"]
+    """Devices in the order of the table, and their places there."""
+    edge: Annotated[Ints, "i64[n1]"]
+    """Number of done tasks that others wait for, and these."""
+    best_start: Annotated[Ints, "i64[n]"]
+    best_home: Annotated[Ints, "i64[n]"]
+    """The best schedule."""
 
 
 def new_search(net: TaskNet, limit: int, rows: int) -> SearchState:
     """A search for schedules of at most `limit`, which remembers up to `rows` states."""
     n, count = net.time.shape
-    sizes = {
-        "at": 7, "end": n, "home": n, "free": count, "fixed": net.color.max(initial=-1) + 1,
-        "ready": (n, count), "start": (n, count), "finish": (n, count), "soonest": n, "first": n,
-        "ending": n, "work": n, "queue": n, "frees": count, "scratch": (3, n + 1),
-        "stack": (n + 2, 8), "kids": (n + 1, n * count + 1, 2),
-        "table": (max(rows // WAYS, 1) * WAYS, 3 + 2 * count + EDGE), "perm": count,
-        "place": count, "edge": n + 1, "best_start": n, "best_home": n,
-    }  # fmt: skip
-    made = {name: np.zeros(size, dtype=np.int64) for name, size in sizes.items()}
-    state = SearchState(left=net.capacity.copy(), **made)
+    sizes = {"n": n, "n1": n + 1, "D": count, "nD": n * count, "c": net.color.max(initial=-1) + 1}
+    sizes |= {"rows": max(rows // WAYS, 1) * WAYS, "columns": 3 + 2 * count + EDGE}
+    state = scratch(SearchState, sizes, left=net.capacity.copy())
     state.at[[ENTERS, LIMIT, FOUND]] = 1, limit, -1
     state.stack[0, TASK] = -1
     return state
+
+
+def with_windows(net: TaskNet) -> TaskNet:
+    """The net with the least starts and tails of all paths."""
+    back = turned(net)
+    for one in (net, back):
+        fill_heads(one, new_search(one, 0, 1))
+    return net._replace(tail=back.head[::-1].copy())
 
 
 @lean
@@ -184,7 +182,7 @@ def _push(net, state, v, d, start):  # type: ignore[no-untyped-def]
     stack[depth, CLOCK] = start
     stack[depth, WORKS] = 1 if net.time[v, d] > 0 else 0
     stack[depth, TASK] = v
-    stack[depth, SUM] = stack[depth - 1, SUM] + net.weight[v, d] * start
+    stack[depth, SUM] = stack[depth - 1, SUM] + start
 
 
 @callee
@@ -282,9 +280,8 @@ def _independent(net, state, done):  # type: ignore[no-untyped-def]
     for v in range(len(net.time)):
         if (done >> v) & 1:
             continue
-        for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
-            if not (done >> net.pred[k]) & 1:
-                return -1
+        if not _waits_for_none(net, done, v):
+            return -1
         rank = 0
         for d in range(count):
             rank += max(state.ready[v, d], state.free[d]) - net.tail[v, d]
@@ -409,11 +406,11 @@ def _dominates(net, state, row, depth, done):  # type: ignore[no-untyped-def]
         if net.color[u] >= 0 and home != state.home[u]:
             return False
         for k in range(net.succ_ptr[u], net.succ_ptr[u + 1]):
-            v, e = net.succ[k], net.succ_edge[k]
+            v = net.succ[k]
             if (done >> v) & 1:
                 continue
             for d in range(count):
-                late = end + net.delay[e, home, d] > state.ready[v, d]
+                late = end + net.delay[k, home, d] > state.ready[v, d]
                 if late and state.start[v, d] < NEVER:
                     return False
     return True

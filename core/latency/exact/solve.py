@@ -30,6 +30,7 @@ from dnnp.core.latency.exact.search import (
     SearchState,
     advance,
     new_search,
+    with_windows,
 )
 from dnnp.core.latency.ip.formulation import serial_latency
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
@@ -150,7 +151,7 @@ class _Work:
         self.split, self.value = start, np.inf if start is None else problem.value(start)
         most = serial_latency(problem) if start is None else self.value
         self.grid: Grid = grid_of(problem, most)
-        net = self.grid.net
+        net = with_windows(self.grid.net)
         self.nets = (net, turned(net))
         self.limit = self.steps(most) if start is None else self.below(self.value)
         self.least = 0
