@@ -305,11 +305,15 @@ def auto_operators(
 
     For the errors see `anneal_blocks`.
     """
+    from dnnp.core.latency.exact.solve import BOUND as BRANCHES
+    from dnnp.core.latency.exact.solve import prove, unfit
     from dnnp.core.latency.operators.contended import BOUND, sequence_latency
 
-    known, more = _Best(), True
-    if problem.live is None and problem.options.congestion == "none":
-        known, more = _proven(problem, run.phase("exact search", 0.0, PROVEN))
+    known = _Best()
+    more = problem.live is not None or problem.options.congestion != "none" or bool(unfit(problem))
+    if not more:
+        part = run.phase("exact search", 0.0, PROVEN).part(TIMED)
+        known, _ = _searched(problem, known, part, prove, BRANCHES)
         if run.gap_reached(known.value, known.bound):
             return _answer(known)
         run = run.phase("list schedules", PROVEN, 1.0)
@@ -324,18 +328,6 @@ def auto_operators(
     known = _layered(problem, known, run.phase("layers", TRIED, LAYERED))
     step = run.phase("annealing", LAYERED, 1.0)
     return _placed(problem, known, step, exact=more, layers=True)
-
-
-def _proven(problem: LatencyProblem, run: SearchContext) -> tuple[_Best, bool]:
-    """Search exactly where transfers do not wait; True: the problem is beyond that search."""
-    from dnnp.core.latency.exact.solve import BOUND, prove, unfit
-
-    if unfit(problem):
-        return _Best(), True
-    found = prove(problem, None, run if run.time_left() is None else run.part(TIMED))
-    if found.bound == np.inf:
-        raise InfeasibleError("infeasible: no placement fits the devices")
-    return _Best(found.split, found.value, found.bound, BOUND), False
 
 
 def anneal_operators(

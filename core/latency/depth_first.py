@@ -58,7 +58,7 @@ def search_depth_first(
     most = int(most * run.effort)
     while status != ENDED and state.now[1] < most and not run.stop():
         status = go_on(value * (1 - CLOSED / 2), min(int(state.now[1]) + CHUNK, most))
-        found = _value(problem, split := split_of()) if status == FOUND else np.inf
+        found = valid_latency(problem, split := split_of()) if status == FOUND else np.inf
         if found < value:
             value, best = found, split
             run.report_incumbent(split, value, name)
@@ -73,7 +73,7 @@ def search_depth_first(
     return SearchProof(bound, best, more=status != ENDED)
 
 
-def _value(problem: LatencyProblem, split: Split) -> float:
+def valid_latency(problem: LatencyProblem, split: Split) -> float:
     """Latency of a split; inf if it is not valid, as by the rounding of bytes."""
     try:
         return problem.value(split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from dnnp.core.cost.latency import (
     latency_problem,
 )
 from dnnp.core.cost.problem import SAME, SplitProblem
-from dnnp.core.latency.auto import bound_and_paths, first_bound
+from dnnp.core.latency.auto import Search, bound_and_paths, first_bound
 from dnnp.core.latency.blocks.bound import SolvedPaths
 from dnnp.core.latency.blocks.ideals import BOUND, ideal_latency
 from dnnp.core.latency.exact.solve import BOUND as BRANCHES
@@ -183,9 +184,11 @@ def latency_bound(
     if method in ("auto", "simple"):
         known = _simple(problem, known, run)
     if method in ("auto", "ideal") and problem.options.execution == "blocks" and _open(known, run):
-        known = _ideal(problem, known, run.without_shares())
-    if method == "auto" and isinstance(split, Placement) and _open(known, run):
-        known = _branched(problem, known, split, run.without_shares())
+        search = partial(ideal_latency, paths=known.paths)
+        known = _searched(problem, known, search, BOUND, run.without_shares())
+    fits = isinstance(split, Placement) and not unfit(problem)
+    if method == "auto" and fits and _open(known, run):
+        known = _searched(problem, known, prove, BRANCHES, run.without_shares().part(BRANCHED))
     near = run.gap_reached(known.latency, known.value) or run.stop()
     if method in ("auto", "exact") and not near:
         known = _exact(problem, known.split or split, known, solver, run.without_shares())
@@ -219,40 +222,22 @@ def _simple(problem: LatencyProblem, known: LatencyProof, run: SearchContext) ->
     return known._replace(method=name, value=best, tried=[trial], paths=paths)
 
 
-def _ideal(problem: LatencyProblem, known: LatencyProof, run: SearchContext) -> LatencyProof:
-    """Bound by the search over ideals."""
+def _searched(
+    problem: LatencyProblem, known: LatencyProof, search: Search, name: str, run: SearchContext
+) -> LatencyProof:
+    """Bound by an exact search."""
     started = monotonic()
-    run.report_progress("ideals")
+    run.report_progress(name)
     found = run_with_fallback(
-        lambda: ideal_latency(problem, upper=known.latency, paths=known.paths, run=run),
+        lambda: search(problem, upper=known.latency, run=run),
         run.stop,
         lambda: SearchProof(more=True),
     )
     status = "limit" if found.more or found.reason else "solved"
     spent = monotonic() - started
-    known = known.after(LatencyTrial(BOUND, status, found.bound, found.reason, spent))
-    if found.split is not None:
-        known = known._replace(split=found.split, latency=problem.value(found.split))
-    return known
-
-
-def _branched(
-    problem: LatencyProblem, known: LatencyProof, split: Placement, run: SearchContext
-) -> LatencyProof:
-    """Bound by the exact search of placements whose transfers do not wait."""
-    if unfit(problem):
-        return known
-    started = monotonic()
-    run.report_progress(BRANCHES)
-    alone = replace(problem, options=replace(problem.options, congestion="none"))
-    same = alone.options == problem.options
-    part = (run if same else run.unvalued()).part(BRANCHED)
-    found = prove(alone, split if same else None, part)
-    status = "solved" if found.value <= found.bound * (1 + CLOSED) else "limit"
-    bound = min(found.bound, known.latency)
-    known = known.after(LatencyTrial(BRANCHES, status, bound, "", monotonic() - started))
-    if same and found.value < known.latency * (1 - CLOSED):
-        known = known._replace(split=found.split, latency=found.value)
+    known = known.after(LatencyTrial(name, status, found.bound, found.reason, spent))
+    if found.split is not None and (value := problem.value(found.split)) < known.latency:
+        known = known._replace(split=found.split, latency=value)
     return known
 
 

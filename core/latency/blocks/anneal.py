@@ -22,7 +22,8 @@ from dnnp.core.latency.blocks.items import (
 )
 from dnnp.core.latency.blocks.search import BlockAnnealing, anneal_held, anneal_step, new_annealing
 from dnnp.core.latency.blocks.state import devices_of, excess, latency, new_state
-from dnnp.core.model.errors import DnnpError, LimitError
+from dnnp.core.latency.depth_first import valid_latency
+from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Ints, distinct, place_of
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
@@ -348,14 +349,6 @@ def anneal_blocks(
     if best is None:
         raise LimitError("annealing found no split into blocks that fits; offer more memory")
     return best
-
-
-def valid_latency(problem: LatencyProblem, split: Invocations) -> float:
-    """Latency of a split; inf if it is not valid."""
-    try:
-        return problem.value(split)
-    except DnnpError:
-        return np.inf
 
 
 def _search(

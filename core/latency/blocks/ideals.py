@@ -42,11 +42,11 @@ import numpy as np
 from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, SearchProof
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.kernels.kernel import plain
-from dnnp.core.latency.blocks.anneal import valid_latency
 from dnnp.core.latency.blocks.bound import MOST_ITEMS, SolvedPaths, solve_paths, times_left
 from dnnp.core.latency.blocks.chains import Chains, Tails, contract_chains, joins_of, no_tails
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.sweeps import late_by_readers, live_tasks, sweep
+from dnnp.core.latency.depth_first import valid_latency
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, SearchContext

@@ -12,7 +12,7 @@ once more without the starts on the device where most tasks could start first.
 
 from __future__ import annotations
 
-from dnnp.core.kernels.kernel import callee, lean
+from dnnp.core.kernels.kernel import callee, part
 from dnnp.core.latency.exact.net import NEVER
 
 FEW = 2
@@ -49,18 +49,7 @@ def bound(net, state, done, clock, limit):  # type: ignore[no-untyped-def]
     return last
 
 
-@lean
-def fill_heads(net, state):  # type: ignore[no-untyped-def]
-    """Fill `head` of all tasks."""
-    _fix(net, state, 0)
-    for v in range(len(net.time)):
-        _ready(net, state, 0, 0, v)
-        _windows(net, state, v, NEVER - 1)
-        for d in range(len(state.free)):
-            net.head[v, d] = state.ready[v, d]
-
-
-@callee
+@part
 def _fix(net, state, done):  # type: ignore[no-untyped-def]
     """Devices of the colours of which some task is done."""
     for c in range(len(state.fixed)):
@@ -70,7 +59,7 @@ def _fix(net, state, done):  # type: ignore[no-untyped-def]
             state.fixed[net.color[v]] = state.home[v]
 
 
-@callee
+@part
 def _ready(net, state, done, clock, v):  # type: ignore[no-untyped-def]
     """Fill `ready` of a task, whose predecessors have their times."""
     count, waiting = net.time.shape[1], 0
@@ -93,7 +82,7 @@ def _ready(net, state, done, clock, v):  # type: ignore[no-untyped-def]
             state.ready[v, d] = max(state.ready[v, d], _joined(net, state, done, v, d))
 
 
-@callee
+@part
 def _joined(net, state, done, v, d):  # type: ignore[no-untyped-def]
     """Earliest time when tensors of several makers are on `d`; makers there run one by one."""
     come, task, here = 0, 1, 2
@@ -134,7 +123,7 @@ def _joined(net, state, done, v, d):  # type: ignore[no-untyped-def]
     return least
 
 
-@callee
+@part
 def _windows(net, state, v, limit):  # type: ignore[no-untyped-def]
     """Fill starts of a task within the limit; returns the latest, -1 if there is none."""
     soonest, latest, ending, work = NEVER, -1, -1, NEVER
@@ -156,7 +145,7 @@ def _windows(net, state, v, limit):  # type: ignore[no-untyped-def]
     return latest
 
 
-@callee
+@part
 def _soonest_device(net, state, many):  # type: ignore[no-untyped-def]
     """The device where most tasks of `queue` could start before any other; -1: few could."""
     count, best = net.time.shape[1], -1
@@ -212,7 +201,7 @@ def _crowded(net, state, many, clock, apart):  # type: ignore[no-untyped-def]
     return False
 
 
-@callee
+@part
 def _sort(net, state, many, clock, apart):  # type: ignore[no-untyped-def]
     """Sort `queue` by falling earliest start, and `frees`, when devices are free."""
     for d in range(net.time.shape[1]):

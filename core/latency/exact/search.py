@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from dnnp.core.kernels.kernel import callee, lean, scratch
-from dnnp.core.latency.exact.bound import bound, fill_heads
+from dnnp.core.kernels.kernel import callee, lean, part, scratch
+from dnnp.core.latency.exact.bound import bound
 from dnnp.core.latency.exact.net import NEVER, TaskNet, turned
 from dnnp.core.model.graph import Ints
 
@@ -39,7 +39,7 @@ MOST_TASKS = 62
 
 MOST_DEVICES = 64
 
-WAYS = 8
+WAYS = 16
 """States that are remembered in one place."""
 
 EDGE = 20
@@ -101,7 +101,9 @@ def with_windows(net: TaskNet) -> TaskNet:
     """The net with the least starts and tails of all paths."""
     back = turned(net)
     for one in (net, back):
-        fill_heads(one, new_search(one, 0, 1))
+        state = new_search(one, NEVER - 1, 1)
+        advance(one, state, 1)
+        one.head[:] = state.ready
     return net._replace(tail=back.head[::-1].copy())
 
 
@@ -140,7 +142,7 @@ def _keep(net, state):  # type: ignore[no-untyped-def]
         state.best_start[v] = state.end[v] - net.time[v, state.home[v]]
 
 
-@callee
+@part
 def _step(net, state):  # type: ignore[no-untyped-def]
     """Take back the last child of a node; go to the next one within the limit, or to its parent."""
     at, stack, count = state.at, state.stack, net.time.shape[1]
@@ -164,7 +166,7 @@ def _step(net, state):  # type: ignore[no-untyped-def]
     at[DEPTH] = depth - 1
 
 
-@callee
+@part
 def _push(net, state, v, d, start):  # type: ignore[no-untyped-def]
     """Schedule a task: a new node."""
     stack, depth = state.stack, state.at[DEPTH] + 1
@@ -185,7 +187,7 @@ def _push(net, state, v, d, start):  # type: ignore[no-untyped-def]
     stack[depth, SUM] = stack[depth - 1, SUM] + start
 
 
-@callee
+@part
 def _open(net, state):  # type: ignore[no-untyped-def]
     """List the children of a node, none where it fails."""
     depth, done = state.at[DEPTH], state.at[DONE]
@@ -214,7 +216,7 @@ def _waits_for_none(net, done, v):  # type: ignore[no-untyped-def]
     return free
 
 
-@callee
+@part
 def _list(net, state, v, last, independent):  # type: ignore[no-untyped-def]
     """List a task on each device as a child, by start."""
     depth, count = state.at[DEPTH], net.time.shape[1]
@@ -235,7 +237,7 @@ def _list(net, state, v, last, independent):  # type: ignore[no-untyped-def]
         stack[depth, COUNT] += 1
 
 
-@callee
+@part
 def _in_turn(net, state, v, d, start):  # type: ignore[no-untyped-def]
     """True if a task cannot start sooner on its device, and comes after the one before it."""
     depth = state.at[DEPTH]
@@ -254,7 +256,7 @@ def _in_turn(net, state, v, d, start):  # type: ignore[no-untyped-def]
     return start > clock or mine > works or (mine == works and v > task)
 
 
-@callee
+@part
 def _repeats(net, state, d):  # type: ignore[no-untyped-def]
     """True if a device before is interchangeable, and equal for all that is left."""
     clock, done = state.stack[state.at[DEPTH], CLOCK], state.at[DONE]
@@ -273,7 +275,7 @@ def _repeats(net, state, d):  # type: ignore[no-untyped-def]
     return False
 
 
-@callee
+@part
 def _independent(net, state, done):  # type: ignore[no-untyped-def]
     """The first task of a rest of independent tasks in an order that suits all devices; or -1."""
     count, many, key, task = net.time.shape[1], 0, 0, 1
@@ -302,39 +304,33 @@ def _independent(net, state, done):  # type: ignore[no-untyped-def]
     return state.scratch[task, 0]
 
 
-@callee
+@part
 def _after(net, state, i, v, rank):  # type: ignore[no-untyped-def]
     """True if the i-th task comes after `v`: larger rank, or the same and less work."""
     other = state.scratch[0, i]
     return other > rank or (other == rank and state.work[state.scratch[1, i]] < state.work[v])
 
 
-@callee
+@part
 def _remembered(net, state, depth, done):  # type: ignore[no-untyped-def]
     """True if a state that was left dominates this one; else remember it."""
     if not _lay_out(net, state, depth, done):
         return False
-    clock, table = state.stack[depth, CLOCK], state.table
-    sets, total = len(table) // WAYS, 0
-    for d in range(net.time.shape[1]):
-        total += max(state.free[d], clock) * (d % 7 + 1 if net.alike[d] != 0 else 1)
-    one = done % sets * WAYS
-    two = (done % sets + total) % sets * WAYS
-    empty = -1
-    for i in range(2 * WAYS):
-        row = one + i if i < WAYS else two + i - WAYS
+    table = state.table
+    first, empty = done % (len(table) // WAYS) * WAYS, -1
+    for row in range(first, first + WAYS):
         if table[row, 0] == 0:
             empty = row if empty < 0 else empty
         elif table[row, 0] == done and _dominates(net, state, row, depth, done):
             return True
     if empty < 0:
         state.at[TURN] = (state.at[TURN] + 1) % WAYS
-        empty = two + state.at[TURN]
+        empty = first + state.at[TURN]
     _remember(net, state, empty, depth, done)
     return False
 
 
-@callee
+@part
 def _lay_out(net, state, depth, done):  # type: ignore[no-untyped-def]
     """Sort interchangeable devices by when they are free; list done tasks that others wait for.
 
@@ -373,7 +369,7 @@ def _open_color(net, done, color):  # type: ignore[no-untyped-def]
     return found
 
 
-@callee
+@part
 def _remember(net, state, row, depth, done):  # type: ignore[no-untyped-def]
     """Write a state into a row of the table."""
     count, table, clock = net.time.shape[1], state.table, state.stack[depth, CLOCK]
@@ -388,7 +384,7 @@ def _remember(net, state, row, depth, done):  # type: ignore[no-untyped-def]
         table[row, 3 + 2 * count + i] = state.end[u] * MOST_DEVICES + state.place[state.home[u]]
 
 
-@callee
+@part
 def _dominates(net, state, row, depth, done):  # type: ignore[no-untyped-def]
     """True if the state in a row of the table is as good for all that is left."""
     count, table, clock = net.time.shape[1], state.table, state.stack[depth, CLOCK]

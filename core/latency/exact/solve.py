@@ -14,12 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Placement, lazy_events
-from dnnp.core.latency.exact.net import Grid, TaskNet, grid_of, part_of, turned
+from dnnp.core.cost.latency import (
+    LatencyProblem,
+    LatencySolution,
+    Placement,
+    SearchProof,
+    lazy_events,
+)
+from dnnp.core.latency.depth_first import valid_latency
+from dnnp.core.latency.exact.net import Grid, TaskNet, edges_of, grid_of, part_of, turned
 from dnnp.core.latency.exact.search import (
     DEPTH,
     FOUND,
@@ -34,7 +40,7 @@ from dnnp.core.latency.exact.search import (
 )
 from dnnp.core.latency.ip.formulation import serial_latency
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, connected
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 
@@ -63,27 +69,12 @@ class _Search:
 
     net: TaskNet
     state: SearchState
-    whole: bool
-    backward: bool
-
-    @classmethod
-    def of(
-        cls, net: TaskNet, limit: int, *, whole: bool, backward: bool, rows: int = FEW_ROWS
-    ) -> _Search:
-        """A search that has not begun."""
-        return cls(net, new_search(net, limit, rows), whole, backward)
+    whole: bool = False
+    backward: bool = False
 
     def ended(self) -> bool:
         """True if no schedule is left within its limit."""
         return bool(self.state.at[DEPTH] < 0)
-
-    def run(self, limit: int, nodes: int) -> bool:
-        """Go on for some nodes within a limit; True if a schedule was found."""
-        at = self.state.at
-        at[LIMIT] = min(at[LIMIT], limit)
-        at[FOUND] = -1
-        advance(self.net, self.state, nodes)
-        return bool(at[FOUND] >= 0)
 
 
 def exact(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> LatencySolution:
@@ -103,8 +94,7 @@ def exact(problem: LatencyProblem, asked: MethodOptions, run: SearchContext) -> 
     reason = unfit(problem)
     if reason:
         raise UsageError(f"method exact is not for {reason}")
-    alone = replace(problem, options=replace(problem.options, congestion="none"), live=None)
-    proof = prove(alone, None, run if alone.options == problem.options else run.unvalued())
+    proof = prove(problem, run=run)
     if proof.bound == np.inf:
         raise InfeasibleError("infeasible: no placement fits the memory of the devices")
     if proof.split is None:
@@ -123,52 +113,44 @@ def unfit(problem: LatencyProblem) -> str:
     return ""
 
 
-class Proof(NamedTuple):
-    """The best placement, its latency, and a bound."""
+def prove(
+    problem: LatencyProblem, *, upper: float = np.inf, run: SearchContext = PLAIN
+) -> SearchProof:
+    """Prove that no placement takes less than a known one, or find the best.
 
-    split: Placement | None
-    value: float
-    bound: float
-
-
-def prove(problem: LatencyProblem, start: Placement | None, run: SearchContext = PLAIN) -> Proof:
-    """Search from a valid placement, if there is one; the bound is inf if none fits."""
-    if problem.tasks.n == 0:
-        empty = Placement(np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64))
-        return Proof(empty, 0.0, 0.0)
-    work = _Work(problem, start, run)
+    Where transfers wait for each other, it is the best if they did not, and a bound for all.
+    `upper`: latency of a known placement, if any. A stop or a limit leaves a weaker bound.
+    """
+    waits = problem.options.congestion != "none"
+    if waits:
+        options = replace(problem.options, congestion="none")
+        problem, run = replace(problem, options=options), run.unvalued()
+    work = _Work(problem.relaxed, upper, run)
     work.search()
-    return Proof(work.split, work.value, min(work.bound(), work.value))
+    bound = min(work.bound(), work.value)
+    return SearchProof(bound, work.split, more=bound < work.value * (1 - CLOSED))
 
 
 class _Work:
     """Searches that share a limit, the best placement, and the bound."""
 
-    def __init__(
-        self, problem: LatencyProblem, start: Placement | None, run: SearchContext
-    ) -> None:
-        self.problem, self.context = problem, run
-        self.split, self.value = start, np.inf if start is None else problem.value(start)
-        most = serial_latency(problem) if start is None else self.value
+    def __init__(self, problem: LatencyProblem, upper: float, run: SearchContext) -> None:
+        self.problem, self.context, self.value = problem, run, upper
+        self.split: Placement | None = None
+        self.found = upper < np.inf
+        most = upper if self.found else serial_latency(problem)
         self.grid: Grid = grid_of(problem, most)
         net = with_windows(self.grid.net)
         self.nets = (net, turned(net))
-        self.limit = self.steps(most) if start is None else self.below(self.value)
+        self.limit = int(np.floor(most * (1 - CLOSED / 2) / self.grid.unit))
+        if not self.found:
+            self.limit = int(np.ceil(most / self.grid.unit))
         self.least = 0
         """No schedule is shorter."""
-        self.found = start is not None
-        self.size = net.time.size
+        self.size = max(net.time.size, 1)
         self.limited = run.time_left() is not None
         self.total = self.left = 1 << 62 if self.limited else int(WORK * run.effort / self.size) + 1
         """Nodes in all, and those that are left."""
-
-    def steps(self, value: float) -> int:
-        """A latency in units, rounded up."""
-        return int(np.ceil(value / self.grid.unit))
-
-    def below(self, value: float) -> int:
-        """The longest schedule in units that is shorter, beyond rounding."""
-        return int(np.floor(value * (1 - CLOSED / 2) / self.grid.unit))
 
     def bound(self) -> float:
         """No placement has a smaller latency."""
@@ -183,7 +165,7 @@ class _Work:
 
     def search(self) -> None:
         """Let searches take turns until one proves the optimum, or the work is done."""
-        wholes = [self.whole(self.limit, side, FEW_ROWS) for side in (False, True)]
+        wholes = [self.whole(self.limit, side, ROWS) for side in (False, True)]
         parts: list[_Search] = []
         nodes = FIRST
         while not self.done():
@@ -193,9 +175,8 @@ class _Work:
                 if not (one.ended() or self.done()):
                     self.turn(one, nodes if one.whole else nodes // 2)
             if nodes == FIRST:
-                wholes = [self.whole(self.limit, side, ROWS) for side in (False, True)]
                 parts = [
-                    _Search.of(part, self.limit, whole=False, backward=net is self.nets[1])
+                    _Search(part, new_search(part, self.limit, FEW_ROWS))
                     for net in self.nets
                     for part in _parts(net)
                 ]
@@ -205,7 +186,8 @@ class _Work:
 
     def whole(self, limit: int, backward: bool, rows: int) -> _Search:
         """A search of all tasks."""
-        return _Search.of(self.nets[backward], limit, whole=True, backward=backward, rows=rows)
+        net = self.nets[backward]
+        return _Search(net, new_search(net, limit, rows), whole=True, backward=backward)
 
     def narrow(self, backward: bool, nodes: int) -> None:
         """Search below latencies in the middle of the gap, as long as that ends soon."""
@@ -217,14 +199,17 @@ class _Work:
                 return
 
     def turn(self, one: _Search, nodes: int) -> None:
-        """Let a search go on, and keep what it finds."""
-        before = int(one.state.at[NODES])
-        found = one.run(self.limit, min(nodes, self.left))
-        self.left -= int(one.state.at[NODES]) - before
-        if found and one.whole:
+        """Let a search go on for some nodes within the limit, and keep what it finds."""
+        at = one.state.at
+        before = int(at[NODES])
+        at[LIMIT] = min(at[LIMIT], self.limit)
+        at[FOUND] = -1
+        advance(one.net, one.state, min(nodes, self.left))
+        self.left -= int(at[NODES]) - before
+        if at[FOUND] >= 0 and one.whole:
             self.keep(one)
         if one.ended():
-            self.least = max(self.least, int(one.state.at[LIMIT]) + 1)
+            self.least = max(self.least, int(at[LIMIT]) + 1)
             self.context.report_progress(bound=min(self.bound(), self.value), by=BOUND)
 
     def keep(self, one: _Search) -> None:
@@ -232,10 +217,7 @@ class _Work:
         self.found = True
         self.limit = min(self.limit, int(one.state.at[FOUND]) - 1)
         split = _placement(self.problem, self.grid, one)
-        try:
-            value = self.problem.value(split)
-        except InfeasibleError:
-            return
+        value = valid_latency(self.problem, split)
         if value < self.value:
             self.split, self.value = split, value
             self.context.report_incumbent(split, value, "exact")
@@ -271,8 +253,5 @@ def _parts(net: TaskNet) -> Iterator[TaskNet]:
 
 def _components(net: TaskNet) -> list[Ints]:
     """Tasks of each connected component, ascending."""
-    label = np.arange(len(net.time))
-    owner = np.repeat(label, np.diff(net.pred_ptr))
-    for u, v in zip(net.pred.tolist(), owner.tolist(), strict=True):
-        label[label == label[u]] = label[v]
-    return [np.flatnonzero(label == one) for one in np.unique(label)]
+    label = connected(len(net.time), *edges_of(net))
+    return [np.flatnonzero(label == one) for one in range(label.max(initial=-1) + 1)]
