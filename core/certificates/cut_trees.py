@@ -79,26 +79,28 @@ class Network:
         while wanted is None or flow < wanted:
             level = self._levels(budget)
             if SINK not in level:
-                return flow
-            at = dict.fromkeys(level, 0)
+                break
+            ahead = {
+                node: [arc for arc in self.arcs[node] if level.get(self.head[arc], 0) > far]
+                for node, far in level.items()
+            }
             path: list[int] = []
             node = SOURCE
             while True:
                 budget.spend(1)
+                arcs = ahead[node]
+                while arcs and self.left[arcs[-1]] == 0:
+                    arcs.pop()
                 if node == SINK:
                     flow += self._push(path)
-                    path, node = [], SOURCE
-                    continue
-                arc = self._next(node, level, at)
-                if arc is not None:
-                    path.append(arc)
-                    node = self.head[arc]
-                elif not path:
-                    break
+                    path = []
+                elif arcs:
+                    path.append(arcs[-1])
+                elif path:
+                    ahead[self.head[path.pop() ^ 1]].pop()
                 else:
-                    level[node] = -1
-                    node = self.head[path.pop() ^ 1]
-                    at[node] += 1
+                    break
+                node = self.head[path[-1]] if path else SOURCE
         return flow
 
     def _levels(self, budget: Budget) -> dict[int, int]:
@@ -112,17 +114,6 @@ class Network:
                     level[self.head[arc]] = level[node] + 1
                     waiting.append(self.head[arc])
         return level
-
-    def _next(self, node: int, level: dict[int, int], at: dict[int, int]) -> int | None:
-        """An arc to the next level that carries more, if there is one."""
-        arcs = self.arcs[node]
-        for place in range(at[node], len(arcs)):
-            arc = arcs[place]
-            if self.left[arc] != 0 and level.get(self.head[arc], -1) == level[node] + 1:
-                at[node] = place
-                return arc
-        at[node] = len(arcs)
-        return None
 
     def _push(self, path: Sequence[int]) -> int:
         """Send what a path may carry; source and sink have limited arcs between them."""

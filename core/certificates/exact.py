@@ -152,11 +152,11 @@ class Exact:
     def cost(self, name: str, tensor_id: int) -> int:
         """Quanta that a net costs on a class where it is paid; 0 on a CPU."""
         if (name, tensor_id) not in self.costs:
-            time = self._transfer(self.devices[name], self.nets[tensor_id][2])
+            time = self.transfer(self.devices[name], self.nets[tensor_id][2])
             self.costs[name, tensor_id] = int(time // self.quantum)
         return self.costs[name, tensor_id]
 
-    def _transfer(self, device: DeviceClass, tensor: int) -> Fraction:
+    def transfer(self, device: DeviceClass, tensor: int) -> Fraction:
         """The least that moving a tensor may take, within a cluster or not."""
         if device.is_cpu:
             return Fraction(0)

@@ -427,21 +427,11 @@ class _Stage(NamedTuple):
     """Cost of the nets that are paid."""
 
 
-@dataclass
-class _Ideal:
-    """An ideal, and the mixes of devices that get there."""
-
-    least: int
-    """Its least work."""
-    mixes: list[Mix]
-    """Mixes that get there; none dominates another."""
-
-    def offer(self, mix: Mix) -> None:
-        """Take over a mix, unless there is a better one."""
-        if any(all(a <= b for a, b in zip(m, mix, strict=True)) for m in self.mixes):
-            return
-        kept = [m for m in self.mixes if any(a < b for a, b in zip(m, mix, strict=True))]
-        self.mixes = [*kept, mix]
+def _undominated(mixes: list[Mix], mix: Mix) -> list[Mix]:
+    """Mixes of devices with one more, without those that are no better."""
+    if any(all(a <= b for a, b in zip(m, mix, strict=True)) for m in mixes):
+        return mixes
+    return [mix, *(m for m in mixes if any(a < b for a, b in zip(m, mix, strict=True)))]
 
 
 class _Walk:
@@ -453,39 +443,34 @@ class _Walk:
         self.total = sum(lattice.least)
         only = lattice.classes[0]
         self.adds_up = len(lattice.classes) == 1 and not only.is_cpu and lattice.comm == "sum"
-        self.found: list[dict[int, _Ideal]] = [{} for _ in range(lattice.n + 1)]
-        """Ideals by their number of vertices."""
+        self.found: list[dict[int, list[Mix]]] = [{} for _ in range(lattice.n + 1)]
+        """Ideals by their number of vertices, and the mixes of devices that get there."""
 
     def reaches_end(self) -> bool:
         """True if the stages get to the ideal of all vertices."""
         n = self.lattice.n
-        self.found[0][0] = _Ideal(0, [(0,) * len(self.counts)])
+        self.found[0][0] = [(0,) * len(self.counts)]
         for size in range(n):
             for ideal, known in self.found[size].items():
                 self._expand(ideal, known)
             self.found[size] = {}
         return bool(self.found[n])
 
-    def _expand(self, ideal: int, known: _Ideal) -> None:
+    def _expand(self, ideal: int, mixes: list[Mix]) -> None:
         """Walk all stages that start at an ideal."""
+        self.budget.spend(self.lattice.n)
+        left = self.total - sum(self.lattice.least[v] for v in bits(ideal))
         across = self._across(ideal) if self.adds_up else 0
-        mixes = [m for m in known.mixes if self._carries(m, self.total - known.least + across)]
+        mixes = [m for m in mixes if self._carries(m, left + across)]
         for c, of_class in enumerate(self.lattice.classes):
             able = [m for m in mixes if m[c] < of_class.count]
             for load, stage in self._stages(ideal, c) if able else ():
-                copies = load // self.units + 1
-                least = known.least + stage.least
+                found = self.found[(ideal | stage.inside).bit_count()]
                 for mix in able:
-                    used = (*mix[:c], mix[c] + copies, *mix[c + 1 :])
-                    if used[c] <= of_class.count and self._carries(used, self.total - least):
-                        self._offer(ideal | stage.inside, least, used)
-
-    def _offer(self, ideal: int, least: int, mix: Mix) -> None:
-        found = self.found[ideal.bit_count()]
-        if ideal not in found:
-            found[ideal] = _Ideal(least, [mix])
-        else:
-            found[ideal].offer(mix)
+                    used = (*mix[:c], mix[c] + load // self.units + 1, *mix[c + 1 :])
+                    if used[c] <= of_class.count and self._carries(used, left - stage.least):
+                        known = found.get(ideal | stage.inside, [])
+                        found[ideal | stage.inside] = _undominated(known, used)
 
     def _carries(self, used: Mix, work: int) -> bool:
         """True if the devices that are left may carry so much."""

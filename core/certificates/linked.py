@@ -31,7 +31,6 @@ from dnnp.core.certificates.exact import (
 )
 from dnnp.core.certificates.tasks import path_kinds, twins_of
 from dnnp.core.check.load import Mesh
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UncheckableError
 from dnnp.core.model.graph import ACTIVATION, INPUT
 from dnnp.core.model.plan import Plan
@@ -73,11 +72,7 @@ class _Net:
     to_host: bool
     host: Sequence[int]
     over: Sequence[Sequence[int]]
-    """[from][to]."""
-    nearest: Sequence[int]
-    """Least from any other device to each kind."""
-    furthest: Sequence[int]
-    """Least from each kind to any other device."""
+    """[from][to]; last: the least from any kind, or to any."""
 
 
 class _Walk:
@@ -167,12 +162,8 @@ class _Walk:
         for net in self.nets:
             if not net.readers & part or net.source & part:
                 continue
-            if not net.source:
-                total += net.host[kind]
-            elif net.source == only and before >= 0:
-                total += net.over[before][kind]
-            else:
-                total += net.nearest[kind]
+            from_one = net.over[before if net.source == only else -1][kind]
+            total += from_one if net.source else net.host[kind]
         return total
 
     def _out(self, start: int, end: int, kind: int, after: int) -> int:
@@ -187,12 +178,8 @@ class _Walk:
             if not net.source & part:
                 continue
             host = net.host[kind] if net.to_host else 0
-            if not net.readers & rest:
-                total += host
-            elif net.readers & only and after >= 0:
-                total += max(host, net.over[kind][after])
-            else:
-                total += max(host, net.furthest[kind])
+            to_one = net.over[kind][after if net.readers & only else -1]
+            total += max(host, to_one) if net.readers & rest else host
         return total
 
     def _overflow(self, start: int, end: int, kind: int) -> int | None:
@@ -226,17 +213,11 @@ class _Walk:
             exact.budget.spend(10 * len(count) ** 2)
             size, stated = tables.size[t], tables.transfer[t]
             over = [[self._over(a, b, size, stated) for b in count] for a in count]
-            ways = [[over[a][b] for a in count if a != b or len(self.kinds[a]) > 1] for b in count]
-            back = [[over[a][b] for b in count if a != b or len(self.kinds[a]) > 1] for a in count]
-            yield _Net(
-                source,
-                readers,
-                to_host,
-                [self._host(device, size, stated) for device in self.device],
-                over,
-                [min(row, default=0) for row in ways],
-                [min(row, default=0) for row in back],
-            )
+            over = [
+                [*row, min(row)] for row in (*over, [min(row) for row in zip(*over, strict=True)])
+            ]
+            host = [self._quanta(exact.transfer(device, t)) for device in self.device]
+            yield _Net(source, readers, to_host, host, over)
 
     def _over(self, a: int, b: int, size: float, stated: float) -> int:
         """Quanta of a tensor from a device of a kind to one of another, or to another of it."""
@@ -247,13 +228,6 @@ class _Walk:
             return self.most + 1
         moving = ratio(size, path.bandwidth) if math.isnan(stated) else Fraction(stated)
         return self._quanta(Fraction(path.latency) + moving)
-
-    def _host(self, device: DeviceClass, size: float, stated: float) -> int:
-        """Quanta of a tensor to or from the host."""
-        if device.is_cpu:
-            return 0
-        by_size = ratio(size, device.bandwidth_bytes_per_s)
-        return self._quanta(by_size if math.isnan(stated) else Fraction(stated))
 
     def _quanta(self, time: Fraction) -> int:
         return int(time // self.exact.quantum)

@@ -149,6 +149,7 @@ class Placements:
             others = [v for v in free if place in domain[v]]
             left = tasks.room[place] - sum(tasks.memory[v] for v in held)
             slack = inf
+            self.budget.spend(tasks.n + len(held) ** 2)
             if tasks.serial[place]:
                 jobs = [(head[v][place], tasks.time[v][place], tail[v][place]) for v in held]
                 if one_machine(jobs) >= self.limit:
@@ -207,6 +208,7 @@ def first_end(jobs: Jobs, limit: float, budget: Budget) -> float | None:
             start[v] = max([0.0, *ready, *(free.get(x, 0.0) for x in lanes[v])])
             for x in lanes[v]:
                 lane.setdefault(x, []).append((start[v], time[v], tail[v]))
+        budget.spend(sum(len(row) ** 2 for row in lane.values()))
         late = any(start[v] + time[v] + tail[v] >= limit for v in start)
         if late or any(one_machine(row) >= limit for row in lane.values()):
             continue

@@ -73,12 +73,7 @@ def chain_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
         raise UnprovenError(f"its path has {len(path)} items, expected 1 to {MOST_ZONES}")
     m = len(path)
     exact.budget.spend(m * m // 2)
-    after = _numbers(exact.onward, path[::-1], range(m, 0, -1), 0)
-    for number, v in enumerate(path[1:], 1):
-        # Of the path, the last item that reaches what v reads is the one before v.
-        if max((after[u] for u in exact.back[v]), default=0) != number:
-            raise UnprovenError(f"no path leads to item {exact.names[v]} from the one before it")
-    until = _numbers(exact.back, path, range(1, m + 1), m + 1)
+    after, until = _zones_of(path, exact.onward, exact.back)
     weights = weights_of(exact, field(certificate, "weights", dict))
     share = []
     for i in range(exact.n):
@@ -104,6 +99,22 @@ def chain_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
     if reached:
         raise UnprovenError("loads below its value may get to the end of the path")
     return bound
+
+
+def _zones_of(
+    path: Sequence[int], onward: Sequence[Collection[int]], back: Sequence[Collection[int]]
+) -> tuple[list[int], list[int]]:
+    """The last zone that each item is in no ideal of, and the first that it is in all of.
+
+    Raises UnprovenError: what is called a path is none.
+    """
+    m = len(path)
+    after = _numbers(onward, path[::-1], range(m, 0, -1), 0)
+    for number, v in enumerate(path[1:], 1):
+        # Of the path, the last item that reaches what v reads is the one before v.
+        if max((after[u] for u in back[v]), default=0) != number:
+            raise UnprovenError("its path does not lead from one of its items to the next")
+    return after, _numbers(back, path, range(1, m + 1), m + 1)
 
 
 def _numbers(
@@ -312,12 +323,7 @@ class _Zones:
         if any(draft.into[v] != v for v in self.path):
             raise UnprovenError("an item of its path has followed another")
         self.budget.spend(2 * sum(len(some) + 1 for some in draft.succ))
-        self.after = _numbers(draft.succ, self.path[::-1], range(self.m, 0, -1), 0)
-        for number, v in enumerate(self.path[1:], 1):
-            # Of the path, the last item that reaches what v reads is the one before v.
-            if max((self.after[u] for u in draft.pred[v]), default=0) != number:
-                raise UnprovenError("its path does not lead from one of its items to the next")
-        self.until = _numbers(draft.pred, self.path, range(1, self.m + 1), self.m + 1)
+        self.after, self.until = _zones_of(self.path, draft.succ, draft.pred)
         work = draft.work[0]
         self.work = [w or 0 for w in work]
         share, after, until = (
