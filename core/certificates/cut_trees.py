@@ -1,20 +1,21 @@
 """Verify trees of cases, in each of which a minimum cut is large enough: `halves`, `cover-cut`.
 
-The cuts are found anew here, as largest flows in whole numbers. Of a net with the pins u,
+The cuts are found anew here, as largest flows in whole numbers, of
+
+    source -> v (what item v pays if it is out)   v -> sink (what it pays if it is in)
+
+and for a net with the pins u, which is paid where one is in and one out,
 
     u -> p (unlimited)   p -> q (its cost)   q -> u (unlimited),
 
-where p is the source if a pin is in, q the sink if one is out.
+where p is the source if a pin is in, q the sink if one is out; a net of two pins is an arc each
+way. A net that is always paid has p at the source, or q at the sink.
 
 `halves`: two stages are an ideal of items and the rest. Where the tree branches, an item is in the
 ideal with all before it, or out with all after it. Where it ends, there are weights a and d - a:
 for each ideal of the case a times its load plus d - a times that of the rest is above d times any
-load below the bound, so that one of both is not below it. Costs of nets are taken d times, and
-
-    source -> v (d - a times work)   v -> sink (a times work)   v -> u (unlimited) if u precedes v.
-
-A net that is always paid has u -> p, p -> sink (a times its cost), source -> q (d - a times its
-cost) and q -> u.
+load below the bound, so that one of both is not below it. An item that precedes v has an unlimited
+arc from v.
 
 `cover-cut`: if no set of items with a load below the bound on a device of class c is worth more
 than a share t(c), the devices hold at most the sum of their shares, less than all prices. For each
@@ -23,14 +24,9 @@ whole numbers a and b: for each set S of the case
 
     b * price(S) - a * load(S) < b * (t + 1) - a * (bound - 1),
 
-so that it is not both worth t + 1 and of a load of at most bound - 1. The largest left side is the
-price of all items that are not out, times b, less a minimum cut where costs of nets are taken a
-times, and
-
-    source -> v (b times its price)   v -> sink (a times its work).
-
-q is the sink of a net that is always paid, too; a net of two pins is an arc each way. An item that
-the class cannot run, or whose work alone is as much as the bound, is out.
+so that it is not both worth t + 1 and of a load of at most bound - 1. So an item pays a times its
+work, or b times its price. One that the class cannot run, or whose work alone is as much as the
+bound, is out.
 """
 
 from __future__ import annotations

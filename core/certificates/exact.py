@@ -61,7 +61,12 @@ class Exact:
         g = len(self.unit_ids)
         budget.spend(len(self.devices) * g)
         self.unit_work = {
-            name: [self._rounded(t) for t in times[name].tolist()] if name in times else [None] * g
+            name: [
+                int(Fraction(t) // quantum) if math.isfinite(t) else None
+                for t in times[name].tolist()
+            ]
+            if name in times
+            else [None] * g
             for name in self.devices
         }
         self.late = [True] * g
@@ -78,9 +83,6 @@ class Exact:
         self._memory: list[Fraction] = []
         """Bytes of each item, once they are asked for."""
 
-    def _rounded(self, time: float) -> int | None:
-        return int(Fraction(time) // self.quantum) if math.isfinite(time) else None
-
     def _make_items(self, color: Sequence[int], g: int) -> None:
         """Join units by colour, then by cycles; number items by their first unit."""
         together = color_pairs(self.unit_of, color)
@@ -96,22 +98,11 @@ class Exact:
             self.names[self.item_of[unit]] = self.unit_ids[unit]
         self.item = {name: i for i, name in enumerate(self.names)}
         self.edges = sorted((number[a], number[b]) for a, b in self._pairs(label))
-        self.work: dict[str, list[int | None]] = {}
-        for name, row in self.unit_work.items():
-            work: list[int | None] = [0] * self.n
-            for unit, i in enumerate(self.item_of):
-                sum_, more = work[i], row[unit]
-                work[i] = None if sum_ is None or more is None else sum_ + more
-            self.work[name] = work
+        self.work = {name: added(self.item_of, row, self.n) for name, row in self.unit_work.items()}
 
     def _pairs(self, label: Sequence[int]) -> set[tuple[int, int]]:
         """Pairs of labels with an edge from the first to the second."""
-        ends = (
-            (label[self.unit_of[u]], label[self.unit_of[v]])
-            for v in range(self.tables.n)
-            for u in self.tables.producers(v)
-        )
-        return {(a, b) for a, b in ends if a != b}
+        return edges_of(self.tables, [label[unit] for unit in self.unit_of], turned=None)
 
     def _make_paths(self) -> None:
         """Make the steps of paths between items: items in order, else nodes of one pass."""
@@ -119,13 +110,7 @@ class Exact:
             self.label, edges = list(range(self.n)), self.edges
         else:
             self.label = [self.item_of[unit] for unit in self.unit_of]
-            late = self.tables.backward
-            edges = [
-                (u, v)
-                for v in range(self.tables.n)
-                for u in self.tables.producers(v)
-                if late[u] == late[v]
-            ]
+            edges = sorted(edges_of(self.tables, range(self.tables.n), turned=False))
         self.things: list[list[int]] = [[] for _ in range(self.n)]
         for x, i in enumerate(self.label):
             self.things[i].append(x)
@@ -259,6 +244,15 @@ def weights_of(exact: Exact, weights: Mapping[str, object]) -> dict[str, int]:
     return found  # type: ignore[return-value]
 
 
+def added(owner: Sequence[int], work: Sequence[int | None], n: int) -> list[int | None]:
+    """Work of `n` owners from that of what each owns; None where one of it cannot run."""
+    found: list[int | None] = [0] * n
+    for x, more in zip(owner, work, strict=True):
+        so_far = found[x]
+        found[x] = None if so_far is None or more is None else so_far + more
+    return found
+
+
 def color_pairs(unit_of: Sequence[int], color: Iterable[int]) -> set[tuple[int, int]]:
     """Edges both ways between units with nodes of one colour and the first unit with it."""
     first: dict[int, int] = {}
@@ -267,13 +261,14 @@ def color_pairs(unit_of: Sequence[int], color: Iterable[int]) -> set[tuple[int, 
     return ends | {(b, a) for a, b in ends}
 
 
-def pass_edges(tables: Tables, label: Sequence[int], *, turned: bool) -> set[tuple[int, int]]:
-    """Edges between labels of nodes of one pass; those of the backward pass turned round."""
+def edges_of(tables: Tables, label: Sequence[int], *, turned: bool | None) -> set[tuple[int, int]]:
+    """Edges between labels of nodes of one pass, or `turned` in the backward one; None: all."""
     return {
         (label[v], label[u]) if turned and tables.backward[v] else (label[u], label[v])
         for v in range(tables.n)
         for u in tables.producers(v)
-        if tables.backward[u] == tables.backward[v] and label[u] != label[v]
+        if label[u] != label[v]
+        if turned is None or tables.backward[u] == tables.backward[v]
     }
 
 

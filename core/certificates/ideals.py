@@ -41,9 +41,10 @@ from dnnp.core.certificates.exact import (
     Budget,
     Exact,
     UnprovenError,
+    added,
     bits,
     components,
-    pass_edges,
+    edges_of,
 )
 
 ENDLESS = math.inf
@@ -141,7 +142,7 @@ def _orders(exact: Exact) -> list[Edges]:
     if not exact.tables.training:
         return [set(exact.edges)]
     label = [exact.item_of[unit] for unit in exact.unit_of]
-    return [pass_edges(exact.tables, label, turned=turned) for turned in (True, False)]
+    return [edges_of(exact.tables, label, turned=turned) for turned in (True, False)]
 
 
 class Draft:
@@ -158,7 +159,7 @@ class Draft:
         n = len(number)
         exact.budget.spend(len(edges) + len(self.names) * exact.n)
         self.alive = list(range(n))
-        self.work = [self._added(vertex, exact.work[name], n) for name in self.names]
+        self.work = [added(vertex, exact.work[name], n) for name in self.names]
         self.memory, self.parts = self._memory(vertex, n)
         self.pins: list[set[int]] = []
         self.tensors: list[int] = []
@@ -195,15 +196,6 @@ class Draft:
                 first = min(pins)
                 for other in pins - {first}:
                     found |= {(first, other), (other, first)}
-        return found
-
-    @staticmethod
-    def _added(vertex: Sequence[int], work: Sequence[int | None], n: int) -> list[int | None]:
-        """Work of vertices from that of items; None where one of them cannot run."""
-        found: list[int | None] = [0] * n
-        for v, more in zip(vertex, work, strict=True):
-            so_far = found[v]
-            found[v] = None if so_far is None or more is None else so_far + more
         return found
 
     def _memory(self, vertex: Sequence[int], n: int) -> tuple[list[int], int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from dnnp.core.certificates.exact import Budget, components, gathered
 from dnnp.core.certificates.placements import Jobs, Operators
@@ -17,16 +16,10 @@ from dnnp.core.certificates.tasks import Tasks
 from dnnp.core.check.latency import LatencyCase
 from dnnp.core.model.graph import ACTIVATION, INPUT
 
+_Move = tuple[int, int, set[int], bool]
+"""A tensor, the units that make it (-1: an input) and read it, whether it leaves, which is charged.
 
-class _Move(NamedTuple):
-    """A tensor that moves once to each block that reads it, and once from that of its maker."""
-
-    tensor: int
-    maker: int
-    """-1: an input of the model."""
-    readers: set[int]
-    leaves: bool
-    """True for an output of the model that is charged."""
+It moves once to each block that reads it, and once from that of its maker."""
 
 
 class Blocks(Operators):
@@ -79,7 +72,7 @@ class Blocks(Operators):
         waiting: list[dict[int, int]] = [{}]
         while waiting:
             way = waiting.pop()
-            self.budget.spend(len(home) + sum(len(move.readers) for move in self.moves))
+            self.budget.spend(len(home) + sum(len(readers) for _, _, readers, _ in self.moves))
             if len(way) < len(items):
                 v = items[len(way)]
                 beside = [way[u] for u in way if (home[u], late[u]) == (home[v], late[v])]
@@ -111,4 +104,4 @@ def _moves(case: LatencyCase) -> Iterator[_Move]:
             readers = {of_node[v] for v in tables.users.get(t, ())} - {maker}
             leaves = tables.output[t] and charged
             for some in [{v} for v in sorted(readers)] if case.edge else [readers]:
-                yield _Move(t, maker, some, leaves)
+                yield t, maker, some, leaves

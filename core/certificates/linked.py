@@ -96,7 +96,10 @@ class _Walk:
             self.after[a] |= 1 << b
         self.nets = list(self._nets())
         self.ideals = ideals(self.before, exact.budget, MOST_IDEALS)
-        self.work = {name: self._sums(exact.work[name]) for name in {d.name for d in self.device}}
+        self.work = {
+            name: {x: sum(exact.work[name][i] or 0 for i in self._bits(x)) for x in self.ideals}
+            for name in {d.name for d in self.device}
+        }
         self.unable = {
             name: sum(1 << i for i, w in enumerate(exact.work[name]) if w is None)
             for name in self.work
@@ -143,43 +146,31 @@ class _Walk:
             if overflow is None:
                 continue
             befores = [p for p, k in here if k == kind]
-            into = {p: self._into(start, end, kind, p) for p in befores}
-            out = {q: self._out(start, end, kind, q) for q in afters}
+            into = {p: self._moved(start, end, kind, p, out=False) for p in befores}
+            out = {q: self._moved(start, end, kind, q, out=True) for q in afters}
             for before in befores:
                 for after in afters:
                     parts = into[before], compute, overflow, out[after]
                     if _combined(self.plan.options.comm, *parts) <= self.most:
                         yield before, kind, after
 
-    def _into(self, start: int, end: int, kind: int, before: int) -> int:
-        """Quanta of what comes into a stage."""
+    def _moved(self, start: int, end: int, kind: int, near: int, *, out: bool) -> int:
+        """Quanta of what comes into a stage, or goes out; `near`: the kind on that side."""
         if self.device[kind].is_cpu:
             return 0
         self.exact.budget.spend(len(self.nets))
         part, total = end & ~start, 0
-        last = [i for i in self._bits(start) if not self.after[i] & start]
-        only = 1 << last[0] if len(last) == 1 else 0
+        beyond, edges = (self.ideals[-1] & ~end, self.before) if out else (start, self.after)
+        ends = [i for i in self._bits(beyond) if not edges[i] & beyond]
+        only = 1 << ends[0] if len(ends) == 1 else 0
         for net in self.nets:
-            if not net.readers & part or net.source & part:
-                continue
-            from_one = net.over[before if net.source == only else -1][kind]
-            total += from_one if net.source else net.host[kind]
-        return total
-
-    def _out(self, start: int, end: int, kind: int, after: int) -> int:
-        """Quanta of what leaves a stage."""
-        if self.device[kind].is_cpu:
-            return 0
-        self.exact.budget.spend(len(self.nets))
-        part, total, rest = end & ~start, 0, self.ideals[-1] & ~end
-        first = [i for i in self._bits(rest) if not self.before[i] & rest]
-        only = 1 << first[0] if len(first) == 1 else 0
-        for net in self.nets:
-            if not net.source & part:
-                continue
-            host = net.host[kind] if net.to_host else 0
-            to_one = net.over[kind][after if net.readers & only else -1]
-            total += max(host, to_one) if net.readers & rest else host
+            if out and net.source & part:
+                host = net.host[kind] if net.to_host else 0
+                to_one = net.over[kind][near if net.readers & only else -1]
+                total += max(host, to_one) if net.readers & beyond else host
+            elif not out and net.readers & part and not net.source & part:
+                from_one = net.over[near if net.source == only else -1][kind]
+                total += from_one if net.source else net.host[kind]
         return total
 
     def _overflow(self, start: int, end: int, kind: int) -> int | None:
@@ -231,10 +222,6 @@ class _Walk:
 
     def _quanta(self, time: Fraction) -> int:
         return int(time // self.exact.quantum)
-
-    def _sums(self, work: Sequence[int | None]) -> dict[int, int]:
-        """Work of each ideal; what is not supported counts nothing."""
-        return {ideal: sum(work[i] or 0 for i in self._bits(ideal)) for ideal in self.ideals}
 
     def _bits(self, mask: int) -> Iterator[int]:
         """Items of a mask."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import fsum, inf
-from typing import NamedTuple
 
 from dnnp.core.certificates.exact import (
     Budget,
@@ -18,8 +17,8 @@ from dnnp.core.certificates.exact import (
     bits,
     color_pairs,
     components,
+    edges_of,
     ideals,
-    pass_edges,
 )
 from dnnp.core.check.load import PlanCase
 from dnnp.core.check.parallel import Sharded, stage_cost
@@ -39,33 +38,27 @@ def prove_parallel(case: PlanCase, claim: float, budget: Budget) -> str:
         clusters, forward passes of which a part runs again.
     """
     options, plan = case.plan.hybrid, case.plan
-    parts = case.graph.shards is not None and case.graph.shards.again is not None
     if options is None or options.shared_stages or plan.links or len(plan.devices) != 1:
         raise UncheckedError("no search covers its devices and shared stages")
-    if plan.devices[0].levels or (parts and options.recompute == "auto") or not plan.stages:
-        raise UncheckedError("no search covers its clusters, or stages that run in part again")
     search = _Pipelines(case, options, claim * (1 - TOLERANCE), budget)
+    if plan.devices[0].levels or (search.stated and options.recompute == "auto") or not plan.stages:
+        raise UncheckedError("no search covers its clusters, or stages that run in part again")
     if not above(claim, search.work() / search.devices):
         return "work"
     for turned in (False, True) if case.tables.training else (False,):
-        found = search.below(_items(case, turned=turned))
+        found = search.below(*_items(case, turned=turned))
         if found is not None:
             raise UnprovenError(f"there is a plan with the value {found!r}")
     return "search"
 
 
-class _Items(NamedTuple):
-    """Sets of nodes that no stage parts."""
+def _items(case: PlanCase, *, turned: bool) -> tuple[list[list[int]], list[int]]:
+    """Nodes of each item, and the items in stages not before its own, as bit masks.
 
-    nodes: list[list[int]]
-    after: list[int]
-    """Items in stages not before that of each one; bit masks."""
-
-
-def _items(case: PlanCase, *, turned: bool) -> _Items:
-    """Items, where forward edges lead on; backward edges too, or back if `turned`."""
+    Forward edges lead on; backward edges too, or back if `turned`.
+    """
     of_node = case.units.of_node
-    edges = pass_edges(case.tables, of_node, turned=turned)
+    edges = edges_of(case.tables, of_node, turned=turned)
     together = color_pairs(of_node, case.graph.color.tolist())
     owner = components(len(case.units.ids), edges | together)
     number = {x: i for i, x in enumerate(dict.fromkeys(owner))}
@@ -76,7 +69,7 @@ def _items(case: PlanCase, *, turned: bool) -> _Items:
     for a, b in edges:
         if owner[a] != owner[b]:
             after[number[owner[a]]] |= 1 << number[owner[b]]
-    return _Items(nodes, after)
+    return nodes, after
 
 
 class _Pipelines:
@@ -87,6 +80,7 @@ class _Pipelines:
     ) -> None:
         self.case, self.limit, self.budget, self.options = case, limit, budget, options
         self.device = case.plan.devices[0]
+        self.stated = case.graph.shards is not None and case.graph.shards.again is not None
         self.devices = max(min(self.device.count, case.plan.k), 1)
         self.sharded = Sharded(case, self.device)
         most = min(options.data_parallel, options.micro_batches, self.devices)
@@ -108,15 +102,15 @@ class _Pipelines:
             for v in nodes
         )
 
-    def below(self, items: _Items) -> float | None:
+    def below(self, nodes: list[list[int]], after: list[int]) -> float | None:
         """Value of a plan below the limit; None: there is none."""
-        ends = ideals(items.after, self.budget)
+        ends = ideals(after, self.budget)
         fewest: dict[int, dict[int, tuple[int, float]]] = {0: {0: (0, 0.0)}}
         for small in ends:
             self.budget.spend(len(ends))
             for large in ends if small in fewest else ():
                 if small & large == small and small != large:
-                    block = sorted(v for i in bits(large & ~small) for v in items.nodes[i])
+                    block = sorted(v for i in bits(large & ~small) for v in nodes[i])
                     self._extend(fewest[small], fewest.setdefault(large, {}), block)
         return min((value for _, value in fewest.get(ends[-1], {}).values()), default=None)
 
@@ -128,9 +122,8 @@ class _Pipelines:
     ) -> None:
         """Put a stage of some nodes before those of a set."""
         plan, tables = self.case.plan, self.case.tables
-        stated = self.case.graph.shards is not None and self.case.graph.shards.again is not None
         room = inf if plan.options.memory_mode == "ignore" else self.device.memory_bytes
-        ahead = tuple(tables.ids[v] for v in block if stated or not tables.backward[v])
+        ahead = tuple(tables.ids[v] for v in block if self.stated or not tables.backward[v])
         kinds = {"none": [False], "full": [True]}.get(self.options.recompute, [False, True])
         choices = {ahead if again else () for again in kinds}
         for t, d in self.teams:

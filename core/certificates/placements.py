@@ -1,9 +1,9 @@
 """Search for a latency plan below a limit: exact, of the verifier's own.
 
 First every task gets a device, the one with the fewest left first. Longest paths in both
-directions, with the delays between devices that are certain, say where it can be; so do the work of
-each device, after the heads and before the tails of its tasks (Jackson's preemptive rule), and that
-of all. Of places that can change places with each other only the first unused one is tried.
+directions, with the delays between devices that are certain, say where it can be; so does the work
+of each device, after the heads and before the tails of its tasks (Jackson's preemptive rule). Of
+places that can change places with each other only the first unused one is tried.
 
 Where all have one, the jobs of every resource are put in order, as for a job shop: of those that
 meet on resources before the first of them could end, one is next (Giffler and Thompson 1960).
@@ -11,7 +11,6 @@ meet on resources before the first of them could end, one is next (Giffler and T
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
@@ -131,20 +130,16 @@ class Placements:
         if not all(domain):
             return None
         self.budget.spend(2 * self.edges * max(map(len, domain), default=0) ** 2)
-        head, end = sweep(tasks, domain, tasks.time)
-        tail, _ = sweep(tasks, domain, tasks.time, forward=False)
+        head, end = sweep(tasks, domain)
+        tail, _ = sweep(tasks, domain, forward=False)
         through = [
             {q: late for q in row if (late := end[v][q] + tail[v][q]) < self.limit}
             for v, row in enumerate(domain)
         ]
         domain[:] = [list(row) for row in through]
         free = [v for v, q in enumerate(home) if q < 0]
-        twins = Counter(tasks.twin)
-        twins.subtract(tasks.twin[q] for q in {*home} - {-1})
         paid = self.problem.paid(home)
-        spare = room = 0.0
         for place in sorted({q for row in domain for q in row}):
-            copies = 1 if place in home else twins[tasks.twin[place]]
             held = [v for v, q in enumerate(home) if q == place]
             others = [v for v in free if place in domain[v]]
             left = tasks.room[place] - sum(tasks.memory[v] for v in held)
@@ -159,16 +154,11 @@ class Placements:
                 slack -= min(tail[v][place] for v in held + others)
             if left < 0 or slack <= 0:
                 return None
-            spare += copies * slack if others else 0.0
-            room += copies * left
             for v in others:
                 needed = sum(tasks.memory[w] for w in tasks.group[v])
                 if tasks.time[v][place] >= slack or needed > left:
                     domain[v].remove(place)
-        if not all(domain) or (free and sum(tasks.memory[v] for v in free) > room):
-            return None
-        work = sum(min(tasks.time[v][q] for q in domain[v]) for v in free)
-        return None if free and work >= spare else {v: min(through[v].values()) for v in free}
+        return {v: min(through[v].values()) for v in free} if all(domain) else None
 
 
 def one_machine(jobs: Sequence[tuple[float, float, float]]) -> float:

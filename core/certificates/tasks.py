@@ -205,9 +205,7 @@ def twins_of(owner: Sequence[str], kind: list[list[int]], budget: Budget) -> lis
     return twin
 
 
-def sweep(
-    tasks: Tasks, domain: list[list[int]], time: Times, *, forward: bool = True
-) -> tuple[Times, Times]:
+def sweep(tasks: Tasks, domain: list[list[int]], *, forward: bool = True) -> tuple[Times, Times]:
     """Longest paths up to each task on each place, without and with its own time; inf: not there.
 
     Parameters
@@ -227,7 +225,7 @@ def sweep(
             for u, times in edges[v]:
                 there = min([done[u][p] + times[kind[q][p]] for p in domain[u]], default=inf)
                 latest = max(latest, there)
-            ready[v][q], done[v][q] = latest, latest + time[v][q]
+            ready[v][q], done[v][q] = latest, latest + tasks.time[v][q]
     return ready, done
 
 
@@ -240,28 +238,17 @@ def simple_bounds(tasks: Tasks, budget: Budget) -> Iterator[tuple[float, str]]:
         return
     steps = sum(len(tasks.places) ** 2 * (1 + len(row)) for row in tasks.before)
     budget.spend(2 * steps)
-    yield _path(tasks, domain, tasks.time), "critical path"
+    yield max(min(row) for row in sweep(tasks, domain)[1]), "critical path"
     if not all(tasks.serial):
         return
     budget.spend(10 * steps)
     speed, price = _prices(tasks, domain)
-    charged = [
-        [t + z * memory for t, z in zip(row, price, strict=True)]
-        for row, memory in zip(tasks.time, tasks.memory, strict=True)
-    ]
     held = sum(z * room * k for z, room, k in zip(price, tasks.room, tasks.spare, strict=True) if z)
     least = (
         min(speed[q] * row[q] + price[q] * memory for q in places)
         for places, row, memory in zip(domain, tasks.time, tasks.memory, strict=True)
     )
     yield fsum(least) - held, "area"
-    if held:
-        yield _path(tasks, domain, charged) - held, "memory path"
-
-
-def _path(tasks: Tasks, domain: list[list[int]], time: Times) -> float:
-    """Longest path, every task where it makes the path shortest."""
-    return max(min(row) for row in sweep(tasks, domain, time)[1])
 
 
 def _prices(tasks: Tasks, domain: list[list[int]]) -> tuple[list[float], list[float]]:
@@ -295,5 +282,4 @@ def _prices(tasks: Tasks, domain: list[list[int]]) -> tuple[list[float], list[fl
     if found.x is None:
         return mean
     shares, prices = np.maximum(found.x[n:], 0.0).reshape(2, size)
-    total = float(shares @ spare)
-    return ((shares / total).tolist(), (prices * long / large).tolist()) if total else mean
+    return (shares / (shares @ spare)).tolist(), (prices * long / large).tolist()

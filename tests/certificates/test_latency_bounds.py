@@ -33,7 +33,7 @@ from support.latency_brute import brute_blocks, brute_operators
 from support.latency_cases import random_problem
 from support.run import dnnp
 
-BY_HAND = {"critical path", "area", "memory path", "simple"}
+BY_HAND = {"critical path", "area", "simple"}
 """Arguments that take no search."""
 
 
