@@ -38,9 +38,8 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.kernels.kernel import kernel, part, plain
-from dnnp.core.model.graph import Floats, Ints, csr, totals
-from dnnp.core.model.hypergraph import permuted
-from dnnp.core.model.plan import CostOptions, without_memory
+from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
 
@@ -98,14 +97,6 @@ def _first_met(ptr: Ints, others: Ints, path: Ints, first: int, step: int, never
                         stack.append(v)
         number += step
     return np.array(met, dtype=np.int64)
-
-
-def works_of(share: Floats, after: Ints, until: Ints, m: int) -> tuple[Floats, Floats]:
-    """Least and most work of the ideals of each zone, f64[m + 1] each."""
-    total = float(share.sum())
-    least = np.cumsum(totals(until, share, m + 2))[: m + 1] - MARGIN * total
-    most = np.cumsum(totals(after, share, m + 2))[: m + 1] + MARGIN * total
-    return least, np.maximum(most, least)
 
 
 def never_near(nets: int) -> tuple[Ints, Ints]:
@@ -178,101 +169,53 @@ SHARPNESS = 2**40
 """Steps of the weights of several classes in a certificate."""
 
 
-def chain_bound(problem: SplitProblem) -> float:
-    """Lower bound of the largest load of any ordered split; 0 where it is no use."""
+def chain_bound(problem: SplitProblem, above: float = 0.0) -> float:
+    """Lower bound of the largest load of any ordered split; 0: none `above` what is known."""
     if problem.options.objective != "throughput" or not problem.graph.n:
         return 0.0
-    return min(_bound(problem, items) for items in problem.item_choices)
-
-
-def _bound(problem: SplitProblem, items: Items) -> float:
-    units, options = problem.units, problem.options
-    offered = [d for d in problem.devices if d.count > 0]
-    counts = [min(d.count, units.g * options.max_replicas) for d in offered]
-    if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
-        return 0.0
-    times = units.times_on(*(d.name for d in offered))
-    work = np.stack([totals(items.label[units.first], row, items.count) for row in times])
-    weights = spread(work, np.array(counts, dtype=np.float64))[1]
-    share = (weights[:, None] * work).min(axis=0)
-    if not np.isfinite(share).all():
-        return 0.0
-    total = float(share.sum())
-    path = heaviest_path(items, share)
-    device = offered[0]
-    if (
-        len(offered) == 1
-        and options.comm == "sum"
-        and options.max_replicas == 1
-        and not device.is_cpu
-        and not device.cluster_size
-    ):
-        share, total = work[0], float(work[0].sum())
-        path = path[:: -(-len(path) // MOST_ZONES)]
-        after, until = zones_of(items, path)
-        bare = problem.with_devices(device).with_options(without_memory(options))
-        line = bare.line(items)
-        least, most = works_of(share, after, until, len(path))
-        paid = np.zeros((len(path) + 1, len(path) + 2))
-        nets, (cost,) = permuted(line.nets, items.order), plain(line.cost[0])
-        surely_paid(nets, cost, after, until, *never_near(len(cost)), paid)
-
-        def feasible(target: float) -> bool:
-            wide = target * (1 + MARGIN)
-            return bool(_reaches_end(least, most, paid, wide, counts[0], total * (1 - MARGIN)))
-
-        # No split is below the mean, and one device can take all.
-        lower, upper = total / counts[0] * (1 - MARGIN), total * (1 + MARGIN) + float(cost.sum())
-    else:
-        works = works_of(share, *zones_of(items, path), len(path))
-        low, high = _merged(works[0].tolist(), works[1].tolist())
-
-        def feasible(target: float) -> bool:
-            steps = [w * target for w in weights.tolist()]
-            return _covers(low, high, steps, counts, options.max_replicas, total * (1 - MARGIN))
-
-        # The weighted target of all devices is the work: no split is below `lower`.
-        lower, upper = total * (1 - MARGIN), total / float(weights.max())
-    if feasible(lower):
-        return 0.0
-    while upper - lower > MARGIN * upper:
-        middle = (lower + upper) / 2
-        if not lower < middle < upper:
-            break  # neighbours, or too large to be added
-        if feasible(middle):
-            upper = middle
-        else:
-            lower = middle
-    return lower
+    wholes = [whole_of(problem, "ordered", items=items) for items in problem.item_choices]
+    known = BoundTask("ordered", floor=above)
+    return min(_claim(problem, whole, known, PLAIN, MOST_ZONES, MARGIN).value for whole in wholes)
 
 
 def chain_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """The bound with a certificate, for `ordered` splits.
 
-    The largest whole target that is infeasible is found by bisection. Graphs with a backward
-    pass have more than one order of items; there the bound has no certificate.
+    Graphs with a backward pass have more than one order of items; there the bound has no
+    certificate.
     """
-    options = problem.options
-    if known.validity != "ordered" or options.objective != "throughput":
+    if known.validity != "ordered" or problem.options.objective != "throughput":
         return refused("only for the throughput of ordered splits")
     if mixes_passes(problem):
         return refused("a group holds nodes of both passes")
     if problem.graph.backward.any():
         value = chain_bound(problem)
         return LowerBound(value, certificate={"argument": "chain", "checkable": False})
-    whole = whole_of(problem, known.validity)
+    return _claim(problem, whole_of(problem, known.validity), known, run, MOST_CHECKED, 0.0)
+
+
+def _claim(
+    problem: SplitProblem,
+    whole: Whole,
+    known: BoundTask,
+    run: SearchContext,
+    zones: int,
+    precision: float,
+) -> LowerBound:
+    """Find the largest whole target that is infeasible by bisection."""
+    options = problem.options
     counts = [min(d.count, whole.items.count * options.max_replicas) for d in whole.devices]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return refused(f"more than {MOST_STATES} mixes of devices")
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
-    chain = _Chain(whole, counts, options)
+    chain = _Chain(whole, counts, options, zones)
     lower, upper = int(known.floor / whole.quantum) - chain.step, chain.most
     status = SOLVED
     if lower >= upper or chain.feasible(max(lower, 0)):
         return LowerBound(0.0)
     lower = max(lower, 0)
-    while upper - lower > 1:
+    while upper - lower > max(precision * upper, 1):
         if run.stop():
             status = LIMIT
             break
@@ -287,7 +230,7 @@ def chain_claim(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
 class _Chain:
     """Judge of targets in quanta."""
 
-    def __init__(self, whole: Whole, counts: list[int], options: CostOptions) -> None:
+    def __init__(self, whole: Whole, counts: list[int], options: CostOptions, zones: int) -> None:
         self.counts, self.most_replicas = counts, options.max_replicas
         items, device = whole.items, whole.devices[0]
         # Without replicas loads are whole, so that a split beats an infeasible target by 1.
@@ -305,7 +248,7 @@ class _Chain:
         self.weights = weights
         share = _least_weighed(whole.work, weights)
         path = heaviest_path(items, np.array(share, dtype=np.float64))
-        path = path[:: -(-len(path) // MOST_CHECKED)]
+        path = path[:: -(-len(path) // zones)]
         m = len(path)
         after, until = zones_of(items, path)
         least, most = exact_works(share, until, m), exact_works(share, after, m)

@@ -165,15 +165,18 @@ def one_class(
     return whole
 
 
-def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
+def whole_of(
+    problem: SplitProblem, validity: str, bits: int = BITS, items: Items | None = None
+) -> Whole:
     """Round a problem down to whole numbers; those of a class add up to less than 2^bits.
 
+    `items`: other items than those of `items_for`, such as of one direction of a backward pass.
     Inside a cluster a transfer costs what it does on the faster one of both links: at most what
     it costs anywhere.
     """
     graph, units = problem.graph, problem.units
     offered = tuple(d for d in problem.devices if d.count > 0)
-    items = items_for(problem, validity)
+    items = items_for(problem, validity) if items is None else items
     nets, tensor = nets_of(graph, items.label, items.count, problem.options)
     values, where = _transfers(graph, tensor, offered)
     times = units.times_on(*(d.name for d in offered))
@@ -212,9 +215,9 @@ def _transfers(
     absent = np.isnan(graph.transfer_s[tensors])
     given_s = np.where(absent, -1.0, graph.transfer_s[tensors])
     size_bytes = np.where(absent, graph.tensor_bytes[tensors], 0.0)
-    kinds, where = np.unique(np.stack([given_s, size_bytes]), axis=1, return_inverse=True)
-    pairs = kinds.T.tolist()
-    times = [[_transfer(given, size, device) for given, size in pairs] for device in devices]
+    both = np.stack([given_s, size_bytes], axis=1).view(np.complex128)
+    kinds, where = np.unique(both, return_inverse=True)
+    times = [[_transfer(one.real, one.imag, d) for one in kinds.tolist()] for d in devices]
     return times, where.reshape(-1)
 
 

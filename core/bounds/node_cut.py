@@ -34,6 +34,7 @@ import numpy as np
 
 from dnnp.core.bounds.lower_bound import (
     LIMIT,
+    REFUSED,
     SOLVED,
     BoundTask,
     LowerBound,
@@ -43,12 +44,9 @@ from dnnp.core.bounds.lower_bound import (
     refused,
     whole_of,
 )
-from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, totals
-from dnnp.core.model.plan import without_memory
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import Network, flow_from, network_of, pin_flows
 
@@ -84,29 +82,11 @@ def node_cut_bound(
     simple = options.comm == "sum" and options.max_replicas == 1
     if len(offered) != 1 or not simple or options.objective != "throughput" or not problem.graph.n:
         return 0.0
-    if offered[0].is_cpu or offered[0].cluster_size:
+    if offered[0].is_cpu or offered[0].cluster_size or problem.units.g > MOST_PINS:
         return 0.0
-    return min(_bound(problem, items, offered[0], above, run) for items in problem.item_choices)
-
-
-def _bound(
-    problem: SplitProblem, items: Items, device: DeviceClass, above: float, run: SearchContext
-) -> float:
-    bare = problem.with_devices(device).with_options(without_memory(problem.options))
-    line = bare.line(items)
-    nets, cost = line.nets, line.cost[0]
-    if len(nets.pins) > MOST_PINS or not np.isfinite(line.work).all():
-        return 0.0
-    alone = line.work[0] + totals(nets.pins, cost[nets.net_of_pin], line.n)
-    network = network_of(line.work[0], nets, cost)
-    best = above
-    for number, v in enumerate(np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist()):
-        run.report_progress(share=number / MOST_CUTS)
-        if alone[v] * (1 - ROUNDING) <= best or run.stop():
-            break
-        flow = flow_from(network, network.capacity.copy(), np.array([v]))
-        best = max(best, min(flow, float(alone[v])) * (1 - ROUNDING))
-    return best if best > above else 0.0
+    wholes = [whole_of(problem, "ordered", items=items) for items in problem.item_choices]
+    known = BoundTask("ordered", floor=above)
+    return min(_claim(problem, whole, known, run).value for whole in wholes)
 
 
 MIXES = {"sum": ((1, 1, 1),), "overlap": ((1, 1, 2), (2, 1, 3), (1, 2, 3)), "duplex": ((1, 1, 3),)}
@@ -122,7 +102,18 @@ def node_cut_claim(
     `ordered` splits keep more whole than a certificate says; the bound of that, if it is larger,
     cannot be checked.
     """
-    whole = whole_of(problem, known.validity)
+    claim = _claim(problem, whole_of(problem, known.validity), known, run)
+    mixed = not problem.graph.backward.any() or mixes_passes(problem)
+    if claim.status == REFUSED or known.validity != "ordered" or mixed:
+        return claim
+    value = node_cut_bound(problem, above=max(known.floor, claim.value) * (1 + LITTLE))
+    if not value:
+        return claim
+    return LowerBound(value, claim.status, certificate={"argument": "node-cut", "checkable": False})
+
+
+def _claim(problem: SplitProblem, whole: Whole, known: BoundTask, run: SearchContext) -> LowerBound:
+    """Cut around one item after the other; 0 if nothing above the floor is found."""
     if len(whole.nets.pins) > MOST_PINS:
         return refused(f"more than {MOST_PINS} uses of tensors")
     if not np.isfinite(whole.work.min(axis=0)).all():
@@ -139,14 +130,6 @@ def node_cut_claim(
             status = LIMIT
             break
         units = search.try_item(v, units)
-    late = problem.graph.backward.any()
-    if known.validity == "ordered" and late and not mixes_passes(problem):
-        least = max(known.floor, units * whole.quantum)
-        value = node_cut_bound(problem, above=least * (1 + LITTLE))
-        if value:
-            return LowerBound(
-                value, status, certificate={"argument": "node-cut", "checkable": False}
-            )
     if search.best is None:
         return LowerBound(0.0, status)
     return whole.claim("node-cut", units, search.best, status)

@@ -50,16 +50,15 @@ import numpy as np
 
 from dnnp.core.bounds.chain import heaviest_path, never_near, surely_paid, zones_of
 from dnnp.core.bounds.lower_bound import (
-    BITS,
     LIMIT,
     SOLVED,
     BoundTask,
     LowerBound,
+    Whole,
     one_class,
     refused,
 )
 from dnnp.core.cost.items import Items, LinearizedItems
-from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, distinct, offsets, totals
@@ -129,51 +128,26 @@ def zone_cut_bound(
 ) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use.
 
-    Looks only for bounds `above` what is known, and not beyond `below`, the value of a split. For
-    one class of accelerators under `sum`, without clusters, replicas and a backward pass.
+    Looks only for bounds `above` what is known, and not beyond `below`, the value of a split.
     """
-    options, offered = problem.options, [d for d in problem.devices if d.count > 0]
-    if len(offered) != 1 or offered[0].is_cpu or offered[0].cluster_size or not problem.graph.n:
-        return 0.0
-    if options.comm != "sum" or options.max_replicas != 1 or problem.graph.backward.any():
-        return 0.0
-    if options.objective != "throughput" or problem.units.g > MOST_ITEMS:
-        return 0.0
-    line = problem.with_devices(offered[0]).with_options(without_memory(options)).line()
-    if not np.isfinite(line.work).all():
-        return 0.0
-    quantum = float(line.work[0].sum() + line.cost[0].sum()) / 2.0**BITS
-    if not quantum:
-        return 0.0
-    work, cost = np.floor(line.work[0] / quantum), np.floor(line.cost[0] / quantum)
-    packed, _ = contracted_items(line, work, cost, options)
-    search = _Search(packed, min(offered[0].count, line.n))
-    most = below / quantum if below < np.inf else np.inf
-    search.raise_to(above / quantum, most, PRECISION, run)
-    found = search.proven * quantum * (1 - MARGIN)
-    return found if found > above else 0.0
+    search = _search(problem, BoundTask("ordered", value=below, floor=above), PRECISION, run)
+    return 0.0 if isinstance(search, LowerBound) else search.proven * search.whole.quantum
 
 
 def zone_cut_claim(
     problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
 ) -> LowerBound:
     """The bound with a certificate; 0 if it is not above the floor."""
-    if known.validity != "ordered" or problem.graph.backward.any():
-        return refused("only for ordered splits without a backward pass")
-    whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
-    if isinstance(whole, LowerBound):
-        return whole
-    line = problem.with_options(without_memory(problem.options)).line()
-    order = whole.items.order
-    packed, steps = contracted_items(line, whole.work[0, order], whole.cost[0], problem.options)
-    search = _Search(packed, whole.stages)
-    search.raise_to(known.floor / whole.quantum, known.value / whole.quantum, 0.0, run)
+    search = _search(problem, known, 0.0, run)
+    if isinstance(search, LowerBound):
+        return search
     if not search.proven:
         return LowerBound(0.0, LIMIT if run.stop() else SOLVED)
-    names = whole.names[order]
+    whole, packed = search.whole, search.packed
+    names = whole.names[whole.items.order]
     rates, parting = search.needed()
     proof: dict[str, object] = {
-        "joined": [[int(names[x]), int(names[y])] for x, y in steps],
+        "joined": [[int(names[x]), int(names[y])] for x, y in search.steps],
         "path": [int(names[packed.root[v]]) for v in search.path],
         "span": search.span,
         "rates": [list(RATES[t]) for t in rates],
@@ -183,11 +157,28 @@ def zone_cut_claim(
     return whole.claim("zone-cut", search.proven, proof, LIMIT if run.stop() else SOLVED)
 
 
+def _search(
+    problem: SplitProblem, known: BoundTask, precision: float, run: SearchContext
+) -> _Search | LowerBound:
+    """Raise the target above the floor; a claim where that is refused."""
+    if known.validity != "ordered" or problem.graph.backward.any():
+        return refused("only for ordered splits without a backward pass")
+    whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
+    if isinstance(whole, LowerBound):
+        return whole
+    line = problem.with_options(without_memory(problem.options)).line()
+    work = whole.work[0, whole.items.order]
+    packed, steps = contracted_items(line, work, whole.cost[0], problem.options)
+    search = _Search(whole, packed, steps)
+    search.raise_to(known.floor / whole.quantum, known.value / whole.quantum, precision, run)
+    return search
+
+
 class _Search:
     """The largest target that is refuted, over spans."""
 
-    def __init__(self, packed: ContractedItems, stages: int) -> None:
-        self.packed, self.stages = packed, stages
+    def __init__(self, whole: Whole, packed: ContractedItems, steps: list[tuple[int, int]]) -> None:
+        self.whole, self.packed, self.steps = whole, packed, steps
         self.proven, self.span = 0, 1
         self.table: ZoneTable | None = None
         self.parting: Parting = []
@@ -201,7 +192,7 @@ class _Search:
         total = float(self.packed.work.sum())
         known = int(floor)
         most = int(min(value, total + float(self.packed.cost.sum()) + 1))
-        mean = len(self.path) / self.stages
+        mean = len(self.path) / self.whole.stages
         found: set[int] = set()
         for number, part in enumerate(SPANS):
             run.report_progress(share=number / len(SPANS))
@@ -245,7 +236,7 @@ class _Search:
         return kept, parting
 
     def _feasible(self, table: ZoneTable, span: int, target: int) -> bool:
-        return bool(gets_through(*table, float(target), self.stages, span))
+        return bool(gets_through(*table, float(target), self.whole.stages, span))
 
     def _zone_table(self, span: int, target: float) -> tuple[ZoneTable | None, Parting]:
         """Compute what zones hold, pay and are worth, and what parts them; None: it is too much."""

@@ -78,14 +78,6 @@ def hypergraph(items: int, net_ptr: Ints, pins: Ints, source: Ints, always: Bool
     )
 
 
-def permuted(of: Hypergraph, place: Ints) -> Hypergraph:
-    """The hypergraph with item v renumbered `place[v]`; nets keep their numbers."""
-    net, at = of.net_of_pin, place[of.pins]
-    pins = at[np.lexsort((at, net))]
-    source = np.where(of.source >= 0, place[of.source], -1)
-    return hypergraph(of.item_count, of.net_ptr, pins, source, of.always)
-
-
 class ClassCosts(NamedTuple):
     """Costs of `n` items and `p` nets on `C` device classes, for `P` passes with a target each."""
 

@@ -228,7 +228,7 @@ def quick_bound(
     from dnnp.core.bounds.node_cut import node_cut_bound
     from dnnp.core.bounds.zone_cut import zone_cut_bound
 
-    floor = max(floor, chain_bound(problem))
+    floor = max(floor, chain_bound(problem, floor))
     cuts = run.phase("bounding", 0.0, CUT)
     floor = max(floor, node_cut_bound(problem, above=floor, run=cuts))
     if floor >= value * (1 - CLOSED):

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.cost.items import LinearizedItems
-from dnnp.core.cost.load_formula import WORTHWHILE
+from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import (
@@ -278,7 +278,7 @@ def windows(
     widths: Sequence[int],
     run: SearchContext,
 ) -> tuple[list[Block], float]:
-    """Search ever wider windows around the best split."""
+    """Search ever wider windows around the best split, until one takes too long in vain."""
     if problem.units.g > LARGE:
         return blocks, value
     for number, width in enumerate(widths):
@@ -290,6 +290,8 @@ def windows(
             left /= 2
             near = window_search(problem, blocks, incumbent=value, width=width, run=part)
             if near.blocks is None:
+                if near.bound < value * (1 - ROUNDING):
+                    return blocks, value
                 break
             blocks, value = near.blocks, near.value
             run.log(f"windows of {width}: {run.shown(value)}")

@@ -140,7 +140,7 @@ def window_search(
     """Search the splits near a given one, where all of them are too many.
 
     Two items that are `width` or more places apart in the order of `blocks` keep that order, so
-    there are at most n * 2^(width - 1) ideals. Proves nothing: the bound is 0.
+    there are at most n * 2^(width - 1) ideals. The bound holds for these splits alone.
     """
     kept = problem.kept_items(blocks)
     if kept is None:
@@ -159,7 +159,7 @@ def coarse_search(
 ) -> IdealResult:
     """Search the splits that cut no chain of items, up to `share` of the work a chain.
 
-    Proves nothing: the bound is 0.
+    The bound holds for these splits alone.
     """
     items = problem.item_choices[0]
     line = problem.line(items)
@@ -179,7 +179,7 @@ def _within(
     part = replace(heard, max_gap=0.0, report_incumbent=report)
     choice = _Choice(problem, items, incumbent, 0.0, part)
     choice.search()
-    return IdealResult(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
+    return IdealResult(choice.blocks, choice.value, choice.bound, choice.ideals, choice.walked)
 
 
 class _Choice:
