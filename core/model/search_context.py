@@ -157,6 +157,8 @@ class Solution:
     """As in `Plan`: `classes` where it knew the best link of each class only."""
     contiguous_bound: float = 0.0
     """As in `Plan`."""
+    widest: float = inf
+    """Width of windows that took too long in vain: for more devices they are narrower."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ MOST_RETRIED = 5_000
 """Units up to which the exact search tries again with a better incumbent, where the ideals were
 too many."""
 
-STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
+STEPS = ((0.05, (4, 6, 8)), (1.0, (6, 10, 12, 14)))
 """Efforts of the exact search, each followed by windows of these widths around the best split if
 that is not proven. A better incumbent makes the next effort go further."""
 
@@ -154,6 +154,8 @@ class _Best:
     """Empty: there is none."""
     value: float
     bound: float
+    widest: float
+    """Width from which on windows take too long in vain."""
     method: str = "exact"
 
     @property
@@ -182,7 +184,7 @@ def _ordered(
 
     blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
     blocks, value, floor = packed(problem, "ordered", blocks, value, floor, run)
-    best = _Best(problem, blocks or [], value, floor)
+    best = _Best(problem, blocks or [], value, floor, asked.known.widest)
     small, often = problem.units.g <= SMALL_UNITS, problem.units.g <= MOST_RETRIED
     closing = problem.units.g <= CLOSING_UNITS and not run.wide_gap
     if blocks is not None:
@@ -207,7 +209,9 @@ def _ordered(
         if best.closed or settled or run.stop():
             break
         if best.blocks and effort < 1:
-            _two_stages(best, run.phase("two stages", end, shares[1][0]))
+            part = run.phase("two stages", end, shares[1][0])
+            *better, best.bound = two_stages(problem, best.blocks, best.value, best.bound, part)
+            best.take(*better, "exact", run)
         if best.closed or not (found.ideals or often):
             break
     if not best.blocks:
@@ -217,7 +221,7 @@ def _ordered(
 
         goal = best.bound * (1 + max(ROUNDING, run.max_gap))
         best.take(*improved(problem, best.blocks, best.value, goal, run), "heuristic", run)
-    return Solution(best.blocks, best.bound, best.method)
+    return Solution(best.blocks, best.bound, best.method, widest=best.widest)
 
 
 def quick_bound(
@@ -255,24 +259,27 @@ def _improve(best: _Best, widths: Sequence[int], run: SearchContext) -> None:
         part = run.phase("annealing", CHAINED, 1.0 if large else REFINED).scaled(share)
         best.take(*refined(problem, best.blocks, best.value, part), "heuristic", run)
     last = run.phase("windows", REFINED, 1.0)
-    best.take(*windows(problem, best.blocks, best.value, widths, last), "heuristic", run)
+    narrow = [width for width in widths if width < best.widest]
+    *found, cut = windows(problem, best.blocks, best.value, narrow, last)
+    best.take(*found, "heuristic", run)
+    best.widest = min(best.widest, cut)
 
 
-def _two_stages(best: _Best, run: SearchContext) -> None:
-    """Search two stages by minimum cuts, where that is the problem."""
+def two_stages(
+    problem: SplitProblem, blocks: list[Block], value: float, bound: float, run: SearchContext
+) -> tuple[list[Block], float, float]:
+    """Search two stages by minimum cuts, where that is the problem: split, its value, the bound."""
     from dnnp.core.bounds.lower_bound import BoundTask
     from dnnp.core.bounds.searches import bisection_bound
 
-    problem = best.problem
-    claim = bisection_bound(problem, BoundTask("ordered", best.blocks, best.value, best.bound), run)
-    best.bound = max(best.bound, min(claim.value, best.value))
-    try:
-        value = best.value if claim.blocks is None else problem.value(claim.blocks)
-    except InfeasibleError:  # memory, of which it knows nothing
-        return
+    claim = bisection_bound(problem, BoundTask("ordered", blocks, value, bound), run)
+    bound = max(bound, min(claim.value, value))
+    found = inf if claim.blocks is None else _value(problem, claim.blocks)
     if claim.value:
-        run.log(f"two stages: {run.shown(value)}, bound {run.shown(best.bound)}")
-    best.take(claim.blocks, value, "exact", run)
+        run.log(f"two stages: {run.shown(min(found, value))}, bound {run.shown(bound)}")
+    if claim.blocks is None or found >= value:  # it knows nothing of memory
+        return blocks, value, bound
+    return claim.blocks, found, bound
 
 
 def solve_linked(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> Solution:

@@ -12,7 +12,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.split.annealing.anneal import anneal
-from dnnp.core.split.auto import quick_bound, start
+from dnnp.core.split.auto import quick_bound, start, two_stages
 from dnnp.core.split.exact import nothing_found
 from dnnp.core.split.improve import improved
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
@@ -45,8 +45,10 @@ def heuristic(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
         return Solution(blocks, method="slice")
     part = run.phase("bounding", SLICED, STARTED)
     floor = quick_bound(problem, simple_bound(problem), value, part)
-    run.report_progress(bound=floor)
-    part = run.phase("evolving orders", STARTED, 1.0)
+    part = run.phase("two stages", STARTED, STARTED)
+    blocks, value, floor = two_stages(problem, blocks, value, floor, part)
+    run.report_progress(value=value, bound=floor)
+    part = run.phase("annealing", STARTED, 1.0)
     return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
 
 

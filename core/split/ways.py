@@ -271,7 +271,7 @@ class Curve:
         expected to rise with each device as it did so far.
         """
         found, count, near = self.found, max(_accelerators(problem), 1), 0.0
-        known = Solution(problem.searched.own(found.blocks), self.bound, found.method)
+        known = replace(found, blocks=problem.searched.own(found.blocks), bound=self.bound)
         if found.bound >= self.value * (1 - ROUNDING) and problem.options.objective != "gpipe":
             total = self.value * self.count
             rise = (total - self.first[1]) / max(self.count - self.first[0], 1)
@@ -280,7 +280,8 @@ class Curve:
 
     def take(self, problem: SplitProblem, found: Solution) -> None:
         """Take over what was found for the devices of `problem`."""
-        self.found, self.count = found, _accelerators(problem)
+        widest = min(found.widest, self.found.widest)
+        self.found, self.count = replace(found, widest=widest), _accelerators(problem)
         self.value = problem.searched.value(found.blocks)
         self.first = self.first if self.first[0] else (self.count, self.value * self.count)
 
