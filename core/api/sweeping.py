@@ -27,9 +27,10 @@ from dnnp.workload import priced
 def sweep(graph: Graph, counts: Iterable[int], **asked: Any) -> Iterator[Graph]:
     """Split a graph for several numbers of devices; yield a graph for each, in ascending order.
 
-    Each is as `split` makes it with `k`, or better: the searches share what they find. `asked`: the
-    other options of `split`. A limit of time is for all. A number that nothing fits is left out,
-    with a warning; where nothing fits any, the error is that of the last. See `split` for errors.
+    Each is as `split` makes it with `k`, or better, but for windows as wide as those that took too
+    long for fewer devices: the searches share what they find. `asked`: the other options of
+    `split`. A limit of time is for all. A number that nothing fits is left out, with a warning;
+    where nothing fits any, the error is that of the last. See `split` for errors.
     """
     options = SplitOptions(**asked)
     options.check()

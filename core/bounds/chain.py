@@ -38,7 +38,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem, spread
 from dnnp.core.kernels.kernel import kernel, part, plain
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
@@ -210,7 +210,7 @@ def _claim(
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
     chain = _Chain(whole, counts, options, zones)
-    lower, upper = int(known.floor / whole.quantum) - chain.step, chain.most
+    lower, upper = int(known.floor * (1 + precision) / whole.quantum) - chain.step, chain.most
     status = SOLVED
     if lower >= upper or chain.feasible(max(lower, 0)):
         return LowerBound(0.0)
@@ -246,13 +246,13 @@ class _Chain:
             found = spread(whole.work, np.array(counts, dtype=np.float64))[1]
             weights = [round(w / float(found.max()) * SHARPNESS) for w in found.tolist()]
         self.weights = weights
-        share = _least_weighed(whole.work, weights)
-        path = heaviest_path(items, np.array(share, dtype=np.float64))
+        exact = [] if self.with_nets else _least_weighed(whole.work, weights)
+        share = whole.work[0] if self.with_nets else np.array(exact, dtype=np.float64)
+        path = heaviest_path(items, share)
         path = path[:: -(-len(path) // zones)]
         m = len(path)
         after, until = zones_of(items, path)
-        least, most = exact_works(share, until, m), exact_works(share, after, m)
-        self.total = sum(share)
+        self.total = int(share.sum()) if self.with_nets else sum(exact)
         names = [d.name for d in whole.devices]
         self.proof = {
             "path": [int(whole.names[v]) for v in path],
@@ -260,13 +260,15 @@ class _Chain:
         }
         self.most = self.total // max(weights) + 1
         if self.with_nets:
-            self.least, self.reach = np.array(least, np.float64), np.array(most, np.float64)
+            works = [np.cumsum(totals(ends, share, m + 2))[: m + 1] for ends in (until, after)]
+            self.least, self.reach = works
             self.paid = np.zeros((m + 1, m + 2))
             (cost,) = plain(whole.cost[0])
             surely_paid(whole.nets, cost, after, until, *never_near(len(cost)), self.paid)
             self.most += int(whole.cost[0].sum())
         else:
-            self.low, self.high = _merged(least, most)
+            works_of = (exact_works(exact, ends, m) for ends in (until, after))
+            self.low, self.high = _merged(*works_of)
 
     def feasible(self, target: int) -> bool:
         """True if the devices may get to the end if no load is above `target` quanta."""

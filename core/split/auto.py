@@ -210,8 +210,9 @@ def _ordered(
             break
         if best.blocks and effort < 1:
             part = run.phase("two stages", end, shares[1][0])
-            *better, best.bound = two_stages(problem, best.blocks, best.value, best.bound, part)
-            best.take(*better, "exact", run)
+            two = two_stages(problem, best.blocks, best.value, best.bound, part)
+            best.bound = two[2]
+            best.take(*two[:2], "exact", run)
         if best.closed or not (found.ideals or often):
             break
     if not best.blocks:
@@ -260,8 +261,8 @@ def _improve(best: _Best, widths: Sequence[int], run: SearchContext) -> None:
         best.take(*refined(problem, best.blocks, best.value, part), "heuristic", run)
     last = run.phase("windows", REFINED, 1.0)
     narrow = [width for width in widths if width < best.widest]
-    *found, cut = windows(problem, best.blocks, best.value, narrow, last)
-    best.take(*found, "heuristic", run)
+    blocks, value, cut = windows(problem, best.blocks, best.value, narrow, last)
+    best.take(blocks, value, "heuristic", run)
     best.widest = min(best.widest, cut)
 
 

@@ -48,7 +48,7 @@ def heuristic(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
     part = run.phase("two stages", STARTED, STARTED)
     blocks, value, floor = two_stages(problem, blocks, value, floor, part)
     run.report_progress(value=value, bound=floor)
-    part = run.phase("annealing", STARTED, 1.0)
+    part = run.phase("evolving orders", STARTED, 1.0)
     return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
 
 

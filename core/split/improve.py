@@ -1,8 +1,7 @@
-"""A better split from a given one, without a proof: evolved orders, annealing, slices, windows.
+"""A better split from a given one, without a proof: evolved orders, annealing, windows.
 
-Small graphs get an evolved order beside the split, large ones are split by levels. What is best
-then is annealed, sliced anew and searched through windows; as long as there is time, from other
-seeds.
+Small graphs get an evolved order beside the split, large ones are annealed by levels. As long as
+there is time, all but that is done again from other seeds.
 
 A level joins pairs of items of the level below. In a topological order, an item may join the
 last one it reads from: with it moved there the order stays topological, because all else that
@@ -26,7 +25,6 @@ from dnnp.core.model.graph import (
     Clustering,
     Ints,
     clustering_of_labels,
-    row_of,
     totals,
 )
 from dnnp.core.model.plan import Block
@@ -54,9 +52,6 @@ WIDTHS = (6, 10)
 EVOLVED, REFINED = 0.2, 0.9
 """Shares of the whole work at the ends of evolution and annealing; the rest are windows."""
 
-ANNEALED = 0.95
-"""Share of annealing in what is done to refine a split."""
-
 COARSEST = 1_000
 """Units at which coarsening ends."""
 
@@ -78,13 +73,19 @@ def refined(
     *,
     by_levels: bool = True,
 ) -> tuple[list[Block], float]:
-    """Anneal an ordered split, slice what comes out anew; never worse.
-
-    `by_levels`: large graphs are annealed by levels.
-    """
-    part = run.phase("annealing", 0.0, ANNEALED)
-    blocks, value = _annealed(problem, blocks, value, part, by_levels=by_levels)
-    return _resliced(problem, blocks, value, run.phase("slicing", ANNEALED, 1.0))
+    """Anneal an ordered split, by levels where the graph is large and `by_levels`; never worse."""
+    try:
+        if problem.units.g >= LARGE and by_levels:
+            found = multilevel(problem, blocks, run)
+        else:
+            found = anneal(problem, ordered=True, start=blocks, run=run)
+        better = problem.value(found)
+    except (InfeasibleError, LimitError):
+        return blocks, value
+    if better < value:
+        run.log(f"annealing: {run.shown(better)}")
+        return found, better
+    return blocks, value
 
 
 def improved(
@@ -154,46 +155,6 @@ def _evolved(problem: SplitProblem, run: SearchContext) -> tuple[list[Block], fl
     order = evolved_order(space, how, run=replace(run, warn=PLAIN.warn))
     if order is None:
         return None
-    return _sliced(problem, order, run)
-
-
-def _annealed(
-    problem: SplitProblem, blocks: list[Block], value: float, run: SearchContext, *, by_levels: bool
-) -> tuple[list[Block], float]:
-    """Anneal, by levels where the graph is large."""
-    try:
-        if problem.units.g >= LARGE and by_levels:
-            found = multilevel(problem, blocks, run)
-        else:
-            found = anneal(problem, ordered=True, start=blocks, run=run)
-        better = problem.value(found)
-    except (InfeasibleError, LimitError):
-        return blocks, value
-    if better < value:
-        run.log(f"annealing: {run.shown(better)}")
-        return found, better
-    return blocks, value
-
-
-def _resliced(
-    problem: SplitProblem, blocks: list[Block], value: float, run: SearchContext
-) -> tuple[list[Block], float]:
-    """Slice the order of the split itself."""
-    items = problem.items
-    at = row_of((items.label[one.nodes] for one in blocks), items.count)
-    if (at[items.tail] > at[items.head]).any():
-        return blocks, value
-    rank = np.argsort(items.order)
-    found = _sliced(problem, np.lexsort((rank, at)), run)
-    if found is None or found[1] >= value:
-        return blocks, value
-    run.log(f"sliced anew: {run.shown(found[1])}")
-    return found
-
-
-def _sliced(
-    problem: SplitProblem, order: np.ndarray, run: SearchContext
-) -> tuple[list[Block], float] | None:
     try:
         blocks = best_slicing(problem, order, run)
     except InfeasibleError:
