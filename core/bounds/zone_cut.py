@@ -166,7 +166,8 @@ def _search(
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
     if isinstance(whole, LowerBound):
         return whole
-    line = problem.with_options(without_memory(problem.options)).line()
+    offered = (d for d in problem.devices if d.count > 0)
+    line = problem.with_devices(*offered).with_options(without_memory(problem.options)).line()
     work = whole.work[0, whole.items.order]
     packed, steps = contracted_items(line, work, whole.cost[0], problem.options)
     search = _Search(whole, packed, steps)

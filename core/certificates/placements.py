@@ -129,7 +129,7 @@ class Placements:
         tasks = self.tasks
         if not all(domain):
             return None
-        self.budget.spend(2 * self.edges * max(map(len, domain), default=0) ** 2)
+        self.budget.spend(self.edges * max(map(len, domain), default=0) ** 2)
         head, end = sweep(tasks, domain)
         tail, _ = sweep(tasks, domain, forward=False)
         through = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -36,6 +37,16 @@ def test_what_is_cut_amid_a_fork_is_paid():
     assert problem.value(best_slicing(problem)) == pytest.approx(12)
     assert chain_bound(problem) == pytest.approx(10)
     assert zone_cut_bound(problem) == pytest.approx(12, rel=1e-4)
+    assert zone_cut_claim(problem, BoundTask("ordered")).value == pytest.approx(12, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "cpu"])
+@pytest.mark.parametrize("first", [True, False])
+def test_classes_without_devices_do_not_count(kind: str, first: bool):
+    problem = fan(layers=1, k=2)
+    (device,) = problem.devices
+    idle = replace(device, name="idle", kind=kind, count=0)
+    problem = problem.with_devices(*((idle, device) if first else (device, idle)))
     assert zone_cut_claim(problem, BoundTask("ordered")).value == pytest.approx(12, rel=1e-9)
 
 
