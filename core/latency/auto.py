@@ -227,6 +227,9 @@ of a time limit `TIMED`."""
 STARTED = 0.1
 """Share of a time limit that one of them may take."""
 
+LARGE, EARLY = 1000, 0.15
+"""Tasks above which a bound comes before all annealing where time is limited, and its share."""
+
 A_LITTLE, SHARPENED, SEQUENCED, COLD = 0.1, 0.2, 0.3, 0.9
 """Shares of the work after that, at the ends of a little annealing, of the first bound, of the
 second exact search, and of all annealing; the second bound is the rest."""
@@ -325,6 +328,9 @@ def auto_operators(
         known, more = _searched(problem, known, first, sequence_latency, BOUND)
     if known.proven or run.gap_reached(known.value, known.bound):
         return _answer(known)
+    if run.time_left() is not None and problem.tasks.n > LARGE:
+        early = run.phase("bounding", TRIED, TRIED).part(EARLY)
+        known = _bounded(problem, known, early)  # while there is time
     known = _layered(problem, known, run.phase("layers", TRIED, LAYERED))
     step = run.phase("annealing", LAYERED, 1.0)
     return _placed(problem, known, step, exact=more, layers=True)

@@ -11,6 +11,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.latency import auto
 from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.operators import layers
 from dnnp.core.latency.operators.anneal import Listed, anneal_operators, placed
@@ -19,7 +20,7 @@ from dnnp.core.latency.operators.layers import chain_of, layered
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import SearchContext
+from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.formats.graph import graph_of
 from dnnp.formats.workloads.synthetic import synthetic_stream
 
@@ -203,3 +204,15 @@ def test_what_is_no_network_of_layers() -> None:
     together[together == together[-2]] = together[1]
     joined = np.unique(together, return_inverse=True)[1].astype(np.int64)
     assert chain_of(replace(problem, tasks=replace(problem.tasks, together=joined))) is None
+
+
+def test_bounded_before_annealing_under_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of a large problem is there before layers are, which may take all of the time."""
+    problem, seen = deep(20, 3, (np.inf, np.inf)), []
+    monkeypatch.setattr(auto, "_layered", lambda _problem, known, _run: seen.append(known) or known)
+    for large in (10, 1000):
+        monkeypatch.setattr(auto, "LARGE", large)
+        auto.auto_operators(problem, MethodOptions(), SearchContext(effort=0.05).within(20.0))
+    assert len(seen) == 4
+    assert seen[0].bound > seen[2].bound
+    assert seen[0].bound_method == "segments"

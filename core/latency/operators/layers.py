@@ -173,6 +173,12 @@ class Chain(NamedTuple):
     aside: Bools
     """bool[n], tasks outside of all segments."""
 
+    @property
+    def patterns(self) -> list[tuple[int, Pattern]]:
+        """Segments and their patterns so far."""
+        kinds = enumerate(self.kinds)
+        return [(i, p) for i, kind in kinds for x in kind.patterns.values() for p in x]
+
 
 class Choice(NamedTuple):
     """Segments and their patterns, and dual prices of memory (f64[D], time per byte)."""
@@ -264,46 +270,37 @@ def choose(
     from scipy.sparse import coo_array, csr_array, vstack
 
     tasks, count = chain.problem.tasks, chain.problem.machine.count
-    each, last = np.eye(count), len(chain.kinds) * count
-    edges = [
-        (i, p) for i, kind in enumerate(chain.kinds) for x in kind.patterns.values() for p in x
-    ]
-    size, total = len(edges), max(float(tasks.memory.sum()), 1e-300)
-    waist = [(int(chain.waists[i + 1]), p.ends[1]) for i, p in edges]
-    tails = np.array([i * count + p.ends[0] for i, p in edges], dtype=np.int64)
-    heads = np.array([(i + 1) * count + p.ends[1] for i, p in edges], dtype=np.int64)
-    time = [p.time + tasks.time[d, v] for (_, p), (v, d) in zip(edges, waist, strict=True)]
-    used = [
-        p.memory + tasks.memory[v] * each[d] for (_, p), (v, d) in zip(edges, waist, strict=True)
-    ]
-    # Edges of patterns, into the first waist, out of the last, and missing memory.
-    cost = np.concatenate([time, chain.start, chain.end])
+    edges = chain.patterns
+    each, total = np.eye(count), max(float(tasks.memory.sum()), 1e-300)
+    last, own = len(chain.waists) * count, tasks.memory[chain.waists, None, None] * each
     path = float(tasks.time[:, chain.waists].min(axis=0).sum())
     penalty *= path + sum(float(kind.gap.min()) for kind in chain.kinds)
-    cost = np.append(np.where(np.isfinite(cost), cost, 1e3 * penalty), np.full(count, penalty))
-    column = np.arange(size + 2 * count)
-    rows = np.concatenate([heads, np.arange(count), tails, last + np.arange(count)])
-    columns = np.concatenate([column[: size + count], column[:size], column[size + count :]])
-    signs = np.repeat([1.0, -1.0], size + count)
-    flow = coo_array((signs, (rows, columns)), shape=(last + count, len(cost)))
-    once = csr_array(((np.arange(len(cost)) >= size) & (np.arange(len(cost)) < size + count))[None])
-    equal, right = vstack([flow, once.astype(float)]).tocsr(), np.zeros(last + count + 1)
-    right[-1] = 1.0
-    held = np.zeros((count, len(cost)))
-    held[:, :size] = np.array(used).reshape(size, count).T / total
-    held[:, size : size + count] = each * tasks.memory[chain.waists[0]] / total
-    held[:, size + 2 * count :] = -each
+    # Edges of patterns, from a source into the first waist, and out of the last into a sink.
+    ways = [
+        (i * count + a, (i + 1) * count + b, p.time + tasks.time[b, v], p.memory + own[i + 1, b])
+        for (i, p), v in ((edge, chain.waists[edge[0] + 1]) for edge in edges)
+        for a, b in (p.ends,)
+    ]
+    ways += [(last, d, chain.start[d], own[0, d]) for d in range(count)]
+    ways += [(last - count + d, last + 1, chain.end[d], 0 * each[d]) for d in range(count)]
+    tail, head, time, used = (np.array(x) for x in zip(*ways, strict=True))
+    size, column = len(ways), np.arange(len(ways))
+    cost = np.append(np.where(np.isfinite(time), time, 1e3 * penalty), np.full(count, penalty))
+    places = np.concatenate([head, tail]), np.concatenate([column, column])
+    equal = coo_array(
+        (np.repeat([1.0, -1.0], size), places), shape=(last + 2, size + count)
+    ).tocsr()
+    right = np.repeat([0.0, -1.0, 1.0], [last, 1, 1])
+    held = csr_array(np.hstack([used.T / total, -each]))
     beside = float(tasks.memory[chain.aside].sum())
     room = np.minimum(capacity, 2 * total)
     room = (room - room / max(float(room.sum()), 1e-300) * beside) / total
-    held = csr_array(held)
     done = linprog(cost, held, room, equal, right, bounds=(0, None), method="highs")
     if done.status != 0:
         return None
     price: Floats = np.maximum(-done.ineqlin.marginals, 0.0) / total
     x = done.x
-    lacks = bool((x[size + 2 * count :] > 1e-9).any())
-    on_path = np.arange(len(cost)) < size + 2 * count
+    lacks, on_path = bool((x[size:] > 1e-9).any()), np.arange(len(cost)) < size
     if whole and (lacks or np.abs(x[:size] - np.round(x[:size])).max(initial=0.0) > 1e-6):
         entries = vstack([held, equal]).tocoo()
         program = SparseProgram(
@@ -323,7 +320,8 @@ def choose(
         if values is None:
             return Choice([], price, False)
         x, lacks = np.array(values), False
-    patterns = [edges[e] for e in np.flatnonzero(x[:size] > (0.5 if whole else 1e-6)).tolist()]
+    chosen = x[: len(edges)] > (0.5 if whole else 1e-6)
+    patterns = [edges[e] for e in np.flatnonzero(chosen).tolist()]
     return Choice(patterns, price, not lacks)
 
 
@@ -358,11 +356,6 @@ def _adopt(chain: Chain, known: Placement, price: Floats) -> None:
         device = known.device[mine]
         order = np.argsort(place[mine], kind="stable")
         kind.add((int(device[0]), int(device[-1])), Listed(order, device), price)
-
-
-def _known(chain: Chain) -> list[int]:
-    """Patterns so far, by identity."""
-    return [id(p) for kind in chain.kinds for x in kind.patterns.values() for p in x]
 
 
 def layered(
@@ -400,7 +393,7 @@ def _improve(chain: Chain, capacity: Floats, price: Floats, run: SearchContext) 
     """Anneal kinds until neither patterns nor prices of memory change; the prices."""
     penalty = PENALTY
     for _ in range(ROUNDS):
-        before = _known(chain)
+        before = [id(p) for _, p in chain.patterns]
         _explore(chain, price, SPREAD if price.any() else 0.0, run)
         choice = choose(chain, capacity, run, whole=False, penalty=penalty)
         if choice is None or run.stop():
@@ -410,6 +403,6 @@ def _improve(chain: Chain, capacity: Floats, price: Floats, run: SearchContext) 
             kind.anneal(ends, price, EFFORT * MORE, run)
         if not choice.fits:
             penalty *= 2
-        elif before == _known(chain):
+        elif before == [id(p) for _, p in chain.patterns]:
             break
     return price
