@@ -14,6 +14,7 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.load_formula import ROOM, common_divisor
 from dnnp.core.latency.ip.formulation import identical_devices
+from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.operators.windows import SAFE
 from dnnp.core.model.graph import Floats, Ints, csr, place_of
 
@@ -79,7 +80,8 @@ def grid_of(problem: LatencyProblem, most: float) -> Grid:
     """Round times to a grid; what takes longer than `most`, a latency that is known, is `NEVER`."""
     tasks = problem.tasks
     edges, delay = _delays(problem)
-    time = np.where(_allowed(problem), tasks.time.T, np.inf)
+    flows = net_of(problem, tails=True)
+    time = np.where(flows.allowed[flows.together], flows.time, np.inf)
     values = np.concatenate([time.ravel(), delay.ravel()])
     unit = unit_of(values[values <= most], most) if most > 0 else 1.0
 
@@ -89,7 +91,8 @@ def grid_of(problem: LatencyProblem, most: float) -> Grid:
         exact = np.abs(steps - near) <= EXACT * near
         return np.where(values > most, NEVER, np.where(exact, near, steps)).astype(np.int64)
 
-    order = _by_level(problem, whole(time))
+    # By falling least time from the start of a task to the end of all: a topological order.
+    order = np.lexsort((place_of(tasks.order), -(time + flows.tail).min(axis=1))).astype(np.int64)
     place = place_of(order)
     members = np.bincount(tasks.together, minlength=1)
     held, capacity = _memory(problem, order)
@@ -126,25 +129,6 @@ def _delays(problem: LatencyProblem) -> tuple[tuple[Ints, Ints], Floats]:
     delay = np.zeros((len(pairs), machine.count, machine.count))
     np.maximum.at(delay, number, move)
     return (pairs // max(tasks.n, 1), pairs % max(tasks.n, 1)), delay
-
-
-def _allowed(problem: LatencyProblem) -> np.ndarray:
-    """bool[n, D]: the device supports all tasks of the colour."""
-    tasks = problem.tasks
-    allowed = np.ones((int(tasks.together.max(initial=-1)) + 1, problem.machine.count), np.bool_)
-    np.logical_and.at(allowed, tasks.together, np.isfinite(tasks.time.T))
-    return allowed[tasks.together]
-
-
-def _by_level(problem: LatencyProblem, time: Ints) -> Ints:
-    """Tasks by falling longest path to the end, without transfers: a topological order."""
-    tasks = problem.tasks
-    make, read = tasks.edges
-    level, least = np.zeros(tasks.n, dtype=np.int64), time.min(axis=1)
-    ptr, after = csr(make, read, tasks.n)
-    for v in tasks.order[::-1].tolist():
-        level[v] = least[v] + level[after[ptr[v] : ptr[v + 1]]].max(initial=0)
-    return np.lexsort((place_of(tasks.order), -level)).astype(np.int64)
 
 
 def _memory(problem: LatencyProblem, order: Ints) -> tuple[Ints, Ints]:
