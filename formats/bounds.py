@@ -54,6 +54,8 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
                 for x in plan.get("links", ())
             ]
         )
+    if "in_flight" in plan or "max_length" in plan:
+        content.append([plan.get("in_flight", 0), plan.get("max_length", 0)])
     if "parallel" in plan:
         content.append(
             [plan["parallel"].get(name, 0) for name in RECORDS["plan"]["parallel"].fields]

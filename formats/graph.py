@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import (
+    ACTIVATION,
+    INPUT,
     PARAMETER,
+    STATE,
     TENSOR_KINDS,
+    Bools,
     Clustering,
     Floats,
     Graph,
     Ints,
     NodeColumns,
     TensorColumns,
+    connected,
     make_graph,
     offsets,
     place_of,
@@ -28,6 +33,7 @@ from dnnp.core.model.graph import (
     totals,
 )
 from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state
+from dnnp.core.model.states import States
 from dnnp.formats.edited_costs import check_costs
 from dnnp.formats.rows import Rows, columns, has, times_of
 from dnnp.formats.stream import Record, Stream
@@ -253,6 +259,10 @@ _NODE = {
     "id": 0, "name": "", "op": "", "memory_bytes": math.nan, "color": -1, "backward": False,
     "held_bytes": 0.0, "folded": False, "of": -1,
 }  # fmt: skip
+_STATE = {
+    "input": np.int64, "output": np.int64, "rows": np.int64, "sequence_bytes": np.float64,
+    "token_bytes": np.float64, "tokens": np.float64, "shared": np.bool_,
+}  # fmt: skip
 _TENSOR = {
     "id": 0, "name": "", "kind": "", "size_bytes": 0.0, "transfer_s": math.nan, "output": False,
     "memory_bytes": math.nan,
@@ -286,6 +296,17 @@ def graph_of(stream: Stream) -> Graph:
             for side in ("inputs", "outputs")
         )
         kinds = {name: i for i, name in enumerate(TENSOR_KINDS)}
+        kind = np.array([kinds[name] for name in tensor["kind"]], dtype=np.int8)
+        memory = np.where(
+            np.isnan(tensor["memory_bytes"]), tensor["size_bytes"], tensor["memory_bytes"]
+        )
+        is_output, color = tensor["output"], node["color"]
+        states = states_of(stream, tensor["id"], kind, is_output, memory)
+        if states is not None:
+            kind[states.input], is_output = STATE, is_output.copy()
+            is_output[states.output] = False
+            memory[states.input], memory[states.output] = states.held_bytes(), 0.0
+            color = _joined_by_states(states, reads, writes, color)
         graph = make_graph(
             NodeColumns(
                 ids=node["id"],
@@ -295,7 +316,7 @@ def graph_of(stream: Stream) -> Graph:
                 writes=writes,
                 times={c: _or_inf(times[c]) for c in sorted(times)},
                 memory=node["memory_bytes"],
-                color=node["color"],
+                color=color,
                 backward=node["backward"],
                 held=node["held_bytes"],
                 folded=node["folded"],
@@ -305,15 +326,14 @@ def graph_of(stream: Stream) -> Graph:
             TensorColumns(
                 ids=tensor["id"],
                 names=tensor["name"],
-                kind=np.array([kinds[kind] for kind in tensor["kind"]], dtype=np.int8),
+                kind=kind,
                 size=tensor["size_bytes"],
                 transfer_s=tensor["transfer_s"],
-                is_output=tensor["output"],
-                memory=np.where(
-                    np.isnan(tensor["memory_bytes"]), tensor["size_bytes"], tensor["memory_bytes"]
-                ),
+                is_output=is_output,
+                memory=memory,
             ),
             shards_of(stream),
+            states,
         )
         graph.order  # noqa: B018  (finds cycles)
         _check_memory(stream, graph)
@@ -324,11 +344,82 @@ def graph_of(stream: Stream) -> Graph:
     return graph
 
 
+def states_of(
+    stream: Stream, ids: Ints, kind: NDArray[np.int8], is_output: Bools, memory: Floats
+) -> States | None:
+    """State of a model, from its records; None: it has none.
+
+    Parameters
+    ----------
+    ids, kind, is_output, memory
+        i64[m], i8[m], bool[m] and f64[m]: of each tensor its id, kind, whether it is an output,
+        and its bytes in memory.
+
+    Raises
+    ------
+    FormatError
+        An end that is no input or no computed output, one of two states, or ends of two types.
+    """
+    records = stream.get("state")
+    if not records:
+        return None
+    if has(stream.rows("node"), "backward"):
+        raise stream.fault_at("state", 0, None, "not known where there is a backward pass")
+    column: dict[str, Any] = {
+        name: np.array([record.get(name, 0) for record in records], dtype)
+        for name, dtype in _STATE.items()
+    }
+    tensors = stream.rows("tensor")
+    for side, fits, what in (
+        ("input", kind == INPUT, "input"),
+        ("output", is_output & (kind == ACTIVATION), "computed output"),
+    ):
+        at = column[side] = _positions(ids, column[side])
+        for i, t in enumerate(at.tolist()):
+            said = records[i][side]
+            if t < 0:
+                raise stream.fault_at("state", i, side, f"there is no tensor {said}")
+            if not fits[t]:
+                raise stream.fault_at("state", i, side, f"tensor {said} is no {what} of the model")
+            if t in at[:i]:
+                raise stream.fault_at("state", i, side, f"tensor {said} is the {side} of another")
+    for i, ends in enumerate(zip(column["input"].tolist(), column["output"].tolist(), strict=True)):
+        before, after = (tensors[t].get("dtype") for t in ends)
+        if before != after and None not in (before, after):
+            raise stream.fault_at("state", i, "output", f"of type {after}, its input of {before}")
+    before, after = memory[column["input"]], memory[column["output"]]
+    both = np.where(column["shared"], np.maximum(before, after), before + after)
+    return States(**column, pass_bytes=both)
+
+
+def _joined_by_states(
+    states: States, reads: tuple[Ints, Ints], writes: tuple[Ints, Ints], color: Ints
+) -> Ints:
+    """Colours of nodes, where all that touch one state share one; i64[n]."""
+    n = len(color)
+    state = np.full(1 + max(int(states.input.max()), int(states.output.max())), -1, dtype=np.int64)
+    state[states.input] = state[states.output] = np.arange(len(states.input))
+    ends: list[tuple[Ints, Ints]] = []
+    for ptr, idx in (reads, writes):
+        node = np.repeat(np.arange(n), np.diff(ptr))
+        touches = (idx < len(state)) & (state[np.minimum(idx, len(state) - 1)] >= 0)
+        ends.append((node[touches], n + state[idx[touches]]))
+    colored = np.flatnonzero(color >= 0)
+    named, number = np.unique(color[colored], return_inverse=True)
+    ends.append((colored, n + len(states.input) + number))
+    tail, head = (np.concatenate(side) for side in zip(*ends, strict=True))
+    part = connected(n + len(states.input) + len(named), tail, head)[:n]
+    least = place_of(part[::-1], int(part.max()) + 1)
+    first = n - 1 - least[part]
+    return np.where(np.bincount(part)[part] > 1, first, -1)
+
+
 def _check_memory(stream: Stream, graph: Graph) -> None:
     """Refuse statements about memory that contradict the graph."""
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     maker = graph.producer[graph.in_idx]
-    computed = (graph.tensor_kind[graph.in_idx] < PARAMETER) & ~((maker >= 0) & graph.folded[maker])
+    read = graph.tensor_kind[graph.in_idx]
+    computed = ((read < PARAMETER) | (read == STATE)) & ~((maker >= 0) & graph.folded[maker])
     wrong = np.flatnonzero(graph.folded[reader] & computed)
     if len(wrong):
         tensor = int(graph.tensor_ids[graph.in_idx[wrong[0]]])
@@ -447,6 +538,9 @@ def digest_of(graph: Graph, clustering: Clustering) -> str:
     if graph.in_memory is not graph:
         add("tensor_memory", graph.tensor_memory)
         add("folded", graph.folded)
+    if graph.states is not None:
+        for name in _STATE:
+            add(f"states/{name}", getattr(graph.states, name))
     for name, array in arrays_of(graph.shards):
         add(name, array)
     return hasher.hexdigest()

@@ -14,11 +14,14 @@ from typing import Any
 from dnnp.formats.fields import Field, object_schema, table
 
 FORMAT, VERSION = "dnnp", 1
+WITH_STATE = 2
+"""Version of a stream with states, which readers of the first one would not heed."""
+VERSIONS = (VERSION, WITH_STATE)
 
 _HEADER = table(
     f"""
     format: = {FORMAT} -- the name of the format
-    version: = {VERSION} -- version of the format
+    version: positive int -- version of the format: {VERSION}; {WITH_STATE} where there are states
     model: string -- name of the model
     source?: object -- the file the graph came from
         kind: onnx|msr-json|piper|costgraph|csv|dot|graphml|gml|node-link|stg|wfcommons|dagbench --
@@ -137,6 +140,20 @@ _TENSOR = table(
     """,
 )
 
+_STATE = table(
+    """
+    id: id -- unique among states
+    name: string -- name of the tensor that is its input
+    input: id -- tensor of kind input that holds it before a pass
+    output: id -- output of the model that holds it after the pass
+    rows: positive int -- sequences of one pass
+    sequence_bytes?: number -- bytes that each sequence takes whatever its length; absent: 0
+    token_bytes?: number -- bytes that each of its tokens takes; absent: 0
+    tokens?: int -- tokens of each sequence after the pass; absent: 0
+    shared?: bool -- one buffer can be both input and output; absent: both are there in a pass
+    """
+)
+
 _TIMES = table(
     "time_s?: map of number -- seconds by device class; a class that is absent cannot run it"
 )
@@ -242,6 +259,10 @@ _PLAN = table(
     devices: list of DEVICE @all -- the devices offered
     digest: digest @all -- digest of what it was computed from
     max_replicas?: positive int @stages -- devices that one stage may be replicated over; absent: 1
+    in_flight?: positive int @stages,operators,blocks -- sequences under way, whose states are kept;
+            absent: those of a pass
+    max_length?: positive int @stages,operators,blocks -- tokens that the states have room for, of
+            each sequence; absent: those of a pass
     execution?: blocks|operators @blocks,operators -- latency: blocks: accelerators are invoked for
             whole blocks; operators: every unit is placed by itself
     invocations?: positive int @blocks,operators -- latency of blocks: how often a device may be
@@ -619,6 +640,7 @@ RECORDS: dict[str, dict[str, Field]] = {
     "device": _DEVICE,
     "link": _LINK,
     "tensor": _TENSOR,
+    "state": _STATE,
     "node": _NODE,
     "group": _GROUP,
     "plan": _PLAN,
@@ -630,7 +652,9 @@ RECORDS: dict[str, dict[str, Field]] = {
     "end": _END,
 }
 
-UNIQUE = {"tensor": "id", "node": "id", "group": "id", "stage": "id", "device": "class"}
+UNIQUE = {
+    "tensor": "id", "state": "id", "node": "id", "group": "id", "stage": "id", "device": "class",
+}  # fmt: skip
 """Record types of which no two may have an equal field, and the field."""
 
 SINGLE = ("plan", "bound", "schedule")
@@ -660,7 +684,7 @@ def json_schema() -> dict[str, Any]:
     ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A record of the dnnp stream, version 1",
+        "title": "A record of the dnnp stream, version 1 or 2",
         "type": "object",
         "properties": {"type": {"type": "string"}},
         "required": ["type"],

@@ -17,7 +17,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import DEPTH, deep_line, said
-from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSION
+from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSIONS, WITH_STATE
 from dnnp.formats.rows import CHUNK, REPEATED, Rows, closed_fields, keep_numbers, uncollected
 
 Record = dict[str, Any]
@@ -279,13 +279,13 @@ def _check_frame(first: Record, count: int, found: Mapping[str, _Kind], name: st
             1,
         )
     version = first.get("version")
-    if first.get("format") == "dnnp" and type(version) is int and version != VERSION:
-        raise FormatError(
-            f"version {version} of the format; this dnnp reads version {VERSION}",
-            name,
-            1,
-            "version",
-        )
+    if first.get("format") == "dnnp" and type(version) is int and version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        reason = f"version {version} of the format; this dnnp reads {known}"
+        raise FormatError(reason, name, 1, "version")
+    if "state" in found and version != WITH_STATE:
+        reason = f"streams with states are of version {WITH_STATE} of the format"
+        raise FormatError(reason, name, 1, "version")
     if "end" not in found:
         raise FormatError(
             f"the stream was cut off after line {count}: the 'end' record is missing", name

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import orjson
@@ -163,9 +164,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
 
         dims = parse_dimensions(list(options.sizes))
         words = (options.shapes, options.name, options.values, options.inputs, options.keep_outputs)
+        states = options.states
         with options.caller.progress("importing") as bar, _named_formats(path, options):
             stream = load_onnx(
-                path, dims, *words, lambda share: bar.update(Progress("importing", share=share))
+                path,
+                dims,
+                *words,
+                lambda share: bar.update(Progress("importing", share=share)),
+                states,
             )
         if options.training:
             add_training(stream, options)
@@ -207,7 +213,7 @@ def _refuse_strangers(kind: str, options: ImportOptions) -> None:
     """Refuse options that are for another format."""
     attributed = (*WITH_ATTRIBUTES, JSON)
     others = {"one_tensor": ("costgraph",), "edges": ("csv",), "attribute": attributed}
-    for name in ("training", "set_input", "keep_outputs", "dims", "inputs", *others):
+    for name in ("training", "set_input", "keep_outputs", "state", "dims", "inputs", *others):
         fits = others.get(name, ("onnx",))
         if getattr(options, name) and kind not in fits:
             what = ", ".join(fits) if name in others else "ONNX models"
@@ -255,6 +261,7 @@ def load_onnx(
     inputs: str | os.PathLike[str] | None = None,
     outputs: Sequence[str] = (),
     told: Callable[[float], None] = lambda share: None,
+    states: Mapping[str, str] | None = MappingProxyType({}),
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand; `told` is told how far it
     is."""
@@ -268,7 +275,7 @@ def load_onnx(
         helpers = helpers._replace(run=run)
     if inputs is not None:
         helpers = helpers._replace(read_inputs=lambda model: _read_inputs(inputs, model))
-    return import_onnx(path, dims, shapes, name, helpers, values, outputs)
+    return import_onnx(path, dims, shapes, name, helpers, values, outputs, states)
 
 
 def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[str, Any]:
@@ -421,6 +428,8 @@ def add_training(stream: Stream, options: TrainingOptions) -> None:
     """
     from dnnp.core.training import Optimizer, in_half_precision, train
 
+    if stream.get("state"):
+        raise UsageError("--training: the model carries state from pass to pass; see --state none")
     tensors = stream.get("tensor")
     if options.mixed_precision:
         tensors = in_half_precision(tensors)

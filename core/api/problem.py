@@ -34,6 +34,8 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
             cost = throughput_options(options, graph)
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
+        if graph.states is not None or options.in_flight or options.max_length:
+            cost = _with_sequences(options, cost, graph)
         problem = work.problem(devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
@@ -83,6 +85,24 @@ def _with_all_replicas(
     if not linked and any(device.cluster_size for device in devices):
         raise UsageError("--allow-replicas knows no clusters; --max-replicas does")
     return replace(cost, max_replicas=most)
+
+
+def _with_sequences(options: SplitOptions, cost: CostOptions, graph: Graph) -> CostOptions:
+    """The cost model with the sequences whose states are kept.
+
+    UsageError: there are no states, fewer sequences than a pass has, or a parallel plan is asked
+    for.
+    """
+    states = graph.states
+    if states is None:
+        flag = "--in-flight" if options.in_flight else "--max-length"
+        raise UsageError(f"{flag}: the graph carries no state from pass to pass")
+    if options.parallel:
+        raise UsageError(f"{options.parallel[0]}: parallel plans know no states; see --state none")
+    most = int(states.rows.max())
+    if options.in_flight is not None and options.in_flight < most:
+        raise UsageError(f"--in-flight {options.in_flight}: one pass has {most} sequences")
+    return replace(cost, in_flight=options.in_flight, max_length=options.max_length)
 
 
 def devices_of(

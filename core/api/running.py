@@ -375,6 +375,7 @@ def predictions_of(plan: Plan, graph: NodeGraph, units: Clustering) -> WayPredic
 
     if plan.objective == "latency":
         raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
+    graph = graph.with_sequences(plan.options.in_flight, plan.options.max_length)
     problem = SplitProblem(graph, units, plan.devices, plan.options)
     blocks, reasons = whole_blocks(problem, MethodOptions())
     value = {block.device.name: problem.value([block]) for block in blocks}

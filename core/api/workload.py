@@ -34,7 +34,8 @@ class Workload:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._first: SplitProblem | None = None
+        self._first: dict[tuple[int | None, int | None], SplitProblem] = {}
+        """By sequences under way and their length, what the memory of states follows from."""
 
     @cached_property
     def graph(self) -> Graph:
@@ -74,12 +75,14 @@ class Workload:
     def problem(
         self, devices: tuple[DeviceClass, ...], options: CostOptions, links: tuple[Link, ...] = ()
     ) -> SplitProblem:
-        """A problem of the graph; all of them share what follows from graph and units."""
+        """A problem of the graph; those with equal states share what follows from the graph."""
         from dnnp.core.cost.problem import SplitProblem
 
-        made = SplitProblem(self.graph, self.units, devices, options, links)
-        self._first = self._first or made
-        return self._first.sharing(made)
+        key = options.in_flight, options.max_length
+        first = self._first.get(key)
+        graph = self.graph.with_sequences(*key) if first is None else first.graph
+        made = SplitProblem(graph, self.units, devices, options, links)
+        return self._first.setdefault(key, made).sharing(made)
 
     def problem_of_plan(self, plan: Plan) -> SplitProblem:
         """The problem that a plan of it solves."""

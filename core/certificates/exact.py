@@ -43,7 +43,7 @@ class Exact:
     ) -> None:
         self.budget = budget
         budget.spend(graph.n + graph.m + len(graph.in_idx) + len(graph.out_idx))
-        self.tables = tables_of(graph)
+        self.tables = tables_of(graph, options)
         self.options, self.validity, self.quantum = options, validity, quantum
         self.devices = {d.name: d for d in devices if d.count > 0}
         if not self.devices:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnp.core.check.violation import STRENGTH, Fact, Violation, above, same, shown
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, Clustering, Graph
+from dnnp.core.model.plan import CostOptions
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,11 @@ class Tables:
         return self._producers[node]
 
 
-def tables_of(graph: Graph) -> Tables:
-    """Copy `graph` into lists; the reverse maps are derived here, not copied."""
+def tables_of(graph: Graph, options: CostOptions | None = None) -> Tables:
+    """Copy `graph` into lists; the reverse maps are derived here, not copied.
+
+    `options`: those of a plan, which say how many sequences hold state.
+    """
     starts, tensors = graph.in_ptr.tolist(), graph.in_idx.tolist()
     reads = [tensors[starts[v] : starts[v + 1]] for v in range(graph.n)]
     starts, tensors = graph.out_ptr.tolist(), graph.out_idx.tolist()
@@ -111,13 +115,16 @@ def tables_of(graph: Graph) -> Tables:
     for node, row in enumerate(reads):
         for tensor in row:
             users.setdefault(tensor, []).append(node)
+    resident = graph.tensor_memory.tolist()
+    for row in state_rows(graph):
+        resident[row.before], resident[row.after] = row.resident(options or CostOptions()), 0.0
     return Tables(
         ids=graph.node_ids.tolist(),
         reads=reads,
         writes=writes,
         kind=graph.tensor_kind.tolist(),
         size=graph.tensor_bytes.tolist(),
-        resident=graph.tensor_memory.tolist(),
+        resident=resident,
         folded=graph.folded.tolist(),
         transfer=graph.transfer_s.tolist(),
         output=graph.is_output.tolist(),
@@ -126,6 +133,40 @@ def tables_of(graph: Graph) -> Tables:
         backward=graph.backward.tolist(),
         memory=graph.node_bytes.tolist(),
     )
+
+
+class StateRow(NamedTuple):
+    """A state: tensors are positions."""
+
+    before: int
+    after: int
+    rows: int
+    sequence_bytes: float
+    token_bytes: float
+    tokens: float
+    shared: bool
+    pass_bytes: float
+
+    def resident(self, options: CostOptions) -> float:
+        """Bytes on the device that holds it: a buffer a sequence, two for those in a pass."""
+        if options.in_flight is None and options.max_length is None:
+            return self.pass_bytes
+        length = self.tokens if options.max_length is None else options.max_length
+        buffers = self.rows if options.in_flight is None else options.in_flight
+        buffers += 0 if self.shared else self.rows
+        return buffers * (self.sequence_bytes + length * self.token_bytes)
+
+
+def state_rows(graph: Graph) -> list[StateRow]:
+    """The states of a graph."""
+    states = graph.states
+    if states is None:
+        return []
+    columns = (
+        states.input, states.output, states.rows, states.sequence_bytes, states.token_bytes,
+        states.tokens, states.shared, states.pass_bytes,
+    )  # fmt: skip
+    return [StateRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def on_a_cycle(vertices: Iterable[int], after: Callable[[int], Iterable[int]]) -> list[int]:

@@ -49,7 +49,7 @@ from dnnp.core.check.violation import (
     same,
     shown,
 )
-from dnnp.core.model.graph import CONSTANT, PARAMETER
+from dnnp.core.model.graph import PARAMETER
 from dnnp.core.model.plan import Transfer
 from dnnp.core.model.text import shown_bytes
 
@@ -131,7 +131,7 @@ class LatencyCase(PlanCase):
             if stated and tables.memory[v] == tables.memory[v]:
                 total += tables.memory[v]
             else:
-                read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
+                read.update(t for t in tables.reads[v] if tables.kind[t] >= PARAMETER)
         return total + sum(tables.size[t] for t in read)
 
 
@@ -150,7 +150,7 @@ def peaks_of_operators(case: LatencyCase) -> list[float | None]:
     floor = dict.fromkeys(start, 0.0)
     until: dict[tuple[int, int], float] = {}
     for t, size in enumerate(tables.size):
-        if tables.kind[t] in (PARAMETER, CONSTANT):
+        if tables.kind[t] >= PARAMETER:
             continue
         maker = of_node[tables.writer[t]] if t in tables.writer else -1
         units = {of_node[v] for v in tables.users.get(t, ())} - {maker}

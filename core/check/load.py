@@ -43,7 +43,7 @@ from dnnp.core.check.graph import Tables, tables_of
 from dnnp.core.check.violation import Violation, differs
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UncheckableError
-from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER, Clustering, Graph
+from dnnp.core.model.graph import ACTIVATION, INPUT, PARAMETER, Clustering, Graph
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 
 Home = tuple[str, int, int]
@@ -318,7 +318,7 @@ class PlanCase:
     @classmethod
     def of(cls, graph: Graph, clustering: Clustering | None, plan: Plan) -> Self:
         """The case of a plan, without nodes that are not in the graph."""
-        tables = tables_of(graph)
+        tables = tables_of(graph, plan.options)
         position = {node_id: v for v, node_id in enumerate(tables.ids)}
         blocks = [[position[i] for i in stage.nodes if i in position] for stage in plan.stages]
         return cls(graph, plan, tables, units_of(graph, clustering, tables), blocks)
@@ -486,7 +486,7 @@ def node_memory(tables: Tables, node: int) -> float:
     if not math.isnan(tables.memory[node]):
         return tables.memory[node]
     tables = tables.in_memory
-    weights = [t for t in tables.reads[node] if tables.kind[t] in (PARAMETER, CONSTANT)]
+    weights = [t for t in tables.reads[node] if tables.kind[t] >= PARAMETER]
     return math.fsum(tables.size[t] for t in [*weights, *tables.writes[node]])
 
 
@@ -572,7 +572,7 @@ def peak_memory(tables: Tables, nodes: Sequence[int]) -> tuple[float, float]:
     last: dict[int, int] = {}
     for step, node in enumerate(nodes):
         for tensor in tables.reads[node]:
-            if tables.kind[tensor] in (PARAMETER, CONSTANT):
+            if tables.kind[tensor] >= PARAMETER:
                 weights.add(tensor)
                 continue
             made_here = tables.writer.get(tensor) in inside

@@ -18,7 +18,7 @@ from dnnp.core.check.claims import (
     fullest,
     together,
 )
-from dnnp.core.check.graph import Tables, check_validity, on_a_cycle
+from dnnp.core.check.graph import Tables, check_validity, on_a_cycle, state_rows
 from dnnp.core.check.latency import LatencyCase, check_latency
 from dnnp.core.check.load import (
     Cost,
@@ -69,6 +69,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         *_groups(case, clustering),
         *check_offer(plan),
         *check_tried(plan),
+        *_states(case),
     ]
     validity, weaker = check_validity(tables, case.blocks, plan.validity)
     found += weaker
@@ -202,6 +203,24 @@ def _groups(case: PlanCase, clustering: Clustering | None) -> Iterator[Violation
             message = f"the group is cut over stages {shown(sorted(stages))}"
             subject = f"group {int(clustering.group_ids[group])}"
             yield Violation("group", subject, message, 1, len(stages))
+
+
+def _states(case: PlanCase) -> Iterator[Violation]:
+    """Check that what reads and makes a state is on one device; a pool of CPUs counts as one."""
+    home: dict[int, str] = {}
+    for stage, block in zip(case.plan.stages, case.blocks, strict=True):
+        device = case.devices.get(stage.device_class, NO_DEVICE)
+        pooled = device.is_cpu and case.plan.options.execution == "blocks"
+        home.update(dict.fromkeys(block, device.name if pooled else stage.device))
+    tables, ids = case.tables, case.graph.tensor_ids.tolist()
+    for row in state_rows(case.graph):
+        ends = (row.before, row.after)
+        nodes = {v for t in ends for v in tables.users.get(t, ())} | {tables.writer[row.after]}
+        homes = sorted({home[v] for v in nodes if v in home})
+        if len(homes) > 1:
+            message = f"its tensors {ids[row.before]} and {ids[row.after]} are used on "
+            message += f"{shown(homes)}, not on one device"
+            yield Violation("state", f"state of tensor {ids[row.before]}", message, 1, len(homes))
 
 
 def check_colors(case: PlanCase) -> list[Violation]:

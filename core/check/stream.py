@@ -182,6 +182,8 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
             speed, delay = float(link["bandwidth_bytes_per_s"]), float(link["latency_s"])
             rows.append([link["from"], link["to"], speed, delay])
         content.append(rows)
+    if "in_flight" in plan or "max_length" in plan:
+        content.append([plan.get("in_flight", 0), plan.get("max_length", 0)])
     if "parallel" in plan:
         content.append([plan["parallel"].get(name, 0) for name in PARALLEL])
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

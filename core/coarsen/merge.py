@@ -48,8 +48,8 @@ class Units:
         self._parent = list(range(graph.n))
         self._kind = signatures(graph).tolist()
         self._color = lone_colors_freed(graph).tolist()
-        is_output = graph.is_output.tolist()
-        self._kept = [any(is_output[t] for t in row) for row in self.writes]
+        survives = graph.survives.tolist()
+        self._kept = [any(survives[t] for t in row) for row in self.writes]
 
     def rename(self, unit: int, op: str) -> None:
         """Give a unit another operator."""

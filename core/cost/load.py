@@ -38,7 +38,6 @@ from dnnp.core.kernels.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.device import DeviceClass, Link, Machine, device_numbers
 from dnnp.core.model.graph import (
     ACTIVATION,
-    CONSTANT,
     INPUT,
     PARAMETER,
     Bools,
@@ -367,7 +366,7 @@ def stage_memory(
     read = _gather(graph.in_ptr, graph.in_idx, nodes)
     at = np.repeat(np.arange(len(nodes)), graph.in_ptr[nodes + 1] - graph.in_ptr[nodes])
     kind = graph.tensor_kind[read]
-    static = distinct(read[(kind == PARAMETER) | (kind == CONSTANT)])
+    static = distinct(read[kind >= PARAMETER])
     live = (kind == INPUT) | (kind == ACTIVATION)
     last_use = np.full(graph.m, -1, dtype=np.int64)
     np.maximum.at(last_use, read[live], at[live])

@@ -537,6 +537,8 @@ def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
     sizes = least[bound]
     if not summed:
         what = "the weights, each counted once,"
+        if graph.states is not None:
+            what = "the weights, each counted once, and the states"
         sizes = graph.tensor_bytes[distinct(pairs[bound[pairs // graph.m]] % graph.m)]
     return shortage(float(sizes.sum()), what, devices)
 

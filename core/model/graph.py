@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.shards import Shards
+from dnnp.core.model.states import States
 
-INPUT, ACTIVATION, PARAMETER, CONSTANT = range(4)
+INPUT, ACTIVATION, PARAMETER, CONSTANT, STATE = range(5)
+"""Kinds of tensors; from PARAMETER on they stay on the device that reads them."""
 TENSOR_KINDS = ("input", "activation", "parameter", "constant")
+"""Kinds as the stream names them; a STATE is an input there."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -40,7 +43,7 @@ class Graph:
     tensor_ids: Ints
     tensor_names: tuple[str, ...]
     tensor_kind: NDArray[np.int8]
-    """i8[m]: INPUT, ACTIVATION, PARAMETER or CONSTANT."""
+    """i8[m]: INPUT, ACTIVATION, PARAMETER, CONSTANT or STATE."""
     tensor_bytes: Floats
     """f64[m], bytes that move."""
     tensor_memory: Floats
@@ -48,7 +51,7 @@ class Graph:
     transfer_s: Floats
     """f64[m], time to move the tensor once; nan: bytes over the link's bandwidth."""
     is_output: Bools
-    """bool[m]: the tensor is an output of the model."""
+    """bool[m]: the tensor is an output of the model that leaves its device; states do not."""
     producer: Ints
     """i64[m], node position, or -1 for inputs, parameters and constants."""
     in_ptr: Ints
@@ -78,6 +81,8 @@ class Graph:
     """i64[n], position of the node whose gradient a node computes; -1: none; None: not stated."""
     in_seconds: bool = False
     """True if times are in seconds; else their unit is not known."""
+    states: States | None = None
+    """State that is carried from pass to pass; None: there is none."""
 
     @property
     def n(self) -> int:
@@ -88,6 +93,25 @@ class Graph:
     def m(self) -> int:
         """Number of tensors."""
         return len(self.tensor_ids)
+
+    @cached_property
+    def survives(self) -> Bools:
+        """Tensors that are there after a pass, outputs and states; bool[m]."""
+        if self.states is None:
+            return self.is_output
+        result = self.is_output.copy()
+        result[self.states.output] = True
+        return result
+
+    def with_sequences(self, in_flight: int | None, max_length: int | None) -> Graph:
+        """The same graph with the states of `in_flight` sequences of `max_length` tokens each."""
+        if self.states is None or (in_flight is None and max_length is None):
+            return self
+        states = replace(self.states, in_flight=in_flight, max_length=max_length)
+        memory = self.tensor_memory.copy()
+        memory[states.input] = states.held_bytes()
+        memory.setflags(write=False)
+        return replace(self, states=states, tensor_memory=memory)
 
     def reads(self, node: int) -> Ints:
         """Tensors that `node` reads."""
@@ -245,7 +269,12 @@ class TensorColumns:
     memory: Floats | None = None
 
 
-def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None = None) -> Graph:
+def make_graph(
+    nodes: NodeColumns,
+    tensors: TensorColumns,
+    shards: Shards | None = None,
+    states: States | None = None,
+) -> Graph:
     """Build a graph from CSR rows of tensors read and written; derive the reverse maps.
 
     Raises FormatError: A tensor with two producers, or a kind that does not fit its producer.
@@ -284,6 +313,7 @@ def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None
         shards=shards,
         twin=nodes.twin,
         in_seconds=nodes.in_seconds,
+        states=states,
         **arrays,  # type: ignore[arg-type]
     )
     for array in vars(graph).values():

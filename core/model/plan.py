@@ -82,6 +82,10 @@ class CostOptions:
     """Latency: what moves as one, a `tensor` to a device, or all that an `edge` carries."""
     congestion: str = "device"
     """Latency of `operators`: transfers that wait for each other, see `core.cost.latency`."""
+    in_flight: int | None = None
+    """Sequences under way, whose states are kept; None: those of one pass."""
+    max_length: int | None = None
+    """Tokens that a state has room for, of each sequence; None: those of one pass."""
 
 
 def without_memory(options: CostOptions) -> CostOptions:

@@ -237,7 +237,7 @@ def _layouts(graph: Graph, family: Ints, label: Ints, first: Ints, constant: Boo
             kinds[label[r]] == _NARROW or not blocked[graph.writes(r)].all()
             for r in elsewhere.tolist()
         )
-        if plain or graph.is_output[t]:
+        if plain or graph.survives[t]:
             copied[label[graph.producer[t]]] += 2 * graph.tensor_bytes[t]
     return copied
 
@@ -271,7 +271,7 @@ def _foregone(graph: Graph, constant: Bools) -> Bools:
 def _elements(graph: Graph, shapes: Sequence[Shape], members: Bools) -> float:
     """Elements of the largest tensor that a fused operator writes for others."""
     written = {t for v in np.flatnonzero(members).tolist() for t in graph.writes(v).tolist()}
-    leaving = [t for t in written if graph.is_output[t] or not members[graph.readers(t)].all()]
+    leaving = [t for t in written if graph.survives[t] or not members[graph.readers(t)].all()]
     return float(max((prod(shapes[t] or ()) for t in leaving), default=0))
 
 

@@ -23,7 +23,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, distinct, forward_type
+from dnnp.core.model.graph import (
+    CONSTANT,
+    PARAMETER,
+    Bools,
+    Floats,
+    Graph,
+    Ints,
+    distinct,
+    forward_type,
+)
 from dnnp.core.profile.families import FAMILY, PRODUCTS
 
 RATES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
@@ -104,7 +113,8 @@ def weight_only(graph: Graph) -> Bools:
     """
     found = np.zeros(graph.n, dtype=np.bool_)
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    open_ = np.bincount(reader[graph.tensor_kind[graph.in_idx] < PARAMETER], minlength=graph.n)
+    kind = graph.tensor_kind[graph.in_idx]
+    open_ = np.bincount(reader[(kind != PARAMETER) & (kind != CONSTANT)], minlength=graph.n)
     open_[np.diff(graph.in_ptr) == 0] = -1
     ready = [] if graph.backward.any() else np.flatnonzero(open_ == 0).tolist()
     while ready:
@@ -113,7 +123,7 @@ def weight_only(graph: Graph) -> Bools:
         known = graph.ops[v] not in _STAYS
         if graph.ops[v] == "DequantizeLinear":
             known = all(graph.ops[r] == "MatMul" for r in readers)
-        if not known or graph.is_output[graph.writes(v)].any():
+        if not known or graph.survives[graph.writes(v)].any():
             continue
         found[v] = True
         for r in readers:
@@ -174,7 +184,7 @@ def boundary_traffic(graph: Graph, label: Ints, n_groups: int) -> Floats:
     crossing = reader != maker[use]
     pairs = distinct(reader[crossing] * max(graph.m, 1) + use[crossing])
     np.add.at(traffic, pairs // max(graph.m, 1), graph.tensor_bytes[pairs % max(graph.m, 1)])
-    leaves = graph.is_output.copy()
+    leaves = graph.survives.copy()
     leaves[use[crossing]] = True
     written = np.flatnonzero(leaves & (maker >= 0))
     np.add.at(traffic, maker[written], graph.tensor_bytes[written])

@@ -76,6 +76,7 @@ def placement_of_plan(
             "plans of the objectives throughput and gpipe"
         )
     classes = {d.name: d for d in plan.devices}
+    graph = graph.with_sequences(plan.options.in_flight, plan.options.max_length)
     given = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
     blocks = _blocks(graph, plan, classes)
     parts, waits = _parts(graph, units, plan, blocks)

@@ -207,6 +207,9 @@ def _model(facts: Facts) -> list[str]:
         parts.append(counted(int((graph.tensor_kind == INPUT).sum()), "input"))
         if graph.is_output.any():
             parts.append(counted(int(graph.is_output.sum()), "output"))
+        if graph.states is not None:
+            held = shown_bytes(float(graph.states.held_bytes().sum()))
+            parts.append(f"{counted(len(graph.states.input), 'state')} of {held}")
         lines.append(", ".join(parts))
         if graph.backward.any():
             lines.append(f"training: {counted(int(graph.backward.sum()), 'node')} backward")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import onnx
@@ -37,6 +38,7 @@ from dnnp.formats.onnx.shapes import (
     inlined_size,
     light_model,
 )
+from dnnp.formats.onnx.states import axis_names, find_states
 from dnnp.formats.onnx.value_types import (
     CONTAINERS,
     SUB_BYTE,
@@ -45,6 +47,7 @@ from dnnp.formats.onnx.value_types import (
     element_type,
     tensor_type,
 )
+from dnnp.formats.records import WITH_STATE
 from dnnp.formats.stream import Record, Stream
 
 
@@ -200,6 +203,7 @@ def import_onnx(
     helpers: Helpers = NO_HELPERS,
     values: Mapping[str, str] | None = None,
     outputs: Sequence[str] = (),
+    states: Mapping[str, str] | None = MappingProxyType({}),
 ) -> Stream:
     """Read an ONNX model. Its weights are never loaded and need not exist.
 
@@ -218,6 +222,9 @@ def import_onnx(
         Inputs that have a fixed value; branches that follow from it are inlined.
     outputs
         Those to keep, with what they need; none: all.
+    states
+        Input -> output that carry state from pass to pass, besides those that are recognised;
+        None: nothing does.
 
     Returns
     -------
@@ -240,7 +247,7 @@ def import_onnx(
         if values:
             fix_inputs(model, values)
         kept, dropped = keep_outputs(model, outputs) if outputs else ([], "")
-        stream = _import(model, digest, path, dims or {}, shapes, name, helpers)
+        stream = _import(model, digest, path, dims or {}, shapes, name, helpers, states)
         if values:
             stream.header["source"]["set_inputs"] = dict(values)
         if kept:
@@ -259,11 +266,13 @@ def _import(
     last: str,
     name: str | None,
     helpers: Helpers,
+    given: Mapping[str, str] | None,
 ) -> Stream:
     if model.functions:
         Functions(model)  # refuses recursion
     graph = read_graph(model)
     helpers.told(0.15)
+    axes = axis_names(model.graph)
     sample = None if helpers.read_inputs is None else helpers.read_inputs(model)
     dimensions = bind_inputs(model.graph, dims, graph.parameters, shapes_of(sample or {}))
     step = helpers.run
@@ -284,15 +293,22 @@ def _import(
     if helpers.pricer is not None:
         works = price_operators(model, graph, dimensions, shapes, helpers.pricer)
     colors = _colors(graph, types)
+    states, doubts = find_states(graph, types, axes, given)
+    for state in states:
+        state |= {"input": ids[state["input"]], "output": ids[state["output"]]}
     header = new_header("onnx", path, digest, name, "s")
+    if states:
+        header["version"] = WITH_STATE
     if shapes.ran:
         header["source"]["ran"] = True
     stream = Stream(header=header, name=path)
     stream.warnings = _warnings(model, graph, shapes, last, path)
-    stream.warnings += [f"{path}: {line}" for line in helpers.lacking(model, types)]
+    stream.warnings += [f"{path}: {line}" for line in (*doubts, *helpers.lacking(model, types))]
     del shapes, types
     nodes = _node_records(graph, ids, colors, works, tensors)
     stream.records = {"tensor": tensors, "node": nodes}
+    if states:
+        stream.records["state"] = states
     return stream
 
 

@@ -89,6 +89,11 @@ class ImportOptions(TrainingOptions, first=True):
         (), metavar="NAME,...", page=True,
         help="keep only these outputs of an ONNX model; operators, inputs and weights that they "
         "do not need are dropped; repeatable (default: all)")
+    state: Sequence[str] | Mapping[str, str] = option(
+        (), metavar="IN=OUT|none", page=True,
+        help="take an input and an output of an ONNX model as one state, which stays on its "
+        "device from pass to pass, as the caches of a decoder; besides those that names and "
+        "operators tell; none: take nothing as state; repeatable")
     shapes: str = option(
         "auto", choices=SHAPES, page=True,
         help="value-info, infer, symbolic, run or auto (default); last step allowed for finding "
@@ -116,6 +121,17 @@ class ImportOptions(TrainingOptions, first=True):
         if isinstance(self.set_input, Mapping):
             return {name: str(value) for name, value in self.set_input.items()}
         return _pairs(self.set_input)
+
+    @property
+    def states(self) -> Mapping[str, str] | None:
+        """Input -> output that carry state; None: nothing does."""
+        if isinstance(self.state, Mapping):
+            return self.state
+        if "none" in self.state:
+            if len(self.state) > 1:
+                raise UsageError("--state none takes nothing as state: no other --state")
+            return None
+        return _pairs(self.state, "--state")
 
     @property
     def ours(self) -> Mapping[str, str]:

@@ -268,6 +268,14 @@ class SplitOptions(DeviceOptions):
         "the link; ignore: no capacity counts, and a plan that exceeds one is priced and marked "
         "infeasible")
     charge_io: bool = option(False, help="model inputs and outputs cost transfers too")
+    in_flight: int | None = option(
+        least=1, metavar="N", page=True,
+        help="sequences under way, each of which keeps its states (caches) on the devices that "
+        "use them (default: those of one pass, as imported)")
+    max_length: int | None = option(
+        least=1, metavar="TOKENS", page=True,
+        help="tokens of the longest sequence: states have room for so many (default: those of "
+        "one pass, as imported)")
     reprice: bool = option(
         False,
         help="groups whose cost no longer follows from their nodes, since costs were edited, "

@@ -23,7 +23,7 @@ import numpy as np
 from dnnp.core.cost.items import LinearizedItems, class_costs, ordered_edges
 from dnnp.core.cost.load_formula import COMM, ROUNDING, load_of
 from dnnp.core.kernels.kernel import callee, lean, part, plain, scratch
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr, csr_rows
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, csr_rows
 from dnnp.core.model.hypergraph import ClassCosts, Hypergraph
 from dnnp.core.model.plan import CostOptions
 
@@ -329,7 +329,7 @@ def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Li
             write_ptr,
             writes,
             graph.tensor_bytes[:m],
-            (kind == PARAMETER) | (kind == CONSTANT),
+            kind >= PARAMETER,
             np.where(made >= 0, label[made], -1),
             graph.is_output[:m],
             np.zeros((m, devices), dtype=np.int32),
