@@ -53,7 +53,7 @@ def _check_usage(args: argparse.Namespace) -> None:
         "--from": args.kind, "--edges": args.edges, "--one-tensor": args.one_tensor,
         "--dim": args.dims, "--set-input": args.set_input, "--inputs": args.inputs,
         "--attribute": args.attribute, "--keep-outputs": args.keep_outputs,
-        "--state": args.state,
+        "--state": args.state, "--phase": args.phase,
     }  # fmt: skip
     for option, value in given.items():
         if value:

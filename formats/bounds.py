@@ -56,6 +56,9 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
         )
     if "in_flight" in plan or "max_length" in plan:
         content.append([plan.get("in_flight", 0), plan.get("max_length", 0)])
+    if "workload" in plan:
+        lengths = RECORDS["plan"]["workload"].fields
+        content.append([float(plan["workload"].get(name, 0)) for name in lengths])
     if "parallel" in plan:
         content.append(
             [plan["parallel"].get(name, 0) for name in RECORDS["plan"]["parallel"].fields]

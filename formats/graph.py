@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -35,6 +36,7 @@ from dnnp.core.model.graph import (
 from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state
 from dnnp.core.model.states import States
 from dnnp.formats.edited_costs import check_costs
+from dnnp.formats.phases import group_times, phases_of
 from dnnp.formats.rows import Rows, columns, has, times_of
 from dnnp.formats.stream import Record, Stream
 
@@ -335,6 +337,8 @@ def graph_of(stream: Stream) -> Graph:
             shards_of(stream),
             states,
         )
+        phases = phases_of(stream, graph.times, graph.tensor_bytes)
+        graph = graph if phases is None else replace(graph, phases=phases)
         graph.order  # noqa: B018  (finds cycles)
         _check_memory(stream, graph)
     except FormatError as error:
@@ -473,13 +477,15 @@ def clustering_of(stream: Stream, graph: Graph, *, priced: bool = True) -> Clust
     if priced:
         check_costs(stream)
     summed = {c: totals(label, t, len(groups)) for c, t in graph.times.items()}
+    times = _group_times(groups, summed)
     return Clustering(
         label=label,
         member_ptr=ptr,
         member_idx=idx,
         group_ids=group["id"],
         names=tuple(group["name"]),
-        times=_group_times(groups, summed),
+        times=times,
+        phase_times=group_times(stream, graph, label, times) if priced else None,
     )
 
 
@@ -541,6 +547,13 @@ def digest_of(graph: Graph, clustering: Clustering) -> str:
     if graph.states is not None:
         for name in _STATE:
             add(f"states/{name}", getattr(graph.states, name))
+    if graph.phases is not None:
+        add("phases", np.array([p[1:] for p in graph.phases.points], dtype=np.int64).ravel())
+        hasher.update(",".join(p.name for p in graph.phases.points).encode())
+        add("phases/sizes", graph.phases.sizes.ravel())
+        for owner, rows in (("node", graph.phases.times), ("group", clustering.phase_times or {})):
+            for c in sorted(rows):
+                add(f"phases/{owner}/{c}", rows[c].ravel())
     for name, array in arrays_of(graph.shards):
         add(name, array)
     return hasher.hexdigest()

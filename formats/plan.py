@@ -11,6 +11,7 @@ import numpy as np
 from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Clustering, Graph, Ints
+from dnnp.core.model.phases import Sequences
 from dnnp.core.model.plan import (
     CostOptions,
     HybridOptions,
@@ -213,7 +214,7 @@ _PLAN = Form(
     parallel=Form(HybridOptions, _FIELDS["parallel"].inner),
 )
 
-_OPTIONS = Form(CostOptions, _FIELDS)
+_OPTIONS = Form(CostOptions, _FIELDS, workload=Form(Sequences, _FIELDS["workload"].inner))
 
 _STAGE = Form(Stage, RECORDS["stage"], receives=Form(Transfer, RECORDS["stage"]["receives"].inner))
 

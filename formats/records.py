@@ -154,6 +154,26 @@ _STATE = table(
     """
 )
 
+_PHASE = table(
+    """
+    id: id -- position, from 0; the first has its costs on nodes, tensors and groups
+    name: prompt|token -- what its passes do
+    rows: positive int -- sequences of a pass
+    seq: positive int -- tokens of each of them in the pass
+    past: int -- tokens that each has before the pass
+    sizes?: list of number -- bytes of each tensor, in the order of their records
+    shapes?: list of list of signed int -- dimensions of each; [-1]: not known
+    flop?: list of signed number -- floating point operations of each node; -1: unknown
+    bytes?: list of number -- bytes that each moves to and from memory
+    partial?: set of int -- positions of nodes whose flop and bytes leave out work
+    times?: map of list of signed number -- seconds of each node by device class; -1: it cannot run
+            there
+    group_times?: map of list of signed number -- the same of each group; absent: the sum of its
+            nodes
+    basis?: digest -- digest of times when groups were priced as units; absent: they were not
+    """
+)
+
 _TIMES = table(
     "time_s?: map of number -- seconds by device class; a class that is absent cannot run it"
 )
@@ -263,6 +283,17 @@ _PLAN = table(
             absent: those of a pass
     max_length?: positive int @stages,operators,blocks -- tokens that the states have room for, of
             each sequence; absent: those of a pass
+    workload?: object @stages -- sequences that it is for, where the graph has phases: means over
+            them; times and transfers are those of a sequence
+        prompt: positive number @stages -- tokens of a prompt
+        tokens: positive number @stages -- tokens that are generated
+        longest: positive int @stages -- tokens of the longest sequence, its prompt included
+        prompt_past: number @stages -- tokens before a pass over a prompt in chunks; 0: in one pass
+        token_past: number @stages -- tokens before a pass over a token
+    tokens_per_s?: number @stages -- tokens that are generated in a second, with in_flight sequences
+            under way
+    ttft_s?: number @stages -- time to first token of a sequence that is alone
+    tpot_s?: number @stages -- time of each later token of such a sequence
     execution?: blocks|operators @blocks,operators -- latency: blocks: accelerators are invoked for
             whole blocks; operators: every unit is placed by itself
     invocations?: positive int @blocks,operators -- latency of blocks: how often a device may be
@@ -641,6 +672,7 @@ RECORDS: dict[str, dict[str, Field]] = {
     "link": _LINK,
     "tensor": _TENSOR,
     "state": _STATE,
+    "phase": _PHASE,
     "node": _NODE,
     "group": _GROUP,
     "plan": _PLAN,
@@ -653,7 +685,8 @@ RECORDS: dict[str, dict[str, Field]] = {
 }
 
 UNIQUE = {
-    "tensor": "id", "state": "id", "node": "id", "group": "id", "stage": "id", "device": "class",
+    "tensor": "id", "state": "id", "phase": "id", "node": "id", "group": "id", "stage": "id",
+    "device": "class",
 }  # fmt: skip
 """Record types of which no two may have an equal field, and the field."""
 

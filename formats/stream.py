@@ -102,6 +102,14 @@ class Stream:
         later = [k for kinds in LEVELS[level + 1 :] for k in kinds]
         if kind == "cost":
             later.remove("group")
+        if kind == "group":
+            for phase in self.get("phase"):
+                for name in ("group_times", "basis"):
+                    phase.pop(name, None)
+        if kind == "group":
+            for phase in self.get("phase"):
+                for name in ("group_times", "basis"):
+                    phase.pop(name, None)
         dropped = [k for k in later if self.records.pop(k, None)]
         for k in later:
             self.lines.pop(k, None)
@@ -283,8 +291,8 @@ def _check_frame(first: Record, count: int, found: Mapping[str, _Kind], name: st
         known = " and ".join(map(str, VERSIONS))
         reason = f"version {version} of the format; this dnnp reads {known}"
         raise FormatError(reason, name, 1, "version")
-    if "state" in found and version != WITH_STATE:
-        reason = f"streams with states are of version {WITH_STATE} of the format"
+    if {"state", "phase"} & found.keys() and version != WITH_STATE:
+        reason = f"streams with states or phases are of version {WITH_STATE} of the format"
         raise FormatError(reason, name, 1, "version")
     if "end" not in found:
         raise FormatError(

@@ -483,9 +483,11 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
             from dnnp.core.certificates.certificate import check_certificate, check_proven
             from dnnp.core.certificates.exact import Budget
             from dnnp.core.check.load import fastest_links
+            from dnnp.core.check.phases import as_planned
 
             bar.update(Progress("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)
+            graph, clustering = as_planned(graph, clustering, plan.options)
             proofs = [
                 check_certificate(graph, clustering, devices, plan.options, record, budget, plan)
                 for record in bounds

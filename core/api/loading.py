@@ -164,7 +164,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
 
         dims = parse_dimensions(list(options.sizes))
         words = (options.shapes, options.name, options.values, options.inputs, options.keep_outputs)
-        states = options.states
+        states, phases = options.states, options.phase
         with options.caller.progress("importing") as bar, _named_formats(path, options):
             stream = load_onnx(
                 path,
@@ -172,6 +172,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
                 *words,
                 lambda share: bar.update(Progress("importing", share=share)),
                 states,
+                phases,
             )
         if options.training:
             add_training(stream, options)
@@ -213,7 +214,16 @@ def _refuse_strangers(kind: str, options: ImportOptions) -> None:
     """Refuse options that are for another format."""
     attributed = (*WITH_ATTRIBUTES, JSON)
     others = {"one_tensor": ("costgraph",), "edges": ("csv",), "attribute": attributed}
-    for name in ("training", "set_input", "keep_outputs", "state", "dims", "inputs", *others):
+    for name in (
+        "training",
+        "set_input",
+        "keep_outputs",
+        "state",
+        "phase",
+        "dims",
+        "inputs",
+        *others,
+    ):
         fits = others.get(name, ("onnx",))
         if getattr(options, name) and kind not in fits:
             what = ", ".join(fits) if name in others else "ONNX models"
@@ -262,6 +272,7 @@ def load_onnx(
     outputs: Sequence[str] = (),
     told: Callable[[float], None] = lambda share: None,
     states: Mapping[str, str] | None = MappingProxyType({}),
+    phases: Sequence[str] = (),
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand; `told` is told how far it
     is."""
@@ -275,7 +286,7 @@ def load_onnx(
         helpers = helpers._replace(run=run)
     if inputs is not None:
         helpers = helpers._replace(read_inputs=lambda model: _read_inputs(inputs, model))
-    return import_onnx(path, dims, shapes, name, helpers, values, outputs, states)
+    return import_onnx(path, dims, shapes, name, helpers, values, outputs, states, phases)
 
 
 def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[str, Any]:
@@ -428,6 +439,8 @@ def add_training(stream: Stream, options: TrainingOptions) -> None:
     """
     from dnnp.core.training import Optimizer, in_half_precision, train
 
+    if stream.get("phase"):
+        raise UsageError("--training: a training step has no phases: no --phase")
     if stream.get("state"):
         raise UsageError("--training: the model carries state from pass to pass; see --state none")
     tensors = stream.get("tensor")

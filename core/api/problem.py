@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
+from dnnp.core.model.phases import Point, sequences_of, usual_lengths
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import device_classes
@@ -34,8 +36,10 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
             cost = throughput_options(options, graph)
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
-        if graph.states is not None or options.in_flight or options.max_length:
+        asked = options.in_flight or options.max_length or options.workload
+        if graph.states is not None or graph.phases is not None or asked:
             cost = _with_sequences(options, cost, graph)
+            cost = _with_workload(options, cost, graph, devices, links)
         problem = work.problem(devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
@@ -94,15 +98,74 @@ def _with_sequences(options: SplitOptions, cost: CostOptions, graph: Graph) -> C
     for.
     """
     states = graph.states
-    if states is None:
+    if states is None and (options.in_flight or options.max_length):
         flag = "--in-flight" if options.in_flight else "--max-length"
         raise UsageError(f"{flag}: the graph carries no state from pass to pass")
+    if states is None:
+        return cost
     if options.parallel:
         raise UsageError(f"{options.parallel[0]}: parallel plans know no states; see --state none")
     most = int(states.rows.max())
     if options.in_flight is not None and options.in_flight < most:
         raise UsageError(f"--in-flight {options.in_flight}: one pass has {most} sequences")
     return replace(cost, in_flight=options.in_flight, max_length=options.max_length)
+
+
+def _with_workload(
+    options: SplitOptions,
+    cost: CostOptions,
+    graph: Graph,
+    devices: tuple[DeviceClass, ...],
+    links: tuple[Link, ...],
+) -> CostOptions:
+    """The cost model with the sequences that are planned for, if the graph has phases.
+
+    As many are under way as keep all devices busy, unless options say how many.
+
+    UsageError: a workload without phases, lengths that these do not cover, or an option whose
+    costs do not add up over passes.
+    """
+    if graph.phases is None:
+        if options.workload is not None:
+            raise UsageError("--workload: the graph has no phases; see dnnp-import --phase")
+        return cost
+    asked = {
+        f"--objective {options.objective}": options.objective != "throughput",
+        f"--comm {options.comm}": options.comm != "sum",
+        f"--memory-mode {options.memory_mode}": options.memory_mode == "overflow",
+        "--max-replicas": (options.max_replicas or 1) > 1,
+        "--allow-replicas": options.allow_replicas,
+        "links with latency": any(link.latency_s for link in links),
+        **dict.fromkeys(options.parallel, True),
+    }
+    for name, given in asked.items():
+        if given:
+            raise UsageError(f"{name}: not known where the graph has phases")
+    points = graph.phases.points
+    workload = sequences_of(_lengths(options, points), points)
+    rows = max(p.rows for p in points)
+    slots = max(1, sum(d.count for d in devices))
+    held = graph.states is not None
+    return replace(
+        cost,
+        workload=workload,
+        in_flight=options.in_flight or (rows * slots if held else None),
+        max_length=options.max_length or (workload.longest if held else None),
+    )
+
+
+def _lengths(options: SplitOptions, points: Sequence[Point]) -> list[tuple[int, int]]:
+    """Lengths of the sequences that are planned for."""
+    from dnnp.formats.inputs.lengths import parse_workload, read_lengths
+
+    given = options.workload
+    if given is None:
+        return [usual_lengths(points)]
+    if not isinstance(given, str | os.PathLike):
+        return [(int(prompt), int(tokens)) for prompt, tokens in given]
+    path = os.fspath(given)
+    single = parse_workload(path)
+    return [single] if single else read_lengths(options.caller.read_input(path), path)
 
 
 def devices_of(

@@ -9,6 +9,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import shown_seconds
 from dnnp.formats.inputs.devices import DeviceSpec, device_names, load_device
+from dnnp.formats.phases import phase_view, put_times
 from dnnp.formats.stream import Record, Stream, read_bytes
 from dnnp.options.graph import ProfileOptions
 from dnnp.options.table import MEASURED, step
@@ -36,6 +37,16 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
+    _price(stream, options)
+    for i, record in enumerate(stream.get("phase")[1:], 1):
+        view = phase_view(stream, i)
+        _price(view, options)
+        put_times(record, view)
+    describe_costs(stream, options.caller)
+
+
+def _price(stream: Stream, options: ProfileOptions) -> None:
+    """Price a graph in its first or only phase, as options say."""
     classes_matter = not options.costs or options.tensor_parallel is not None
     devices = devices_of(options) if classes_matter else []
     if options.costs:
@@ -63,7 +74,6 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.core.extras.shards import price_shards
 
         price_shards(stream, devices, options.tensor_parallel)
-    describe_costs(stream, options.caller)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

@@ -139,6 +139,18 @@ def _times(problem: SplitProblem, items: Items) -> Floats:
     return np.min([totals(of_unit, times, items.count) for times in offered], axis=0)
 
 
+def generation_words(plan: Plan) -> str:
+    """Say how fast a plan generates."""
+    words = f"{plan.tokens_per_s:.4g} tokens/s"
+    if plan.options.in_flight is not None:
+        words += f" with {counted(plan.options.in_flight, 'sequence')} under way"
+    if plan.ttft_s is not None:
+        words += (
+            f", TTFT {shown_time(plan.ttft_s, True)}, TPOT {shown_time(plan.tpot_s or 0, True)}"
+        )
+    return words
+
+
 def report(
     caller: Callbacks, plan: Plan, problem: SplitProblem, record: Record, *, one_of_many: bool
 ) -> None:
@@ -158,6 +170,8 @@ def report(
     found = f"{stages}, {plan.method}: {what} {shown_time(plan.value, in_seconds)}"
     if "spread" in record:
         found += f" +- {record['spread']:.1%}"
+    if plan.tokens_per_s is not None:
+        found += f" a sequence, {generation_words(plan)}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
     proven = f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {shown_gap(record, plan.gap)}"
     if plan.status in ("optimal", WITHIN):

@@ -369,13 +369,14 @@ def predictions_of(plan: Plan, graph: NodeGraph, units: Clustering) -> WayPredic
         The plan is for the latency of one sample.
     """
     from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.cost.rates import planned
     from dnnp.core.model.search_context import MethodOptions
     from dnnp.core.runtime.comparisons import REPLICAS, WHOLE, WayPredictions
     from dnnp.core.split.ways import whole_blocks
 
     if plan.objective == "latency":
         raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
-    graph = graph.with_sequences(plan.options.in_flight, plan.options.max_length)
+    graph, units = planned(graph, units, plan.options)
     problem = SplitProblem(graph, units, plan.devices, plan.options)
     blocks, reasons = whole_blocks(problem, MethodOptions())
     value = {block.device.name: problem.value([block]) for block in blocks}

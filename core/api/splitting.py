@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.callbacks import read_json, run_of, with_bar
 from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.cost.rates import blocks_of
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -85,11 +86,13 @@ def add_plan(
     if options.parallel:
         plan = _parallel(stream, problem, options)
     elif given is None:
-        plan = try_methods(options, search or partial(found_by, problem))
+        problem, plan = _that_fits(work, problem, options, search)
     else:
         from dnnp.given_split import given_plan
 
         plan = given_plan(problem, *given, options)
+    if plan.options.workload is not None:
+        plan = generating(work, problem, plan, options)
     plan = replace(within(plan, options.max_gap), digest=work.digest)
     record, stages = plan_records(plan)
     spread = plan_spread(stream, record, stages)
@@ -112,6 +115,54 @@ def add_plan(
             options.caller.note(words)
         name_faster_replicas(problem, plan, options)
     advise(stream, record, options.caller)
+
+
+def _that_fits(
+    work: Workload,
+    problem: SplitProblem,
+    options: SplitOptions,
+    search: Callable[[SplitOptions], Plan] | None,
+) -> tuple[SplitProblem, Plan]:
+    """Find a plan, for fewer sequences under way where those that keep all devices busy do not fit.
+
+    InfeasibleError: not even those of one pass fit.
+    """
+    most, given = problem.options.in_flight, options.in_flight
+    phases = work.graph.phases
+    if search is not None or phases is None or most is None or given is not None:
+        return problem, try_methods(options, search or partial(found_by, problem))
+    rows = max(point.rows for point in phases.points)
+
+    def found(passes: int) -> tuple[SplitProblem, Plan] | None:
+        cost = replace(problem.options, in_flight=passes * rows)
+        smaller = work.problem(problem.devices, cost, problem.links)
+        try:
+            return smaller, try_methods(options, partial(found_by, smaller))
+        except InfeasibleError:
+            if passes == 1:
+                raise
+            return None
+
+    best, low, high = found(most // rows), 0, most // rows
+    while best is None or 0 < low < high - 1:
+        middle = max(1, (low + high) // 2)
+        tried = found(middle)
+        best, low, high = (best, low, middle) if tried is None else (tried, middle, high)
+    return best
+
+
+def generating(work: Workload, problem: SplitProblem, plan: Plan, options: SplitOptions) -> Plan:
+    """State how many sequences fit beside a plan, unless that was asked for, and the rates."""
+    from dnnp.core.cost.rates import most_in_flight, with_rates
+
+    count = most_in_flight(plan, problem)
+    if options.in_flight is None and plan.options.in_flight is not None and plan.stages:
+        cost = replace(plan.options, in_flight=count)
+        larger = work.problem(plan.devices, cost, plan.links)
+        blocks = blocks_of(plan, larger.graph)
+        made = make_plan(larger, blocks, method=plan.method, bound=plan.bound)
+        plan = replace(plan, stages=made.stages, options=cost, excess_bytes=made.excess_bytes)
+    return with_rates(plan, work.graph, work.units)
 
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:

@@ -34,8 +34,8 @@ class Workload:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._first: dict[tuple[int | None, int | None], SplitProblem] = {}
-        """By sequences under way and their length, what the memory of states follows from."""
+        self._first: dict[tuple[object, ...], SplitProblem] = {}
+        """By what costs follow from: sequences under way, their length, the workload."""
 
     @cached_property
     def graph(self) -> Graph:
@@ -77,11 +77,16 @@ class Workload:
     ) -> SplitProblem:
         """A problem of the graph; those with equal states share what follows from the graph."""
         from dnnp.core.cost.problem import SplitProblem
+        from dnnp.core.cost.rates import planned
 
-        key = options.in_flight, options.max_length
+        key = options.in_flight, options.max_length, options.workload
         first = self._first.get(key)
-        graph = self.graph.with_sequences(*key) if first is None else first.graph
-        made = SplitProblem(graph, self.units, devices, options, links)
+        graph, units = (
+            planned(self.graph, self.units, options)
+            if first is None
+            else (first.graph, first.units)
+        )
+        made = SplitProblem(graph, units, devices, options, links)
         return self._first.setdefault(key, made).sharing(made)
 
     def problem_of_plan(self, plan: Plan) -> SplitProblem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from dnnp.core.check.claims import (
@@ -34,10 +34,11 @@ from dnnp.core.check.load import (
     footprint_of,
     price,
 )
+from dnnp.core.check.phases import as_planned, check_rates, check_workload
 from dnnp.core.check.violation import Violation, above, differs, fits, same, shown
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Clustering, Graph
-from dnnp.core.model.plan import Plan, Stage, Way
+from dnnp.core.model.plan import CostOptions, Plan, Stage, Way
 from dnnp.core.model.text import shown_bytes
 
 INFEASIBLE = ("capacity",)
@@ -61,6 +62,8 @@ class PlanReport:
 def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanReport:
     """Recompute a plan and compare; any values that its types allow are accepted."""
     latency = plan.objective == "latency" and plan.hybrid is None
+    first, first_groups = graph, clustering
+    graph, clustering = as_planned(graph, clustering, plan.options)
     case = (LatencyCase if latency else PlanCase).of(graph, clustering, plan)
     tables, units = case.tables, case.units
     found = [
@@ -70,6 +73,8 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         *check_offer(plan),
         *check_tried(plan),
         *_states(case),
+        *check_workload(first, plan),
+        *check_rates(first, first_groups, plan, partial(_loads, plan)),
     ]
     validity, weaker = check_validity(tables, case.blocks, plan.validity)
     found += weaker
@@ -103,6 +108,14 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     if plan.ways and plan.hybrid is None and not _is_cyclic(tables):
         found += _ways(case)
     return PlanReport(tuple(found), value, validity, tuple(costs))
+
+
+def _loads(
+    plan: Plan, graph: Graph, clustering: Clustering | None, options: CostOptions
+) -> list[float]:
+    """Loads of the stages of a plan over a graph, with other options."""
+    costs, _ = _costs(PlanCase.of(graph, clustering, replace(plan, options=options)))
+    return [cost.load_s for cost in costs]
 
 
 NO_DEVICE = DeviceClass("")

@@ -184,6 +184,9 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
         content.append(rows)
     if "in_flight" in plan or "max_length" in plan:
         content.append([plan.get("in_flight", 0), plan.get("max_length", 0)])
+    if "workload" in plan:
+        names = ("prompt", "tokens", "longest", "prompt_past", "token_past")
+        content.append([float(plan["workload"].get(name, 0)) for name in names])
     if "parallel" in plan:
         content.append([plan["parallel"].get(name, 0) for name in PARALLEL])
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

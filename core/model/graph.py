@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.phases import Phases, total
 from dnnp.core.model.shards import Shards
 from dnnp.core.model.states import States
 
@@ -83,6 +84,8 @@ class Graph:
     """True if times are in seconds; else their unit is not known."""
     states: States | None = None
     """State that is carried from pass to pass; None: there is none."""
+    phases: Phases | None = None
+    """Costs of passes over prompts and tokens; times and sizes are those of the first."""
 
     @property
     def n(self) -> int:
@@ -102,6 +105,27 @@ class Graph:
         result = self.is_output.copy()
         result[self.states.output] = True
         return result
+
+    def of_passes(self, passes: Sequence[float]) -> Graph:
+        """The graph whose times and sizes are those of so many passes of each phase, together.
+
+        In memory a tensor takes what it does in the phase where it is largest.
+        """
+        phases = self.phases
+        if phases is None:
+            return self
+        grown = np.ones(self.m)
+        np.divide(self.tensor_memory, self.tensor_bytes, out=grown, where=self.tensor_bytes > 0)
+        memory = np.maximum(self.tensor_memory, grown * phases.sizes.max(axis=0))
+        if self.states is not None:
+            memory[self.states.input] = self.tensor_memory[self.states.input]
+            memory[self.states.output] = 0.0
+        return replace(
+            self,
+            times={c: total(passes, rows) for c, rows in phases.times.items()},
+            tensor_bytes=total(passes, phases.sizes),
+            tensor_memory=memory,
+        )
 
     def with_sequences(self, in_flight: int | None, max_length: int | None) -> Graph:
         """The same graph with the states of `in_flight` sequences of `max_length` tokens each."""
@@ -497,6 +521,15 @@ class Clustering:
     names: tuple[str, ...]
     times: Mapping[str, Floats]
     """Device class -> f64[g]; inf: unsupported."""
+    phase_times: Mapping[str, Floats] | None = None
+    """Device class -> f64[p, g], at each point of the phases; None: there are none."""
+
+    def of_passes(self, passes: Sequence[float]) -> Clustering:
+        """The groups with the times of so many passes of each phase, together."""
+        if self.phase_times is None:
+            return self
+        times = {c: total(passes, rows) for c, rows in self.phase_times.items()}
+        return replace(self, times=times)
 
     @property
     def g(self) -> int:
@@ -547,6 +580,7 @@ def singletons(graph: Graph) -> Clustering:
         group_ids=graph.node_ids,
         names=graph.node_names,
         times=graph.times,
+        phase_times=None if graph.phases is None else graph.phases.times,
     )
 
 

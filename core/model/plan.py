@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.phases import Sequences
 from dnnp.core.model.text import shown_share, shown_time
 
 OBJECTIVES = {
@@ -86,6 +87,8 @@ class CostOptions:
     """Sequences under way, whose states are kept; None: those of one pass."""
     max_length: int | None = None
     """Tokens that a state has room for, of each sequence; None: those of one pass."""
+    workload: Sequences | None = None
+    """Sequences that the plan is for, where the graph has phases; None: it has none."""
 
 
 def without_memory(options: CostOptions) -> CostOptions:
@@ -291,6 +294,12 @@ class Plan:
     """Within the gap: the one that was asked for. 0 of all others."""
     hybrid: HybridOptions | None = None
     """Options of a parallel plan; None: it is none, and all stages have one shard."""
+    tokens_per_s: float | None = None
+    """Tokens that are generated in a second; None: the graph has no phases."""
+    ttft_s: float | None = None
+    """Time to first token of a sequence that is alone."""
+    tpot_s: float | None = None
+    """Time of each later token of such a sequence."""
 
     @property
     def objective(self) -> str:

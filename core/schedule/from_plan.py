@@ -75,6 +75,10 @@ def placement_of_plan(
             "the plan is for latency: it has one sample at a time; schedules of many are for "
             "plans of the objectives throughput and gpipe"
         )
+    if plan.options.workload is not None:
+        raise UsageError(
+            "the plan is for sequences of prompts and tokens (--workload); schedules are of samples"
+        )
     classes = {d.name: d for d in plan.devices}
     graph = graph.with_sequences(plan.options.in_flight, plan.options.max_length)
     given = SplitProblem(graph, units, plan.devices, plan.options, plan.links)

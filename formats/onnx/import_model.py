@@ -27,6 +27,7 @@ from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, bind_inputs, shape
 from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
+from dnnp.formats.onnx.phases import parse_phases, sizes_at
 from dnnp.formats.onnx.read_graph import OnnxGraph, Operator, read_graph
 from dnnp.formats.onnx.scope import Functions, domain_of, inner_nodes, stored_tensors, subgraphs
 from dnnp.formats.onnx.shapes import (
@@ -47,6 +48,7 @@ from dnnp.formats.onnx.value_types import (
     element_type,
     tensor_type,
 )
+from dnnp.formats.phases import phase_record
 from dnnp.formats.records import WITH_STATE
 from dnnp.formats.stream import Record, Stream
 
@@ -204,6 +206,7 @@ def import_onnx(
     values: Mapping[str, str] | None = None,
     outputs: Sequence[str] = (),
     states: Mapping[str, str] | None = MappingProxyType({}),
+    phases: Sequence[str] = (),
 ) -> Stream:
     """Read an ONNX model. Its weights are never loaded and need not exist.
 
@@ -225,6 +228,8 @@ def import_onnx(
     states
         Input -> output that carry state from pass to pass, besides those that are recognised;
         None: nothing does.
+    phases
+        Passes over prompts and tokens to price, as `parse_phases` reads them.
 
     Returns
     -------
@@ -247,7 +252,17 @@ def import_onnx(
         if values:
             fix_inputs(model, values)
         kept, dropped = keep_outputs(model, outputs) if outputs else ([], "")
-        stream = _import(model, digest, path, dims or {}, shapes, name, helpers, states)
+        points = parse_phases(phases)
+        bound = [sizes_at(model.graph, point, {**(dims or {}), **own}) for point, own in points]
+        copies = [_copy(model) for _ in bound[1:]]
+        first = bound[0] if bound else dims or {}
+        stream = _import(model, digest, path, first, shapes, name, helpers, states)
+        if points:
+            stream.header["version"] = WITH_STATE
+            stream.records["phase"] = [phase_record(points[0][0], 0, None)]
+        for i, (copy, sizes) in enumerate(zip(copies, bound[1:], strict=True), 1):
+            part = _import(copy, digest, path, sizes, shapes, name, helpers, states)
+            stream.get("phase").append(phase_record(points[i][0], i, part))
         if values:
             stream.header["source"]["set_inputs"] = dict(values)
         if kept:
@@ -256,6 +271,12 @@ def import_onnx(
         return stream
     except FormatError as error:
         raise error if error.file else FormatError(error.reason, path, None, error.field) from None
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
 
 
 def _import(

@@ -272,6 +272,11 @@ class SplitOptions(DeviceOptions):
         least=1, metavar="N", page=True,
         help="sequences under way, each of which keeps its states (caches) on the devices that "
         "use them (default: those of one pass, as imported)")
+    workload: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(
+        metavar="LENGTHS|FILE", page=True,
+        help="sequences to plan for, where the graph has phases; prompt=512,tokens=256, or a "
+        "file with the tokens of a prompt and those that follow a line (default: what the phases "
+        "are priced for)")
     max_length: int | None = option(
         least=1, metavar="TOKENS", page=True,
         help="tokens of the longest sequence: states have room for so many (default: those of "

@@ -1,0 +1,103 @@
+"""Plans for sequences of prompts and tokens: passes, rates and limits, recomputed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from dnnp.core.check.violation import Violation, same
+from dnnp.core.model.graph import Clustering, Graph
+from dnnp.core.model.phases import Point, Sequences
+from dnnp.core.model.plan import CostOptions, Plan
+
+Loads = Callable[[Graph, Clustering | None, CostOptions], Sequence[float]]
+"""Loads of the stages of a plan over a graph."""
+
+
+def passes(points: Sequence[Point], workload: Sequences) -> list[float]:
+    """Passes of each point for a sequence: a mean length lies between the two ends of a phase."""
+    found = [0.0] * len(points)
+    for name in dict.fromkeys(point.name for point in points):
+        ends = [i for i, point in enumerate(points) if point.name == name]
+        first, last = points[ends[0]], points[ends[-1]]
+        whole, low, high, at = 1.0, first.seq, last.seq, workload.prompt
+        if name == "token":
+            whole, low, high, at = workload.tokens - 1, first.past, last.past, workload.token_past
+        elif first.past < last.past:
+            whole, low, high = workload.prompt / first.seq, first.past, last.past
+            at = workload.prompt_past
+        upper = (at - low) / (high - low) if low < high else 0.0
+        found[ends[-1]] = whole * upper / last.rows
+        found[ends[0]] = whole * (1 - upper) / first.rows
+    return found
+
+
+def as_planned(
+    graph: Graph, clustering: Clustering | None, options: CostOptions
+) -> tuple[Graph, Clustering | None]:
+    """Graph and groups with the times and sizes of the passes of a sequence."""
+    if graph.phases is None or options.workload is None:
+        return graph, clustering
+    count = passes(graph.phases.points, options.workload)
+    return graph.of_passes(count), None if clustering is None else clustering.of_passes(count)
+
+
+def check_workload(graph: Graph, plan: Plan) -> Iterator[Violation]:
+    """Check that phases and workload go together, and that lengths lie within the phases."""
+    workload = plan.options.workload
+    if (graph.phases is None) != (workload is None):
+        message = "has a workload without phases" if workload else "has phases without a workload"
+        yield Violation("records", "plan", f"the plan {message}")
+    if graph.phases is None or workload is None:
+        return
+    counts = passes(graph.phases.points, workload)
+    if not all(0 <= count < math.inf for count in counts):
+        yield Violation("load", "plan", f"its lengths are beyond the phases: passes are {counts}")
+    least = max(workload.prompt, workload.tokens)
+    if not workload.prompt + workload.tokens <= workload.longest * (1 + 1e-9) or least < 1:
+        message = f"its longest sequence has {workload.longest} tokens, less than the mean"
+        yield Violation("load", "plan", message)
+    if workload.tokens > 1 and not any(p.name == "token" for p in graph.phases.points):
+        yield Violation("load", "plan", "it generates tokens, and no phase has passes over them")
+    held = plan.options.max_length
+    if held is not None and held < workload.longest:
+        message = f"states have room for {held} tokens, its longest sequence has {workload.longest}"
+        yield Violation("capacity", "plan", message, workload.longest, held)
+
+
+def check_rates(
+    graph: Graph, clustering: Clustering | None, plan: Plan, loads: Loads
+) -> Iterator[Violation]:
+    """Check tokens per second, TTFT and TPOT.
+
+    `graph`, `clustering`: those whose times are of the first phase.
+    """
+    phases, workload = graph.phases, plan.options.workload
+    stated = (plan.tokens_per_s, plan.ttft_s, plan.tpot_s)
+    if phases is None or workload is None:
+        if any(value is not None for value in stated):
+            yield Violation("records", "plan", "the plan has rates of tokens and no workload")
+        return
+    count = passes(phases.points, workload)
+    options = replace(plan.options, memory_mode="ignore", workload=None)
+    alone = []
+    for name in ("prompt", "token"):
+        own = [n * p.rows * (p.name == name) for n, p in zip(count, phases.points, strict=True)]
+        units = None if clustering is None else clustering.of_passes(own)
+        alone.append(math.fsum(loads(graph.of_passes(own), units, options)))
+    rows = max((p.rows for p in phases.points if p.name == "token"), default=1)
+    busy = math.fsum(stage.load_s for stage in plan.stages)
+    time = max(plan.value, busy * rows / (plan.options.in_flight or 1))
+    expected = (
+        workload.tokens / time if time > 0 else None,
+        alone[0],
+        alone[1] / (workload.tokens - 1) if workload.tokens > 1 else 0.0,
+    )
+    names = ("tokens_per_s", "ttft_s", "tpot_s")
+    for name, got, right in zip(names, stated, expected, strict=True):
+        if (got is None) != (right is None) or (
+            got is not None and right is not None and not same(got, right)
+        ):
+            message = f"{name} is {got}, recomputed {right}"
+            yield Violation("value", "plan", message, right, got)

@@ -1,0 +1,101 @@
+"""What a plan of a model that generates promises: tokens per second, TTFT, TPOT.
+
+With loads L_s of the stages for a sequence, N sequences under way and passes over tokens of B rows,
+
+    seconds a sequence = max(max L_s, sum L_s * B / N)
+
+since N / B passes keep that many stages busy at most. TTFT is the sum over stages of all passes
+over the prompt of a sequence that is alone, TPOT that of a mean pass over a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.model.graph import Clustering, Graph
+from dnnp.core.model.phases import PROMPT, TOKEN, Point, passes_of
+from dnnp.core.model.plan import Block, CostOptions, Plan
+
+
+def planned(graph: Graph, units: Clustering, options: CostOptions) -> tuple[Graph, Clustering]:
+    """Graph and units as options count them: passes of a sequence, states of all under way."""
+    if options.workload is not None and graph.phases is not None:
+        passes = passes_of(graph.phases.points, options.workload)
+        graph, units = graph.of_passes(passes), units.of_passes(passes)
+    return graph.with_sequences(options.in_flight, options.max_length), units
+
+
+def rows_of(points: Sequence[Point], name: str) -> int:
+    """Sequences of a pass of a phase; 1: there is no such phase."""
+    return next((p.rows for p in points if p.name == name), 1)
+
+
+def blocks_of(plan: Plan, graph: Graph) -> list[Block]:
+    """The stages of a plan, to be priced again."""
+    position = {number: v for v, number in enumerate(graph.node_ids.tolist())}
+    classes = {device.name: device for device in plan.devices}
+    return [
+        Block(
+            np.array([position[i] for i in stage.nodes], dtype=np.int64),
+            classes[stage.device_class],
+            stage.replicas,
+            int(stage.device.rpartition("/")[2]),
+            stage.peak_bound_bytes or 0.0,
+        )
+        for stage in plan.stages
+    ]
+
+
+def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
+    """State tokens per second, TTFT and TPOT of a plan.
+
+    `graph`, `units`: those whose times are of the first phase.
+    """
+    phases, workload = graph.phases, plan.options.workload
+    if phases is None or workload is None or not plan.stages:
+        return plan
+    blocks = blocks_of(plan, graph)
+    passes = passes_of(phases.points, workload)
+
+    def alone(name: str) -> float:
+        """Time of the passes of one phase over a sequence that has each of them to itself."""
+        own = [n * p.rows * (p.name == name) for n, p in zip(passes, phases.points, strict=True)]
+        options = replace(plan.options, memory_mode="ignore", workload=None)
+        one = SplitProblem(
+            graph.of_passes(own), units.of_passes(own), plan.devices, options, plan.links
+        )
+        return sum(stage.load_s for stage in make_plan(one, blocks).stages)
+
+    later = workload.tokens - 1
+    busy = sum(stage.load_s for stage in plan.stages)
+    in_flight = plan.options.in_flight or 1
+    whole = max(plan.value, busy * rows_of(phases.points, TOKEN) / in_flight)
+    return replace(
+        plan,
+        tokens_per_s=workload.tokens / whole if whole > 0 else None,
+        ttft_s=alone(PROMPT),
+        tpot_s=alone(TOKEN) / later if later > 0 else 0.0,
+    )
+
+
+def most_in_flight(plan: Plan, problem: SplitProblem) -> int:
+    """Sequences that fit beside the stages of a plan, at least those that it is for."""
+    states, now = problem.graph.states, plan.options.in_flight
+    if states is None or now is None:
+        return now or 1
+    each = states.sequence_bytes + states.token_bytes * float(plan.options.max_length or 0)
+    stage = {number: s for s, row in enumerate(plan.stages) for number in row.nodes}
+    held = np.zeros(len(plan.stages))
+    for t, size in zip(states.output.tolist(), each.tolist(), strict=True):
+        held[stage[int(problem.graph.node_ids[problem.graph.producer[t]])]] += size
+    room = {device.name: device.memory_bytes for device in plan.devices}
+    more = [
+        (room[s.device_class] - s.memory_bytes) / size
+        for s, size in zip(plan.stages, held.tolist(), strict=True)
+        if size > 0 and np.isfinite(room[s.device_class])
+    ]
+    return now + max(0, int(min(more))) if more else now

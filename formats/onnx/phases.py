@@ -1,0 +1,119 @@
+"""Phases as `--phase` names them, and the dimensions that their batch, seq and past are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.phases import NAMES, Point
+from dnnp.core.model.text import instead
+from dnnp.formats.onnx.dims import MAX_DIMENSION
+from dnnp.formats.onnx.states import axis_names
+
+ROLES = ("batch", "seq", "past")
+"""Roles of dimensions: sequences of a pass, tokens of each in it, tokens of each before it."""
+
+_RANGE = re.compile(r"([0-9]{1,16})(?:\.\.([0-9]{1,16}))?")
+
+
+def parse_phases(texts: Sequence[str]) -> list[tuple[Point, dict[str, int]]]:
+    """Points of phases, and the sizes of further dimensions at each.
+
+    A phase is `NAME:KEY=VALUE,...`; one of seq and past may be a range `LOW..HIGH`, whose ends are
+    two points.
+
+    UsageError: another text, a name or key that is not known, or a phase that is there twice.
+    """
+    found: list[tuple[Point, dict[str, int]]] = []
+    for text in texts:
+        name, colon, rest = text.partition(":")
+        if not colon or not rest:
+            raise UsageError(f"--phase {text}: give NAME:batch=B,seq=S,past=P")
+        if name not in NAMES:
+            raise UsageError(f"--phase {text}: no phase is called '{name}'{instead(name, NAMES)}")
+        if any(point.name == name for point, _ in found):
+            raise UsageError(f"--phase {text}: phase '{name}' is there twice")
+        found += _ends(text, name, rest)
+    return found
+
+
+def _ends(text: str, name: str, rest: str) -> Iterator[tuple[Point, dict[str, int]]]:
+    """The points of one phase."""
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
+    for part in rest.split(","):
+        key, equals, value = part.rpartition("=")
+        match = _RANGE.fullmatch(value)
+        if not equals or not key or match is None or key in low:
+            raise UsageError(f"--phase {text}: '{part}' is no KEY=VALUE or KEY=LOW..HIGH")
+        low[key] = int(match[1])
+        high[key] = low[key] if match[2] is None else int(match[2])
+        if not low[key] <= high[key] <= MAX_DIMENSION:
+            raise UsageError(f"--phase {text}: {value} is no range")
+    ranged = [key for key in low if low[key] < high[key]]
+    if len(ranged) > 1 or any(key not in ("seq", "past") for key in ranged):
+        raise UsageError(f"--phase {text}: one range, of seq or of past")
+    for key in ("batch", "seq"):
+        if low.get(key, 1) < 1:
+            raise UsageError(f"--phase {text}: {key} must be at least 1")
+    if name == "token" and high.get("seq", 1) > 1:
+        raise UsageError(f"--phase {text}: a pass over tokens has one of each sequence: seq=1")
+    for ends in (low, high) if ranged else (low,):
+        point = Point(name, ends.get("batch", 1), ends.get("seq", 1), ends.get("past", 0))
+        yield point, {key: size for key, size in ends.items() if key not in ROLES}
+
+
+def sizes_at(graph: onnx.GraphProto, point: Point, more: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of the free dimensions of a graph at a point, by name or address.
+
+    `more`: sizes that are given, which come first. A further free dimension of an input of two
+    axes, as masks have one, is past and seq together.
+
+    UsageError: a role that a point needs is not recognised.
+    """
+    axes = axis_names(graph)
+    keys = {
+        name: [
+            None if axis is None else axis or f"{name}:{i}" for i, axis in enumerate(row)
+        ]
+        for name, row in axes.items()
+    }  # fmt: skip
+    roles = _roles(keys)
+    values = {"batch": point.rows, "seq": point.seq, "past": point.past}
+    found = dict(more)
+    for role, value in values.items():
+        names = roles.get(role, ())
+        if not names and value != {"batch": 1, "seq": 1, "past": 0}[role]:
+            raise UsageError(f"--phase {point.name}: no dimension of the inputs is its {role}")
+        for key in names:
+            found.setdefault(key, value)
+    whole = {key for row in keys.values() if len(row) == 2 for key in row if key is not None}
+    whole |= {axis.dim_param for o in graph.output for axis in o.type.tensor_type.shape.dim
+              if "total" in axis.dim_param}  # fmt: skip
+    known = {key for names in roles.values() for key in names}
+    for key in sorted(whole - known):
+        if key.isidentifier() or ":" in key:
+            found.setdefault(key, point.past + point.seq)
+    return found
+
+
+def _roles(keys: Mapping[str, Sequence[str | None]]) -> dict[str, list[str]]:
+    """Keys of the dimensions of each role: of the ids (or embeddings), and of caches."""
+    roles: dict[str, list[str]] = {role: [] for role in ROLES}
+    main = next((row for row in keys.values() if 2 <= len(row) <= 3 and row[0] is not None), None)
+    if main is None:
+        return roles
+    roles["batch"].append(str(main[0]))
+    if main[1] is not None:
+        roles["seq"].append(main[1])
+    for row in keys.values():
+        free = [key for key in row if key is not None and key not in (main[0], main[1])]
+        if len(row) >= 4 and ":0" in str(row[0]):
+            roles["batch"].append(str(row[0]))
+            free = [key for key in free if key != row[0]]
+        if len(row) >= 3 and len(free) == 1 and row is not main and free[0] not in roles["past"]:
+            roles["past"].append(free[0])
+    return roles
