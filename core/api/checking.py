@@ -6,7 +6,7 @@ Gates judge values that the checker recomputed, or, of a run, values that were m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,7 @@ from dnnp.core.model.errors import (
 )
 from dnnp.core.model.graph import Clustering, singletons
 from dnnp.core.model.graph import Graph as NodeGraph
-from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words
+from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words, generation_words
 from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted, shown_bytes, shown_seconds, shown_time
 from dnnp.formats.graph import clustering_of, digest_of, graph_of
@@ -94,6 +94,13 @@ def require(stream: Stream, options: CheckOptions) -> None:
             raise FormatError(f"there is {missing} to judge by --max-memory", stream.name)
     elif options.max_memory is not None and not (planned or scheduled):
         raise FormatError("there is no plan record, so no memory for --max-memory", stream.name)
+    for name in ("min_tokens_per_s", "max_ttft", "max_tpot"):
+        if getattr(options, name) is not None and not any(
+            "workload" in plan for plan in stream.get("plan")
+        ):
+            flag = f"--{name.replace('_', '-')}"
+            reason = f"there is no plan for prompts and tokens to judge by {flag}"
+            raise FormatError(reason, stream.name)
     gates = {"throughput": options.min_throughput, "latency": options.max_latency}
     for (what, limit), field in zip(gates.items(), MEASURES, strict=True):
         fault = None if limit is None else _missing(stream, what, field if options.measured else "")
@@ -154,7 +161,29 @@ def gates_of(stream: Stream, found: Findings, options: CheckOptions) -> tuple[Ga
             else f"{shown_seconds(time, 6)}, above {shown_seconds(most, 6)}"
         )
         gates.append(Gate("max-latency", most, time, subject, holds, words))
-    return tuple(gates)
+    return (*gates, *_of_tokens(found.plan, options, known=not blind))
+
+
+def _of_tokens(plan: Plan | None, options: CheckOptions, *, known: bool) -> Iterator[Gate]:
+    """Judge tokens per second, TTFT and TPOT, which the check of the plan recomputes."""
+    if plan is None:
+        return
+    if options.min_tokens_per_s is not None:
+        least, rate = options.min_tokens_per_s, plan.tokens_per_s if known else None
+        words = "it generates " + ("?" if rate is None else f"{rate:.6g}")
+        words += f" tokens/s, below {least:g}"
+        holds = rate is not None and rate >= least
+        yield Gate("min-tokens-per-s", least, rate, "plan", holds, words)
+    for name, limit, stated in (
+        ("max-ttft", options.max_ttft, plan.ttft_s),
+        ("max-tpot", options.max_tpot, plan.tpot_s),
+    ):
+        if limit is not None:
+            most, time = float(limit), stated if known else None
+            words = f"its {name.removeprefix('max-').upper()} is "
+            words += "not known" if time is None else shown_seconds(time, 6)
+            words += f", above {shown_seconds(most, 6)}"
+            yield Gate(name, most, time, "plan", time is not None and time <= most, words)
 
 
 def in_words(gates: Sequence[Gate]) -> str:
@@ -382,6 +411,9 @@ class Findings:
 
     def _shown(self, plan: Plan, value: float) -> str:
         """The value of a plan, and how many samples a second that is."""
+        if plan.tokens_per_s is not None:
+            words = f"{OBJECTIVES[plan.objective]} {shown_time(value, self.in_seconds)} a sequence"
+            return f"{words}, {generation_words(plan)}"
         rated = self.in_seconds and value > 0 and plan.objective != "latency"
         rate = f", {1 / value:.4g} samples/s" if rated else ""
         return f"{OBJECTIVES[plan.objective]} {shown_time(value, self.in_seconds)}{rate}"

@@ -36,8 +36,9 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
             cost = throughput_options(options, graph)
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
-        asked = options.in_flight or options.max_length or options.workload
-        if graph.states is not None or graph.phases is not None or asked:
+        asked = ("in_flight", "max_length", "workload", "max_ttft", "max_tpot")
+        given = any(getattr(options, name) is not None for name in asked)
+        if graph.states is not None or graph.phases is not None or given:
             cost = _with_sequences(options, cost, graph)
             cost = _with_workload(options, cost, graph, devices, links)
         problem = work.problem(devices, cost, links)
@@ -126,8 +127,10 @@ def _with_workload(
     costs do not add up over passes.
     """
     if graph.phases is None:
-        if options.workload is not None:
-            raise UsageError("--workload: the graph has no phases; see dnnp-import --phase")
+        for name in ("workload", "max_ttft", "max_tpot"):
+            if getattr(options, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag}: the graph has no phases; see dnnp-import --phase")
         return cost
     asked = {
         f"--objective {options.objective}": options.objective != "throughput",
@@ -143,6 +146,10 @@ def _with_workload(
             raise UsageError(f"{name}: not known where the graph has phases")
     points = graph.phases.points
     workload = sequences_of(_lengths(options, points), points)
+    if options.max_length is not None and options.max_length < workload.longest:
+        raise UsageError(
+            f"--max-length {options.max_length}: the longest sequence has {workload.longest} tokens"
+        )
     rows = max(p.rows for p in points)
     slots = max(1, sum(d.count for d in devices))
     held = graph.states is not None

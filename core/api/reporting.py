@@ -10,7 +10,14 @@ from dnnp.core.cost.items import Items, items_of
 from dnnp.core.cost.problem import SplitProblem, tied_by
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.core.model.graph import Floats, distinct, singletons, totals
-from dnnp.core.model.plan import OBJECTIVES, WITHIN, Plan, contiguous_words, status_words
+from dnnp.core.model.plan import (
+    OBJECTIVES,
+    WITHIN,
+    Plan,
+    contiguous_words,
+    generation_words,
+    status_words,
+)
 from dnnp.core.model.text import counted, shown_bytes, shown_share, shown_time
 from dnnp.formats.spread import NO_COSTS, has_costs, shown_gap, unknown_words
 from dnnp.formats.stream import Record, Stream
@@ -44,6 +51,7 @@ def ways_in_words(plan: Plan, in_seconds: bool) -> str:
 def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOptions) -> None:
     """Say where plain replicas of the whole model fit and are faster than a plan without them."""
     compared = options.allow_replicas or options.max_replicas is not None
+    compared = compared or plan.options.workload is not None
     if compared or options.objective != "throughput" or options.memory_mode == "ignore":
         return
     if problem.clustered or not plan.stages or plan.status == "interrupted":
@@ -137,18 +145,6 @@ def _times(problem: SplitProblem, items: Items) -> Floats:
     of_unit = items.label[units.first]
     offered = units.times_on(*(d.name for d in problem.devices if d.count))
     return np.min([totals(of_unit, times, items.count) for times in offered], axis=0)
-
-
-def generation_words(plan: Plan) -> str:
-    """Say how fast a plan generates."""
-    words = f"{plan.tokens_per_s:.4g} tokens/s"
-    if plan.options.in_flight is not None:
-        words += f" with {counted(plan.options.in_flight, 'sequence')} under way"
-    if plan.ttft_s is not None:
-        words += (
-            f", TTFT {shown_time(plan.ttft_s, True)}, TPOT {shown_time(plan.tpot_s or 0, True)}"
-        )
-    return words
 
 
 def report(

@@ -19,8 +19,9 @@ from dnnp.core.model.errors import (
     UnavailableError,
 )
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, with_contiguous, within
+from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, generation_words, with_contiguous, within
 from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
+from dnnp.core.model.text import shown_time
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, plan_spread
 from dnnp.formats.stream import Stream
@@ -93,6 +94,8 @@ def add_plan(
         plan = given_plan(problem, *given, options)
     if plan.options.workload is not None:
         plan = generating(work, problem, plan, options)
+        if _is_late(plan, options):
+            plan = _in_time(work, problem, options, plan)
     plan = replace(within(plan, options.max_gap), digest=work.digest)
     record, stages = plan_records(plan)
     spread = plan_spread(stream, record, stages)
@@ -163,6 +166,45 @@ def generating(work: Workload, problem: SplitProblem, plan: Plan, options: Split
         made = make_plan(larger, blocks, method=plan.method, bound=plan.bound)
         plan = replace(plan, stages=made.stages, options=cost, excess_bytes=made.excess_bytes)
     return with_rates(plan, work.graph, work.units)
+
+
+def _is_late(plan: Plan, options: SplitOptions) -> bool:
+    """True if a plan takes longer to the first, or to each later token than it may."""
+    pairs = ((plan.ttft_s, options.max_ttft), (plan.tpot_s, options.max_tpot))
+    return any(
+        time is not None and limit is not None and time > float(limit) for time, limit in pairs
+    )
+
+
+def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan: Plan) -> Plan:
+    """A plan with fewer stages, between which less moves, so that no token takes too long.
+
+    Its bound is that of plans without such limits.
+
+    Raises LimitError: none was found, down to one device.
+    """
+    devices = list(problem.devices)
+    while sum(d.count for d in devices) > 1:
+        largest = max(range(len(devices)), key=lambda i: devices[i].count)
+        devices[largest] = replace(devices[largest], count=devices[largest].count - 1)
+        offered = tuple(d for d in devices if d.count)
+        fewer = work.problem(offered, problem.options, ())
+        try:
+            fewer, found = _that_fits(work, fewer, options, None)
+        except InfeasibleError:
+            break
+        whole = work.problem(problem.devices, found.options, problem.links)
+        blocks = blocks_of(found, whole.graph)
+        made = make_plan(whole, blocks, method=found.method, bound=plan.bound)
+        made = generating(work, whole, made, options)
+        if not _is_late(made, options):
+            return made
+    limits = [
+        f"--max-{name} {shown_time(float(limit), in_seconds=True)}"
+        for name, limit in (("ttft", options.max_ttft), ("tpot", options.max_tpot))
+        if limit is not None
+    ]
+    raise LimitError(f"no plan was found within {' and '.join(limits)}: {generation_words(plan)}")
 
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.items import Items, LinearizedItems, steps_of
-from dnnp.core.cost.load_formula import WORTHWHILE
+from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import MARGIN, WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem, unplaceable_nodes
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
@@ -19,6 +20,7 @@ from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, distinct, tota
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.model.text import shown_bytes
+from dnnp.core.split.peak import peak_order
 from dnnp.core.split.slicing.orders import PUBLISHED, order_named
 from dnnp.core.split.slicing.slice import Slicing, slice_line
 
@@ -85,13 +87,22 @@ def checked(problem: SplitProblem, blocks: list[Block]) -> Solution:
 
 
 def unplaceable(problem: SplitProblem, line: LinearizedItems) -> InfeasibleError | None:
-    """The reason why no split of a line into intervals exists, if an item alone fits no device."""
-    nowhere = np.flatnonzero((line.reach < np.arange(line.n)).all(axis=0))
-    if not len(nowhere):
-        return None
-    nodes = line.nodes[line.node_ptr[nowhere[0]] : line.node_ptr[nowhere[0] + 1]]
-    runs = [d for c, d in enumerate(line.devices) if np.isfinite(line.work[c, nowhere[0]])]
-    return unplaceable_nodes(problem, nodes, runs)
+    """The reason why no split of a line into intervals exists, if an item alone fits no device.
+
+    None: each of them does, or may in another order of its nodes.
+    """
+    for item in np.flatnonzero((line.reach < np.arange(line.n)).all(axis=0)).tolist():
+        nodes = line.nodes[line.node_ptr[item] : line.node_ptr[item + 1]]
+        runs = [d for c, d in enumerate(line.devices) if np.isfinite(line.work[c, item])]
+        if not runs:
+            return unplaceable_nodes(problem, nodes, runs)
+        load = stage_load(problem.graph, problem.units, nodes, runs[0], problem.options)
+        least = load.memory_bytes
+        if load.peak_bytes is not None:
+            least += peak_order(problem.graph, nodes).bound_bytes - load.peak_bytes
+        if least > max(d.memory_bytes for d in runs) * (1 + MARGIN):
+            return unplaceable_nodes(problem, nodes, runs, least)
+    return None
 
 
 def sliced_orders(

@@ -54,6 +54,17 @@ def check_workload(graph: Graph, plan: Plan) -> Iterator[Violation]:
     counts = passes(graph.phases.points, workload)
     if not all(0 <= count < math.inf for count in counts):
         yield Violation("load", "plan", f"its lengths are beyond the phases: passes are {counts}")
+    for name, at, field in (
+        ("prompt", workload.prompt, "seq"),
+        ("token", workload.token_past, "past"),
+    ):
+        ends = [getattr(p, field) for p in graph.phases.points if p.name == name]
+        chunked = len({p.past for p in graph.phases.points if p.name == "prompt"}) > 1
+        if (name == "token" and workload.tokens <= 1) or (name == "prompt" and chunked):
+            continue
+        if ends and not min(ends) * (1 - 1e-9) <= at <= max(ends) * (1 + 1e-9):
+            message = f"phase '{name}' is for {min(ends)}..{max(ends)}, the workload has {at!r}"
+            yield Violation("load", "plan", message)
     least = max(workload.prompt, workload.tokens)
     if not workload.prompt + workload.tokens <= workload.longest * (1 + 1e-9) or least < 1:
         message = f"its longest sequence has {workload.longest} tokens, less than the mean"

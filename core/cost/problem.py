@@ -568,9 +568,12 @@ def shortage(need: float, what: str, devices: Sequence[DeviceClass]) -> Infeasib
 
 
 def unplaceable_nodes(
-    problem: SplitProblem, nodes: Ints, runs: Sequence[DeviceClass]
+    problem: SplitProblem, nodes: Ints, runs: Sequence[DeviceClass], least: float | None = None
 ) -> InfeasibleError:
-    """Say that nodes which belong together fit none of the devices that run them."""
+    """Say that nodes which belong together fit none of the devices that run them.
+
+    `least`: bytes that they take in any order; None: those in the order given.
+    """
     graph = problem.graph
     name = f"node {graph.node_ids[nodes[0]]} ('{graph.node_names[nodes[0]]}')"
     if len(nodes) > 1:
@@ -579,7 +582,9 @@ def unplaceable_nodes(
         name += f", as {tie}," if tie else ""
     if not runs:
         return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
-    need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
+    need = least
+    if need is None:
+        need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
     most = max(d.memory_bytes for d in runs)
     needed, there = shown_bytes(need, 6), shown_bytes(most, 6)
     return InfeasibleError(f"infeasible: {name} needs {needed}; the largest device has {there}")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.phases import Sequences
-from dnnp.core.model.text import shown_share, shown_time
+from dnnp.core.model.text import counted, shown_share, shown_time
 
 OBJECTIVES = {
     "throughput": "largest load",
@@ -343,6 +343,18 @@ def contiguous_words(plan: Plan, in_seconds: bool) -> str:
     proven = f"bound {shown_time(among, in_seconds)}, gap {gap}"
     proven = "optimal" if among >= plan.value else proven
     return f", {proven} among splits contiguous in clusters"
+
+
+def generation_words(plan: Plan) -> str:
+    """Say how fast a plan generates."""
+    words = f"{plan.tokens_per_s:.4g} tokens/s"
+    if plan.options.in_flight is not None:
+        words += f" with {counted(plan.options.in_flight, 'sequence')} under way"
+    if plan.ttft_s is not None:
+        words += (
+            f", TTFT {shown_time(plan.ttft_s, True)}, TPOT {shown_time(plan.tpot_s or 0, True)}"
+        )
+    return words
 
 
 def status_words(plan: Plan) -> str:

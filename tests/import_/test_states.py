@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Sequence
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dnnp import load
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.search_context import MethodOptions, SearchContext
-from dnnp.core.split.auto import solve
-from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.stream import read_bytes
+from dnnp.core.model.errors import UsageError
 
 FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
 Model = tuple[list[onnx.NodeProto], list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]
@@ -171,128 +161,3 @@ def test_given_pairs(tmp_path: Path) -> None:
             states(path, state=given)
     with pytest.raises(UsageError, match="--state none takes nothing as state"):
         states(path, state=["none", "a0=c0"])
-
-
-def small(seed: int) -> tuple[bytes, int]:
-    """A random priced graph with states, and the greatest number of tokens to try."""
-    rng = random.Random(seed)
-    n = rng.randint(3, 6)
-    lines: list[dict[str, Any]] = []
-    tensors: list[dict[str, Any]] = [
-        {"id": v, "name": f"t{v}", "kind": "activation", "size_bytes": rng.randint(1, 9)}
-        for v in range(n)
-    ]
-    reads: list[list[int]] = [
-        sorted(rng.sample(range(v), min(v, rng.randint(0, 2)))) for v in range(n)
-    ]
-    pairs = rng.sample(range(n), rng.randint(1, 2))
-    state = []
-    for i, maker in enumerate(pairs):
-        tensors.append({"id": n + i, "name": f"s{i}", "kind": "input", "size_bytes": 4})
-        for reader in {maker, rng.randrange(n)}:
-            reads[reader].append(n + i)
-        tensors[maker] |= {"output": True, "size_bytes": 4}
-        record = {"id": i, "name": f"s{i}", "input": n + i, "output": maker, "rows": 2}
-        record |= {"sequence_bytes": rng.randint(0, 3), "token_bytes": rng.randint(0, 3)}
-        state.append(record | {"tokens": 2, "shared": rng.random() < 0.5})
-    lines.append({"type": "header", "format": "dnnp", "version": 2, "model": "m",
-                  "units": {"time": "s"}, "provenance": []})  # fmt: skip
-    lines += [{"type": "tensor", **t} for t in tensors]
-    lines += [{"type": "state", **s} for s in state]
-    lines += [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "inputs": reads[v], "outputs": [v],
-         "time_s": {"acc": rng.randint(1, 9)}}
-        for v in range(n)
-    ]  # fmt: skip
-    lines.append({"type": "end", "records": len(lines)})
-    return "\n".join(map(json.dumps, lines)).encode(), n
-
-
-def best_by_enumeration(problem: SplitProblem, stream: Any, n: int) -> float:
-    """Least largest load over all ordered splits in two that hold both ends of every state."""
-    graph = problem.graph
-    states = [
-        {v for v in range(n) for t in stream.get("node")[v]["inputs"] + [v]
-         if t in (s["input"], s["output"])}
-        for s in stream.get("state")
-    ]  # fmt: skip
-    best = float("inf")
-    room = problem.devices[0].memory_bytes
-    options = problem.options
-    for mask in range(1 << n):
-        second = {v for v in range(n) if mask >> v & 1}
-        first = set(range(n)) - second
-        if any(ends & first and ends & second for ends in states):
-            continue
-        feeds = [(u, v) for v in range(n) for u in stream.get("node")[v]["inputs"] if u < n]
-        if any(u in second and v in first for u, v in feeds):
-            continue
-        worst = 0.0
-        for part in (first, second):
-            if not part:
-                continue
-            moved = {u for u, v in feeds if (u in part) != (v in part)}
-            time = sum(stream.get("node")[v]["time_s"]["acc"] for v in part)
-            size = sum(stream.get("tensor")[u]["size_bytes"] for u in moved)
-            held = 0.0
-            for s, ends in zip(stream.get("state"), states, strict=True):
-                if ends & part:
-                    one = s["sequence_bytes"] + s["token_bytes"] * (options.max_length or 0)
-                    held += one * ((options.in_flight or 0) + (0 if s["shared"] else s["rows"]))
-            live = peak(
-                sorted(part), part, stream, feeds, {s["output"] for s in stream.get("state")}
-            )
-            worst = max(worst, time + size / 10.0 if held + live <= room else float("inf"))
-        best = min(best, worst)
-    assert graph.states is not None
-    return best
-
-
-def peak(order: list[int], part: set[int], stream: Any, feeds: list[tuple[int, int]],
-         kept: set[int]) -> float:  # fmt: skip
-    """Least peak of activations over all orders of a part; those of states count nowhere."""
-    sizes = [t["size_bytes"] for t in stream.get("tensor")]
-    outputs = {t["id"] for t in stream.get("tensor") if t.get("output")} - kept
-    least = float("inf")
-    for steps in permutations(order):
-        place = {v: i for i, v in enumerate(steps)}
-        if any(u in part and v in part and place[u] > place[v] for u, v in feeds):
-            continue
-        live = [0.0] * len(steps)
-        tensors = {u for u, v in feeds if v in part} | part
-        for u in tensors - kept:
-            uses = [place[v] for w, v in feeds if w == u and v in part]
-            begin = place[u] if u in part else 0
-            leaves = u in part and (u in outputs or any(w == u and v not in part for w, v in feeds))
-            end = len(steps) - 1 if leaves else max([begin, *uses])
-            for i in range(begin, end + 1):
-                live[i] += sizes[u]
-        least = min(least, max(live))
-    return least
-
-
-def test_splits_with_states_against_enumeration() -> None:
-    compared = infeasible = 0
-    for seed in range(60):
-        data, n = small(seed)
-        stream = read_bytes(data)
-        graph = graph_of(stream)
-        rng = random.Random(seed)
-        count, length = rng.randint(2, 5), rng.randint(1, 6)
-        room = float(rng.choice([25, 40, 60, 90, 1000]))
-        device = DeviceClass("acc", count=2, memory_bytes=room, bandwidth_bytes_per_s=10.0)
-        options = CostOptions(in_flight=count, max_length=length)
-        held = graph.with_sequences(count, length)
-        problem = SplitProblem(held, units_of(stream, graph), (device,), options)
-        expected = best_by_enumeration(problem, stream, n)
-        try:
-            split = solve(problem, MethodOptions(), SearchContext(max_gap=0.0))
-        except InfeasibleError:
-            assert expected == float("inf"), seed
-            infeasible += 1
-            continue
-        assert split.bound <= expected * (1 + 1e-9), seed
-        assert problem.value(split.blocks) == pytest.approx(expected), seed
-        compared += 1
-    assert compared > 30
-    assert infeasible > 5

@@ -290,6 +290,15 @@ class CheckOptions(Options):
     max_latency: float | str | None = option(
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time of one sample, such as 50ms; by the same")
+    min_tokens_per_s: float | None = option(
+        above=0, metavar="R", page=True,
+        help="the fewest tokens a second, by a plan for prompts and tokens")
+    max_ttft: float | str | None = option(
+        above=0, unit="latency", metavar="T", page=True,
+        help="the longest time to first token, such as 200ms, by the same")
+    max_tpot: float | str | None = option(
+        above=0, unit="latency", metavar="T", page=True,
+        help="the longest time of each later token, such as 30ms, by the same")
     measured: bool = option(
         False, needs=("--min-throughput", "--max-latency", "--max-memory"), page=True,
         help="judge what the last run measured; throughput, latency (its 99th percentile), memory")

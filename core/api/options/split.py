@@ -277,6 +277,12 @@ class SplitOptions(DeviceOptions):
         help="sequences to plan for, where the graph has phases; prompt=512,tokens=256, or a "
         "file with the tokens of a prompt and those that follow a line (default: what the phases "
         "are priced for)")
+    max_ttft: float | str | None = option(
+        above=0, unit="latency", metavar="T", page=True,
+        help="the longest time to first token of a sequence that is alone, such as 200ms")
+    max_tpot: float | str | None = option(
+        above=0, unit="latency", metavar="T", page=True,
+        help="the longest time of each later token of such a sequence, such as 30ms")
     max_length: int | None = option(
         least=1, metavar="TOKENS", page=True,
         help="tokens of the longest sequence: states have room for so many (default: those of "
