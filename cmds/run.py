@@ -20,6 +20,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if "-" in args.inputs and args.stream == "-":
         raise UsageError("--inputs -: standard input is the stream; give that as a file")
     stream = context.read(args.stream)
+    if options.generate is not None:
+        from dnnp.generating import generate_stream
+
+        generate_stream(stream, options)
+        context.write(stream)
+        return 0
     outcome = run_stream(stream, options)
     save_files(options, outcome, stream)
     context.show(outcome.lines())

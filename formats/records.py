@@ -660,6 +660,23 @@ _RUN = table(
     RATE=_RATE,
 )
 
+_GENERATION = table(
+    """
+    sequences: int -- sequences that were generated
+    tokens: int -- tokens of all of them
+    rows: positive int -- sequences of a pass over tokens
+    in_flight: positive int -- sequences under way, at most
+    tokens_per_s: number -- tokens in a second, from the first prompt to the last token
+    ttft_p50_s?: number -- median time from the begin of a sequence to its first token
+    ttft_p99_s?: number -- 99th percentile of it
+    tpot_p50_s?: number -- median time from a token to the next one
+    tpot_p99_s?: number -- 99th percentile of it
+    ties?: int -- --verify: sequences that part from the whole model's at a tie; absent: not
+            compared, and else they are equal
+    digest: digest -- digest of the plan that ran
+    """,
+)
+
 _END = table(
     """
     records: int -- number of records before this one
@@ -681,6 +698,7 @@ RECORDS: dict[str, dict[str, Field]] = {
     "schedule": _SCHEDULE,
     "block": _BLOCK,
     "run": _RUN,
+    "generation": _GENERATION,
     "end": _END,
 }
 

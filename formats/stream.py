@@ -22,7 +22,14 @@ from dnnp.formats.rows import CHUNK, REPEATED, Rows, closed_fields, keep_numbers
 
 Record = dict[str, Any]
 
-LEVELS = (("cost",), ("group",), ("plan", "stage"), ("bound",), ("schedule", "block"), ("run",))
+LEVELS = (
+    ("cost",),
+    ("group",),
+    ("plan", "stage"),
+    ("bound",),
+    ("schedule", "block"),
+    ("run", "generation"),
+)
 """Levels of records; replacing one drops all later ones."""
 
 COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")

@@ -150,7 +150,12 @@ def read_facts(stream: Stream) -> Facts:
         raise FormatError(f"{wrong[0]}; dnnp-check says more", stream.name)
     if work is None:
         return facts_of(stream, None, None, None)
-    return facts_of(stream, work.graph, work.units, plan)
+    graph, units = work.graph, work.units
+    if plan is not None:
+        from dnnp.core.cost.rates import planned
+
+        graph, units = planned(graph, units, plan.options)
+    return facts_of(stream, graph, units, plan)
 
 
 def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:

@@ -18,7 +18,14 @@ from dnnp.core.check.violation import STRENGTH, Violation, above, differs, print
 
 Record = Mapping[str, Any]
 
-NEEDS = {"plan": "stage", "stage": "plan", "bound": "plan", "block": "schedule", "run": "plan"}
+NEEDS = {
+    "plan": "stage",
+    "stage": "plan",
+    "bound": "plan",
+    "block": "schedule",
+    "run": "plan",
+    "generation": "plan",
+}
 """Kind of record -> kind it cannot do without."""
 
 MAX_NUMBER = 1e100
@@ -128,10 +135,11 @@ def _digests(
         if plan["digest"] != graph_digest:
             message = "was made from another graph, costs or groups"
             yield Violation("digest", "plan", message, graph_digest, plan["digest"])
-    for number, run in enumerate(records.get("run", ())):
-        if plan_digest is not None and run["digest"] != plan_digest:
-            message = "was made with another plan"
-            yield Violation("digest", f"run {number}", message, plan_digest, run["digest"])
+    for kind in ("run", "generation"):
+        for number, run in enumerate(records.get(kind, ())):
+            if plan_digest is not None and run["digest"] != plan_digest:
+                message = "was made with another plan"
+                yield Violation("digest", f"{kind} {number}", message, plan_digest, run["digest"])
     for schedule in records.get("schedule", ()) if plan_digest is not None else ():
         digest = schedule.get("digest")
         if digest != plan_digest:

@@ -123,7 +123,9 @@ class Graph:
         return replace(
             self,
             times={c: total(passes, rows) for c, rows in phases.times.items()},
-            tensor_bytes=total(passes, phases.sizes),
+            tensor_bytes=np.where(
+                self.tensor_kind < PARAMETER, total(passes, phases.sizes), self.tensor_bytes
+            ),
             tensor_memory=memory,
         )
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
-from dnnp.core.model.plan import OBJECTIVES, Stage, contiguous_words, status_words
+from dnnp.core.model.plan import OBJECTIVES, Stage, contiguous_words, generation_words, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.drawing import text_chart
 from dnnp.core.view.facts import (
@@ -235,6 +235,8 @@ def _plan(facts: Facts) -> list[str]:
     rate = ""
     if plan.objective != "latency" and facts.seconds and plan.value > 0:
         rate = f", {shown_rate(plan.value)}"
+    if plan.tokens_per_s is not None:
+        rate = f" a sequence, {generation_words(plan)}"
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
         f"{status_words(plan)}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "

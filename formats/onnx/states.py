@@ -225,9 +225,8 @@ def _record(
         return {}, f"the shape of '{before}' is not known"
     if later.dtype not in (None, dtype):
         return {}, f"the types are {dtype} and {later.dtype}"
-    names = axes.get(before, ())
     rows_at = _rows_axis(before, axes)
-    free = [i for i, name in enumerate(names) if name is not None and i != rows_at]
+    free = _free_axes(before, axes)
     if len(free) > 1:
         return {}, f"the axes {', '.join(map(str, free))} of '{before}' are free: which has tokens?"
     said = f"the shapes are {list(shape)} and {list(later.shape or ())}"
@@ -245,6 +244,17 @@ def _record(
     else:
         record["sequence_bytes"] = each
     return record, ""
+
+
+def state_axes(name: str, axes: AxisNames) -> tuple[int | None, int | None]:
+    """The axes of an input that count sequences and tokens; None: there is none."""
+    return _rows_axis(name, axes), next(iter(_free_axes(name, axes)), None)
+
+
+def _free_axes(name: str, axes: AxisNames) -> list[int]:
+    """Free axes of an input that do not count sequences."""
+    rows = _rows_axis(name, axes)
+    return [i for i, axis in enumerate(axes.get(name, ())) if axis is not None and i != rows]
 
 
 def _rows_axis(name: str, axes: AxisNames) -> int | None:

@@ -117,6 +117,33 @@ class RunOptions(Options):
     calibrate: str | None = option(
         metavar="FILE", page=True,
         help="write what loads tell of costs; for dnnp-profile --from-run")
+    generate: int | None = option(
+        least=1, most=10_000_000, metavar="T", group="generating (of decoders)", page=True,
+        help="generate up to T tokens of each prompt, whose states stay in the stages")
+    prompts: str | None = option(
+        needs=("--generate",), metavar="FILE|random", page=True,
+        help="prompts as JSON lines with ids, max_tokens and stop (default: random; as long as "
+        "those of the plan)")
+    tokens: str | None = option(
+        needs=("--generate",), metavar="FILE", page=True,
+        help="write tokens as they come, a JSON object a line")
+    under_way: int | None = option(
+        needs=("--generate",), least=1, metavar="N",
+        help="sequences under way at a time (default: as the plan has it)")
+    pass_rows: int | None = option(
+        flag="--rows", needs=("--generate",), least=1, metavar="B",
+        help="sequences of a pass over tokens (default: as the phase was priced, or 1)")
+    chunk: int | None = option(
+        needs=("--generate",), least=1, metavar="S",
+        help="tokens of a pass over a prompt, between which other sequences go on (default: all)")
+    temperature: float = option(
+        0.0, needs=("--generate",), least=0, metavar="X",
+        help="draw tokens at this temperature, by --seed (default: 0; the most likely one)")
+    top_k: int | None = option(
+        needs=("--generate",), least=1, metavar="K", help="draw among the K most likely tokens")
+    top_p: float = option(
+        1.0, needs=("--generate",), above=0, most=1, metavar="X",
+        help="draw among the fewest tokens whose probability is X together (default: 1)")
     threads: int = option(
         1, least=1, most=1_024, metavar="N", group="how to run it", page=True,
         help="threads of a stage, or of each replica (default: 1)")

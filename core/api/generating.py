@@ -1,0 +1,280 @@
+"""Generate over the stages of a plan: prompts in, tokens out, rates and a comparison."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dnnp.callbacks import Callbacks, open_source
+from dnnp.core.model.errors import FormatError, InputFileError, UsageError, VerificationError
+from dnnp.core.model.plan import Plan
+from dnnp.core.model.text import counted, shown_seconds
+from dnnp.core.runtime.generate.decoder import Decoder, decoder_of
+from dnnp.core.runtime.generate.loop import Generated, Generation, Prompt, StageRunner, by_hand
+from dnnp.core.runtime.generate.sampling import Sampling
+from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.session import make_session
+from dnnp.core.runtime.pipeline.prepare import THREAD
+from dnnp.formats.graph import graph_of
+from dnnp.formats.onnx.stages import split_model
+from dnnp.formats.onnx.value_types import TensorType, types_of
+from dnnp.formats.plan import check_runnable, plan_digest, plan_of
+from dnnp.formats.stream import Stream
+from dnnp.options.run import RunOptions
+from dnnp.workload import refuse_contradictions, refuse_infeasible
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+RANDOM = "random"
+PROMPTS, LENGTH = 8, 16
+"""Random prompts, and their tokens where no plan says how many."""
+
+TIE = {True: 2e-2, False: 1e-5}
+"""Difference of the two best logits, of the largest, up to which either may come first: with 8-bit
+activations (matrix products of 4 bits at accuracy level 4), and without."""
+
+MOST_NAMED = 3
+
+
+def read_prompts(data: bytes, file: str, most: int) -> list[Prompt]:
+    """Prompts from JSON lines with `ids`, and perhaps `max_tokens` and `stop`.
+
+    FormatError: a line is no such object.
+    """
+    found: list[Prompt] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            raise FormatError("not JSON", file, number) from None
+        if type(row) is not dict or not _are_ids(row.get("ids")) or not row["ids"]:
+            raise FormatError("is no list of ids", file, number, "ids")
+        if not _are_ids(row.get("stop", [])):
+            raise FormatError("is no list of ids", file, number, "stop")
+        count = row.get("max_tokens", most)
+        if type(count) is not int or count < 1:
+            raise FormatError("is no number of at least 1", file, number, "max_tokens")
+        stop = frozenset(row.get("stop", ()))
+        found.append(Prompt(len(found), tuple(row["ids"]), min(count, most), stop))
+    if not found:
+        raise FormatError("no prompts", file)
+    return found
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(x) is int and 0 <= x < 2**31 for x in value)
+
+
+def random_prompts(count: int, length: int, words: int, most: int, seed: int) -> list[Prompt]:
+    """Prompts of random ids; the last is not one of the first three, which often mean padding."""
+    rng = np.random.default_rng(seed)
+    low = min(3, words - 1)
+    ids = rng.integers(low, words, size=(count, length))
+    return [Prompt(i, tuple(map(int, row)), most) for i, row in enumerate(ids)]
+
+
+class _Setting:
+    """What a generation runs on: the model, its plan, and how rows share passes."""
+
+    def __init__(self, stream: Stream, options: RunOptions) -> None:
+        caller = options.caller
+        self.options, self.caller = options, caller
+        graph = graph_of(stream)
+        plan = plan_of(stream, graph)
+        if plan is None:
+            raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
+        refuse_contradictions(stream, plan)
+        refuse_infeasible(stream, plan)
+        check_runnable(plan, graph, "generating needs an ordered plan")
+        if options.kind != THREAD or options.provider != "cpu":
+            raise UsageError("--generate runs in threads on the CPU")
+        self.plan: Plan = plan
+        model, path, _ = open_source(caller, stream, options.model, light=True)
+        self.model: ModelProto = model
+        self.folder: Path = path.parent
+        names = {t["id"]: t["name"] for t in stream.get("tensor")}
+        ends = ("input", "output")
+        self.decoder: Decoder = decoder_of(
+            model, [{**s, **{e: names[s[e]] for e in ends}} for s in stream.get("state")]
+        )
+        self.known = {n: TensorType(t.dtype, None) for n, t in types_of(stream).items()}
+        token = [p for p in stream.get("phase") if p["name"] == "token"]
+        self.rows = options.pass_rows or (token[0]["rows"] if token else 1)
+        if self.rows > 1 and not self.decoder.in_place:
+            caller.note("states grow in each pass: one sequence a pass")
+            self.rows = 1
+        flow = options.under_way or plan.options.in_flight or self.rows * len(plan.stages)
+        self.prompts = self._prompts(stream, min(flow, 1024))
+        self.groups = max(1, -(-min(flow, len(self.prompts)) // self.rows))
+        longest = max(len(p.ids) + p.most for p in self.prompts)
+        self.tokens = max(longest, 2)
+        self.chunk = options.chunk or max(len(p.ids) for p in self.prompts)
+        self.sampling = Sampling(
+            options.temperature, options.top_k or 0, options.top_p, options.seed
+        )
+
+    def _prompts(self, stream: Stream, flow: int) -> list[Prompt]:
+        most = self.options.generate or 0
+        given = self.options.prompts
+        if given not in (None, RANDOM):
+            path = os.fspath(given)
+            return read_prompts(self.caller.read_input(path), path, most)
+        words = next(
+            (t["shape"][-1] for t in stream.get("tensor") if t["name"] == self.decoder.logits
+             and t.get("shape")), 2
+        )  # fmt: skip
+        workload = self.plan.options.workload
+        length = LENGTH if workload is None else max(1, round(workload.prompt))
+        count = self.options.samples or max(PROMPTS, flow)
+        return random_prompts(count, length, words, most, self.options.seed)
+
+    def config(self) -> SessionConfig:
+        return SessionConfig("cpu", self.options.optimization, self.options.threads, pin=False)
+
+    def stages(self, parts: Sequence[Sequence[int]]) -> list[StageRunner]:
+        made = split_model(self.model, parts, self.known)
+        return [
+            StageRunner(
+                make_session(part.model, self.folder, self.config()), part.outputs, self.decoder,
+                self.rows, self.tokens,
+            )
+            for part in made
+        ]  # fmt: skip
+
+
+def generate_stream(stream: Stream, options: RunOptions) -> None:
+    """Generate over the plan of a stream, and put what was measured into it.
+
+    Raises
+    ------
+    UsageError
+        There is no plan, or options do not fit it.
+    FormatError
+        The model is no decoder that is known, or the prompts are malformed.
+    VerificationError
+        Logits hold NaN, or the whole model gives other tokens.
+    """
+    setting = _Setting(stream, options)
+    caller = options.caller
+    parts = [stage.nodes for stage in setting.plan.stages]
+    with caller.interruptible():
+        loop = Generation(
+            setting.stages(parts), setting.decoder, setting.groups, setting.chunk,
+            setting.sampling, lambda: caller.interrupted,
+        )  # fmt: skip
+        with _tokens_file(options.tokens) as tokens:
+            done, seconds = _generate(loop, setting.prompts, tokens)
+        found = _figures(done, seconds)
+        caller.note(f"{_words(found)}{_predicted(setting.plan)}")
+        if options.verify and not caller.interrupted:
+            found["ties"] = _verify(setting, done, caller)
+    found |= {"rows": setting.rows, "in_flight": setting.groups * setting.rows}
+    found["digest"] = plan_digest(stream.get("plan")[0], stream.get("stage"))
+    stream.replace("generation", [{"type": "generation", **found}])
+
+
+def _tokens_file(path: str | None) -> AbstractContextManager[IO[bytes] | None]:
+    """The file that tokens go to as they come, a JSON object a line."""
+    if path is None:
+        return nullcontext()
+    try:
+        return open(path, "wb")
+    except OSError as error:
+        raise InputFileError(f"{path}: {error.strerror}") from None
+
+
+def _generate(
+    loop: Generation, prompts: Sequence[Prompt], tokens: IO[bytes] | None
+) -> tuple[list[Generated], float]:
+    """Run all prompts; the sequences in order of their numbers, and seconds."""
+    began, seen = time.perf_counter(), dict[int, Generated]()
+    for sequence, token in loop.run(prompts):
+        seen[sequence.prompt.number] = sequence
+        if tokens is not None:
+            row: dict[str, Any] = {"sequence": sequence.prompt.number, "token": token}
+            if sequence.ended:
+                row["end"] = "stop" if token in sequence.prompt.stop else "length"
+            tokens.write(orjson.dumps(row) + b"\n")
+            tokens.flush()
+    return [seen[number] for number in sorted(seen)], time.perf_counter() - began
+
+
+def _figures(done: Sequence[Generated], seconds: float) -> dict[str, Any]:
+    """Rates and times of a generation."""
+    first = [s.times[0] - s.began for s in done]
+    later = [b - a for s in done for a, b in zip(s.times, s.times[1:], strict=False)]
+    count = sum(len(s.tokens) for s in done)
+    found: dict[str, Any] = {"sequences": len(done), "tokens": count}
+    found["tokens_per_s"] = count / seconds if seconds else 0.0
+    for name, values in (("ttft", first), ("tpot", later)):
+        if values:
+            for part in (50, 99):
+                found[f"{name}_p{part}_s"] = float(np.percentile(values, part))
+    return found
+
+
+def _words(found: dict[str, Any]) -> str:
+    """Say how fast it was."""
+    words = f"{counted(found['tokens'], 'token')} of {counted(found['sequences'], 'sequence')}, "
+    words += f"{found['tokens_per_s']:.4g} tokens/s"
+    for name in ("ttft", "tpot"):
+        if f"{name}_p50_s" in found:
+            each = [shown_seconds(found[f"{name}_p{part}_s"]) for part in (50, 99)]
+            words += f", {name.upper()} {each[0]} (99 %: {each[1]})"
+    return words
+
+
+def _predicted(plan: Plan) -> str:
+    if plan.tokens_per_s is None:
+        return ""
+    return f"; predicted {plan.tokens_per_s:.4g} tokens/s"
+
+
+def _verify(setting: _Setting, done: Sequence[Generated], caller: Callbacks) -> int:
+    """Compare tokens with those of the whole model in one session; returns how many parted at ties.
+
+    VerificationError: others differ.
+    """
+    session = make_session(setting.model, setting.folder, setting.config())
+    near = TIE[_has_int8_products(setting.model)]
+    ties, wrong = 0, list[str]()
+    for sequence in done:
+        prompt = sequence.prompt
+        right, best = by_hand(session, setting.decoder, prompt, setting.chunk, setting.sampling)
+        at = next((i for i, (a, b) in enumerate(zip(sequence.tokens, right, strict=False))
+                   if a != b), None)  # fmt: skip
+        if at is None and len(sequence.tokens) == len(right):
+            continue
+        at = min(len(sequence.tokens), len(right)) if at is None else at
+        got = sequence.tokens[at] if at < len(sequence.tokens) else None
+        values = sorted(best[at].values(), reverse=True) if at < len(best) else [1.0, 0.0]
+        if got in best[min(at, len(best) - 1)] and values[0] - values[-1] <= near:
+            ties += 1
+            continue
+        wrong.append(f"sequence {prompt.number} at token {at}")
+    if wrong:
+        named = ", ".join(wrong[:MOST_NAMED]) + ", ..." * (len(wrong) > MOST_NAMED)
+        raise VerificationError(f"the whole model gives other tokens: {named}")
+    said = f"; {counted(ties, 'sequence')} parted at a tie" if ties else ""
+    caller.note(f"verified: {counted(len(done), 'sequence')} as by the whole model{said}")
+    return ties
+
+
+def _has_int8_products(model: ModelProto) -> bool:
+    """True if matrix products take activations in 8 bits."""
+    return any(
+        a.name == "accuracy_level" and a.i == 4
+        for node in model.graph.node
+        if node.op_type == "MatMulNBits"
+        for a in node.attribute
+    )

@@ -1,0 +1,1 @@
+"""Decode loops over the stages of a model that generates."""

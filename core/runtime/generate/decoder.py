@@ -1,0 +1,165 @@
+"""The inputs of a model that generates, by what they tell it, and the arrays of a pass.
+
+Models are fed as exporters and onnxruntime-genai have it: ids, a mask over all tokens, positions;
+or, where `GroupQueryAttention` reads them straight from the inputs, the length of each row and the
+largest of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.model.errors import FormatError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Array = NDArray[Any]
+
+IDS, MASK, POSITIONS, LENGTHS, TOTAL = "ids", "mask", "positions", "lengths", "total"
+
+_NAMED = {
+    "input_ids": IDS, "tokens": IDS, "attention_mask": MASK, "position_ids": POSITIONS,
+    "seqlens_k": LENGTHS, "total_sequence_length": TOTAL, "total_seq_len": TOTAL,
+}  # fmt: skip
+"""Name of an input -> what it tells the model."""
+
+_SLOTS = {5: LENGTHS, 6: TOTAL}
+"""Inputs of `GroupQueryAttention` that tell lengths."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of the model."""
+
+    input: str
+    output: str
+    shape: tuple[int, ...]
+    """Of one row; the axis of tokens, if there is one, has 0."""
+    dtype: np.dtype[Any]
+    rows_axis: int
+    tokens_axis: int | None
+    shared: bool
+    """True if one buffer can be input and output."""
+
+    def buffer(self, rows: int, tokens: int) -> Array:
+        """Zeros for some rows of so many tokens."""
+        shape = list(self.shape)
+        shape[self.rows_axis] = rows
+        if self.tokens_axis is not None:
+            shape[self.tokens_axis] = tokens
+        return np.zeros(shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model that generates."""
+
+    roles: Mapping[str, tuple[str, np.dtype[Any]]]
+    """Input that is no state -> what it tells, and its type."""
+    states: Sequence[State]
+    logits: str
+    """Output with a number for each word, of each position."""
+
+    @property
+    def in_place(self) -> bool:
+        """True if all states are one buffer: rows of different lengths can share a pass."""
+        return bool(self.states) and all(state.shared for state in self.states)
+
+    def feeds(self, ids: Array, past: Array, room: int = 0) -> dict[str, Array]:
+        """The inputs of a pass, states apart.
+
+        Parameters
+        ----------
+        ids
+            i64[rows, tokens].
+        past
+            i64[rows], tokens of each row before the pass.
+        room
+            Tokens that a mask is for, so that all passes have one shape; 0: as many as there are.
+        """
+        rows, count = ids.shape
+        total = room or int(past.max()) + count
+        found: dict[str, Array] = {}
+        for name, (role, dtype) in self.roles.items():
+            if role == IDS:
+                found[name] = ids.astype(dtype)
+            elif role == MASK:
+                seen = np.arange(total)[None, :] < (past + count)[:, None]
+                found[name] = seen.astype(dtype)
+            elif role == POSITIONS:
+                found[name] = (past[:, None] + np.arange(count)[None, :]).astype(dtype)
+            elif role == LENGTHS:
+                found[name] = (past + count - 1).astype(dtype).reshape(rows)
+            else:
+                found[name] = np.array(max(total, 2) if count == 1 else total, dtype)
+        return found
+
+
+def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decoder:
+    """Recognise the inputs and outputs of a model.
+
+    Parameters
+    ----------
+    records
+        Its states, with the names of their tensors.
+
+    FormatError: there are none, or an input or the logits are not recognised.
+    """
+    from onnx import helper
+
+    from dnnp.formats.onnx.states import axis_names, state_axes
+
+    if not records:
+        raise FormatError("the model carries no state from pass to pass: nothing to generate with")
+    ends = {record["input"] for record in records}
+    axes = axis_names(model.graph)
+    stored = {tensor.name for tensor in model.graph.initializer}
+    values = {v.name: v for v in model.graph.input if v.name not in stored}
+    told = {
+        node.input[at]: role
+        for node in model.graph.node
+        if node.op_type == "GroupQueryAttention"
+        for at, role in _SLOTS.items()
+        if len(node.input) > at
+    }
+    roles: dict[str, tuple[str, np.dtype[Any]]] = {}
+    types = {
+        name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type))
+        for name, v in values.items()
+    }
+    for name in values:
+        if name in ends:
+            continue
+        role = told.get(name) or _NAMED.get(name)
+        if role is None:
+            raise FormatError(f"generating does not know the input '{name}'")
+        roles[name] = role, types[name]
+    if not any(role == IDS for role, _ in roles.values()):
+        raise FormatError("the model has no input of ids, such as 'input_ids'")
+    states = []
+    for record in records:
+        name = record["input"]
+        rows_axis, tokens_axis = state_axes(name, axes)
+        dims = [max(d.dim_value, 0) for d in values[name].type.tensor_type.shape.dim]
+        shape = tuple(0 if i == tokens_axis else size for i, size in enumerate(dims))
+        states.append(
+            State(name, record["output"], shape, types[name], rows_axis or 0, tokens_axis,
+                  bool(record.get("shared")) and tokens_axis is not None and not rows_axis)
+        )  # fmt: skip
+    return Decoder(roles, states, _logits(model, {record["output"] for record in records}))
+
+
+def _logits(model: ModelProto, after: set[str]) -> str:
+    """The output that is no state, or the one of that name."""
+    names = [value.name for value in model.graph.output if value.name not in after]
+    if "logits" in names:
+        return "logits"
+    if len(names) != 1:
+        raise FormatError(f"which output has the logits: {', '.join(names) or 'there is none'}?")
+    return names[0]

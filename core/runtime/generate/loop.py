@@ -1,0 +1,349 @@
+"""A decode loop over stages: sequences in groups of rows, one pass of each group under way.
+
+A thread runs each stage; passes go from one to the next by queues, and the tokens of the last come
+back to the loop, which makes the next pass of their group. States stay with their stage. Those that
+are one buffer hold all rows of a group and are bound once: a pass over tokens changes the numbers
+in place. Others grow, are bound anew in each pass, and have groups of one row. A prompt goes in
+chunks of one row, between which the other rows of its group go on.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.model.errors import DnnpError, InputFileError
+from dnnp.core.runtime.generate.decoder import Decoder, State
+from dnnp.core.runtime.generate.sampling import Sampling
+from dnnp.core.runtime.model.providers import first_line, ort_errors
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sequence to generate."""
+
+    number: int
+    ids: tuple[int, ...]
+    most: int
+    """Tokens to generate, at most."""
+    stop: frozenset[int] = frozenset()
+    """Tokens after which it ends."""
+
+
+@dataclass
+class Generated:
+    """A sequence under way, or done."""
+
+    prompt: Prompt
+    draw: np.random.Generator
+    began: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """Seconds on the clock of `time.perf_counter` at which each token was there."""
+    done: int = 0
+    """Tokens of the prompt that passes have read."""
+
+    @property
+    def length(self) -> int:
+        """Tokens that the states hold."""
+        return self.done + max(0, len(self.tokens) - 1)
+
+    @property
+    def ended(self) -> bool:
+        """True if no more tokens are wanted."""
+        tokens = self.tokens
+        return len(tokens) >= self.prompt.most or bool(tokens and tokens[-1] in self.prompt.stop)
+
+
+@dataclass
+class Pass:
+    """Rows of a group on their way through the stages."""
+
+    group: int
+    rows: tuple[int, ...]
+    """Rows whose logits count: all that are active, or the one whose prompt it reads."""
+    feeds: dict[str, Array]
+    past: int
+    whole: bool
+    """True for a pass over tokens, of all rows of the group."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Tensors between stages."""
+
+
+class StageRunner:
+    """A stage with the states that are its own, of all groups."""
+
+    def __init__(
+        self, session: Any, outputs: Sequence[str], decoder: Decoder, rows: int, tokens: int
+    ) -> None:
+        self.session, self.outputs = session, tuple(outputs)
+        names = {value.name for value in session.get_inputs()}
+        self.inputs = names
+        self.states = [state for state in decoder.states if state.input in names]
+        self.rows, self.tokens = rows, tokens
+        self._buffers: dict[int, dict[str, Array]] = {}
+        self._grown: dict[int, dict[str, Any]] = {}
+        self._bound: dict[int, tuple[Any, dict[str, Array], list[Any]]] = {}
+
+    def buffers(self, group: int) -> dict[str, Array]:
+        """The shared buffers of a group, by the input that reads them."""
+        if group not in self._buffers:
+            shared = [state for state in self.states if state.shared]
+            self._buffers[group] = {s.input: s.buffer(self.rows, self.tokens) for s in shared}
+        return self._buffers[group]
+
+    def forget(self, group: int) -> None:
+        """Begin the states of a group of one row anew; shared buffers need no clearing."""
+        self._grown.pop(group, None)
+
+    def run(self, item: Pass) -> dict[str, Any]:
+        """Run one pass: its outputs that are no states."""
+        if item.whole and all(state.shared for state in self.states):
+            return self._again(item)
+        binding, made = self._bind(item), [n for n in self.outputs if n not in self._after]
+        self.session.run_with_iobinding(binding)
+        found = dict(zip(self._order, binding.get_outputs(), strict=True))
+        grown = {s.input: found[s.output] for s in self.states if not s.shared}
+        if grown:
+            self._grown[item.group] = grown
+        return {name: found[name] for name in made}
+
+    @property
+    def _after(self) -> set[str]:
+        return {state.output for state in self.states}
+
+    def _bind(self, item: Pass) -> Any:
+        """A binding of one pass."""
+        binding = self.session.io_binding()
+        for name in self.inputs - {state.input for state in self.states}:
+            _bind_input(binding, name, item.values.get(name, item.feeds.get(name)))
+        self._order: list[str] = []
+        for state in self.states:
+            self._bind_state(binding, state, item)
+        for name in self.outputs:
+            if name not in self._after:
+                binding.bind_output(name, "cpu")
+                self._order.append(name)
+        return binding
+
+    def _bind_state(self, binding: Any, state: State, item: Pass) -> None:
+        if state.shared:
+            whole = self.buffers(item.group)[state.input]
+            part = whole if item.whole else whole[item.rows[0] : item.rows[0] + 1]
+            _bind_input(binding, state.input, part)
+            binding.bind_ortvalue_output(state.output, _ort_value(part))
+        else:
+            held = self._grown.get(item.group, {}).get(state.input)
+            _bind_input(binding, state.input, state.buffer(1, 0) if held is None else held)
+            binding.bind_output(state.output, "cpu")
+        self._order.append(state.output)
+
+    def _again(self, item: Pass) -> dict[str, Any]:
+        """A pass over tokens by the binding of its group, whose arrays are changed in place."""
+        made = [name for name in self.outputs if name not in self._after]
+        if item.group not in self._bound:
+            binding = self._bind(item)
+            self.session.run_with_iobinding(binding)
+            found = dict(zip(self._order, binding.get_outputs(), strict=True))
+            self._bound[item.group] = binding, item.feeds, [found[name] for name in made]
+        else:
+            binding, feeds, _ = self._bound[item.group]
+            for name, array in feeds.items():
+                array[...] = item.feeds[name]
+            self.session.run_with_iobinding(binding)
+        return dict(zip(made, self._bound[item.group][2], strict=True))
+
+
+def _bind_input(binding: Any, name: str, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        binding.bind_cpu_input(name, value)
+    else:
+        binding.bind_ortvalue_input(name, value)
+
+
+def _ort_value(array: Array) -> Any:
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+class Generation:
+    """Sequences that go through the stages."""
+
+    def __init__(
+        self,
+        stages: Sequence[StageRunner],
+        decoder: Decoder,
+        groups: int,
+        chunk: int,
+        sampling: Sampling,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.stages, self.decoder, self.sampling = list(stages), decoder, sampling
+        self.rows, self.tokens = stages[0].rows, stages[0].tokens
+        self.chunk, self.interrupted = chunk, interrupted
+        self.seats: list[list[Generated | None]] = [[None] * self.rows for _ in range(groups)]
+        self.turn = [False] * groups
+        """True if the last pass of a group was over a prompt."""
+
+    def run(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Generated, int]]:
+        """Yield each sequence whenever it has a token, and that token; in the order of time."""
+        waiting = iter(prompts)
+        queues: list[queue.Queue[Pass | None]] = [queue.Queue() for _ in self.stages]
+        results: queue.Queue[Pass | BaseException] = queue.Queue()
+        threads = [
+            threading.Thread(target=self._serve, args=(i, queues, results), daemon=True)
+            for i in range(len(self.stages))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            under_way = sum(
+                self._next(group, waiting, queues[0]) for group in range(len(self.seats))
+            )
+            while under_way:
+                item = self._result(results)
+                if isinstance(item, BaseException):
+                    raise item
+                under_way -= 1
+                yield from self._take(item)
+                if not self.interrupted():
+                    under_way += self._next(item.group, waiting, queues[0])
+        finally:
+            for each in queues:
+                each.put(None)
+            for thread in threads:
+                thread.join()
+
+    def _result(self, results: queue.Queue[Pass | BaseException]) -> Pass | BaseException:
+        while True:
+            try:
+                return results.get(timeout=0.2)
+            except queue.Empty:
+                continue
+
+    def _serve(
+        self,
+        number: int,
+        queues: Sequence[queue.Queue[Pass | None]],
+        results: queue.Queue[Pass | BaseException],
+    ) -> None:
+        """Run passes of one stage until there are no more."""
+        stage, last = self.stages[number], number == len(self.stages) - 1
+        while (item := queues[number].get()) is not None:
+            try:
+                item.values |= stage.run(item)
+            except DnnpError as error:
+                results.put(error)
+                continue
+            except ort_errors() as error:
+                results.put(InputFileError(f"stage {number} fails: {first_line(error)}"))
+                continue
+            except BaseException as error:  # a thread must not end in silence
+                results.put(error)
+                continue
+            if last:
+                results.put(item)
+            else:
+                queues[number + 1].put(item)
+
+    def _next(self, group: int, waiting: Iterator[Prompt], first: queue.Queue[Pass | None]) -> bool:
+        """Send the next pass of a group, if there is one."""
+        seats = self.seats[group]
+        for row, sequence in enumerate(seats):
+            if sequence is None and (prompt := next(waiting, None)) is not None:
+                seats[row] = Generated(
+                    prompt, self.sampling.generator(prompt.number), time.perf_counter()
+                )
+                for stage in self.stages if self.rows == 1 else ():
+                    stage.forget(group)
+        reading = [r for r, s in enumerate(seats) if s and s.done < len(s.prompt.ids)]
+        going = [r for r, s in enumerate(seats) if s and s.done == len(s.prompt.ids)]
+        if reading and not (going and self.turn[group]):
+            self.turn[group] = True
+            first.put(self._prompt(group, reading[0]))
+        elif going:
+            self.turn[group] = False
+            first.put(self._tokens(group, going))
+        else:
+            return False
+        return True
+
+    def _prompt(self, group: int, row: int) -> Pass:
+        """A pass over the next chunk of a prompt."""
+        sequence = self.seats[group][row]
+        assert sequence is not None
+        ids = sequence.prompt.ids[sequence.done : sequence.done + self.chunk]
+        feeds = self.decoder.feeds(np.array([ids]), np.array([sequence.done]))
+        return Pass(group, (row,), feeds, sequence.done, whole=False)
+
+    def _tokens(self, group: int, going: Sequence[int]) -> Pass:
+        """A pass over the last token of each row; rows that wait write where they will."""
+        seats = self.seats[group]
+        ids = [s.tokens[-1] if s and s.tokens else 0 for s in seats]
+        past = [0 if s is None else s.length for s in seats]
+        room = self.tokens if self.decoder.in_place else 0
+        feeds = self.decoder.feeds(np.array(ids)[:, None], np.array(past), room)
+        return Pass(group, tuple(going), feeds, max(past), whole=True)
+
+    def _take(self, item: Pass) -> Iterator[tuple[Generated, int]]:
+        """Choose the tokens that a pass leads to."""
+        logits = item.values[self.decoder.logits].numpy()
+        now, seats = time.perf_counter(), self.seats[item.group]
+        for row in item.rows:
+            sequence = seats[row]
+            assert sequence is not None
+            if not item.whole:
+                sequence.done = min(sequence.done + self.chunk, len(sequence.prompt.ids))
+                if sequence.done < len(sequence.prompt.ids):
+                    return
+            at = logits[row if item.whole else 0]
+            where = f"sequence {sequence.prompt.number}, token {len(sequence.tokens)}"
+            token = self.sampling.choose(at if at.ndim == 1 else at[-1], sequence.draw, where)
+            sequence.tokens.append(token)
+            sequence.times.append(now)
+            if sequence.ended:
+                seats[row] = None
+            yield sequence, token
+
+
+def by_hand(
+    session: Any, decoder: Decoder, prompt: Prompt, chunk: int, sampling: Sampling
+) -> tuple[list[int], list[Mapping[int, float]]]:
+    """Tokens of one sequence by one session, its states carried from call to call.
+
+    Also the two largest logits of each step, relative to the largest magnitude, by token.
+    """
+    names = [value.name for value in session.get_outputs()]
+    held = {state.input: state.buffer(1, 0) for state in decoder.states}
+    sequence = Generated(prompt, sampling.generator(prompt.number))
+    best: list[Mapping[int, float]] = []
+    while not sequence.ended:
+        if sequence.done < len(prompt.ids):
+            ids = prompt.ids[sequence.done : sequence.done + chunk]
+        else:
+            ids = (sequence.tokens[-1],)
+        feeds = decoder.feeds(np.array([ids]), np.array([sequence.length]))
+        made = dict(zip(names, session.run(None, {**feeds, **held}), strict=True))
+        held = {state.input: made[state.output] for state in decoder.states}
+        if sequence.done < len(prompt.ids):
+            sequence.done += len(ids)
+            if sequence.done < len(prompt.ids):
+                continue
+        logits = made[decoder.logits][0]
+        logits = logits if logits.ndim == 1 else logits[-1]
+        where = f"whole model, sequence {prompt.number}, token {len(sequence.tokens)}"
+        sequence.tokens.append(sampling.choose(logits, sequence.draw, where))
+        two = np.argsort(-logits, kind="stable")[:2].tolist()
+        scale = float(np.abs(logits).max()) or 1.0
+        best.append({t: float(logits[t]) / scale for t in two})
+    return sequence.tokens, best
