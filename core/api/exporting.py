@@ -197,7 +197,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
             for entry, peak in zip(manifest["stages"], peaks, strict=False):
                 entry |= {"peak_bytes": peak.listed, "default_peak_bytes": peak.default}
             content = Content(manifest, stages, model)
-            units, extras = lay_out(options.to, content, options.max_batch_size, caller)
+            units, extras = lay_out(stream, content, source, options)
             weights = write_export(
                 units,
                 manifest,
@@ -266,11 +266,14 @@ class Content:
 
 
 def lay_out(
-    to: str, content: Content, max_batch_size: int, caller: Callbacks
+    stream: Stream, content: Content, source: Path, options: ExportOptions
 ) -> tuple[list[Unit], Extras]:
     """Models and other files of an export; see `export` for what it raises."""
     from dnnp.formats.export.stage_folder import Extras, stage_units
 
+    to, max_batch_size, caller = options.to, options.max_batch_size, options.caller
+    if to == "genai":
+        return _genai(stream, content, source.parent, options)
     if to == "triton":
         return _triton(content.manifest, content.stages, max_batch_size, caller)
     if to == "ort-layers":
@@ -278,6 +281,24 @@ def lay_out(
     if to == "onnx-devices":
         return _onnx_devices(content, caller)
     return stage_units(content.stages), Extras()
+
+
+def _genai(
+    stream: Stream, content: Content, folder: Path, options: ExportOptions
+) -> tuple[list[Unit], Extras]:
+    """Stages, the configuration of a decoder pipeline, and the files of a tokenizer."""
+    from dnnp.formats.export.genai import CONFIG, genai_config, tokenizer_files
+    from dnnp.formats.export.stage_folder import Extras, stage_units
+
+    names = {tensor["id"]: tensor["name"] for tensor in stream.get("tensor")}
+    states = [(names[s["input"]], names[s["output"]]) for s in stream.get("state")]
+    if not states:
+        raise UsageError("--to genai: the model carries no state from pass to pass")
+    shared = all(s.get("shared") for s in stream.get("state"))
+    _note_replicas(content.manifest, options.caller)
+    config = genai_config(content.manifest, states, folder, options.config, shared=shared)
+    files = {CONFIG: config, **tokenizer_files(folder)}
+    return stage_units(content.stages), Extras("genai", files)
 
 
 def _ort_layers(content: Content, caller: Callbacks) -> tuple[list[Unit], Extras]:

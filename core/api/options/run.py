@@ -230,7 +230,8 @@ class ExportOptions(Options):
     to: str = option(
         "stages", choices=EXPORTS, page=True,
         help="stages (default), triton, msr-split, torch-csv, ...; stages: a folder with an "
-        "ONNX model for each stage, and a manifest; triton: the same as a model repository for "
+        "ONNX model for each stage, and a manifest; genai: the same as a decoder pipeline of "
+        "onnxruntime-genai; triton: the same as a model repository for "
         "Triton; ort-layers: the whole model, with stages as layers for ONNX Runtime; "
         "onnx-devices: with stages as device configurations of ONNX; msr-split: the split as "
         "JSON, in the format of the 2020 device-placement paper; torch-csv: the schedule, a row "
@@ -243,6 +244,10 @@ class ExportOptions(Options):
     schedule: str | None = option(
         needs=("--to torch",), metavar="FILE", page=True,
         help="whose schedule to follow (default: the plan's stream)")
+    config: Sequence[str] = option(
+        (), needs=("--to genai",), metavar="KEY=VALUE", page=True,
+        help="with --to genai: what the configuration beside the model does not say, such as "
+        "model.eos_token_id=2; repeatable")
     max_batch_size: int = option(
         0, least=0, most=2_147_483_647, needs=("--to triton",), metavar="N", page=True,
         help="with --to triton: the largest batch; along the first dimension of every tensor, "

@@ -79,7 +79,7 @@ WEIGHT_SYNC = ("ring", "server")
 PROVIDERS = ("cpu", "cuda")
 WORKERS = ("thread", "process")
 ENGINES = ("local", "ray")
-FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
+FOLDERS = ("stages", "genai", "triton", "ort-layers", "onnx-devices")
 """Exports to a folder."""
 TORCH = ("torch-csv", "torch-comms-csv", "torch-plan")
 EXPORTS = (*FOLDERS, "msr-split", *TORCH, "torch")

@@ -1,0 +1,113 @@
+"""Folders that onnxruntime-genai opens: stages, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from dnnp import export, load, profile, split
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.graph import Graph
+from support.decoder_models import WORDS, eager_decoder, grouped_decoder
+
+PHASES = ["prompt:batch=1,seq=4..40", "token:batch=1,past=4..60"]
+GIVEN = ["model.eos_token_id=49", "model.pad_token_id=0", "model.context_length=128"]
+
+
+def planned(path: Path) -> Graph:
+    return split(profile(load(path, phase=PHASES)), k=2, workload=[(8, 12)])
+
+
+def config(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "genai_config.json").read_bytes())
+
+
+def test_config_from_the_graph(tmp_path: Path) -> None:
+    graph = planned(eager_decoder(tmp_path / "m.onnx"))
+    export(graph, tmp_path / "out", to="genai", config=[*GIVEN, "search.top_k=5"])
+    found = config(tmp_path / "out")
+    model, decoder = found["model"], found["model"]["decoder"]
+    assert model["type"] == "decoder-pipeline"
+    assert (model["vocab_size"], model["eos_token_id"], model["pad_token_id"]) == (WORDS, 49, 0)
+    assert (decoder["head_size"], decoder["num_key_value_heads"]) == (16, 2)
+    assert decoder["num_hidden_layers"] == 4
+    assert decoder["inputs"] == {
+        "input_ids": "input_ids", "position_ids": "position_ids",
+        "past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value",
+    }  # fmt: skip
+    assert decoder["outputs"]["present_value_names"] == "present.%d.value"
+    assert found["search"] == {
+        "past_present_share_buffer": False, "top_k": 5, "max_length": 128
+    }  # fmt: skip
+
+
+def test_stages_run_as_the_config_lists_them(tmp_path: Path) -> None:
+    path = eager_decoder(tmp_path / "m.onnx")
+    export(planned(path), tmp_path / "out", to="genai", config=GIVEN)
+    values: dict[str, Any] = {
+        "input_ids": np.array([[3, 5, 7, 9]]), "position_ids": np.arange(4)[None, :]
+    }  # fmt: skip
+    for i in range(4):
+        for what in ("key", "value"):
+            values[f"past_key_values.{i}.{what}"] = np.zeros((1, 2, 0, 16), np.float32)
+    whole = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    right = whole.run(["logits"], values)[0]
+    pipeline = config(tmp_path / "out")["model"]["decoder"]["pipeline"]
+    assert len(pipeline) == 2
+    for number, entry in enumerate(pipeline):
+        ((name, stage),) = entry.items()
+        assert name == f"stage-{number}"
+        session = onnxruntime.InferenceSession(
+            tmp_path / "out" / stage["filename"], providers=["CPUExecutionProvider"]
+        )
+        assert {x.name for x in session.get_inputs()} == set(stage["inputs"])
+        made = session.run(stage["outputs"], {n: values[n] for n in stage["inputs"]})
+        values |= dict(zip(stage["outputs"], made, strict=True))
+    assert np.array_equal(values["logits"], right)
+
+
+def test_config_beside_the_model(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    beside = {
+        "model": {
+            "type": "llama", "context_length": 64, "eos_token_id": 1, "pad_token_id": 1,
+            "decoder": {"filename": "m.onnx", "hidden_size": 32, "head_size": 16},
+        },
+        "search": {"max_length": 50},
+    }  # fmt: skip
+    (source / "genai_config.json").write_text(json.dumps(beside))
+    (source / "tokenizer.json").write_text("{}")
+    (source / "notes.txt").write_text("mine")
+    graph = planned(grouped_decoder(source / "m.onnx"))
+    export(graph, tmp_path / "out", to="genai")
+    found = config(tmp_path / "out")
+    assert found["model"]["type"] == "decoder-pipeline"
+    assert "filename" not in found["model"]["decoder"]
+    assert found["model"]["decoder"]["hidden_size"] == 32
+    assert found["search"] == {"max_length": 50, "past_present_share_buffer": True}
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+    assert not (tmp_path / "out" / "notes.txt").exists()
+    (source / "genai_config.json").write_text("[]")
+    with pytest.raises(FormatError, match=r"genai_config\.json: has no model\.decoder"):
+        export(graph, tmp_path / "other", to="genai")
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    graph = planned(eager_decoder(tmp_path / "m.onnx"))
+    for given, reason in (
+        ([], "give --config model.context_length=N"),
+        (["x"], "give KEY=VALUE"),
+        (["model.vocab_size.x=1"], "'vocab_size' has a value and no parts"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            export(graph, tmp_path / "out", to="genai", config=given)
+    direct = planned(grouped_decoder(tmp_path / "g.onnx"))
+    with pytest.raises(FormatError, match="onnxruntime-genai gives no input '[st]"):
+        export(direct, tmp_path / "out", to="genai", config=GIVEN)
+    assert not (tmp_path / "out").exists()

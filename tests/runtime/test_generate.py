@@ -1,0 +1,185 @@
+"""Decode loops over stages: the tokens of the whole model, whatever runs beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from dnnp import load, profile, split
+from dnnp.core.model.errors import FormatError, UsageError, VerificationError
+from dnnp.core.runtime.generate.sampling import Sampling
+from dnnp.generating import generate_stream, read_prompts
+from dnnp.graph import Graph
+from dnnp.options.run import RunOptions
+from support.decoder_models import WORDS, eager_decoder, grouped_decoder
+from support.run import dnnp
+
+PHASES = ["prompt:batch=1,seq=4..40", "token:batch=3,past=4..60"]
+MAKERS = (eager_decoder, grouped_decoder)
+
+
+def planned(path: Path, k: int = 2, **more: Any) -> Graph:
+    priced = profile(load(path, phase=PHASES))
+    return split(priced, k=k, workload=[(8, 12)], in_flight=6, **more)
+
+
+def generated(graph: Graph, tmp_path: Path, **more: Any) -> tuple[list[list[int]], dict[str, Any]]:
+    """Tokens of each sequence, and the record."""
+    file = tmp_path / "tokens.jsonl"
+    options = RunOptions(**{"generate": 12, "tokens": str(file), **more})
+    options.check()
+    stream = graph.stream()
+    generate_stream(stream, options)
+    tokens: dict[int, list[int]] = {}
+    for row in map(json.loads, file.read_text().splitlines()):
+        tokens.setdefault(row["sequence"], []).append(row["token"])
+    return [tokens[i] for i in sorted(tokens)], stream.get("generation")[0]
+
+
+def by_session(path: Path, ids: list[int], count: int) -> list[int]:
+    """Greedy tokens of the whole model, fed anew with all ids each time: no cache is carried."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found: list[int] = []
+    for _ in range(count):
+        feeds: dict[str, Any] = {}
+        now = np.array([ids + found], np.int64)
+        for value in session.get_inputs():
+            if value.name.startswith("past"):
+                feeds[value.name] = np.zeros((1, 2, 0, 16), np.float32)
+        names = {value.name for value in session.get_inputs()}
+        feeds |= {"input_ids": now}
+        if "position_ids" in names:
+            feeds["position_ids"] = np.arange(now.shape[1])[None, :]
+        if "seqlens_k" in names:
+            feeds["seqlens_k"] = np.array([now.shape[1] - 1], np.int32)
+            feeds["total_sequence_length"] = np.array(now.shape[1], np.int32)
+        logits = session.run(["logits"], feeds)[0]
+        found.append(int(logits[0, -1].argmax()))
+    return found
+
+
+def prompts_file(tmp_path: Path, rows: list[dict[str, Any]]) -> str:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_tokens_are_those_without_caches(
+    tmp_path: Path, make: Callable[[Path], Path], k: int, chunk: int | None
+) -> None:
+    path = make(tmp_path / "m.onnx")
+    rng = np.random.default_rng(k)
+    rows = [{"ids": rng.integers(0, WORDS, n).tolist()} for n in (5, 11, 4, 7, 9, 4, 6, 8)]
+    tokens, record = generated(
+        planned(path, k), tmp_path, prompts=prompts_file(tmp_path, rows), chunk=chunk, verify=True
+    )
+    assert len(tokens) == len(rows)
+    for row, found in zip(rows, tokens, strict=True):
+        assert found == by_session(path, row["ids"], 12)
+    assert record["rows"] == (3 if make is grouped_decoder else 1)
+    assert (record["sequences"], record["tokens"], record["ties"]) == (8, 96, 0)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_ends_make_room(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    path = make(tmp_path / "m.onnx")
+    graph = planned(path)
+    rows = [{"ids": [i + 3, 7, 9, 11], "max_tokens": 1 + i % 4} for i in range(20)]
+    tokens, _ = generated(graph, tmp_path, prompts=prompts_file(tmp_path, rows), under_way=3)
+    assert [len(t) for t in tokens] == [row["max_tokens"] for row in rows]
+    full, _ = generated(
+        graph, tmp_path, prompts=prompts_file(tmp_path, [{"ids": r["ids"]} for r in rows])
+    )
+    assert [t == f[: len(t)] for t, f in zip(tokens, full, strict=True)] == [True] * 20
+    stops = [{"ids": row["ids"], "stop": [f[2]]} for row, f in zip(rows, full, strict=True)]
+    stopped, _ = generated(graph, tmp_path, prompts=prompts_file(tmp_path, stops))
+    assert all(t == f[: f.index(f[2]) + 1] for t, f in zip(stopped, full, strict=True))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_drawn_tokens_depend_on_the_seed_alone(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    graph = planned(make(tmp_path / "m.onnx"))
+    draw = {"temperature": 1.5, "top_k": 20, "top_p": 0.95, "samples": 7}
+    one, _ = generated(graph, tmp_path, **draw, under_way=1, verify=True)
+    six, _ = generated(graph, tmp_path, **draw, under_way=6)
+    assert one == six
+    greedy, _ = generated(graph, tmp_path, samples=7)
+    assert greedy != one
+
+
+def test_sampling() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    rng = np.random.default_rng(0)
+    every = [Sampling(1.0).choose(logits, rng, "") for _ in range(4000)]
+    shares = np.bincount(every, minlength=4) / 4000
+    assert np.abs(shares - [0.5, 0.3, 0.15, 0.05]).max() < 0.03
+    assert {Sampling(1.0, top_k=2).choose(logits, rng, "") for _ in range(200)} == {0, 1}
+    assert {Sampling(1.0, top_p=0.8).choose(logits, rng, "") for _ in range(200)} == {0, 1}
+    assert Sampling().choose(np.array([1.0, 2.0, 2.0]), rng, "") == 1
+    with pytest.raises(VerificationError, match="x: the logits hold NaN"):
+        Sampling().choose(np.array([1.0, np.nan]), rng, "x")
+
+
+def test_nan_is_no_token(tmp_path: Path) -> None:
+    path = grouped_decoder(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    weight = next(t for t in model.graph.initializer if t.name == "head")
+    values = numpy_helper.to_array(weight).copy()
+    values[0, 3] = np.nan
+    weight.CopyFrom(numpy_helper.from_array(values, "head"))
+    onnx.save(model, path)
+    with pytest.raises(VerificationError, match="sequence 0, token 0: the logits hold NaN"):
+        generated(planned(path), tmp_path, samples=1)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"), ('{"ids": []}', "'ids': is no list of ids"),
+        ('{"ids": [1.5]}', "'ids'"), ('{"ids": [-1]}', "'ids'"), ("[1]", "'ids'"),
+        ('{"ids": [1], "stop": 3}', "'stop'"), ('{"ids": [1], "max_tokens": 0}', "'max_tokens'"),
+        ("", "no prompts"),
+    ],
+)  # fmt: skip
+def test_malformed_prompts(line: str, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        read_prompts(line.encode(), "p.jsonl", 4)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path = grouped_decoder(tmp_path / "m.onnx")
+    graph = planned(path)
+    sizes = {"batch_size": 1, "sequence_length": 4, "past_sequence_length": 2}
+    plain = split(profile(load(path, dims=sizes, state=["none"])), k=2)
+    for one, more, reason, kind in (
+        (graph, {"provider": "cuda"}, "in threads on the CPU", UsageError),
+        (profile(load(path, phase=PHASES)), {}, "no plan to run", UsageError),
+        (plain, {}, "no state", FormatError),
+    ):
+        with pytest.raises(kind, match=reason):
+            generated(one, tmp_path, **more)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = grouped_decoder(tmp_path / "m.onnx")
+    planned(path).save(tmp_path / "plan.dnnp")
+    ran = dnnp("run", "--generate", "5", "--verify", "-n", "4", "--tokens", tmp_path / "t.jsonl",
+               tmp_path / "plan.dnnp", "-o", tmp_path / "ran.dnnp")  # fmt: skip
+    assert ran.status == 0, ran.err
+    assert "20 tokens of 4 sequences" in ran.err
+    assert "verified: 4 sequences as by the whole model" in ran.err
+    assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 20
+    assert dnnp("check", tmp_path / "ran.dnnp").status == 0
