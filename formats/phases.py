@@ -64,6 +64,9 @@ def _check_phase(stream: Stream, i: int, record: Record, times: Mapping[str, Flo
         return
     for column, kind in COLUMNS.items():
         _check_length(stream, i, column, record.get(column), len(stream.rows(kind)), kind)
+    if record.get("work", "") not in ("", _work_of(record)):
+        reason = "flop or bytes were edited after they were priced; run dnnp-profile again"
+        raise stream.fault_at("phase", i, "work", reason)
     for c in times:
         listed = record.get("times", {}).get(c)
         _check_length(stream, i, f"times.{c}", listed, len(stream.rows("node")), "node")
@@ -109,9 +112,18 @@ def group_times(
 
 def basis_of(record: Record) -> str:
     """Digest of the times of the nodes in a phase: SHA-256 of f64 by class, in order of names."""
+    return _digest(record["times"])
+
+
+def _work_of(record: Record) -> str:
+    """Digest of the work of the nodes in a phase, likewise."""
+    return _digest({name: record[name] for name in ("bytes", "flop")})
+
+
+def _digest(columns: Mapping[str, Sequence[float]]) -> str:
     hasher = hashlib.sha256()
-    for c, values in sorted(record["times"].items()):
-        hasher.update(f"{c}:{len(values)};".encode())
+    for name, values in sorted(columns.items()):
+        hasher.update(f"{name}:{len(values)};".encode())
         hasher.update(np.array(values, dtype="<f8").tobytes())
     return hasher.hexdigest()
 
@@ -177,8 +189,10 @@ def put_times(record: Record, view: Stream) -> None:
     """Take over the times that a phase was given by itself."""
     classes = sorted({c for n in view.get("node") for c in n["time_s"]})
     record["times"] = {c: [n["time_s"].get(c, NEVER) for n in view.get("node")] for c in classes}
-    record.pop("group_times", None)
-    record.pop("basis", None)
+    for name in ("group_times", "basis", "work"):
+        record.pop(name, None)
+    if "work" in view.header:
+        record["work"] = _work_of(record)
     groups = view.get("group")
     if groups:
         record["group_times"] = {c: [g["time_s"].get(c, NEVER) for g in groups] for c in classes}

@@ -171,6 +171,7 @@ _PHASE = table(
     group_times?: map of list of signed number -- the same of each group; absent: the sum of its
             nodes
     basis?: digest -- digest of times when groups were priced as units; absent: they were not
+    work?: digest -- digest of flop and bytes when they were priced by them; absent: unknown
     """
 )
 

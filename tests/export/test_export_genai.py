@@ -108,6 +108,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=reason):
             export(graph, tmp_path / "out", to="genai", config=given)
     direct = planned(grouped_decoder(tmp_path / "g.onnx"))
-    with pytest.raises(FormatError, match="onnxruntime-genai gives no input '[st]"):
+    with pytest.raises(FormatError, match=r"onnxruntime-genai gives no input '[st]"):
         export(direct, tmp_path / "out", to="genai", config=GIVEN)
     assert not (tmp_path / "out").exists()
