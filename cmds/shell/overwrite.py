@@ -13,7 +13,9 @@ from typing import Any
 
 from dnnp.core.model.errors import InputFileError, UsageError
 
-WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy")
+WRITTEN = (
+    "output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy", "tokens",
+)  # fmt: skip
 """Options, by the attribute they set, that name a file or folder to write."""
 
 FOLDERS = ("output", "outputs")
@@ -22,7 +24,7 @@ FOLDERS = ("output", "outputs")
 READ = (
     "stream", "model", "edges", "inputs", "devices", "device", "source", "against", "rules", "eval",
     "sequence", "priorities", "placement", "schedule", "costs", "from_run", "policy",
-    "train_on",
+    "train_on", "workload", "prompts",
 )  # fmt: skip
 """Options that name a file to read. Where there is no file, it is the name of something else."""
 

@@ -84,7 +84,7 @@ def random_prompts(count: int, length: int, words: int, most: int, seed: int) ->
 
 
 class _Setting:
-    """What a generation runs on: the model, its plan, and how rows share passes."""
+    """The setting of a generation: the model, its plan, and how rows share passes."""
 
     def __init__(self, stream: Stream, options: RunOptions) -> None:
         caller = options.caller

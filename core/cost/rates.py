@@ -1,4 +1,4 @@
-"""What a plan of a model that generates promises: tokens per second, TTFT, TPOT.
+"""Rates of a plan of a model that generates: tokens per second, TTFT, TPOT.
 
 With loads L_s of the stages for a sequence, N sequences under way and passes over tokens of B rows,
 

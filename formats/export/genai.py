@@ -119,7 +119,7 @@ def _set(found: dict[str, Any], keys: Sequence[str], value: str, text: str) -> N
 def _from_graph(
     manifest: Record, states: Sequence[tuple[str, str]], folder: Path
 ) -> dict[str, Any]:
-    """What the graph says, and a `config.json` beside the model."""
+    """The configuration by the graph, and by a `config.json` beside the model."""
     given = {tensor["name"]: tensor for tensor in manifest["inputs"]}
     inputs = {name: name for name in _TOLD if name in given}
     for name in sorted(given.keys() - inputs.keys() - {before for before, _ in states}):

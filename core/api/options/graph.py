@@ -91,14 +91,14 @@ class ImportOptions(TrainingOptions, first=True):
         "do not need are dropped; repeatable (default: all)")
     state: Sequence[str] | Mapping[str, str] = option(
         (), metavar="IN=OUT|none", page=True,
-        help="take an input and an output of an ONNX model as one state, which stays on its "
-        "device from pass to pass, as the caches of a decoder; besides those that names and "
-        "operators tell; none: take nothing as state; repeatable")
+        help="take an input and an output as one state; of an ONNX model: it stays on its device "
+        "from pass to pass, as the caches of a decoder, besides those that names and operators "
+        "tell; none: take nothing as state; repeatable")
     phase: Sequence[str] = option(
         (), metavar="NAME:KEY=VALUE,...", page=True,
-        help="price passes of a decoder over prompts, prompt:batch=1,seq=512, and over tokens, "
-        "token:batch=8,seq=1,past=512..768, each by itself; KEY is batch, seq, past or a "
-        "dimension, and one of seq and past may be a range; repeatable")
+        help="price passes over prompts and tokens; of a decoder, each by itself: "
+        "prompt:batch=1,seq=512 and token:batch=8,seq=1,past=512..768; KEY is batch, seq, past "
+        "or a dimension, and one of seq and past may be a range; repeatable")
     shapes: str = option(
         "auto", choices=SHAPES, page=True,
         help="value-info, infer, symbolic, run or auto (default); last step allowed for finding "

@@ -119,14 +119,14 @@ class RunOptions(Options):
         help="write what loads tell of costs; for dnnp-profile --from-run")
     generate: int | None = option(
         least=1, most=10_000_000, metavar="T", group="generating (of decoders)", page=True,
-        help="generate up to T tokens of each prompt, whose states stay in the stages")
+        help="generate up to T tokens of each prompt; their states stay in the stages")
     prompts: str | None = option(
-        needs=("--generate",), metavar="FILE|random", page=True,
+        needs=("--generate",), metavar="FILE|random",
         help="prompts as JSON lines with ids, max_tokens and stop (default: random; as long as "
         "those of the plan)")
     tokens: str | None = option(
         needs=("--generate",), metavar="FILE", page=True,
-        help="write tokens as they come, a JSON object a line")
+        help="write tokens as they come; a JSON object a line")
     under_way: int | None = option(
         needs=("--generate",), least=1, metavar="N",
         help="sequences under way at a time (default: as the plan has it)")
@@ -246,8 +246,8 @@ class ExportOptions(Options):
         help="whose schedule to follow (default: the plan's stream)")
     config: Sequence[str] = option(
         (), needs=("--to genai",), metavar="KEY=VALUE", page=True,
-        help="with --to genai: what the configuration beside the model does not say, such as "
-        "model.eos_token_id=2; repeatable")
+        help="with --to genai: a value of its configuration; that the one beside the model does "
+        "not say, such as model.eos_token_id=2; repeatable")
     max_batch_size: int = option(
         0, least=0, most=2_147_483_647, needs=("--to triton",), metavar="N", page=True,
         help="with --to triton: the largest batch; along the first dimension of every tensor, "
@@ -324,13 +324,13 @@ class CheckOptions(Options):
         help="the longest time of one sample, such as 50ms; by the same")
     min_tokens_per_s: float | None = option(
         above=0, metavar="R", page=True,
-        help="the fewest tokens a second, by a plan for prompts and tokens")
+        help="the fewest tokens a second; by a plan for prompts and tokens")
     max_ttft: float | str | None = option(
         above=0, unit="latency", metavar="T", page=True,
-        help="the longest time to first token, such as 200ms, by the same")
+        help="the longest time to first token; such as 200ms, by the same")
     max_tpot: float | str | None = option(
         above=0, unit="latency", metavar="T", page=True,
-        help="the longest time of each later token, such as 30ms, by the same")
+        help="the longest time of each later token; such as 30ms, by the same")
     measured: bool = option(
         False, needs=("--min-throughput", "--max-latency", "--max-memory"), page=True,
         help="judge what the last run measured; throughput, latency (its 99th percentile), memory")

@@ -269,22 +269,22 @@ class SplitOptions(DeviceOptions):
         "infeasible")
     charge_io: bool = option(False, help="model inputs and outputs cost transfers too")
     in_flight: int | None = option(
-        least=1, metavar="N", page=True,
+        least=1, metavar="N",
         help="sequences under way, each of which keeps its states (caches) on the devices that "
         "use them (default: those of one pass, as imported)")
     workload: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(
-        metavar="LENGTHS|FILE", page=True,
+        metavar="LENGTHS|FILE",
         help="sequences to plan for, where the graph has phases; prompt=512,tokens=256, or a "
         "file with the tokens of a prompt and those that follow a line (default: what the phases "
         "are priced for)")
     max_ttft: float | str | None = option(
-        above=0, unit="latency", metavar="T", page=True,
+        above=0, unit="latency", metavar="T",
         help="the longest time to first token of a sequence that is alone, such as 200ms")
     max_tpot: float | str | None = option(
-        above=0, unit="latency", metavar="T", page=True,
+        above=0, unit="latency", metavar="T",
         help="the longest time of each later token of such a sequence, such as 30ms")
     max_length: int | None = option(
-        least=1, metavar="TOKENS", page=True,
+        least=1, metavar="TOKENS",
         help="tokens of the longest sequence: states have room for so many (default: those of "
         "one pass, as imported)")
     reprice: bool = option(

@@ -278,10 +278,16 @@ class Generation:
             return False
         return True
 
+    def _seat(self, group: int, row: int) -> Generated:
+        """The sequence of a row that is taken."""
+        sequence = self.seats[group][row]
+        if sequence is None:
+            raise AssertionError(f"row {row} of group {group} is free")
+        return sequence
+
     def _prompt(self, group: int, row: int) -> Pass:
         """A pass over the next chunk of a prompt."""
-        sequence = self.seats[group][row]
-        assert sequence is not None
+        sequence = self._seat(group, row)
         ids = sequence.prompt.ids[sequence.done : sequence.done + self.chunk]
         feeds = self.decoder.feeds(np.array([ids]), np.array([sequence.done]))
         return Pass(group, (row,), feeds, sequence.done, whole=False)
@@ -298,10 +304,9 @@ class Generation:
     def _take(self, item: Pass) -> Iterator[tuple[Generated, int]]:
         """Choose the tokens that a pass leads to."""
         logits = item.values[self.decoder.logits].numpy()
-        now, seats = time.perf_counter(), self.seats[item.group]
+        now = time.perf_counter()
         for row in item.rows:
-            sequence = seats[row]
-            assert sequence is not None
+            sequence = self._seat(item.group, row)
             if not item.whole:
                 sequence.done = min(sequence.done + self.chunk, len(sequence.prompt.ids))
                 if sequence.done < len(sequence.prompt.ids):
@@ -312,7 +317,7 @@ class Generation:
             sequence.tokens.append(token)
             sequence.times.append(now)
             if sequence.ended:
-                seats[row] = None
+                self.seats[item.group][row] = None
             yield sequence, token
 
 

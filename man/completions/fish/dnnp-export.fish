@@ -2,7 +2,7 @@
 complete -c dnnp-export -l to -x -a 'stages genai triton ort-layers onnx-devices msr-split torch-csv torch-comms-csv torch-plan torch' -d 'stages'
 complete -c dnnp-export -l model -r -F -d 'the ONNX model; if it is not where the stream says'
 complete -c dnnp-export -l schedule -r -F -d 'whose schedule to follow'
-complete -c dnnp-export -l config -x -d 'with --to genai: what the configuration beside the model does not say, such as model.eos_token_id=2; repeatable'
+complete -c dnnp-export -l config -x -d 'with --to genai: a value of its configuration; that the one beside the model does not say, such as model.eos_token_id=2; repeatable'
 complete -c dnnp-export -l max-batch-size -x -d 'with --to triton: the largest batch; along the first dimension of every tensor, which must be free in all of them'
 complete -c dnnp-export -s o -l output -r -F -d 'folder to write, empty or from an earlier export; with --to msr-split and torch-... the file to write'
 complete -c dnnp-export -s q -l quiet -d 'only warnings and errors'
