@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from support.decoder_models import grouped_decoder
 from support.manual import PAGES, literal_blocks, section
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
@@ -97,6 +98,8 @@ def file_of(page: str, start: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """The files that examples start from; those that pages show are taken from there."""
     (tmp_path / "m.onnx").write_bytes(layers(4))
+    grouped_decoder(tmp_path / "decoder.onnx")
+    (tmp_path / "prompts.jsonl").write_text('{"ids": [3, 4, 5]}\n{"ids": [9, 8]}\n')
     for number, name in enumerate(("images", "more")):
         (tmp_path / name).mkdir()
         sample = np.full((4, WIDTH), number, np.float32)
