@@ -1,0 +1,221 @@
+"""Decoders with caches as onnxruntime-genai's builder writes them, with experts or without.
+
+Touvron et al., "LLaMA", 2023; sizes of "The Llama 3 Herd of Models", 2024 (405B), and of
+"DeepSeek-V3 Technical Report", 2024 (experts). Grouped attention in place of all else that a layer
+does to its caches; rotary embeddings inside it; opset 23 and operators of ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from dnnp.samples.weights import Fill, Sample, Weight, normal
+
+CONTRIB = "com.microsoft"
+BATCH, SEQ, PAST, TOTAL = (
+    "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """Hyperparameters."""
+
+    layers: int
+    hidden: int
+    heads: int
+    cached_heads: int
+    inner: int
+    """Width inside a feed-forward part, or inside an expert."""
+    vocabulary: int
+    experts: int = 0
+    """Experts of each layer, of which each token goes through `chosen`; 0: one dense part."""
+    chosen: int = 0
+    context: int = 4096
+    planning: bool = False
+    """Without weights, which are float16 then."""
+
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return self.hidden // self.heads
+
+
+SMALL = Size(4, 128, 4, 2, inner=352, vocabulary=1024, context=1024)
+FULL = Size(8, 512, 8, 4, inner=1408, vocabulary=8192)
+SIZES = {
+    "405b": Size(126, 16384, 128, 8, 53248, 128256, planning=True, context=131072),
+    "experts": Size(61, 7168, 56, 8, 2048, 129280, 256, 8, planning=True, context=131072),
+}
+
+
+class _Decoder:
+    """Nodes and weights of a decoder while it is built."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.dtype = TensorProto.FLOAT16 if size.planning else TensorProto.FLOAT
+        self.nodes: list[onnx.NodeProto] = []
+        self.named: Counter[str] = Counter()
+        self.weights: list[Weight] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+
+    def op(self, op: str, *inputs: str, to: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node, named after the scope of its first output."""
+        outputs = to.split()
+        name = f"{outputs[0].rpartition('/')[0]}/{op}"
+        self.named[name] += 1
+        name += f"_{self.named[name] - 1}" * (self.named[name] > 1)
+        node = helper.make_node(op, inputs, outputs, name=name, domain=domain, **attributes)
+        self.nodes.append(node)
+        return outputs[0]
+
+    def weight(self, name: str, *shape: int, fill: Fill | None = None, trained: bool = True) -> str:
+        fill = fill or normal(1 / sqrt(shape[-2] if len(shape) > 1 else 1.0))
+        self.weights.append(Weight(name, self.dtype, shape, fill, trained))
+        return name
+
+    def constant(self, name: str, array: Any) -> str:
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def given(self, name: str, kind: int, *shape: str | int) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def norm(self, name: str) -> str:
+        return self.weight(f"{name}.weight", self.size.hidden, fill=normal(0.1, 1.0))
+
+
+def _lengths(d: _Decoder) -> tuple[str, str]:
+    """Tokens of each row less one, and the length of the mask, as grouped attention reads them."""
+    one = d.constant("one", np.array([1], np.int64))
+    counted = d.op("ReduceSum", "attention_mask", one, to="/mask/sum", keepdims=0)
+    less = d.op("Sub", counted, one, to="/mask/less")
+    lengths = d.op("Cast", less, to="/mask/lengths")
+    d.nodes[-1].attribute.append(helper.make_attribute("to", TensorProto.INT32))
+    shape = d.op("Shape", "attention_mask", to="/mask/shape")
+    size = d.op("Gather", shape, d.constant("axis", np.array(1, np.int64)), to="/mask/size")
+    total = d.op("Cast", size, to="/mask/total")
+    d.nodes[-1].attribute.append(helper.make_attribute("to", TensorProto.INT32))
+    return lengths, total
+
+
+def _angles(size: Size, turn: Any) -> Fill:
+    """Cosines or sines of the rotary embedding, [context, head / 2]."""
+
+    def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        step = 10000.0 ** (-np.arange(shape[1]) / shape[1])
+        return turn(np.outer(np.arange(shape[0]), step)).astype(np.float32)
+
+    return fill
+
+
+def _attention(d: _Decoder, i: int, x: str, lengths: tuple[str, str]) -> str:
+    size, at = d.size, f"/layers.{i}/attn"
+    width = {"q": size.heads * size.head, "k": size.cached_heads * size.head}
+    width["v"] = width["k"]
+    parts = [
+        d.op("MatMul", x, d.weight(f"layers.{i}.attn.{p}", size.hidden, width[p]), to=f"{at}/{p}/y")
+        for p in "qkv"
+    ]
+    ends = []
+    for what in ("key", "value"):
+        shape = (BATCH, size.cached_heads)
+        d.given(f"past_key_values.{i}.{what}", d.dtype, *shape, PAST, size.head)
+        made = helper.make_tensor_value_info(
+            f"present.{i}.{what}", d.dtype, (*shape, TOTAL, size.head)
+        )
+        d.outputs.append(made)
+        ends.append(f"past_key_values.{i}.{what}")
+    mixed = d.op(
+        "GroupQueryAttention", *parts, *ends, *lengths, "cos_cache", "sin_cache",
+        to=f"{at}/y present.{i}.key present.{i}.value", domain=CONTRIB, num_heads=size.heads,
+        kv_num_heads=size.cached_heads, do_rotary=1,
+    )  # fmt: skip
+    return d.op(
+        "MatMul", mixed, d.weight(f"layers.{i}.attn.o", width["q"], size.hidden), to=f"{at}/o/y"
+    )
+
+
+def _dense(d: _Decoder, i: int, x: str) -> str:
+    size, at = d.size, f"/layers.{i}/mlp"
+    gate, up = (
+        d.op("MatMul", x, d.weight(f"layers.{i}.mlp.{part}", size.hidden, size.inner),
+             to=f"{at}/{part}/y")
+        for part in ("gate", "up")
+    )  # fmt: skip
+    open_ = d.op("Mul", gate, d.op("Sigmoid", gate, to=f"{at}/act/s"), to=f"{at}/act/y")
+    wide = d.op("Mul", open_, up, to=f"{at}/y")
+    down = d.weight(f"layers.{i}.mlp.down", size.inner, size.hidden)
+    return d.op("MatMul", wide, down, to=f"{at}/down/y")
+
+
+def _experts(d: _Decoder, i: int, x: str) -> str:
+    size, at = d.size, f"/layers.{i}/moe"
+    router = d.weight(f"layers.{i}.moe.router", size.hidden, size.experts)
+    scores = d.op("MatMul", x, router, to=f"{at}/router/y")
+    rows = d.op("Reshape", scores, "rows", to=f"{at}/router/rows")
+    up = d.weight(f"layers.{i}.moe.up", size.experts, size.inner, size.hidden)
+    down = d.weight(f"layers.{i}.moe.down", size.experts, size.hidden, size.inner)
+    gate = d.weight(f"layers.{i}.moe.gate", size.experts, size.inner, size.hidden)
+    return d.op("MoE", x, rows, up, "", down, "", gate, to=f"{at}/y", domain=CONTRIB,
+                k=size.chosen, activation_type="silu", normalize_routing_weights=1)  # fmt: skip
+
+
+def build(size: Size, seed: int = 0) -> Sample:
+    """Return the decoder."""
+    d = _Decoder(size)
+    d.given("input_ids", TensorProto.INT64, BATCH, SEQ)
+    d.given("attention_mask", TensorProto.INT64, BATCH, TOTAL)
+    lengths = _lengths(d)
+    for name, turn in (("cos_cache", np.cos), ("sin_cache", np.sin)):
+        d.weight(name, size.context, size.head // 2, fill=_angles(size, turn), trained=False)
+    if size.experts:
+        d.constant("rows", np.array([-1, size.experts], np.int64))
+    words = d.weight("embed", size.vocabulary, size.hidden, fill=normal(1.0))
+    x = d.op("Gather", words, "input_ids", to="/embed/y")
+    scale = d.norm("layers.0.input_norm")
+    y = d.op("RMSNormalization", x, scale, to="/layers.0/input_norm/y", axis=-1, epsilon=1e-5)
+    for i in range(size.layers):
+        y = _attention(d, i, y, lengths)
+        y, x = _add_and_norm(d, x, y, f"layers.{i}.post_norm", f"/layers.{i}/post_norm")
+        y = (_experts if size.experts else _dense)(d, i, y)
+        last = i + 1 == size.layers
+        name = "norm" if last else f"layers.{i + 1}.input_norm"
+        y, x = _add_and_norm(d, x, y, name, "/norm" if last else f"/layers.{i + 1}/input_norm")
+    d.op("MatMul", y, d.weight("head", size.hidden, size.vocabulary), to="logits")
+    logits = helper.make_tensor_value_info("logits", d.dtype, (BATCH, SEQ, size.vocabulary))
+    graph = helper.make_graph(d.nodes, "llama", d.inputs, [logits, *d.outputs], d.constants)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
+    model = helper.make_model(
+        graph, opset_imports=opsets, ir_version=10, producer_name="dnnp.samples"
+    )
+    sample = Sample(model, tuple(d.weights), {}, seed, size.planning)
+    properties = {"dnnp.input_range.input_ids": f"0,{size.vocabulary - 1}"}
+    properties |= {"dnnp.input_range.attention_mask": "1,1"}
+    properties["dnnp.parameters"] = str(sample.parameters)
+    if not size.planning:
+        properties["dnnp.seed"] = str(seed)
+    helper.set_model_props(model, properties)
+    return sample
+
+
+def _add_and_norm(d: _Decoder, x: str, y: str, weight: str, at: str) -> tuple[str, str]:
+    """Add a branch to what goes past it: the normalised sum, and the sum."""
+    outputs = [f"{at}/y"] if weight == "norm" else [f"{at}/y", "", "", f"{at}/sum"]
+    node = helper.make_node(
+        "SkipSimplifiedLayerNormalization", [x, y, d.norm(weight)],
+        outputs, name=f"{at}/SkipSimplifiedLayerNormalization", domain=CONTRIB, epsilon=1e-5,
+    )  # fmt: skip
+    d.nodes.append(node)
+    return outputs[0], outputs[-1]
