@@ -2,7 +2,8 @@
 
 Runnable models come small (a few MB, fractions of a second a run) and full (the published
 hyperparameters); their weights are random. Giants are for planning only: their weights are
-declared in a data file that is never written, and every tensor's shape is stated.
+declared in a data file that is never written, and every tensor's shape is stated. Decoders have
+caches, and free dimensions to be given by `dnnp-import --phase`; some are for planning only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from dnnp.samples.weights import Sample
 
-SIZES = ("small", "full", "giant")
+SIZES = ("small", "full", "giant", "decoder")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,17 @@ def _giants(
     }
 
 
+def _decoders(*rows: tuple[str, str, int, int]) -> dict[str, Entry]:
+    """Return entries from rows of key, description, nodes and parameters."""
+    return {
+        f"llama-{key}": Entry(
+            "llama", "decoder", f"decoder with caches, {what}", _builder("llama", "SIZES", key),
+            nodes, parameters,
+        )
+        for key, what, nodes, parameters in rows
+    }  # fmt: skip
+
+
 CATALOG: dict[str, Entry] = {
     **_runnable(
         "bert", "bert",
@@ -135,6 +147,12 @@ CATALOG: dict[str, Entry] = {
         "shufflenet-v2", "shufflenet_v2",
         ("ShuffleNet v2, fewer channels, 224x224", 230, 237316),
         ("ShuffleNet v2, 224x224", 230, 2278604),
+    ),
+    **_decoders(
+        ("small", "4 layers of 128", 61, 1000576),
+        ("full", "8 layers of 512, for runs of some seconds", 113, 31990272),
+        ("405b", "126 layers of 16384, float16, planning only", 1647, 405853388800),
+        ("experts", "61 layers of 256 experts, float16, planning only", 619, 696861684736),
     ),
     "gpt-1m-vocab": Entry(
         "gpt", "giant", "GPT decoder of 24 layers of 4096, vocabulary of a million, 1024 tokens",
@@ -241,7 +259,8 @@ def select(names: Sequence[str], size: str | None) -> list[str]:
             found = [name]
         else:
             members = {key: e.size for key, e in CATALOG.items() if e.family == name}
-            wanted = size or ("small" if "small" in members.values() else "giant")
+            usual = (each for each in ("small", "giant", "decoder") if each in members.values())
+            wanted = size or next(usual, "small")
             found = [key for key, member in members.items() if member == wanted]
         if not found:
             raise KeyError(name)

@@ -126,7 +126,7 @@ class Network:
 
 
 Choice = tuple[int, int]
-"""What an item pays if it is in, and if it is out."""
+"""Costs of an item that is in, and of one that is out."""
 
 CutNet = tuple[Collection[int], int, bool, bool]
 """Pins and cost of a net, paid where some pin is in, and some out; flags for either in any case."""

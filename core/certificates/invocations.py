@@ -96,7 +96,7 @@ def _items(case: LatencyCase, tasks: Tasks) -> list[int]:
 
 
 def _moves(case: LatencyCase) -> Iterator[_Move]:
-    """What moves to and from blocks; inputs and outputs if they are charged."""
+    """Moves to and from blocks; of inputs and outputs if they are charged."""
     tables, of_node, charged = case.tables, case.units.of_node, case.plan.options.charge_io
     for t, kind in enumerate(tables.kind):
         if kind == ACTIVATION or (kind == INPUT and charged):

@@ -23,11 +23,11 @@ Domain = list[list[int]]
 
 
 Lane = tuple[int, int]
-"""What a job takes for its time: a place (twice), or what moves from a place (-1: any) to one."""
+"""Resource of a job: a place (twice), or what moves from a place (-1: any) to one."""
 
 
 class Jobs(NamedTuple):
-    """What a placement leaves to be put in order."""
+    """Jobs that a placement leaves to be put in order."""
 
     time: list[float]
     before: list[list[tuple[int, float]]]

@@ -48,9 +48,9 @@ class Size:
         return self.hidden // self.heads
 
 
-SMALL = Size(4, 128, 4, 2, inner=352, vocabulary=1024, context=1024)
-FULL = Size(8, 512, 8, 4, inner=1408, vocabulary=8192)
 SIZES = {
+    "small": Size(4, 128, 4, 2, inner=352, vocabulary=1024, context=1024),
+    "full": Size(8, 512, 8, 4, inner=1408, vocabulary=8192),
     "405b": Size(126, 16384, 128, 8, 53248, 128256, planning=True, context=131072),
     "experts": Size(61, 7168, 56, 8, 2048, 129280, 256, 8, planning=True, context=131072),
 }
