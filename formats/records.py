@@ -672,6 +672,7 @@ _GENERATION = table(
     ttft_p99_s?: number -- 99th percentile of it
     tpot_p50_s?: number -- median time from a token to the next one
     tpot_p99_s?: number -- 99th percentile of it
+    whole_tokens_per_s?: number -- --compare: the same of the whole model in one session
     ties?: int -- --verify: sequences that part from the whole model's at a tie; absent: not
             compared, and else they are equal
     digest: digest -- digest of the plan that ran

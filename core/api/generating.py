@@ -17,6 +17,7 @@ from dnnp.core.model.errors import FormatError, InputFileError, UsageError, Veri
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.text import counted, shown_seconds
 from dnnp.core.runtime.generate.decoder import Decoder, decoder_of
+from dnnp.core.runtime.generate.head import keep_last
 from dnnp.core.runtime.generate.loop import Generated, Generation, Prompt, StageRunner, by_hand
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import SessionConfig
@@ -138,14 +139,22 @@ class _Setting:
         count = self.options.samples or max(PROMPTS, flow)
         return random_prompts(count, length, words, most, self.options.seed)
 
-    def config(self) -> SessionConfig:
-        return SessionConfig("cpu", self.options.optimization, self.options.threads, pin=False)
+    def config(self, threads: int | None = None) -> SessionConfig:
+        """Settings of a session; `threads`: None: those of a stage."""
+        own = threads or self.options.threads
+        return SessionConfig("cpu", self.options.optimization, own, pin=False)
 
-    def stages(self, parts: Sequence[Sequence[int]]) -> list[StageRunner]:
+    def stages(
+        self, parts: Sequence[Sequence[int]], threads: int | None = None
+    ) -> list[StageRunner]:
+        """Stages of these nodes, ready to run."""
         made = split_model(self.model, parts, self.known)
+        for part in made:
+            keep_last(part.model, self.decoder.logits)
+        config = self.config(threads)
         return [
             StageRunner(
-                make_session(part.model, self.folder, self.config()), part.outputs, self.decoder,
+                make_session(part.model, self.folder, config), part.outputs, self.decoder,
                 self.rows, self.tokens,
             )
             for part in made
@@ -176,6 +185,8 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
             done, seconds = _generate(loop, setting.prompts, tokens)
         found = _figures(done, seconds)
         caller.note(f"{_words(found)}{_predicted(setting.plan)}")
+        if options.compare and not caller.interrupted:
+            found["whole_tokens_per_s"] = _whole(setting, parts, caller)
         if options.verify and not caller.interrupted:
             found["ties"] = _verify(setting, done, caller)
     found |= {"rows": setting.rows, "in_flight": setting.groups * setting.rows}
@@ -207,6 +218,19 @@ def _generate(
             tokens.write(orjson.dumps(row) + b"\n")
             tokens.flush()
     return [seen[number] for number in sorted(seen)], time.perf_counter() - began
+
+
+def _whole(setting: _Setting, parts: Sequence[Sequence[int]], caller: Callbacks) -> float:
+    """Tokens per second of the whole model in one session, with as many threads as all stages."""
+    threads = setting.options.threads * len(parts)
+    stages = setting.stages([[node for part in parts for node in part]], threads)
+    loop = Generation(
+        stages, setting.decoder, setting.groups, setting.chunk, setting.sampling,
+        lambda: caller.interrupted,
+    )  # fmt: skip
+    found = _figures(*_generate(loop, setting.prompts, None))
+    caller.note(f"whole model on {counted(threads, 'thread')}: {_words(found)}")
+    return float(found["tokens_per_s"])
 
 
 def _figures(done: Sequence[Generated], seconds: float) -> dict[str, Any]:

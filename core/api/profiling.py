@@ -40,9 +40,16 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     _price(stream, options)
     for i, record in enumerate(stream.get("phase")[1:], 1):
         view = phase_view(stream, i)
-        _price(view, options)
+        _price(view, options if options.mode == "measure" else options.replaced(caller=Quiet()))
         put_times(record, view)
     describe_costs(stream, options.caller)
+
+
+class Quiet(Callbacks):
+    """Callbacks that tell nothing again of a phase that was told of another."""
+
+    def warn(self, message: str) -> None:
+        """Told what the user must know."""
 
 
 def _price(stream: Stream, options: ProfileOptions) -> None:

@@ -101,7 +101,8 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
     items = free if validity == "free" else problem.items
     times = _times(problem, items)
     most = int(times.argmax())
-    helps = [] if options.max_replicas or options.allow_replicas else ["--allow-replicas"]
+    known = options.max_replicas or options.allow_replicas or plan.options.workload is not None
+    helps = [] if known else ["--allow-replicas"]
     share = min(float(times[most]) / plan.value, 1.0)
     if items.count > used and share < MOST_OF:
         proven = plan.status in ("optimal", WITHIN) and validity != "convex"
