@@ -103,11 +103,13 @@ class _Setting:
         model, path, _ = open_source(caller, stream, options.model, light=True)
         self.model: ModelProto = model
         self.folder: Path = path.parent
-        names = {t["id"]: t["name"] for t in stream.get("tensor")}
-        ends = ("input", "output")
-        self.decoder: Decoder = decoder_of(
-            model, [{**s, **{e: names[s[e]] for e in ends}} for s in stream.get("state")]
-        )
+        tensors = {tensor["id"]: tensor for tensor in stream.get("tensor")}
+        states = [
+            {**s, **{end: tensors[s[end]]["name"] for end in ("input", "output")},
+             "shape": tensors[s["input"]]["shape"]}
+            for s in stream.get("state")
+        ]  # fmt: skip
+        self.decoder: Decoder = decoder_of(model, states)
         self.known = {n: TensorType(t.dtype, None) for n, t in types_of(stream).items()}
         token = [p for p in stream.get("phase") if p["name"] == "token"]
         self.rows = options.pass_rows or (token[0]["rows"] if token else 1)

@@ -27,7 +27,7 @@ from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, bind_inputs, shape
 from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
-from dnnp.formats.onnx.phases import parse_phases, sizes_at
+from dnnp.formats.onnx.phases import cache_sizes, parse_phases, sizes_at
 from dnnp.formats.onnx.read_graph import OnnxGraph, Operator, read_graph
 from dnnp.formats.onnx.scope import Functions, domain_of, inner_nodes, stored_tensors, subgraphs
 from dnnp.formats.onnx.shapes import (
@@ -253,9 +253,10 @@ def import_onnx(
             fix_inputs(model, values)
         kept, dropped = keep_outputs(model, outputs) if outputs else ([], "")
         points = parse_phases(phases)
-        bound = [sizes_at(model.graph, point, {**(dims or {}), **own}) for point, own in points]
+        dims = {**cache_sizes(model.graph, path), **(dims or {})}
+        bound = [sizes_at(model.graph, point, {**dims, **own}) for point, own in points]
         copies = [_copy(model) for _ in bound[1:]]
-        first = bound[0] if bound else dims or {}
+        first = bound[0] if bound else dims
         stream = _import(model, digest, path, first, shapes, name, helpers, states)
         if points:
             stream.header["version"] = WITH_STATE
@@ -293,7 +294,7 @@ def _import(
         Functions(model)  # refuses recursion
     graph = read_graph(model)
     helpers.told(0.15)
-    axes = axis_names(model.graph)
+    axes = axis_names([*model.graph.input, *model.graph.output])
     sample = None if helpers.read_inputs is None else helpers.read_inputs(model)
     dimensions = bind_inputs(model.graph, dims, graph.parameters, shapes_of(sample or {}))
     step = helpers.run

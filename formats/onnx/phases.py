@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import onnx
 
@@ -74,14 +76,14 @@ def sizes_at(graph: onnx.GraphProto, point: Point, more: Mapping[str, int]) -> d
 
     UsageError: a role that a point needs is not recognised.
     """
-    axes = axis_names(graph)
+    axes = axis_names(graph.input)
     keys = {
         name: [
             None if axis is None else axis or f"{name}:{i}" for i, axis in enumerate(row)
         ]
         for name, row in axes.items()
     }  # fmt: skip
-    roles = _roles(keys)
+    roles = _roles(keys, more)
     values = {"batch": point.rows, "seq": point.seq, "past": point.past}
     found = dict(more)
     for role, value in values.items():
@@ -100,8 +102,30 @@ def sizes_at(graph: onnx.GraphProto, point: Point, more: Mapping[str, int]) -> d
     return found
 
 
-def _roles(keys: Mapping[str, Sequence[str | None]]) -> dict[str, list[str]]:
-    """Keys of the dimensions of each role: of the ids (or embeddings), and of caches."""
+CACHE_WIDTH = "kv_cache_dim"
+"""The axis that onnxruntime-genai's builder leaves free, though its configuration says its size."""
+
+
+def cache_sizes(graph: onnx.GraphProto, path: str) -> dict[str, int]:
+    """Size of the last axis of caches by the configuration beside a model; empty: it has none."""
+    names = {axis for row in axis_names(graph.input).values() for axis in row}
+    file = Path(path).with_name("genai_config.json")
+    if CACHE_WIDTH not in names or not file.is_file():
+        return {}
+    try:
+        size = json.loads(file.read_bytes())["model"]["decoder"]["head_size"]
+    except (ValueError, KeyError, TypeError, OSError):
+        return {}
+    return {CACHE_WIDTH: size} if type(size) is int and size > 0 else {}
+
+
+def _roles(
+    keys: Mapping[str, Sequence[str | None]], given: Collection[str]
+) -> dict[str, list[str]]:
+    """Keys of the dimensions of each role: of the ids (or embeddings), and of caches.
+
+    `given`: those that have a size, and no role.
+    """
     roles: dict[str, list[str]] = {role: [] for role in ROLES}
     main = next((row for row in keys.values() if 2 <= len(row) <= 3 and row[0] is not None), None)
     if main is None:
@@ -110,7 +134,8 @@ def _roles(keys: Mapping[str, Sequence[str | None]]) -> dict[str, list[str]]:
     if main[1] is not None:
         roles["seq"].append(main[1])
     for row in keys.values():
-        free = [key for key in row if key is not None and key not in (main[0], main[1])]
+        taken = {main[0], main[1], *given}
+        free = [key for key in row if key is not None and key not in taken]
         if len(row) >= 4 and ":0" in str(row[0]):
             roles["batch"].append(str(row[0]))
             free = [key for key in free if key != row[0]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -23,7 +23,7 @@ from dnnp.formats.onnx.value_types import UNKNOWN, ValueType, bytes_of
 
 Record = dict[str, Any]
 AxisNames = Mapping[str, Sequence[str | None]]
-"""Input -> name of each free axis, '' where it has none, None of an axis of fixed size."""
+"""Input or output -> name of each free axis, '' where it has none, None of one of fixed size."""
 
 _ORT = "com.microsoft"
 _SLOTS: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {
@@ -68,14 +68,14 @@ _PASSED_ON = frozenset({"Identity", "Slice"})
 _STATEFUL = re.compile(r"cache|state|hidden|memory|conv|ssm|^[hc]\d?$", re.IGNORECASE)
 
 
-def axis_names(graph: onnx.GraphProto) -> dict[str, list[str | None]]:
-    """Names of the axes of the inputs of a graph, before sizes are put in their place."""
+def axis_names(values: Iterable[onnx.ValueInfoProto]) -> dict[str, list[str | None]]:
+    """Names of the axes of inputs or outputs, before sizes are put in their place."""
     return {
         value.name: [
             None if dim.HasField("dim_value") else dim.dim_param
             for dim in value.type.tensor_type.shape.dim
         ]
-        for value in graph.input
+        for value in values
     }
 
 
@@ -226,7 +226,7 @@ def _record(
     if later.dtype not in (None, dtype):
         return {}, f"the types are {dtype} and {later.dtype}"
     rows_at = _rows_axis(before, axes)
-    free = _free_axes(before, axes)
+    free = _free_axes(before, axes, after)
     if len(free) > 1:
         return {}, f"the axes {', '.join(map(str, free))} of '{before}' are free: which has tokens?"
     said = f"the shapes are {list(shape)} and {list(later.shape or ())}"
@@ -246,15 +246,18 @@ def _record(
     return record, ""
 
 
-def state_axes(name: str, axes: AxisNames) -> tuple[int | None, int | None]:
-    """The axes of an input that count sequences and tokens; None: there is none."""
-    return _rows_axis(name, axes), next(iter(_free_axes(name, axes)), None)
+def state_axes(before: str, after: str, axes: AxisNames) -> tuple[int | None, int | None]:
+    """The axes of a state that count sequences and tokens; None: there is none."""
+    return _rows_axis(before, axes), next(iter(_free_axes(before, axes, after)), None)
 
 
-def _free_axes(name: str, axes: AxisNames) -> list[int]:
-    """Free axes of an input that do not count sequences."""
-    rows = _rows_axis(name, axes)
-    return [i for i, axis in enumerate(axes.get(name, ())) if axis is not None and i != rows]
+def _free_axes(before: str, axes: AxisNames, after: str) -> list[int]:
+    """Free axes of a state that may count tokens: of several, those of other names after a pass."""
+    rows, names, later = _rows_axis(before, axes), axes.get(before, ()), axes.get(after, ())
+    free = [i for i, axis in enumerate(names) if axis is not None and i != rows]
+    if len(free) > 1 and len(later) == len(names):
+        return [i for i in free if later[i] != names[i]]
+    return free
 
 
 def _rows_axis(name: str, axes: AxisNames) -> int | None:

@@ -107,7 +107,7 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
     Parameters
     ----------
     records
-        Its states, with the names of their tensors.
+        Its states, with the names of their tensors, and the shape of the input.
 
     FormatError: there are none, or an input or the logits are not recognised.
     """
@@ -118,7 +118,7 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
     if not records:
         raise FormatError("the model carries no state from pass to pass: nothing to generate with")
     ends = {record["input"] for record in records}
-    axes = axis_names(model.graph)
+    axes = axis_names([*model.graph.input, *model.graph.output])
     stored = {tensor.name for tensor in model.graph.initializer}
     values = {v.name: v for v in model.graph.input if v.name not in stored}
     told = {
@@ -145,9 +145,8 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
     states = []
     for record in records:
         name = record["input"]
-        rows_axis, tokens_axis = state_axes(name, axes)
-        dims = [max(d.dim_value, 0) for d in values[name].type.tensor_type.shape.dim]
-        shape = tuple(0 if i == tokens_axis else size for i, size in enumerate(dims))
+        rows_axis, tokens_axis = state_axes(name, record["output"], axes)
+        shape = tuple(0 if i == tokens_axis else size for i, size in enumerate(record["shape"]))
         states.append(
             State(name, record["output"], shape, types[name], rows_axis or 0, tokens_axis,
                   bool(record.get("shared")) and tokens_axis is not None and not rows_axis)
