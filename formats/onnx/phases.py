@@ -92,7 +92,7 @@ def sizes_at(graph: onnx.GraphProto, point: Point, more: Mapping[str, int]) -> d
             raise UsageError(f"--phase {point.name}: no dimension of the inputs is its {role}")
         for key in names:
             found.setdefault(key, value)
-    whole = {key for row in keys.values() if len(row) == 2 for key in row if key is not None}
+    whole = {row[1] for row in keys.values() if len(row) == 2 and row[1] is not None}
     whole |= {axis.dim_param for o in graph.output for axis in o.type.tensor_type.shape.dim
               if "total" in axis.dim_param}  # fmt: skip
     known = {key for names in roles.values() for key in names}
@@ -136,9 +136,9 @@ def _roles(
     for row in keys.values():
         taken = {main[0], main[1], *given}
         free = [key for key in row if key is not None and key not in taken]
-        if len(row) >= 4 and ":0" in str(row[0]):
+        if row[0] in free and (len(row) == 2 or ":0" in str(row[0])):
             roles["batch"].append(str(row[0]))
-            free = [key for key in free if key != row[0]]
+            free.remove(row[0])
         if len(row) >= 3 and len(free) == 1 and row is not main and free[0] not in roles["past"]:
             roles["past"].append(free[0])
     return roles
