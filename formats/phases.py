@@ -52,9 +52,10 @@ def _check_phase(stream: Stream, i: int, record: Record, times: Mapping[str, Flo
     """Refuse a phase that does not fit the stream."""
     if record["id"] != i:
         raise stream.fault_at("phase", i, "id", f"{record['id']} stands in place {i}")
-    before = [r for r in stream.get("phase")[:i] if r["name"] == record["name"]]
-    if any(r["rows"] != record["rows"] for r in before):
-        raise stream.fault_at("phase", i, "rows", "phases of one name have as many rows")
+    named = [r for r in stream.get("phase")[:i] if r["name"] == record["name"]]
+    before = [r for r in named if r["rows"] == record["rows"]]
+    if record["name"] == "prompt" and len(before) < len(named):
+        raise stream.fault_at("phase", i, "rows", "phases of prompts have as many rows")
     if len(before) > 1 or any((r["seq"] == record["seq"]) == (r["past"] == record["past"]) or
                               (r["seq"], r["past"]) > (record["seq"], record["past"])
                               for r in before):  # fmt: skip

@@ -291,6 +291,7 @@ _PLAN = table(
         longest: positive int @stages -- tokens of the longest sequence, its prompt included
         prompt_past: number @stages -- tokens before a pass over a prompt in chunks; 0: in one pass
         token_past: number @stages -- tokens before a pass over a token
+        rows: positive int @stages -- sequences of a pass over tokens
     tokens_per_s?: number @stages -- tokens that are generated in a second, with in_flight sequences
             under way
     ttft_s?: number @stages -- time to first token of a sequence that is alone

@@ -111,8 +111,8 @@ class _Setting:
         ]  # fmt: skip
         self.decoder: Decoder = decoder_of(model, states)
         self.known = {n: TensorType(t.dtype, None) for n, t in types_of(stream).items()}
-        token = [p for p in stream.get("phase") if p["name"] == "token"]
-        self.rows = options.pass_rows or (token[0]["rows"] if token else 1)
+        workload = plan.options.workload
+        self.rows = options.pass_rows or (1 if workload is None else workload.rows)
         if self.rows > 1 and not self.decoder.in_place:
             caller.note("states grow in each pass: one sequence a pass")
             self.rows = 1

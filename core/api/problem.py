@@ -15,7 +15,7 @@ from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.phases import Point, sequences_of, usual_lengths
+from dnnp.core.model.phases import PROMPT, Point, sequences_of, usual_lengths
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import device_classes
@@ -150,7 +150,7 @@ def _with_workload(
         raise UsageError(
             f"--max-length {options.max_length}: the longest sequence has {workload.longest} tokens"
         )
-    rows = max(p.rows for p in points)
+    rows = max(workload.rows, *(p.rows for p in points if p.name == PROMPT), 1)
     slots = max(1, sum(d.count for d in devices))
     held = graph.states is not None
     return replace(

@@ -19,6 +19,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
 )
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.phases import rows_of
 from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, generation_words, with_contiguous, within
 from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
 from dnnp.core.model.text import shown_time
@@ -87,13 +88,14 @@ def add_plan(
     if options.parallel:
         plan = _parallel(stream, problem, options)
     elif given is None:
-        problem, plan = _that_fits(work, problem, options, search)
+        problem, plan = _of_best_rows(work, problem, options, search)
     else:
         from dnnp.given_split import given_plan
 
         plan = given_plan(problem, *given, options)
     if plan.options.workload is not None:
-        plan = generating(work, problem, plan, options)
+        if plan.tokens_per_s is None:
+            plan = generating(work, problem, plan, options)
         if _is_late(plan, options):
             plan = _in_time(work, problem, options, plan)
     plan = replace(within(plan, options.max_gap), digest=work.digest)
@@ -120,6 +122,45 @@ def add_plan(
     advise(stream, record, options.caller)
 
 
+def _of_best_rows(
+    work: Workload,
+    problem: SplitProblem,
+    options: SplitOptions,
+    search: Callable[[SplitOptions], Plan] | None,
+) -> tuple[SplitProblem, Plan]:
+    """Find a plan; of several numbers of rows of a pass over tokens, with most tokens per second.
+
+    InfeasibleError: none fits with any of them.
+    """
+    workload, phases = problem.options.workload, work.graph.phases
+    choices = [] if phases is None or workload is None else rows_of(phases.points)
+    if workload is None or len(choices) < 2:
+        return _that_fits(work, problem, options, search)
+    best: tuple[SplitProblem, Plan] | None = None
+    failure: InfeasibleError | None = None
+    for rows in choices:
+        if options.in_flight is not None and options.in_flight < rows:
+            continue
+        most = problem.options.in_flight
+        if options.in_flight is None and most is not None:
+            most = most // workload.rows * rows
+        cost = replace(problem.options, in_flight=most, workload=workload._replace(rows=rows))
+        other = work.problem(problem.devices, cost, problem.links)
+        try:
+            other, plan = _that_fits(work, other, options, search)
+        except InfeasibleError as error:
+            failure = failure or error
+            continue
+        plan = generating(work, other, plan, options)
+        if best is None or (plan.tokens_per_s or 0.0) > (best[1].tokens_per_s or 0.0):
+            best = other, plan
+    if best is None:
+        raise failure or InfeasibleError("infeasible: fewer sequences than rows of any pass")
+    chosen = best[1].options.workload
+    options.caller.note(f"{chosen.rows if chosen else 1} sequences a pass over tokens")
+    return best
+
+
 def _that_fits(
     work: Workload,
     problem: SplitProblem,
@@ -134,7 +175,8 @@ def _that_fits(
     phases = work.graph.phases
     if search is not None or phases is None or most is None or given is not None:
         return problem, try_methods(options, search or partial(found_by, problem))
-    rows = max(point.rows for point in phases.points)
+    workload = problem.options.workload
+    rows = 1 if workload is None else workload.rows
 
     def found(passes: int) -> tuple[SplitProblem, Plan] | None:
         cost = replace(problem.options, in_flight=passes * rows)

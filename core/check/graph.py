@@ -152,8 +152,9 @@ class StateRow(NamedTuple):
         if options.in_flight is None and options.max_length is None:
             return self.pass_bytes
         length = self.tokens if options.max_length is None else options.max_length
+        rows = max(self.rows, options.workload.rows if options.workload else 1)
         buffers = self.rows if options.in_flight is None else options.in_flight
-        buffers += 0 if self.shared else self.rows
+        buffers += 0 if self.shared else rows
         return buffers * (self.sequence_bytes + length * self.token_bytes)
 
 

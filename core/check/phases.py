@@ -19,7 +19,13 @@ def passes(points: Sequence[Point], workload: Sequences) -> list[float]:
     """Passes of each point for a sequence: a mean length lies between the two ends of a phase."""
     found = [0.0] * len(points)
     for name in dict.fromkeys(point.name for point in points):
-        ends = [i for i, point in enumerate(points) if point.name == name]
+        ends = [
+            i
+            for i, point in enumerate(points)
+            if point.name == name and (name == "prompt" or point.rows == workload.rows)
+        ]
+        if not ends:
+            continue
         first, last = points[ends[0]], points[ends[-1]]
         whole, low, high, at = 1.0, first.seq, last.seq, workload.prompt
         if name == "token":
@@ -69,8 +75,10 @@ def check_workload(graph: Graph, plan: Plan) -> Iterator[Violation]:
     if not workload.prompt + workload.tokens <= workload.longest * (1 + 1e-9) or least < 1:
         message = f"its longest sequence has {workload.longest} tokens, less than the mean"
         yield Violation("load", "plan", message)
-    if workload.tokens > 1 and not any(p.name == "token" for p in graph.phases.points):
-        yield Violation("load", "plan", "it generates tokens, and no phase has passes over them")
+    known = [p.rows for p in graph.phases.points if p.name == "token"]
+    if workload.tokens > 1 and workload.rows not in known:
+        message = f"no phase has passes over tokens of {workload.rows} sequences"
+        yield Violation("load", "plan", message)
     held = plan.options.max_length
     if held is not None and held < workload.longest:
         message = f"states have room for {held} tokens, its longest sequence has {workload.longest}"
@@ -97,9 +105,8 @@ def check_rates(
         own = [n * p.rows * (p.name == name) for n, p in zip(count, phases.points, strict=True)]
         units = None if clustering is None else clustering.of_passes(own)
         alone.append(math.fsum(loads(graph.of_passes(own), units, options)))
-    rows = max((p.rows for p in phases.points if p.name == "token"), default=1)
     busy = math.fsum(stage.load_s for stage in plan.stages)
-    time = max(plan.value, busy * rows / (plan.options.in_flight or 1))
+    time = max(plan.value, busy * workload.rows / (plan.options.in_flight or 1))
     expected = (
         workload.tokens / time if time > 0 else None,
         alone[0],

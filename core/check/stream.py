@@ -193,7 +193,7 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
     if "in_flight" in plan or "max_length" in plan:
         content.append([plan.get("in_flight", 0), plan.get("max_length", 0)])
     if "workload" in plan:
-        names = ("prompt", "tokens", "longest", "prompt_past", "token_past")
+        names = ("prompt", "tokens", "longest", "prompt_past", "token_past", "rows")
         content.append([float(plan["workload"].get(name, 0)) for name in names])
     if "parallel" in plan:
         content.append([plan["parallel"].get(name, 0) for name in PARALLEL])

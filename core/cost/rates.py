@@ -10,14 +10,13 @@ over the prompt of a sequence that is alone, TPOT that of a mean pass over a tok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.graph import Clustering, Graph
-from dnnp.core.model.phases import PROMPT, TOKEN, Point, passes_of
+from dnnp.core.model.phases import PROMPT, TOKEN, passes_of
 from dnnp.core.model.plan import Block, CostOptions, Plan
 
 
@@ -26,12 +25,8 @@ def planned(graph: Graph, units: Clustering, options: CostOptions) -> tuple[Grap
     if options.workload is not None and graph.phases is not None:
         passes = passes_of(graph.phases.points, options.workload)
         graph, units = graph.of_passes(passes), units.of_passes(passes)
-    return graph.with_sequences(options.in_flight, options.max_length), units
-
-
-def rows_of(points: Sequence[Point], name: str) -> int:
-    """Sequences of a pass of a phase; 1: there is no such phase."""
-    return next((p.rows for p in points if p.name == name), 1)
+    rows = 1 if options.workload is None else options.workload.rows
+    return graph.with_sequences(options.in_flight, options.max_length, rows), units
 
 
 def blocks_of(plan: Plan, graph: Graph) -> list[Block]:
@@ -73,7 +68,7 @@ def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
     later = workload.tokens - 1
     busy = sum(stage.load_s for stage in plan.stages)
     in_flight = plan.options.in_flight or 1
-    whole = max(plan.value, busy * rows_of(phases.points, TOKEN) / in_flight)
+    whole = max(plan.value, busy * workload.rows / in_flight)
     return replace(
         plan,
         tokens_per_s=workload.tokens / whole if whole > 0 else None,

@@ -116,7 +116,8 @@ class Graph:
             return self
         grown = np.ones(self.m)
         np.divide(self.tensor_memory, self.tensor_bytes, out=grown, where=self.tensor_bytes > 0)
-        memory = np.maximum(self.tensor_memory, grown * phases.sizes.max(axis=0))
+        done = phases.sizes[np.flatnonzero(passes)]
+        memory = np.maximum(self.tensor_memory, grown * done.max(axis=0, initial=0.0))
         if self.states is not None:
             memory[self.states.input] = self.tensor_memory[self.states.input]
             memory[self.states.output] = 0.0
@@ -129,11 +130,19 @@ class Graph:
             tensor_memory=memory,
         )
 
-    def with_sequences(self, in_flight: int | None, max_length: int | None) -> Graph:
-        """The same graph with the states of `in_flight` sequences of `max_length` tokens each."""
+    def with_sequences(self, in_flight: int | None, max_length: int | None, rows: int = 1) -> Graph:
+        """The same graph with the states of `in_flight` sequences of `max_length` tokens each.
+
+        `rows`: those of the largest pass, if they are more than in the pass as imported.
+        """
         if self.states is None or (in_flight is None and max_length is None):
             return self
-        states = replace(self.states, in_flight=in_flight, max_length=max_length)
+        states = replace(
+            self.states,
+            in_flight=in_flight,
+            max_length=max_length,
+            rows=np.maximum(self.states.rows, rows),
+        )
         memory = self.tensor_memory.copy()
         memory[states.input] = states.held_bytes()
         memory.setflags(write=False)

@@ -49,6 +49,8 @@ class Sequences(NamedTuple):
     """Tokens before a pass over a prompt, which goes in chunks; 0: in one pass."""
     token_past: float = 0.0
     """Tokens before a pass over a token."""
+    rows: int = 1
+    """Sequences of a pass over tokens, one of the numbers that the phase is priced for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +98,13 @@ def sequences_of(lengths: Iterable[tuple[int, int]], points: Sequence[Point]) ->
         longest=max(length + count for length, count in rows),
         prompt_past=before / chunks,
         token_past=after / later if later else 0.0,
+        rows=rows_of(points)[0],
     )
+
+
+def rows_of(points: Sequence[Point]) -> list[int]:
+    """Numbers of sequences of a pass over tokens that are priced, as given; [1]: none."""
+    return list(dict.fromkeys(p.rows for p in points if p.name == TOKEN)) or [1]
 
 
 def usual_lengths(points: Sequence[Point]) -> tuple[int, int]:
@@ -141,7 +149,10 @@ def passes_of(points: Sequence[Point], workload: Sequences) -> tuple[float, ...]
     """Passes of each point that a sequence takes, as its share of what the rows of a pass share."""
     found: list[float] = []
     for point in points:
-        same = [p for p in points if p.name == point.name]
+        same = [p for p in points if (p.name, p.rows) == (point.name, point.rows)]
+        if point.name == TOKEN and point.rows != workload.rows:
+            found.append(0.0)
+            continue
         low, high = same[0], same[-1]
         if point.name == TOKEN:
             count, at, ends = workload.tokens - 1, workload.token_past, (low.past, high.past)

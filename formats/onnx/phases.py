@@ -18,6 +18,7 @@ from dnnp.formats.onnx.states import axis_names
 ROLES = ("batch", "seq", "past")
 """Roles of dimensions: sequences of a pass, tokens of each in it, tokens of each before it."""
 
+_BATCHES = re.compile(r"[0-9]{1,9}(?:\|[0-9]{1,9})+")
 _RANGE = re.compile(r"([0-9]{1,16})(?:\.\.([0-9]{1,16}))?")
 
 
@@ -46,8 +47,13 @@ def _ends(text: str, name: str, rest: str) -> Iterator[tuple[Point, dict[str, in
     """The points of one phase."""
     low: dict[str, int] = {}
     high: dict[str, int] = {}
+    batches = [1]
     for part in rest.split(","):
         key, equals, value = part.rpartition("=")
+        if key == "batch" and "|" in value and name == "token" and _BATCHES.fullmatch(value):
+            batches = [int(word) for word in value.split("|")]
+            low["batch"] = high["batch"] = min(batches)
+            continue
         match = _RANGE.fullmatch(value)
         if not equals or not key or match is None or key in low:
             raise UsageError(f"--phase {text}: '{part}' is no KEY=VALUE or KEY=LOW..HIGH")
@@ -63,9 +69,11 @@ def _ends(text: str, name: str, rest: str) -> Iterator[tuple[Point, dict[str, in
             raise UsageError(f"--phase {text}: {key} must be at least 1")
     if name == "token" and high.get("seq", 1) > 1:
         raise UsageError(f"--phase {text}: a pass over tokens has one of each sequence: seq=1")
-    for ends in (low, high) if ranged else (low,):
-        point = Point(name, ends.get("batch", 1), ends.get("seq", 1), ends.get("past", 0))
-        yield point, {key: size for key, size in ends.items() if key not in ROLES}
+    batches = batches if len(batches) > 1 else [low.get("batch", 1)]
+    for batch in dict.fromkeys(batches):
+        for ends in (low, high) if ranged else (low,):
+            point = Point(name, batch, ends.get("seq", 1), ends.get("past", 0))
+            yield point, {key: size for key, size in ends.items() if key not in ROLES}
 
 
 def sizes_at(graph: onnx.GraphProto, point: Point, more: Mapping[str, int]) -> dict[str, int]:

@@ -98,7 +98,8 @@ class ImportOptions(TrainingOptions, first=True):
         (), metavar="NAME:KEY=VALUE,...", page=True,
         help="price passes over prompts and tokens; of a decoder, each by itself: "
         "prompt:batch=1,seq=512 and token:batch=8,seq=1,past=512..768; KEY is batch, seq, past "
-        "or a dimension, and one of seq and past may be a range; repeatable")
+        "or a dimension, one of seq and past may be a range, and tokens may be priced for several "
+        "batches, such as batch=4|16; repeatable")
     shapes: str = option(
         "auto", choices=SHAPES, page=True,
         help="value-info, infer, symbolic, run or auto (default); last step allowed for finding "
