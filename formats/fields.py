@@ -31,6 +31,8 @@ class Field:
     required: bool = False
     enum: tuple[str, ...] = ()
     const: int | str | None = None
+    most_of: int | None = None
+    """Numbers: the largest one; None: none beyond what all numbers have."""
     positive: bool = False
     """Numbers: at least `MIN_POSITIVE`; integers: at least 1."""
     signed: bool = False
@@ -69,6 +71,8 @@ class Field:
     @property
     def most(self) -> float:
         """Largest value of a number."""
+        if self.most_of is not None:
+            return self.most_of
         return MAX_NUMBER if self.type == "number" else MAX_ID
 
     def refusal(self, value: Any) -> str:
@@ -313,7 +317,7 @@ def table(text: str, **known: Mapping[str, Field]) -> dict[str, Field]:
     A name that ends in `?` may be absent. `@` names the parts of the checks that cover the field,
     or all of them. Types are those of `Field`, `digest` (64 hexadecimal digits), `positive T`,
     `signed T`, `list of T`, `set of T` (a list with no value twice), `map of T`, `open object`,
-    `= constant`, modes as `a|b|c`, and names in `known` of objects with these fields.
+    `int to N` (from 1), `= constant`, modes as `a|b|c`, and names in `known` of objects with these fields.
     A line `+ NAME` stands for the fields that are known by that name.
 
     >>> table("size?: positive number @all -- what it takes")["size"].expected()
@@ -358,6 +362,8 @@ def _field(
     if first in ("list", "set", "map"):
         items = _field(rest.removeprefix("of "), inner, known)
         return Field("map" if first == "map" else "list", "", unique=first == "set", items=items)
+    if kind.startswith("int to "):
+        return Field("int", "", positive=True, most_of=int(kind.removeprefix("int to ")))
     if first in ("positive", "signed"):
         return Field(rest, "", positive=first == "positive", signed=first == "signed")
     if first == "=":

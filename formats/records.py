@@ -21,7 +21,8 @@ VERSIONS = (VERSION, WITH_STATE)
 _HEADER = table(
     f"""
     format: = {FORMAT} -- the name of the format
-    version: positive int -- version of the format: {VERSION}; {WITH_STATE} where there are states
+    version: int to {WITH_STATE} -- version of the format: {VERSION}; {WITH_STATE} where there are
+            states or phases
     model: string -- name of the model
     source?: object -- the file the graph came from
         kind: onnx|msr-json|piper|costgraph|csv|dot|graphml|gml|node-link|stg|wfcommons|dagbench --

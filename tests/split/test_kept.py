@@ -204,11 +204,13 @@ def test_an_argument_for_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     value = latency.value(split)
     asked = iter([False] * 3)
 
-    def ideal(problem: object, known: LatencyProof, run: SearchContext) -> LatencyProof:
+    def ideal(
+        problem: object, known: LatencyProof, search: object, name: str, run: SearchContext
+    ) -> LatencyProof:
         run.report_progress(bound=0.95 * known.latency, by="ideals of blocks")
         return known
 
-    monkeypatch.setattr("dnnp.core.latency.proof._ideal", ideal)
+    monkeypatch.setattr("dnnp.core.latency.proof._searched", ideal)
     proof = latency_bound(
         latency, split, "ideal", run=SearchContext(interrupted=lambda: next(asked, True))
     )

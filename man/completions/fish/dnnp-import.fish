@@ -7,7 +7,7 @@ complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension, or of INPUT:
 complete -c dnnp-import -l set-input -x -d 'give an input of one element a value for good; true, false or a number: what follows is folded, and an If gives way to the branch that it takes; repeatable'
 complete -c dnnp-import -l keep-outputs -x -d 'keep only these outputs of an ONNX model; operators, inputs and weights that they do not need are dropped; repeatable'
 complete -c dnnp-import -l state -x -d 'take an input and an output as one state; of an ONNX model: it stays on its device from pass to pass, as the caches of a decoder, besides those that names and operators tell; none: take nothing as state; repeatable'
-complete -c dnnp-import -l phase -x -d 'price passes over prompts and tokens; of a decoder, each by itself: prompt:batch=1,seq=512 and token:batch=8,seq=1,past=512..768; KEY is batch, seq, past or a dimension, and one of seq and past may be a range; repeatable'
+complete -c dnnp-import -l phase -x -d 'price passes over prompts and tokens; of a decoder, each by itself: prompt:batch=1,seq=512 and token:batch=8,seq=1,past=512..768; KEY is batch, seq, past or a dimension, one of seq and past may be a range, and tokens may be priced for several batches, such as batch=4|16; repeatable'
 complete -c dnnp-import -l shapes -x -a 'auto value-info infer symbolic run' -d 'value-info, infer, symbolic, run or auto'
 complete -c dnnp-import -l inputs -r -F -d 'inputs of an ONNX model'
 complete -c dnnp-import -l name -x -d 'model name; default: from the file name, or family, size, seed and reading'
