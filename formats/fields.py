@@ -317,7 +317,8 @@ def table(text: str, **known: Mapping[str, Field]) -> dict[str, Field]:
     A name that ends in `?` may be absent. `@` names the parts of the checks that cover the field,
     or all of them. Types are those of `Field`, `digest` (64 hexadecimal digits), `positive T`,
     `signed T`, `list of T`, `set of T` (a list with no value twice), `map of T`, `open object`,
-    `int to N` (from 1), `= constant`, modes as `a|b|c`, and names in `known` of objects with these fields.
+    `int to N` (from 1), `= constant`, modes as `a|b|c`, and names in `known` of objects with these
+    fields.
     A line `+ NAME` stands for the fields that are known by that name.
 
     >>> table("size?: positive number @all -- what it takes")["size"].expected()

@@ -15,6 +15,7 @@ import orjson
 from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError, VerificationError
 from dnnp.core.model.plan import Plan
+from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted, shown_seconds
 from dnnp.core.runtime.generate.decoder import Decoder, decoder_of
 from dnnp.core.runtime.generate.head import keep_last
@@ -143,8 +144,14 @@ class _Setting:
 
     def config(self, threads: int | None = None) -> SessionConfig:
         """Settings of a session; `threads`: None: those of a stage."""
-        own = threads or self.options.threads
-        return SessionConfig("cpu", self.options.optimization, own, pin=False)
+        own, alone = threads or self.options.threads, threads is not None
+        return SessionConfig("cpu", self.options.optimization, own, pin=False, alone=alone)
+
+    def cores(self, stages: int) -> Sequence[int]:
+        """A core for each stage of one thread; none where there are too few."""
+        cores = available_cores()
+        free = self.options.no_pin or self.options.threads > 1 or stages > len(cores)
+        return () if free or stages < 2 else cores[:stages]
 
     def stages(
         self, parts: Sequence[Sequence[int]], threads: int | None = None
@@ -181,7 +188,7 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
     with caller.interruptible():
         loop = Generation(
             setting.stages(parts), setting.decoder, setting.groups, setting.chunk,
-            setting.sampling, lambda: caller.interrupted,
+            setting.sampling, lambda: caller.interrupted, setting.cores(len(parts)),
         )  # fmt: skip
         with _tokens_file(options.tokens) as tokens:
             done, seconds = _generate(loop, setting.prompts, tokens)

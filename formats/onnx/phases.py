@@ -144,7 +144,7 @@ def _roles(
     for row in keys.values():
         taken = {main[0], main[1], *given}
         free = [key for key in row if key is not None and key not in taken]
-        if row[0] in free and (len(row) == 2 or ":0" in str(row[0])):
+        if row and row[0] in free and (len(row) == 2 or ":0" in str(row[0])):
             roles["batch"].append(str(row[0]))
             free.remove(row[0])
         if len(row) >= 3 and len(free) == 1 and row is not main and free[0] not in roles["past"]:

@@ -9,22 +9,34 @@ chunks of one row, between which the other rows of its group go on.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import DnnpError, InputFileError
+from dnnp.core.model.errors import InputFileError
+from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.generate.decoder import Decoder, State
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import first_line, ort_errors
 
 Array = NDArray[Any]
+T = TypeVar("T")
+
+
+class Queue(Protocol[T]):
+    """A queue between threads."""
+
+    def put(self, item: T) -> None:
+        """Append an item."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        """Take the first item, and wait for it."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +175,19 @@ class StageRunner:
         return dict(zip(made, self._bound[item.group][2], strict=True))
 
 
+Result = list[tuple[Generated, int]] | BaseException | None
+"""Tokens of a pass, why there are no more, or None: all are there."""
+
+
+def _waited(results: Queue[Result]) -> Result:
+    """The next result; a signal is heeded while it is waited for."""
+    while True:
+        try:
+            return results.get(timeout=0.2)
+        except Empty:
+            continue
+
+
 def _bind_input(binding: Any, name: str, value: Any) -> None:
     if isinstance(value, np.ndarray):
         binding.bind_cpu_input(name, value)
@@ -187,10 +212,13 @@ class Generation:
         chunk: int,
         sampling: Sampling,
         interrupted: Callable[[], bool] = lambda: False,
+        cores: Sequence[int] = (),
     ) -> None:
         self.stages, self.decoder, self.sampling = list(stages), decoder, sampling
         self.rows, self.tokens = stages[0].rows, stages[0].tokens
         self.chunk, self.interrupted = chunk, interrupted
+        self.cores = cores
+        """A core for each stage; empty: the system chooses."""
         self.seats: list[list[Generated | None]] = [[None] * self.rows for _ in range(groups)]
         self.turn = [False] * groups
         """True if the last pass of a group was over a prompt."""
@@ -198,66 +226,66 @@ class Generation:
     def run(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Generated, int]]:
         """Yield each sequence whenever it has a token, and that token; in the order of time."""
         waiting = iter(prompts)
-        queues: list[queue.Queue[Pass | None]] = [queue.Queue() for _ in self.stages]
-        results: queue.Queue[Pass | BaseException] = queue.Queue()
+        queues: list[Queue[Pass | None]] = [SimpleQueue() for _ in self.stages]
+        results: Queue[Result] = SimpleQueue()
+        groups = [self._next(group, waiting) for group in range(len(self.seats))]
+        begun = [item for item in groups if item is not None]
         threads = [
-            threading.Thread(target=self._serve, args=(i, queues, results), daemon=True)
+            threading.Thread(
+                target=self._serve, args=(i, queues, results, waiting, len(begun)), daemon=True
+            )
             for i in range(len(self.stages))
         ]
+        for item in begun:
+            queues[0].put(item)
         for thread in threads:
             thread.start()
         try:
-            under_way = sum(
-                self._next(group, waiting, queues[0]) for group in range(len(self.seats))
-            )
-            while under_way:
-                item = self._result(results)
-                if isinstance(item, BaseException):
-                    raise item
-                under_way -= 1
-                yield from self._take(item)
-                if not self.interrupted():
-                    under_way += self._next(item.group, waiting, queues[0])
+            while begun and (found := _waited(results)) is not None:
+                if isinstance(found, BaseException):
+                    raise found
+                yield from found
         finally:
             for each in queues:
                 each.put(None)
             for thread in threads:
                 thread.join()
 
-    def _result(self, results: queue.Queue[Pass | BaseException]) -> Pass | BaseException:
-        while True:
-            try:
-                return results.get(timeout=0.2)
-            except queue.Empty:
-                continue
-
     def _serve(
         self,
         number: int,
-        queues: Sequence[queue.Queue[Pass | None]],
-        results: queue.Queue[Pass | BaseException],
+        queues: Sequence[Queue[Pass | None]],
+        results: Queue[Result],
+        waiting: Iterator[Prompt],
+        under_way: int,
     ) -> None:
-        """Run passes of one stage until there are no more."""
-        stage, last = self.stages[number], number == len(self.stages) - 1
+        """Run passes of one stage until there are no more; the last one begins the next of each."""
+        last = number == len(self.stages) - 1
+        if self.cores:
+            keep_on([self.cores[number]])
         while (item := queues[number].get()) is not None:
             try:
-                item.values |= stage.run(item)
-            except DnnpError as error:
-                results.put(error)
-                continue
+                item.values |= self.stages[number].run(item)
+                if not last:
+                    queues[number + 1].put(item)
+                    continue
+                results.put(list(self._take(item)))
+                follows = None if self.interrupted() else self._next(item.group, waiting)
             except ort_errors() as error:
                 results.put(InputFileError(f"stage {number} fails: {first_line(error)}"))
-                continue
+                return
             except BaseException as error:  # a thread must not end in silence
                 results.put(error)
-                continue
-            if last:
-                results.put(item)
+                return
+            if follows is not None:
+                queues[0].put(follows)
             else:
-                queues[number + 1].put(item)
+                under_way -= 1
+                if not under_way:
+                    results.put(None)
 
-    def _next(self, group: int, waiting: Iterator[Prompt], first: queue.Queue[Pass | None]) -> bool:
-        """Send the next pass of a group, if there is one."""
+    def _next(self, group: int, waiting: Iterator[Prompt]) -> Pass | None:
+        """The next pass of a group, if there is one."""
         seats = self.seats[group]
         for row, sequence in enumerate(seats):
             if sequence is None and (prompt := next(waiting, None)) is not None:
@@ -270,13 +298,9 @@ class Generation:
         going = [r for r, s in enumerate(seats) if s and s.done == len(s.prompt.ids)]
         if reading and not (going and self.turn[group]):
             self.turn[group] = True
-            first.put(self._prompt(group, reading[0]))
-        elif going:
-            self.turn[group] = False
-            first.put(self._tokens(group, going))
-        else:
-            return False
-        return True
+            return self._prompt(group, reading[0])
+        self.turn[group] = False
+        return self._tokens(group, going) if going else None
 
     def _seat(self, group: int, row: int) -> Generated:
         """The sequence of a row that is taken."""
