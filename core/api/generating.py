@@ -23,7 +23,6 @@ from dnnp.core.runtime.generate.loop import Generated, Generation, Prompt, Stage
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.model.session import make_session
-from dnnp.core.runtime.pipeline.prepare import THREAD
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.stages import split_model
 from dnnp.formats.onnx.value_types import TensorType, types_of
@@ -98,8 +97,6 @@ class _Setting:
         refuse_contradictions(stream, plan)
         refuse_infeasible(stream, plan)
         check_runnable(plan, graph, "generating needs an ordered plan")
-        if options.kind != THREAD or options.provider != "cpu":
-            raise UsageError("--generate runs in threads on the CPU")
         self.plan: Plan = plan
         model, path, _ = open_source(caller, stream, options.model, light=True)
         self.model: ModelProto = model

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted, operator_name
 
 if TYPE_CHECKING:
-    from dnnp.callbacks import Callbacks
     from dnnp.core.model.graph import Bools, Clustering, Floats, Graph, Ints
     from dnnp.core.profile.kernels import Kernels
     from dnnp.core.profile.work import Work
@@ -56,6 +56,33 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Callba
         for record, f, b in zip(stream.get("group"), flop.tolist(), moved.tolist(), strict=True):
             record["flop"], record["bytes"] = f, b
     write_costs(stream, devices, times, group_costs, "analytic", caller)
+
+
+class _Quiet(Callbacks):
+    """Callbacks that tell nothing again of a phase that was told of another."""
+
+    def warn(self, message: str) -> None:
+        """Told what the user must know."""
+
+
+def price_phases(
+    stream: Stream,
+    price: Callable[[Stream, Callbacks], None],
+    caller: Callbacks,
+    *,
+    aloud: bool = False,
+) -> None:
+    """Price the graph of a stream, in each of its phases if it has any.
+
+    `aloud`: all of them are told of.
+    """
+    from dnnp.formats.phases import phase_view, put_times
+
+    price(stream, caller)
+    for i, record in enumerate(stream.get("phase")[1:], 1):
+        view = phase_view(stream, i)
+        price(view, caller if aloud else _Quiet())
+        put_times(record, view)
 
 
 def note_unfitted(devices: Sequence[DeviceSpec], caller: Callbacks) -> None:

@@ -9,7 +9,6 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.text import shown_seconds
 from dnnp.formats.inputs.devices import DeviceSpec, device_names, load_device
-from dnnp.formats.phases import phase_view, put_times
 from dnnp.formats.stream import Record, Stream, read_bytes
 from dnnp.options.graph import ProfileOptions
 from dnnp.options.table import MEASURED, step
@@ -18,6 +17,7 @@ from dnnp.pricing import (
     check_units,
     describe_costs,
     note_unfitted,
+    price_phases,
     write_costs,
 )
 
@@ -37,19 +37,18 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
-    _price(stream, options)
-    for i, record in enumerate(stream.get("phase")[1:], 1):
-        view = phase_view(stream, i)
-        _price(view, options if options.mode == "measure" else options.replaced(caller=Quiet()))
-        put_times(record, view)
+    if stream.rows("phase"):
+        for name in ("costs", "from_run", "tensor_parallel"):
+            if getattr(options, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag}: not known where the graph has phases")
+    price_phases(
+        stream,
+        lambda part, caller: _price(part, options.replaced(caller=caller)),
+        options.caller,
+        aloud=options.mode == "measure",
+    )
     describe_costs(stream, options.caller)
-
-
-class Quiet(Callbacks):
-    """Callbacks that tell nothing again of a phase that was told of another."""
-
-    def warn(self, message: str) -> None:
-        """Told what the user must know."""
 
 
 def _price(stream: Stream, options: ProfileOptions) -> None:

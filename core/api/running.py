@@ -99,6 +99,12 @@ def run(graph: Graph, options: RunOptions) -> Graph:
         Other processes took so much that nothing is chosen or learned.
     """
     stream = graph.stream()
+    if options.generate is not None:
+        from dnnp.generating import generate_stream
+
+        generate_stream(stream, options)
+        stream.header = stamped(stream.header, "dnnp-run", options.words())
+        return Graph(stream)
     outcome = run_stream(stream, options)
     save_files(options, outcome, stream)
     judge(outcome, options.caller)
@@ -160,6 +166,10 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     plan = plan_of(stream, graph)
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
+    if plan.options.workload is not None:
+        raise UsageError(
+            f"{stream.name}: the plan is for sequences of prompts and tokens; --generate runs them"
+        )
     count_sessions(plan.stages)
     refuse_contradictions(stream, plan)
     refuse_infeasible(stream, plan)

@@ -109,10 +109,11 @@ def priced(stream: Stream, caller: Callbacks, *, reprice: bool = False) -> Workl
     nodes = stream.rows("node")
     if nodes and not has(nodes, "time_s"):
         from dnnp.formats.inputs.devices import load_device
-        from dnnp.pricing import price_analytic
+        from dnnp.pricing import price_analytic, price_phases
 
+        devices = [load_device(DEFAULT_DEVICE)]
         caller.note(f"no costs in the stream: priced as by dnnp-profile --device {DEFAULT_DEVICE}")
-        price_analytic(stream, [load_device(DEFAULT_DEVICE)], caller)
+        price_phases(stream, lambda part, told: price_analytic(part, devices, told), caller)
     return Workload(stream)
 
 

@@ -165,7 +165,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     sizes = {"batch_size": 1, "sequence_length": 4, "past_sequence_length": 2}
     plain = split(profile(load(path, dims=sizes, state=["none"])), k=2)
     for one, more, reason, kind in (
-        (graph, {"provider": "cuda"}, "in threads on the CPU", UsageError),
+        (graph, {"provider": "cuda"}, "has no --provider", UsageError),
+        (graph, {"workers": "process"}, "has no --workers", UsageError),
+        (graph, {"rate": 3.0}, "has no --rate", UsageError),
         (profile(load(path, phase=PHASES)), {}, "no plan to run", UsageError),
         (plain, {}, "no state", FormatError),
     ):

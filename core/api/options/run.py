@@ -191,6 +191,21 @@ class RunOptions(Options):
         if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
             raise UsageError("--rtol and --atol: must be finite")
         self._check_workers()
+        if self.generate is not None:
+            self._check_generation()
+
+    def _check_generation(self) -> None:
+        """Refuse what a decode loop does not do."""
+        others = {
+            "--workers": self.kind != "thread", "--provider": self.provider != "cpu",
+            "--place": self.place, "--duration": self.duration, "--rate": self.rate,
+            "--inputs": self.inputs, "--choose": self.choose, "--calibrate": self.calibrate,
+            "--trace": self.trace, "--save-outputs": self.save_outputs,
+            "--random-weights": self.random_weights is not None,
+        }  # fmt: skip
+        for name, given in others.items():
+            if given:
+                raise UsageError(f"--generate runs in threads on the CPU, and has no {name}")
 
     @property
     def kind(self) -> str:

@@ -101,7 +101,7 @@ class StageRunner:
         names = {value.name for value in session.get_inputs()}
         self.inputs = names
         self.states = [state for state in decoder.states if state.input in names]
-        self.rows, self.tokens = rows, tokens
+        self.rows, self.tokens, self.in_place = rows, tokens, decoder.in_place
         self._buffers: dict[int, dict[str, Array]] = {}
         self._grown: dict[int, dict[str, Any]] = {}
         self._bound: dict[int, tuple[Any, dict[str, Array], list[Any]]] = {}
@@ -119,7 +119,7 @@ class StageRunner:
 
     def run(self, item: Pass) -> dict[str, Any]:
         """Run one pass: its outputs that are no states."""
-        if item.whole and all(state.shared for state in self.states):
+        if item.whole and self.in_place:
             return self._again(item)
         binding, made = self._bind(item), [n for n in self.outputs if n not in self._after]
         self.session.run_with_iobinding(binding)
