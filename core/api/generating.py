@@ -215,11 +215,11 @@ def _generate(
 ) -> tuple[list[Generated], float]:
     """Run all prompts; the sequences in order of their numbers, and seconds."""
     began, seen = time.perf_counter(), dict[int, Generated]()
-    for sequence, token in loop.run(prompts):
+    for sequence, token, ended in loop.run(prompts):
         seen[sequence.prompt.number] = sequence
         if tokens is not None:
             row: dict[str, Any] = {"sequence": sequence.prompt.number, "token": token}
-            if sequence.ended:
+            if ended:
                 row["end"] = "stop" if token in sequence.prompt.stop else "length"
             tokens.write(orjson.dumps(row) + b"\n")
             tokens.flush()

@@ -39,8 +39,12 @@ def generated(graph: Graph, tmp_path: Path, **more: Any) -> tuple[list[list[int]
     stream = graph.stream()
     generate_stream(stream, options)
     tokens: dict[int, list[int]] = {}
+    ended: set[int] = set()
     for row in map(json.loads, file.read_text().splitlines()):
+        assert row["sequence"] not in ended
         tokens.setdefault(row["sequence"], []).append(row["token"])
+        ended |= {row["sequence"]} if "end" in row else set()
+    assert ended == tokens.keys()
     return [tokens[i] for i in sorted(tokens)], stream.get("generation")[0]
 
 

@@ -175,7 +175,10 @@ class StageRunner:
         return dict(zip(made, self._bound[item.group][2], strict=True))
 
 
-Result = list[tuple[Generated, int]] | BaseException | None
+Event = tuple[Generated, int, bool]
+"""A sequence, which may have gone on since, a token of it, and whether that is its last."""
+
+Result = list[Event] | BaseException | None
 """Tokens of a pass, why there are no more, or None: all are there."""
 
 
@@ -223,8 +226,8 @@ class Generation:
         self.turn = [False] * groups
         """True if the last pass of a group was over a prompt."""
 
-    def run(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Generated, int]]:
-        """Yield each sequence whenever it has a token, and that token; in the order of time."""
+    def run(self, prompts: Iterable[Prompt]) -> Iterator[Event]:
+        """Yield what comes, in the order of time."""
         waiting = iter(prompts)
         queues: list[Queue[Pass | None]] = [SimpleQueue() for _ in self.stages]
         results: Queue[Result] = SimpleQueue()
@@ -325,7 +328,7 @@ class Generation:
         feeds = self.decoder.feeds(np.array(ids)[:, None], np.array(past), room)
         return Pass(group, tuple(going), feeds, max(past), whole=True)
 
-    def _take(self, item: Pass) -> Iterator[tuple[Generated, int]]:
+    def _take(self, item: Pass) -> Iterator[Event]:
         """Choose the tokens that a pass leads to."""
         logits = item.values[self.decoder.logits].numpy()
         now = time.perf_counter()
@@ -342,7 +345,7 @@ class Generation:
             sequence.times.append(now)
             if sequence.ended:
                 self.seats[item.group][row] = None
-            yield sequence, token
+            yield sequence, token, sequence.ended
 
 
 def by_hand(
