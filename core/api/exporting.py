@@ -179,6 +179,8 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
         for i, (owner, shard) in zip(order, homes, strict=True)
     ]
     known = about(stream, plan, str(source), digest)
+    if stream.get("state") and found.made is None:
+        known |= _decoder(stream, model)
     if exchanges:
         known["collectives"] = exchanges
     if found.program is not None:
@@ -210,6 +212,16 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
         raise FormatError(error.reason, error.file or str(source)) from None
     _report(caller, weights, folder)
     caller.note(f"wrote {counted(len(stages), 'stage')} to {folder}")
+
+
+def _decoder(stream: Stream, model: ModelProto) -> dict[str, Any]:
+    """How to generate with the stages, for a manifest; empty: not known."""
+    from dnnp.core.runtime.generate.decoder import decoder_of, described, named_states
+
+    try:
+        return {"decoder": described(decoder_of(model, named_states(stream.records)))}
+    except FormatError:
+        return {}
 
 
 def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:

@@ -17,7 +17,7 @@ from dnnp.core.model.errors import FormatError, InputFileError, UsageError, Veri
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted, shown_seconds
-from dnnp.core.runtime.generate.decoder import Decoder, decoder_of
+from dnnp.core.runtime.generate.decoder import Decoder, decoder_of, named_states
 from dnnp.core.runtime.generate.head import keep_last
 from dnnp.core.runtime.generate.loop import Generated, Generation, Prompt, StageRunner, by_hand
 from dnnp.core.runtime.generate.sampling import Sampling
@@ -101,13 +101,7 @@ class _Setting:
         model, path, _ = open_source(caller, stream, options.model, light=True)
         self.model: ModelProto = model
         self.folder: Path = path.parent
-        tensors = {tensor["id"]: tensor for tensor in stream.get("tensor")}
-        states = [
-            {**s, **{end: tensors[s[end]]["name"] for end in ("input", "output")},
-             "shape": tensors[s["input"]]["shape"]}
-            for s in stream.get("state")
-        ]  # fmt: skip
-        self.decoder: Decoder = decoder_of(model, states)
+        self.decoder: Decoder = decoder_of(model, named_states(stream.records))
         self.known = {n: TensorType(t.dtype, None) for n, t in types_of(stream).items()}
         workload = plan.options.workload
         self.rows = options.pass_rows or (1 if workload is None else workload.rows)

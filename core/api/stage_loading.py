@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,76 @@ class Stages:
         for number in range(count):
             values = self.pass_on(number, values)
         return {name: values[name] for name in self._outputs}
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int = 128,
+        *,
+        in_flight: int = 8,
+        rows: int = 1,
+        chunk: int | None = None,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Iterator[tuple[int, int]]:
+        """Generate as `dnnp-run --generate` does: number of the prompt and token, as they come.
+
+        Parameters
+        ----------
+        prompts
+            Ids of each prompt, at least one.
+        max_tokens
+            Tokens for each of them, at most.
+        in_flight
+            Sequences under way at a time.
+        rows
+            Sequences of a pass over tokens, where caches are one buffer for both ends; else 1.
+        chunk
+            Tokens of a pass over a prompt; None: all.
+        stop
+            Tokens after which a sequence ends.
+        temperature, top_k, top_p, seed
+            How tokens are drawn; temperature 0: the most likely ones.
+
+        Raises
+        ------
+        UsageError
+            Not all stages are loaded, not on CPUs, or they are of no decoder that is known.
+        InputFileError
+            ONNX Runtime cannot run a stage.
+        VerificationError
+            A logit is not a number.
+        """
+        from dnnp.core.runtime.generate.decoder import decoder_in
+        from dnnp.core.runtime.generate.loop import Generation, Prompt, StageRunner
+        from dnnp.core.runtime.generate.sampling import Sampling
+        from dnnp.core.runtime.model.session import CpuStage
+
+        found, count = self._manifest.get("decoder"), len(self._manifest["stages"])
+        runners = [self._runners[number] for number in self.loaded]
+        if found is None:
+            raise UsageError("the export does not say how to generate with it")
+        if len(runners) < count or not all(isinstance(r, CpuStage) for r in runners):
+            raise UsageError("generating needs all stages, on CPUs")
+        if not prompts or not all(prompts) or min(max_tokens, in_flight, rows, chunk or 1) < 1:
+            raise UsageError("generating needs prompts, tokens and rows: at least one of each")
+        dtypes = {tensor["name"]: tensor["dtype"] for tensor in self._manifest["inputs"]}
+        decoder = decoder_in(found, dtypes)
+        rows = rows if decoder.in_place else 1
+        longest = max(map(len, prompts))
+        stages = [
+            StageRunner(runner.session, runner.outputs, decoder, rows, longest + max_tokens)
+            for runner in runners
+        ]
+        groups = max(1, -(-min(in_flight, len(prompts)) // rows))
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        loop = Generation(stages, decoder, groups, chunk or longest, sampling)
+        ends = frozenset(stop)
+        given = (Prompt(i, tuple(ids), max_tokens, ends) for i, ids in enumerate(prompts))
+        return ((sequence.prompt.number, token) for sequence, token, _ in loop.run(given))
 
     def accept(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a sample, after checking names, types and shapes."""

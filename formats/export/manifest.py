@@ -47,7 +47,8 @@ MANIFEST = table(
     """
     format: = dnnp-stages -- the name of the format
     version: = 3 -- version of the format
-    layout: stages|triton|ort-layers|onnx-devices -- stages: a folder for each; triton: a model
+    layout: stages|genai|triton|ort-layers|onnx-devices -- stages: a folder for each; genai: the
+            same, with a configuration for onnxruntime-genai; triton: a model
             repository for Triton; ort-layers: the whole model, with stages as annotations for ONNX
             Runtime; onnx-devices: with stages as device configurations of ONNX
     model: string -- name of the model
@@ -141,6 +142,16 @@ MANIFEST = table(
             device: string -- class and number
             jobs: list of list of id -- in this order: id of the stage, replica, number of the
                     sample
+    decoder?: object -- how to generate with the stages; absent: not known, or no decoder
+        roles: map of string -- input of the model -> ids, mask, positions, lengths or total
+        logits: string -- output with a number for each word
+        states: list of object -- what is carried from pass to pass
+            input: string -- input that holds it before a pass
+            output: string -- output that holds it afterwards
+            shape: list of int -- sizes for one sequence; 0 along tokens
+            rows_axis: int -- axis that counts sequences
+            tokens_axis?: int -- axis that counts tokens; absent: one size for all lengths
+            shared?: bool -- one buffer can be input and output
     triton?: object -- names in a model repository for Triton
         ensemble: string -- name of the model that stands for all
         models: list of string -- name of the model of each stage

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dnnp import export, load, profile, split
-from dnnp.core.runtime.generate.decoder import decoder_of
+from dnnp.core.runtime.generate.decoder import decoder_of, named_states
 from dnnp.core.runtime.generate.loop import by_hand
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import SessionConfig
@@ -81,15 +81,8 @@ def own(graph: Graph, sequences: int, rows: int, threads: int = 1) -> Row:
 
 def hand(path: Path, graph: Graph) -> Row:
     """One session whose caches are handed from call to call."""
-    stream = graph.stream()
-    tensors = {tensor["id"]: tensor for tensor in stream.get("tensor")}
-    states = [
-        {**s, "input": tensors[s["input"]]["name"], "output": tensors[s["output"]]["name"],
-         "shape": tensors[s["input"]]["shape"]}
-        for s in stream.get("state")
-    ]  # fmt: skip
     model, _ = load_with_hash(str(path), light=True)
-    decoder = decoder_of(model, states)
+    decoder = decoder_of(model, named_states(graph.stream().records))
     session = make_session(model, path.parent, SessionConfig("cpu", pin=False))
     prompt = random_prompts(1, PROMPT, 8192, TOKENS, 0)[0]
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from dnnp import export, load, profile, split
+from dnnp import export, load, load_stages, profile, split
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.graph import Graph
 from support.decoder_models import WORDS, eager_decoder, grouped_decoder
@@ -96,6 +96,26 @@ def test_config_beside_the_model(tmp_path: Path) -> None:
     (source / "genai_config.json").write_text("[]")
     with pytest.raises(FormatError, match=r"genai_config\.json: has no model\.decoder"):
         export(graph, tmp_path / "other", to="genai")
+
+
+@pytest.mark.parametrize(
+    ("make", "to"),
+    [(eager_decoder, "stages"), (eager_decoder, "genai"), (grouped_decoder, "stages")],
+)
+def test_exported_stages_generate(tmp_path: Path, make: Any, to: str) -> None:
+    graph = planned(make(tmp_path / "m.onnx"))
+    export(graph, tmp_path / "out", to=to, config=GIVEN if to == "genai" else ())
+    stages = load_stages(tmp_path / "out")
+    prompts = [[3, 5, 7], [9, 8, 7, 6, 5], [4, 4]]
+    made: dict[int, list[int]] = {}
+    for number, token in stages.generate(prompts, 6, rows=2, in_flight=3, stop=[]):
+        made.setdefault(number, []).append(token)
+    for number, prompt in enumerate(prompts):
+        alone = [token for _, token in stages.generate([prompt], 6, chunk=2)]
+        assert made[number] == alone
+        assert len(alone) == 6
+    with pytest.raises(UsageError, match="at least one of each"):
+        stages.generate([[]])
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

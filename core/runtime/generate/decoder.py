@@ -101,6 +101,43 @@ class Decoder:
         return found
 
 
+def named_states(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """State records of a stream with the names of their tensors, and the shape of the input."""
+    tensors = {tensor["id"]: tensor for tensor in records["tensor"]}
+    return [
+        {**s, **{end: tensors[s[end]]["name"] for end in ("input", "output")},
+         "shape": tensors[s["input"]]["shape"]}
+        for s in records.get("state", ())
+    ]  # fmt: skip
+
+
+def described(decoder: Decoder) -> dict[str, Any]:
+    """The record of a decoder in a manifest."""
+    states: list[dict[str, Any]] = []
+    for state in decoder.states:
+        row: dict[str, Any] = {"input": state.input, "output": state.output}
+        row["shape"] = list(state.shape)
+        row["rows_axis"] = state.rows_axis
+        if state.tokens_axis is not None:
+            row["tokens_axis"] = state.tokens_axis
+        states.append({**row, "shared": True} if state.shared else row)
+    roles = {name: role for name, (role, _) in decoder.roles.items()}
+    return {"roles": roles, "logits": decoder.logits, "states": states}
+
+
+def decoder_in(record: Mapping[str, Any], dtypes: Mapping[str, str]) -> Decoder:
+    """The decoder that a manifest describes; `dtypes`: element type of each input."""
+    states = [
+        State(
+            s["input"], s["output"], tuple(s["shape"]), np.dtype(dtypes[s["input"]]),
+            s["rows_axis"], s.get("tokens_axis"), s.get("shared", False),
+        )
+        for s in record["states"]
+    ]  # fmt: skip
+    roles = {name: (role, np.dtype(dtypes[name])) for name, role in record["roles"].items()}
+    return Decoder(roles, states, record["logits"])
+
+
 def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decoder:
     """Recognise the inputs and outputs of a model.
 
