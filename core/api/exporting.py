@@ -215,7 +215,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
 
 
 def _decoder(stream: Stream, model: ModelProto) -> dict[str, Any]:
-    """How to generate with the stages, for a manifest; empty: not known."""
+    """The part of a manifest on generating with the stages; empty: not known."""
     from dnnp.core.runtime.generate.decoder import decoder_of, described, named_states
 
     try:

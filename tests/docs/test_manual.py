@@ -124,7 +124,9 @@ def test_the_fields_of_the_manifest_are_those_of_the_manual(tmp_path: Path) -> N
     described = {*paths_of(MANIFEST)}
     found -= {"dimensions.n"}
     assert found <= described, "fields that the manual does not describe"
-    rare = re.compile(r"devices\.|device_links|triton|settings|files|collectives|stages\.shards?")
+    rare = re.compile(
+        r"devices\.|device_links|triton|settings|files|collectives|stages\.shards?|decoder"
+    )
     assert {p for p in described - found if not rare.match(p)} == set()
     page = section(STAGES, "FIELDS").replace("\\-", "-")
     for path in described:
