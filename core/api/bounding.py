@@ -216,8 +216,12 @@ def _put(
 def _better_plan(
     stream: Stream, caller: Callbacks, problem: SplitProblem, proof: Proof
 ) -> Plan | None:
-    """The plan of the better split that the arguments found, if they did."""
-    if proof.blocks is None:
+    """The plan of the better split that the arguments found, if they did.
+
+    None for sequences of prompts and tokens: a plan may have been made within limits that a split
+    of a smaller load does not keep.
+    """
+    if proof.blocks is None or problem.options.workload is not None:
         return None
     from dnnp.core.bounds.auto import LINKED
 

@@ -45,8 +45,12 @@ activations (matrix products of 4 bits at accuracy level 4), and without."""
 MOST_NAMED = 3
 
 
-def read_prompts(data: bytes, file: str, most: int) -> list[Prompt]:
-    """Prompts from JSON lines with `ids`, and perhaps `max_tokens` and `stop`.
+MOST_WORDS = 2**31
+"""More words than any model has."""
+
+
+def read_prompts(data: bytes, file: str, most: int, words: int = MOST_WORDS) -> list[Prompt]:
+    """Prompts from JSON lines with `ids`, each below `words`, and perhaps `max_tokens` and `stop`.
 
     FormatError: a line is no such object.
     """
@@ -60,6 +64,9 @@ def read_prompts(data: bytes, file: str, most: int) -> list[Prompt]:
             raise FormatError("not JSON", file, number) from None
         if type(row) is not dict or not _are_ids(row.get("ids")) or not row["ids"]:
             raise FormatError("is no list of ids", file, number, "ids")
+        if max(row["ids"]) >= words:
+            reason = f"{max(row['ids'])} is no word of the model, which has {words}"
+            raise FormatError(reason, file, number, "ids")
         if not _are_ids(row.get("stop", [])):
             raise FormatError("is no list of ids", file, number, "stop")
         count = row.get("max_tokens", most)
@@ -73,7 +80,7 @@ def read_prompts(data: bytes, file: str, most: int) -> list[Prompt]:
 
 
 def _are_ids(value: object) -> bool:
-    return isinstance(value, list) and all(type(x) is int and 0 <= x < 2**31 for x in value)
+    return isinstance(value, list) and all(type(x) is int and 0 <= x < MOST_WORDS for x in value)
 
 
 def random_prompts(count: int, length: int, words: int, most: int, seed: int) -> list[Prompt]:
@@ -109,9 +116,16 @@ class _Setting:
             caller.note("states grow in each pass: one sequence a pass")
             self.rows = 1
         flow = options.under_way or plan.options.in_flight or self.rows * len(plan.stages)
-        self.prompts = self._prompts(stream, min(flow, 1024))
+        # Random prompts are twice as many as keep all stages busy.
+        self.prompts = self._prompts(stream, min(flow, 2 * self.rows * len(plan.stages)))
+        self.rows = min(self.rows, len(self.prompts))
         self.groups = max(1, -(-min(flow, len(self.prompts)) // self.rows))
         longest = max(len(p.ids) + p.most for p in self.prompts)
+        if longest > (self.decoder.positions or longest):
+            raise UsageError(
+                f"a prompt and what follows have {longest} tokens, the model has "
+                f"{self.decoder.positions} positions"
+            )
         self.tokens = max(longest, 2)
         self.chunk = options.chunk or max(len(p.ids) for p in self.prompts)
         self.sampling = Sampling(
@@ -121,13 +135,11 @@ class _Setting:
     def _prompts(self, stream: Stream, flow: int) -> list[Prompt]:
         most = self.options.generate or 0
         given = self.options.prompts
+        shapes = (t.get("shape") for t in stream.get("tensor") if t["name"] == self.decoder.logits)
+        words = (next(shapes, None) or [MOST_WORDS])[-1]
         if given not in (None, RANDOM):
             path = os.fspath(given)
-            return read_prompts(self.caller.read_input(path), path, most)
-        words = next(
-            (t["shape"][-1] for t in stream.get("tensor") if t["name"] == self.decoder.logits
-             and t.get("shape")), 2
-        )  # fmt: skip
+            return read_prompts(self.caller.read_input(path), path, most, words)
         workload = self.plan.options.workload
         length = LENGTH if workload is None else max(1, round(workload.prompt))
         count = self.options.samples or max(PROMPTS, flow)
@@ -184,7 +196,7 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
         with _tokens_file(options.tokens) as tokens:
             done, seconds = _generate(loop, setting.prompts, tokens)
         found = _figures(done, seconds)
-        caller.note(f"{_words(found)}{_predicted(setting.plan)}")
+        caller.note(f"{_words(found)}{_predicted(setting)}")
         if options.compare and not caller.interrupted:
             found["whole_tokens_per_s"] = _whole(setting, parts, caller)
         if options.verify and not caller.interrupted:
@@ -258,8 +270,12 @@ def _words(found: dict[str, Any]) -> str:
     return words
 
 
-def _predicted(plan: Plan) -> str:
-    if plan.tokens_per_s is None:
+def _predicted(setting: _Setting) -> str:
+    """The rate that the plan predicts, if what ran is what it is for."""
+    plan, workload = setting.plan, setting.plan.options.workload
+    if workload is None or plan.tokens_per_s is None or setting.rows != workload.rows:
+        return ""
+    if round(workload.tokens) != setting.options.generate:
         return ""
     return f"; predicted {plan.tokens_per_s:.4g} tokens/s"
 

@@ -13,7 +13,7 @@ from dnnp.callbacks import Callbacks, run_of
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, distinct, row_of
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.model.text import shown_time
 from dnnp.formats.workloads.msr import SplitPart, read_split
@@ -41,6 +41,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
     """The plan of a split for the objectives throughput and gpipe."""
     from dnnp.core.bounds.simple import simple_bound
 
+    _refuse_cut_states(problem, blocks)
     caller = options.caller
     cost = _with_replicas(problem.options, blocks, options.max_replicas)
     problem = problem.with_options(cost)
@@ -62,6 +63,20 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
         bound=simple_bound(problem.searched),
         interrupted=caller.interrupted,
     )
+
+
+def _refuse_cut_states(problem: SplitProblem, blocks: Sequence[Block]) -> None:
+    """Raise a FormatError if what uses a state is in several blocks."""
+    graph, states = problem.graph, problem.graph.states
+    if states is None:
+        return
+    owner = row_of([block.nodes for block in blocks], graph.n)
+    for before, after in zip(states.input.tolist(), states.output.tolist(), strict=True):
+        users = [*graph.readers(before), *graph.readers(after), graph.producer[after]]
+        parts = distinct(owner[np.array(users, dtype=np.int64)])
+        if len(parts) > 1:
+            name = graph.tensor_names[before]
+            raise FormatError(f"--eval: the state '{name}' is used in {len(parts)} stages")
 
 
 def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:

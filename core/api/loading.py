@@ -164,7 +164,8 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
 
         dims = parse_dimensions(list(options.sizes))
         words = (options.shapes, options.name, options.values, options.inputs, options.keep_outputs)
-        states, phases = options.states, options.phase
+        states = options.states
+        phases = [options.phase] if isinstance(options.phase, str) else options.phase
         with options.caller.progress("importing") as bar, _named_formats(path, options):
             stream = load_onnx(
                 path,

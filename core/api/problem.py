@@ -15,7 +15,7 @@ from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.phases import PROMPT, Point, sequences_of, usual_lengths
+from dnnp.core.model.phases import PROMPT, Point, rows_of, sequences_of, usual_lengths
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import device_classes
@@ -151,6 +151,11 @@ def _with_workload(
             f"--max-length {options.max_length}: the longest sequence has {workload.longest} tokens"
         )
     rows = max(workload.rows, *(p.rows for p in points if p.name == PROMPT), 1)
+    fewest = min(rows_of(points))
+    if options.in_flight is not None and options.in_flight < fewest:
+        raise UsageError(
+            f"--in-flight {options.in_flight}: a pass over tokens has {fewest} sequences"
+        )
     slots = max(1, sum(d.count for d in devices))
     held = graph.states is not None
     return replace(

@@ -8,7 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.callbacks import read_json, run_of, with_bar
+from dnnp.callbacks import Callbacks, read_json, run_of, with_bar
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.cost.rates import blocks_of
 from dnnp.core.model.errors import (
@@ -18,11 +18,11 @@ from dnnp.core.model.errors import (
     LimitError,
     UnavailableError,
 )
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Graph, Ints
 from dnnp.core.model.phases import rows_of
 from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, generation_words, with_contiguous, within
 from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
-from dnnp.core.model.text import shown_time
+from dnnp.core.model.text import counted, shown_time
 from dnnp.formats.plan import plan_records
 from dnnp.formats.spread import mark_unknown, plan_spread
 from dnnp.formats.stream import Stream
@@ -111,6 +111,7 @@ def add_plan(
     among = record.get("contiguous_bound", 0.0)
     plan = replace(plan, status=record["status"], contiguous_bound=among)
     report(options.caller, plan, problem, record, one_of_many=search is not None)
+    _note_idle(plan, work.graph, options.caller)
     if search:
         return
     if stream.header.get("measured", {}).get("disturbed"):
@@ -194,6 +195,23 @@ def _that_fits(
         tried = found(middle)
         best, low, high = (best, low, middle) if tried is None else (tried, middle, high)
     return best
+
+
+def _note_idle(plan: Plan, graph: Graph, caller: Callbacks) -> None:
+    """Say where sequences under way keep few stages busy, or rows share no pass."""
+    workload, in_flight = plan.options.workload, plan.options.in_flight
+    if workload is None or in_flight is None:
+        return
+    passes = in_flight // workload.rows
+    if passes < len(plan.stages) and sum(s.load_s for s in plan.stages) > plan.value * passes:
+        caller.note(
+            f"{counted(in_flight, 'sequence')} in passes of {workload.rows} keep {passes} of "
+            f"{len(plan.stages)} stages busy: fewer stages may be as fast"
+        )
+    if workload.rows > 1 and graph.states is not None and not graph.states.shared.all():
+        caller.note(
+            "caches of this model grow in each pass: dnnp-run --generate has one sequence a pass"
+        )
 
 
 def generating(work: Workload, problem: SplitProblem, plan: Plan, options: SplitOptions) -> Plan:

@@ -26,7 +26,7 @@ def parse_workload(text: str) -> tuple[int, int] | None:
             raise UsageError(f"--workload {text}: give prompt=P,tokens=T, or a file of lengths")
         found[name] = int(value)
     if len(found) < 2 or not all(1 <= size <= MOST_TOKENS for size in found.values()):
-        raise UsageError(f"--workload {text}: prompt and tokens must each be at least 1")
+        raise UsageError(f"--workload {text}: prompt and tokens: each from 1 to {MOST_TOKENS}")
     return found["prompt"], found["tokens"]
 
 

@@ -91,6 +91,10 @@ def sizes_at(graph: onnx.GraphProto, point: Point, more: Mapping[str, int]) -> d
         ]
         for name, row in axes.items()
     }  # fmt: skip
+    for role, set_ in _roles(keys, ()).items():
+        for key in set_:
+            if key in more:
+                raise UsageError(f"--dim {key}: --phase sets it, as {role}")
     roles = _roles(keys, more)
     values = {"batch": point.rows, "seq": point.seq, "past": point.past}
     found = dict(more)

@@ -203,6 +203,12 @@ class RunOptions(Options):
             "--trace": self.trace, "--save-outputs": self.save_outputs,
             "--random-weights": self.random_weights is not None,
         }  # fmt: skip
+        if self.tokens == "-":
+            raise UsageError("--tokens -: standard output has the stream; give a file")
+        if not self.temperature and (self.top_k is not None or self.top_p < 1):
+            raise UsageError("--top-k and --top-p draw tokens: give --temperature too")
+        if self.prompts not in (None, "random") and self.samples is not None:
+            raise UsageError("-n is the number of random prompts: not with --prompts FILE")
         for name, given in others.items():
             if given:
                 raise UsageError(f"--generate runs in threads on the CPU, and has no {name}")
