@@ -101,6 +101,9 @@ def require(stream: Stream, options: CheckOptions) -> None:
             flag = f"--{name.replace('_', '-')}"
             reason = f"there is no plan for prompts and tokens to judge by {flag}"
             raise FormatError(reason, stream.name)
+        if getattr(options, name) is not None and options.measured and not stream.get("generation"):
+            reason = "there is no generation to judge (dnnp-run --generate)"
+            raise FormatError(reason, stream.name)
     gates = {"throughput": options.min_throughput, "latency": options.max_latency}
     for (what, limit), field in zip(gates.items(), MEASURES, strict=True):
         fault = None if limit is None else _missing(stream, what, field if options.measured else "")
@@ -161,22 +164,28 @@ def gates_of(stream: Stream, found: Findings, options: CheckOptions) -> tuple[Ga
             else f"{shown_seconds(time, 6)}, above {shown_seconds(most, 6)}"
         )
         gates.append(Gate("max-latency", most, time, subject, holds, words))
-    return (*gates, *_of_tokens(found.plan, options, known=not blind))
+    return (*gates, *_of_tokens(stream, found.plan, options, known=not blind))
 
 
-def _of_tokens(plan: Plan | None, options: CheckOptions, *, known: bool) -> Iterator[Gate]:
-    """Judge tokens per second, TTFT and TPOT, which the check of the plan recomputes."""
+def _of_tokens(
+    stream: Stream, plan: Plan | None, options: CheckOptions, *, known: bool
+) -> Iterator[Gate]:
+    """Judge tokens per second, TTFT and TPOT: of a plan, or as measured (99th percentiles)."""
     if plan is None:
         return
+    rates = plan.tokens_per_s, plan.ttft_s, plan.tpot_s
+    if options.measured:
+        last = (stream.get("generation") or [{}])[-1]
+        rates = last.get("tokens_per_s"), last.get("ttft_p99_s"), last.get("tpot_p99_s")
     if options.min_tokens_per_s is not None:
-        least, rate = options.min_tokens_per_s, plan.tokens_per_s if known else None
+        least, rate = options.min_tokens_per_s, rates[0] if known else None
         words = "it generates " + ("?" if rate is None else f"{rate:.6g}")
         words += f" tokens/s, below {least:g}"
         holds = rate is not None and rate >= least
         yield Gate("min-tokens-per-s", least, rate, "plan", holds, words)
     for name, limit, stated in (
-        ("max-ttft", options.max_ttft, plan.ttft_s),
-        ("max-tpot", options.max_tpot, plan.tpot_s),
+        ("max-ttft", options.max_ttft, rates[1]),
+        ("max-tpot", options.max_tpot, rates[2]),
     ):
         if limit is not None:
             most, time = float(limit), stated if known else None

@@ -19,7 +19,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
 )
 from dnnp.core.model.graph import Floats, Graph, Ints
-from dnnp.core.model.phases import rows_of
+from dnnp.core.model.phases import PROMPT, TOKEN, passes_of, rows_of
 from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, generation_words, with_contiguous, within
 from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
 from dnnp.core.model.text import counted, shown_time
@@ -236,13 +236,39 @@ def _is_late(plan: Plan, options: SplitOptions) -> bool:
     )
 
 
+def _refuse_slow(work: Workload, plan: Plan, options: SplitOptions) -> None:
+    """Raise an InfeasibleError if no plan over these devices is within the times of tokens."""
+    from dnnp.core.cost.rates import least_alone
+
+    workload, phases = plan.options.workload, work.graph.phases
+    if workload is None or phases is None:
+        return
+    ends = passes_of(phases.points, workload)
+    for name, phase, limit, count in (
+        ("first", PROMPT, options.max_ttft, 1.0),
+        ("each later", TOKEN, options.max_tpot, max(workload.tokens - 1, 1.0)),
+    ):
+        least = least_alone(work.graph, work.units, plan, phase, ends) / count
+        if limit is not None and least > float(limit) * (1 + CLOSED):
+            raise InfeasibleError(
+                f"infeasible: compute alone takes {shown_time(least, in_seconds=True)} to the "
+                f"{name} token"
+            )
+
+
 def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan: Plan) -> Plan:
     """A plan with fewer stages, between which less moves, so that no token takes too long.
 
     Its bound is that of plans without such limits.
 
-    Raises LimitError: none was found, down to one device.
+    Raises
+    ------
+    InfeasibleError
+        Compute alone takes too long.
+    LimitError
+        No such plan was found, down to one device.
     """
+    _refuse_slow(work, plan, options)
     devices = list(problem.devices)
     while sum(d.count for d in devices) > 1:
         largest = max(range(len(devices)), key=lambda i: devices[i].count)

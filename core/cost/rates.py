@@ -10,6 +10,7 @@ over the prompt of a sequence that is alone, TPOT that of a mean pass over a tok
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,21 @@ def blocks_of(plan: Plan, graph: Graph) -> list[Block]:
         )
         for stage in plan.stages
     ]
+
+
+def least_alone(
+    graph: Graph, units: Clustering, plan: Plan, name: str, ends: Sequence[float]
+) -> float:
+    """Compute of the passes of a phase over a sequence that is alone, on the fastest device each.
+
+    `ends`: passes of each point that it takes. No plan over these devices takes less time.
+    """
+    phases = graph.phases
+    if phases is None:
+        return 0.0
+    own = [n * p.rows * (p.name == name) for n, p in zip(ends, phases.points, strict=True)]
+    times = units.of_passes(own).times_on(*(device.name for device in plan.devices))
+    return float(times.min(axis=0).sum())
 
 
 def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:

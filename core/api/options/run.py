@@ -353,6 +353,9 @@ class CheckOptions(Options):
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time of each later token; such as 30ms, by the same")
     measured: bool = option(
-        False, needs=("--min-throughput", "--max-latency", "--max-memory"), page=True,
-        help="judge what the last run measured; throughput, latency (its 99th percentile), memory")
+        False, page=True,
+        needs=("--min-throughput", "--max-latency", "--max-memory", "--max-ttft", "--max-tpot",
+               "--min-tokens-per-s"),
+        help="judge what the last run measured; throughput, latency (its 99th percentile), memory, "
+        "or times and rate of tokens")
     # fmt: on

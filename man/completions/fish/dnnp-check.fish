@@ -7,7 +7,7 @@ complete -c dnnp-check -l max-latency -x -d 'the longest time of one sample, suc
 complete -c dnnp-check -l min-tokens-per-s -x -d 'the fewest tokens a second; by a plan for prompts and tokens'
 complete -c dnnp-check -l max-ttft -x -d 'the longest time to first token; such as 200ms, by the same'
 complete -c dnnp-check -l max-tpot -x -d 'the longest time of each later token; such as 30ms, by the same'
-complete -c dnnp-check -l measured -d 'judge what the last run measured; throughput, latency (its 99th percentile), memory'
+complete -c dnnp-check -l measured -d 'judge what the last run measured; throughput, latency (its 99th percentile), memory, or times and rate of tokens'
 complete -c dnnp-check -l json -d 'print one JSON object that sums up the findings'
 complete -c dnnp-check -l schema -d 'print the JSON Schema of a record and exit'
 complete -c dnnp-check -s o -l output -r -F -d 'write to FILE'
