@@ -26,11 +26,11 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 PACKAGES = (
-    "torch==2.9.1", "transformers==5.24.0", "onnx==1.23.2", "onnx-ir==1.1.0", "onnxscript==0.5.6",
-    "onnxruntime==1.32.0", "onnxruntime-genai==0.18.0",
+    "torch==2.9.1", "transformers==5.24.0", "tokenizers==0.23.3", "onnx==1.23.2", "onnx-ir==1.1.0",
+    "onnxscript==0.7.2", "onnxruntime==1.32.0", "onnxruntime-genai==0.18.0", "numpy==2.4.6",
 )  # fmt: skip
 FAMILIES = ("llama", "qwen3", "phi3")
-WORDS, PROMPTS = 1024, 16
+WORDS, PROMPTS, END = 1024, 16, 2
 
 CHECKPOINTS = """
 import sys, torch
@@ -65,8 +65,7 @@ model, found = og.Model(folder), []
 for line in open(prompts):
     ids = json.loads(line)["ids"]
     params = og.GeneratorParams(model)
-    params.set_search_options(max_length=len(ids) + count, min_length=len(ids) + count,
-                              do_sample=False)
+    params.set_search_options(max_length=len(ids) + count, do_sample=False)
     generator = og.Generator(model, params)
     generator.append_tokens(ids)
     while not generator.is_done():
@@ -108,7 +107,8 @@ def compare(model: Path, folder: Path, python: Path, k: int, count: int, exact: 
     rows: dict[int, list[int]] = {}
     for row in map(json.loads, (folder / "tokens.jsonl").read_text().splitlines()):
         rows.setdefault(row["sequence"], []).append(row["token"])
-    ours = [rows[i] for i in sorted(rows)]
+    # onnxruntime-genai leaves out the token that ends a sequence.
+    ours = [rows[i][:-1] if rows[i][-1] == END else rows[i] for i in sorted(rows)]
     out = folder / f"genai-{k}"
     call(BIN / "dnnp-export", "-q", "--to", "genai", folder / "plan.dnnp", "-o", out)
     theirs = json.loads(call(python, "-c", GENERATE, out, folder / "prompts.jsonl", count))
@@ -134,7 +134,12 @@ def main() -> int:
         python = environment(folder)
         rng = random.Random(1)
         lines = [
-            json.dumps({"ids": [rng.randrange(5, WORDS - 4) for _ in range(rng.randint(8, 40))]})
+            json.dumps(
+                {
+                    "ids": [rng.randrange(5, WORDS - 4) for _ in range(rng.randint(8, 40))],
+                    "stop": [END],
+                }
+            )
             for _ in range(PROMPTS)
         ]
         good = True
