@@ -9,8 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks, read_json, run_of, with_bar
-from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.cost.rates import blocks_of
+from dnnp.core.cost.problem import SplitProblem, make_plan, planned_blocks
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -222,7 +221,7 @@ def generating(work: Workload, problem: SplitProblem, plan: Plan, options: Split
     if options.in_flight is None and plan.options.in_flight is not None and plan.stages:
         cost = replace(plan.options, in_flight=count)
         larger = work.problem(plan.devices, cost, plan.links)
-        blocks = blocks_of(plan, larger.graph)
+        blocks = planned_blocks(plan, larger.graph)
         made = make_plan(larger, blocks, method=plan.method, bound=plan.bound)
         plan = replace(plan, stages=made.stages, options=cost, excess_bytes=made.excess_bytes)
     return with_rates(plan, work.graph, work.units)
@@ -280,7 +279,7 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
         except InfeasibleError:
             break
         whole = work.problem(problem.devices, found.options, problem.links)
-        blocks = blocks_of(found, whole.graph)
+        blocks = planned_blocks(found, whole.graph)
         made = make_plan(whole, blocks, method=found.method, bound=plan.bound)
         made = generating(work, whole, made, options)
         if not _is_late(made, options):

@@ -279,6 +279,22 @@ def _with_reach(graph: Graph, line: LinearizedItems, options: CostOptions) -> Li
     return replace(line, reach=reach)
 
 
+def planned_blocks(plan: Plan, graph: Graph) -> list[Block]:
+    """The stages of a plan, to be priced again."""
+    position = {node: v for v, node in enumerate(graph.node_ids.tolist())}
+    devices = {d.name: d for d in plan.devices}
+    return [
+        Block(
+            np.array([position[node] for node in stage.nodes], dtype=np.int64),
+            devices[stage.device_class],
+            stage.replicas,
+            int(stage.device.rpartition("/")[2]),
+            stage.peak_bound_bytes or 0.0,
+        )
+        for stage in plan.stages
+    ]
+
+
 def make_plan(
     problem: SplitProblem,
     blocks: Sequence[Block],
@@ -654,18 +670,7 @@ def given_plan(problem: SplitProblem, plan: Plan) -> tuple[list[Block], float]:
         check_options(problem)
     except UsageError as error:
         raise FormatError(str(error), field="objective") from None
-    position = {node: v for v, node in enumerate(problem.graph.node_ids.tolist())}
-    devices = {d.name: d for d in plan.devices}
-    blocks = [
-        Block(
-            np.array([position[node] for node in stage.nodes], dtype=np.int64),
-            devices[stage.device_class],
-            stage.replicas,
-            int(stage.device.rpartition("/")[2]),
-            stage.peak_bound_bytes or 0.0,
-        )
-        for stage in plan.stages
-    ]
+    blocks = planned_blocks(plan, problem.graph)
     again = problem.plan(blocks)
     if abs(again.value - plan.value) > SAME * max(again.value, plan.value):
         reason = f"{plan.value!r} is stated, {again.value!r} is the value of these stages"

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.cost.problem import SplitProblem, make_plan, planned_blocks
 from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.phases import PROMPT, TOKEN, passes_of
-from dnnp.core.model.plan import Block, CostOptions, Plan
+from dnnp.core.model.plan import CostOptions, Plan
 
 
 def planned(graph: Graph, units: Clustering, options: CostOptions) -> tuple[Graph, Clustering]:
@@ -28,22 +28,6 @@ def planned(graph: Graph, units: Clustering, options: CostOptions) -> tuple[Grap
         graph, units = graph.of_passes(passes), units.of_passes(passes)
     rows = 1 if options.workload is None else options.workload.rows
     return graph.with_sequences(options.in_flight, options.max_length, rows), units
-
-
-def blocks_of(plan: Plan, graph: Graph) -> list[Block]:
-    """The stages of a plan, to be priced again."""
-    position = {number: v for v, number in enumerate(graph.node_ids.tolist())}
-    classes = {device.name: device for device in plan.devices}
-    return [
-        Block(
-            np.array([position[i] for i in stage.nodes], dtype=np.int64),
-            classes[stage.device_class],
-            stage.replicas,
-            int(stage.device.rpartition("/")[2]),
-            stage.peak_bound_bytes or 0.0,
-        )
-        for stage in plan.stages
-    ]
 
 
 def least_alone(
@@ -69,7 +53,7 @@ def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
     phases, workload = graph.phases, plan.options.workload
     if phases is None or workload is None or not plan.stages:
         return plan
-    blocks = blocks_of(plan, graph)
+    blocks = planned_blocks(plan, graph)
     passes = passes_of(phases.points, workload)
 
     def alone(name: str) -> float:

@@ -1,10 +1,10 @@
 """A decode loop over stages: sequences in groups of rows, one pass of each group under way.
 
-A thread runs each stage; passes go from one to the next by queues, and the tokens of the last come
-back to the loop, which makes the next pass of their group. States stay with their stage. Those that
-are one buffer hold all rows of a group and are bound once: a pass over tokens changes the numbers
-in place. Others grow, are bound anew in each pass, and have groups of one row. A prompt goes in
-chunks of one row, between which the other rows of its group go on.
+A thread runs each stage; passes go from one to the next by queues. The last stage chooses the
+tokens, hands them to the loop and begins the next pass of their group. States stay with their
+stage. Those that are one buffer hold all rows of a group and are bound once: a pass over tokens
+changes the numbers in place. Others grow, are bound anew in each pass, and have groups of one row.
+A prompt goes in chunks of one row, between which the other rows of its group go on.
 """
 
 from __future__ import annotations
@@ -97,10 +97,13 @@ class StageRunner:
     def __init__(
         self, session: Any, outputs: Sequence[str], decoder: Decoder, rows: int, tokens: int
     ) -> None:
-        self.session, self.outputs = session, tuple(outputs)
+        self.session = session
         names = {value.name for value in session.get_inputs()}
         self.inputs = names
         self.states = [state for state in decoder.states if state.input in names]
+        after = {state.output for state in self.states}
+        self.made = [name for name in outputs if name not in after]
+        """Outputs that are no states."""
         self.rows, self.tokens, self.in_place = rows, tokens, decoder.in_place
         self._buffers: dict[int, dict[str, Array]] = {}
         self._grown: dict[int, dict[str, Any]] = {}
@@ -121,17 +124,13 @@ class StageRunner:
         """Run one pass: its outputs that are no states."""
         if item.whole and self.in_place:
             return self._again(item)
-        binding, made = self._bind(item), [n for n in self.outputs if n not in self._after]
+        binding = self._bind(item)
         self.session.run_with_iobinding(binding)
         found = dict(zip(self._order, binding.get_outputs(), strict=True))
         grown = {s.input: found[s.output] for s in self.states if not s.shared}
         if grown:
             self._grown[item.group] = grown
-        return {name: found[name] for name in made}
-
-    @property
-    def _after(self) -> set[str]:
-        return {state.output for state in self.states}
+        return {name: found[name] for name in self.made}
 
     def _bind(self, item: Pass) -> Any:
         """A binding of one pass."""
@@ -141,10 +140,9 @@ class StageRunner:
         self._order: list[str] = []
         for state in self.states:
             self._bind_state(binding, state, item)
-        for name in self.outputs:
-            if name not in self._after:
-                binding.bind_output(name, "cpu")
-                self._order.append(name)
+        for name in self.made:
+            binding.bind_output(name, "cpu")
+            self._order.append(name)
         return binding
 
     def _bind_state(self, binding: Any, state: State, item: Pass) -> None:
@@ -161,18 +159,17 @@ class StageRunner:
 
     def _again(self, item: Pass) -> dict[str, Any]:
         """A pass over tokens by the binding of its group, whose arrays are changed in place."""
-        made = [name for name in self.outputs if name not in self._after]
         if item.group not in self._bound:
             binding = self._bind(item)
             self.session.run_with_iobinding(binding)
             found = dict(zip(self._order, binding.get_outputs(), strict=True))
-            self._bound[item.group] = binding, item.feeds, [found[name] for name in made]
+            self._bound[item.group] = binding, item.feeds, [found[name] for name in self.made]
         else:
             binding, feeds, _ = self._bound[item.group]
             for name, array in feeds.items():
                 array[...] = item.feeds[name]
             self.session.run_with_iobinding(binding)
-        return dict(zip(made, self._bound[item.group][2], strict=True))
+        return dict(zip(self.made, self._bound[item.group][2], strict=True))
 
 
 Event = tuple[Generated, int, bool]
