@@ -351,6 +351,19 @@ def table(text: str, **known: Mapping[str, Field]) -> dict[str, Field]:
     return top
 
 
+def tables(text: str, **known: Mapping[str, Field]) -> dict[str, Mapping[str, Field]]:
+    """Tables of a text, each below its name and parted by empty lines; later ones know the others.
+
+    >>> list(tables("POINT\\n    x: number -- across\\n\\nline\\n    ends: list of POINT -- both"))
+    ['POINT', 'line']
+    """
+    found: dict[str, Mapping[str, Field]] = {}
+    for part in text.split("\n\n"):
+        name, _, lines = part.partition("\n")
+        found[name] = table(lines, **known, **found)
+    return found
+
+
 def _field(
     kind: str, inner: Mapping[str, Field], known: Mapping[str, Mapping[str, Field]]
 ) -> Field:

@@ -15,7 +15,7 @@ import onnx
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.formats.export.stage_weights import WeightFile
-from dnnp.formats.fields import describe_fault, object_schema, table
+from dnnp.formats.fields import describe_fault, object_schema, tables
 from dnnp.formats.files import open_regular, read_regular
 from dnnp.formats.inputs.checked_json import parse_json
 from dnnp.formats.onnx import stages as onnx_stages
@@ -30,144 +30,12 @@ VERSION = 3
 MODEL = "model"
 """Stands for the whole model where the id of a stage is expected."""
 
-
-_TENSOR = table(
-    """
-    name: string -- name in the models
-    dtype?: string -- element type, or sequence, optional, map; absent: unknown
-    element?: string -- element type of the tensors that a sequence or an optional holds;
-            sequence(float32) of an optional sequence
-    shape?: list of size -- sizes; a name or null where one is free; absent: unknown rank
-    planned_shape?: list of int -- the sizes that costs and plan were made for; absent: unknown
-    size_bytes?: number -- size at these; absent: unknown
-    """
-)
-
-MANIFEST = table(
-    """
-    format: = dnnp-stages -- the name of the format
-    version: = 3 -- version of the format
-    layout: stages|genai|triton|ort-layers|onnx-devices -- stages: a folder for each; genai: the
-            same, with a configuration for onnxruntime-genai; triton: a model
-            repository for Triton; ort-layers: the whole model, with stages as annotations for ONNX
-            Runtime; onnx-devices: with stages as device configurations of ONNX
-    model: string -- name of the model
-    source: object -- the file that it is from
-        path: string -- its path
-        sha256: digest -- of it
-    units: object -- units of the numbers
-        time: s|unknown -- s, or unknown
-    plan: object -- the plan
-        digest: digest -- what the plan was made from
-        k: int -- number of accelerators offered
-        method: string -- method that found it
-        objective: string -- throughput, gpipe or latency
-        validity: string -- ordered, convex or free
-        value: number -- the objective
-        stages: int -- its stages; what is exported may be more, as parts of them
-    dimensions: map of int -- free dimension of the inputs -> the size that costs and plan were made
-            for
-    devices: list of DEVICE -- the devices that the plan could use
-    device_links?: list of LINK -- links between them, where any are stated
-    inputs: list of object -- inputs of the model
-        + TENSOR
-        to: list of id|model -- stages that read it; the model, too, where it is an output of the
-                model
-    outputs: list of object -- outputs of the model
-        + TENSOR
-        from: id|model -- stage that makes it, or the model
-    stages: list of object -- what runs in one go, in an order in which it can run
-        id: id -- position in the pipeline, from 0
-        file?: string -- its ONNX model; absent where all stages are in one model, which files lists
-        sha256?: digest -- of that file
-        size_bytes?: number -- size of that file
-        stage: id -- stage of the plan that it is, or is a part of
-        device: string -- class and number of the (first) device: cpu-core/0
-        class: string -- device class
-        devices: list of string -- all devices that share the samples
-        replicas: positive int -- how many these are
-        shard?: int -- which of the shards of its stage it is, or is a part of, from 0
-        shards?: positive int -- how many devices hold the stage together; absent: 1, and no shard
-        nodes: int -- how many nodes it has
-        load: object -- what is predicted, in the unit of time
-            load_s: number -- load, divided by the replicas; of a part of a stage its compute, or
-                    the time of its pass by the schedule
-            in_s?: number -- transfers in of a sample; absent, as those below, for a part of a stage
-            compute_s?: number -- compute of a sample
-            overflow_s?: number -- parameters streamed above capacity
-            out_s?: number -- transfers out of a sample
-            sync_s?: number -- weight synchronisation of replicas; absent: 0
-        memory_bytes: number -- memory of each device, by the memory model; for all parts of a stage
-        peak_bytes?: number -- peak of live activations where nodes run as the file lists them
-                (ExecutionOrder.PRIORITY_BASED); absent: not counted
-        default_peak_bytes?: number -- the same in ONNX Runtime's default order of the file; absent:
-                not counted
-        inputs: list of object -- what it reads
-            + TENSOR
-            from: id|model -- stage that makes it, or the model
-        outputs: list of object -- what it hands out
-            + TENSOR
-            to: list of id|model -- stages that read it; the model, too, where it is an output of
-                    the model
-    links: list of object -- who sends what to whom
-        from: id -- stage that sends
-        to: id -- stage that receives
-        tensors: list of string -- names
-        size_bytes?: number -- size of all of them; absent: unknown
-    collectives?: list of object -- what devices of a stage exchange, as nodes of their models;
-            absent: nothing
-        kind: all-reduce|all-gather -- all-reduce or all-gather
-        stage: id -- stage of the plan
-        tensor: string -- what it is afterwards
-        parts: list of string -- what each of its devices has before
-    weights: list of object -- files with external data
-        stage: id|model -- stage that reads it, or the model
-        file: string -- where it is
-        placed: copy|link|missing -- copy: the bytes that are read, and no others; missing: the file
-                was not there, and is expected at this place; link: a hard link to the whole file,
-                as earlier versions made
-        sources: list of string -- files of the model that its bytes are from
-        size_bytes: number -- size; 0 where it is missing
-        padding_bytes?: number -- bytes of a copy that belong to no tensor
-        sha256?: digest -- of a copy
-    files?: list of object -- other files of the export
-        file: string -- where it is
-        sha256: digest -- of it
-        size_bytes: number -- its size
-    schedule?: object -- order of a schedule; absent: each device takes what comes
-        micro_batches: int -- samples that it is for
-        makespan_s: number -- time of all of them, as predicted
-        bubble: number -- share of the time that devices wait, as predicted
-        devices: list of object -- what each device runs
-            device: string -- class and number
-            jobs: list of list of id -- in this order: id of the stage, replica, number of the
-                    sample
-    decoder?: object -- how to generate with the stages; absent: not known, or no decoder
-        roles: map of string -- input of the model -> ids, mask, positions, lengths or total
-        logits: string -- output with a number for each word
-        states: list of object -- what is carried from pass to pass
-            input: string -- input that holds it before a pass
-            output: string -- output that holds it afterwards
-            shape: list of int -- sizes for one sequence; 0 along tokens
-            rows_axis: int -- axis that counts sequences
-            tokens_axis?: int -- axis that counts tokens; absent: one size for all lengths
-            shared?: bool -- one buffer can be input and output
-    triton?: object -- names in a model repository for Triton
-        ensemble: string -- name of the model that stands for all
-        models: list of string -- name of the model of each stage
-        max_batch_size: int -- as in all configurations; 0: none batches
-        handed_through: list of string -- outputs that are inputs of the model, which the ensemble
-                does not have
-        unused: list of string -- inputs that no output depends on, likewise
-        idle: list of id -- stages that no output depends on, likewise
-    settings?: object -- how a session of ONNX Runtime is made
-        options: map of string -- session option of ONNX Runtime -> its value
-        providers: list of string -- execution providers to ask for, in this order
-    """,
-    TENSOR=_TENSOR,
+MANIFEST = tables(
+    Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"),
     DEVICE=RECORDS["device"],
     LINK=RECORDS["plan"]["links"].inner,
-)
+)["manifest"]
+"""Fields of a manifest, from manifest.txt."""
 
 
 def manifest_schema() -> dict[str, Any]:
