@@ -19,7 +19,14 @@ from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted, shown_seconds
 from dnnp.core.runtime.generate.decoder import Decoder, decoder_of, named_states
 from dnnp.core.runtime.generate.head import keep_last
-from dnnp.core.runtime.generate.loop import Generated, Generation, Prompt, StageRunner, by_hand
+from dnnp.core.runtime.generate.loop import (
+    SHARED,
+    Generated,
+    Generation,
+    Prompt,
+    StageRunner,
+    by_hand,
+)
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.model.session import make_session
@@ -127,7 +134,7 @@ class _Setting:
                 f"{self.decoder.positions} positions"
             )
         self.tokens = max(longest, 2)
-        self.chunk = options.chunk or max(len(p.ids) for p in self.prompts)
+        self.chunk = options.chunk or max(SHARED, *(len(p.ids) for p in self.prompts))
         self.sampling = Sampling(
             options.temperature, options.top_k or 0, options.top_p, options.seed
         )

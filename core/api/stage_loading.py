@@ -89,7 +89,7 @@ class Stages:
         rows
             Sequences of a pass over tokens, where caches are one buffer for both ends; else 1.
         chunk
-            Tokens of a pass over a prompt; None: all.
+            Tokens of a pass over prompts; None: all of one, of several together at most 256.
         stop
             Tokens after which a sequence ends.
         temperature, top_k, top_p, seed
@@ -105,7 +105,7 @@ class Stages:
             A logit is not a number.
         """
         from dnnp.core.runtime.generate.decoder import decoder_in
-        from dnnp.core.runtime.generate.loop import Generation, Prompt, StageRunner
+        from dnnp.core.runtime.generate.loop import SHARED, Generation, Prompt, StageRunner
         from dnnp.core.runtime.generate.sampling import Sampling
         from dnnp.core.runtime.model.session import CpuStage
 
@@ -127,7 +127,7 @@ class Stages:
         ]
         groups = max(1, -(-min(in_flight, len(prompts)) // rows))
         sampling = Sampling(temperature, top_k, top_p, seed)
-        loop = Generation(stages, decoder, groups, chunk or longest, sampling)
+        loop = Generation(stages, decoder, groups, chunk or max(SHARED, longest), sampling)
         ends = frozenset(stop)
         given = (Prompt(i, tuple(ids), max_tokens, ends) for i, ids in enumerate(prompts))
         return ((sequence.prompt.number, token) for sequence, token, _ in loop.run(given))

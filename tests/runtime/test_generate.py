@@ -15,10 +15,12 @@ from onnx import numpy_helper
 
 from dnnp import load, profile, split
 from dnnp.core.model.errors import FormatError, UsageError, VerificationError
+from dnnp.core.runtime.generate.loop import Pass, StageRunner
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.generating import generate_stream, read_prompts
 from dnnp.graph import Graph
 from dnnp.options.run import RunOptions
+from dnnp.samples.build import write
 from support.decoder_models import WORDS, eager_decoder, grouped_decoder
 from support.run import dnnp
 
@@ -57,9 +59,11 @@ def by_session(path: Path, ids: list[int], count: int) -> list[int]:
         now = np.array([ids + found], np.int64)
         for value in session.get_inputs():
             if value.name.startswith("past"):
-                feeds[value.name] = np.zeros((1, 2, 0, 16), np.float32)
+                feeds[value.name] = np.zeros((1, value.shape[1], 0, value.shape[3]), np.float32)
         names = {value.name for value in session.get_inputs()}
         feeds |= {"input_ids": now}
+        if "attention_mask" in names:
+            feeds["attention_mask"] = np.ones_like(now)
         if "position_ids" in names:
             feeds["position_ids"] = np.arange(now.shape[1])[None, :]
         if "seqlens_k" in names:
@@ -93,6 +97,68 @@ def test_tokens_are_those_without_caches(
         assert found == by_session(path, row["ids"], 12)
     assert record["rows"] == (3 if make is grouped_decoder else 1)
     assert (record["sequences"], record["tokens"], record["ties"]) == (8, 96, 0)
+
+
+def masked_decoder(path: Path) -> Path:
+    """A decoder that reads lengths from a mask."""
+    return write("llama-small", path.parent, 0)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[int, ...], int, int]]:
+    """Rows, tokens and tokens before of each pass over prompts, by the first stage."""
+    found: list[tuple[tuple[int, ...], int, int]] = []
+    run = StageRunner.run
+
+    def spied(stage: StageRunner, item: Pass) -> dict[str, Any]:
+        if not item.whole and "input_ids" in stage.inputs:
+            rows, tokens = item.feeds["input_ids"].shape
+            assert rows == len(item.rows)
+            found.append((item.rows, tokens, item.past))
+        return run(stage, item)
+
+    monkeypatch.setattr(StageRunner, "run", spied)
+    return found
+
+
+@pytest.mark.parametrize("make", [grouped_decoder, masked_decoder])
+@pytest.mark.parametrize(
+    ("lengths", "chunk", "first"),
+    [
+        ((6, 6, 6, 6), None, [((0, 1, 2, 3), 6, 0)]),
+        ((6, 6, 5, 6), None, [((0, 1), 6, 0), ((2,), 5, 0), ((3,), 6, 0)]),
+        ((6, 6, 6, 6), 12, [((0, 1), 6, 0), ((2, 3), 6, 0)]),
+        ((7, 2, 2, 9), 4, [((0,), 4, 0), ((0,), 3, 4), ((1, 2), 2, 0), ((3,), 4, 0)]),
+        ((1, 1, 1, 1), 4, [((0, 1, 2, 3), 1, 0)]),
+    ],
+)
+def test_prompts_that_begin_together_share_a_pass(
+    tmp_path: Path, passes: list[Any], make: Callable[[Path], Path],
+    lengths: tuple[int, ...], chunk: int | None, first: list[Any],
+) -> None:  # fmt: skip
+    path = make(tmp_path / "m.onnx")
+    rng = np.random.default_rng(len(first))
+    ends = (12, 3, 3, 9)
+    rows = [
+        {"ids": rng.integers(3, WORDS, n).tolist(), "max_tokens": end}
+        for n, end in zip((*lengths, *lengths, 6, 6), (*ends, *ends, 7, 7), strict=True)
+    ]
+    tokens, _ = generated(
+        planned(path), tmp_path, prompts=prompts_file(tmp_path, rows), chunk=chunk,
+        under_way=4, pass_rows=4,
+    )  # fmt: skip
+    assert passes[: len(first)] == first
+    if len(first) == 1:  # two rows begin together while those around them go on
+        assert ((1, 2), lengths[0], 0) in passes[len(first) :]
+    read = [len(rows) * tokens for rows, tokens, _ in passes]
+    assert sum(read) == sum(len(row["ids"]) for row in rows)
+    for row, found in zip(rows, tokens, strict=True):
+        assert found == by_session(path, row["ids"], row["max_tokens"])
+
+
+def test_prompts_of_growing_caches_share_no_pass(tmp_path: Path, passes: list[Any]) -> None:
+    generated(planned(eager_decoder(tmp_path / "m.onnx")), tmp_path, samples=6)
+    assert [len(rows) for rows, _, _ in passes] == [1] * 6
 
 
 @pytest.mark.parametrize("make", MAKERS)

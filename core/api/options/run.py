@@ -135,7 +135,7 @@ class RunOptions(Options):
         help="sequences of a pass over tokens (default: as the phase was priced, or 1)")
     chunk: int | None = option(
         needs=("--generate",), least=1, metavar="S",
-        help="tokens of a pass over a prompt, between which other sequences go on (default: all)")
+        help="tokens of a pass over prompts, between which other sequences go on (default: all)")
     temperature: float = option(
         0.0, needs=("--generate",), least=0, metavar="X",
         help="draw tokens at this temperature, by --seed (default: 0; the most likely one)")

@@ -4,7 +4,9 @@ A thread runs each stage; passes go from one to the next by queues. The last sta
 tokens, hands them to the loop and begins the next pass of their group. States stay with their
 stage. Those that are one buffer hold all rows of a group and are bound once: a pass over tokens
 changes the numbers in place. Others grow, are bound anew in each pass, and have groups of one row.
-A prompt goes in chunks of one row, between which the other rows of its group go on.
+A prompt goes in chunks, between which the other rows of its group go on. Neighbouring rows that
+begin with as many tokens share a pass, which is never padded; on top of a cache,
+`GroupQueryAttention` takes several tokens of one row alone.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from dnnp.core.runtime.model.providers import first_line, ort_errors
 
 Array = NDArray[Any]
 T = TypeVar("T")
+
+SHARED = 256
+"""Tokens of a pass over several prompts: with more, a pass for each takes about as long."""
 
 
 class Queue(Protocol[T]):
@@ -82,7 +87,7 @@ class Pass:
 
     group: int
     rows: tuple[int, ...]
-    """Rows whose logits count: all that are active, or the one whose prompt it reads."""
+    """Rows whose logits count: all that are active, or the neighbours whose prompts it reads."""
     feeds: dict[str, Array]
     past: int
     whole: bool
@@ -148,7 +153,7 @@ class StageRunner:
     def _bind_state(self, binding: Any, state: State, item: Pass) -> None:
         if state.shared:
             whole = self.buffers(item.group)[state.input]
-            part = whole if item.whole else whole[item.rows[0] : item.rows[0] + 1]
+            part = whole if item.whole else whole[item.rows[0] : item.rows[-1] + 1]
             _bind_input(binding, state.input, part)
             binding.bind_ortvalue_output(state.output, _ort_value(part))
         else:
@@ -298,7 +303,8 @@ class Generation:
         going = [r for r, s in enumerate(seats) if s and s.done == len(s.prompt.ids)]
         if reading and not (going and self.turn[group]):
             self.turn[group] = True
-            return self._prompt(group, reading[0])
+            reading.sort(key=lambda row: self._seat(group, row).prompt.number)
+            return self._prompt(group, reading)
         self.turn[group] = False
         return self._tokens(group, going) if going else None
 
@@ -309,12 +315,24 @@ class Generation:
             raise AssertionError(f"row {row} of group {group} is free")
         return sequence
 
-    def _prompt(self, group: int, row: int) -> Pass:
-        """A pass over the next chunk of a prompt."""
+    def _chunk(self, group: int, row: int) -> tuple[int, ...]:
+        """The ids of a prompt for its next pass."""
         sequence = self._seat(group, row)
-        ids = sequence.prompt.ids[sequence.done : sequence.done + self.chunk]
-        feeds = self.decoder.feeds(np.array([ids]), np.array([sequence.done]))
-        return Pass(group, (row,), feeds, sequence.done, whole=False)
+        return sequence.prompt.ids[sequence.done : sequence.done + self.chunk]
+
+    def _prompt(self, group: int, reading: Sequence[int]) -> Pass:
+        """A pass over the next chunk of a prompt, and over the prompts that begin beside it."""
+        start = reading[0]
+        done, chunks = self._seat(group, start).done, [self._chunk(group, start)]
+        most = 1 if done else self.chunk // len(chunks[0])
+        for row in reading[1:most]:
+            ids = self._chunk(group, row)
+            beside = row == start + len(chunks) and not self._seat(group, row).done
+            if not beside or len(ids) != len(chunks[0]):
+                break
+            chunks.append(ids)
+        feeds = self.decoder.feeds(np.array(chunks), np.full(len(chunks), done))
+        return Pass(group, tuple(reading[: len(chunks)]), feeds, done, whole=False)
 
     def _tokens(self, group: int, going: Sequence[int]) -> Pass:
         """A pass over the last token of each row; rows that wait write where they will."""
@@ -329,15 +347,15 @@ class Generation:
         """Choose the tokens that a pass leads to."""
         logits = item.values[self.decoder.logits].numpy()
         now = time.perf_counter()
-        for row in item.rows:
+        for at, row in enumerate(item.rows):
             sequence = self._seat(item.group, row)
             if not item.whole:
                 sequence.done = min(sequence.done + self.chunk, len(sequence.prompt.ids))
                 if sequence.done < len(sequence.prompt.ids):
-                    return
-            at = logits[row if item.whole else 0]
+                    continue
+            own = logits[row if item.whole else at]
             where = f"sequence {sequence.prompt.number}, token {len(sequence.tokens)}"
-            token = self.sampling.choose(at if at.ndim == 1 else at[-1], sequence.draw, where)
+            token = self.sampling.choose(own if own.ndim == 1 else own[-1], sequence.draw, where)
             sequence.tokens.append(token)
             sequence.times.append(now)
             if sequence.ended:

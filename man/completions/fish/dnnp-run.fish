@@ -28,7 +28,7 @@ complete -c dnnp-run -l prompts -x -d 'prompts as JSON lines with ids, max_token
 complete -c dnnp-run -l tokens -r -F -d 'write tokens as they come; a JSON object a line'
 complete -c dnnp-run -l under-way -x -d 'sequences under way at a time'
 complete -c dnnp-run -l rows -x -d 'sequences of a pass over tokens'
-complete -c dnnp-run -l chunk -x -d 'tokens of a pass over a prompt, between which other sequences go on'
+complete -c dnnp-run -l chunk -x -d 'tokens of a pass over prompts, between which other sequences go on'
 complete -c dnnp-run -l temperature -x -d 'draw tokens at this temperature, by --seed'
 complete -c dnnp-run -l top-k -x -d 'draw among the K most likely tokens'
 complete -c dnnp-run -l top-p -x -d 'draw among the fewest tokens whose probability is X together'
