@@ -236,7 +236,8 @@ def _generate(
                 row["end"] = "stop" if token in sequence.prompt.stop else "length"
             tokens.write(orjson.dumps(row) + b"\n")
             tokens.flush()
-    return [seen[number] for number in sorted(seen)], time.perf_counter() - began
+    last = max((sequence.times[-1] for sequence in seen.values()), default=began)
+    return [seen[number] for number in sorted(seen)], last - began
 
 
 def _whole(setting: _Setting, parts: Sequence[Sequence[int]], caller: Callbacks) -> float:

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from dnnp import load, profile, split
 from dnnp.core.model.errors import FormatError, UsageError, VerificationError
+from dnnp.core.runtime.generate.decoder import Decoder
 from dnnp.core.runtime.generate.loop import Pass, StageRunner
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.generating import generate_stream, read_prompts
@@ -188,6 +189,23 @@ def test_drawn_tokens_depend_on_the_seed_alone(
     assert one == six
     greedy, _ = generated(graph, tmp_path, samples=7)
     assert greedy != one
+
+
+def test_inputs_change_in_place() -> None:
+    every = ("ids", np.int64), ("mask", np.int32), ("positions", np.int64)
+    every += ("lengths", np.int32), ("total", np.int32), ("mask", np.bool_)
+    roles = {f"{role}{i}": (role, np.dtype(kind)) for i, (role, kind) in enumerate(every)}
+    decoder = Decoder(roles, [], "logits")
+    rng = np.random.default_rng(0)
+    now = decoder.feeds(np.zeros((3, 1), np.int64), np.zeros(3, np.int64), 20)
+    for _ in range(50):
+        ids, past = rng.integers(0, 99, (3, 1)), rng.integers(0, 20, 3)
+        decoder.refresh(now, ids, past)
+        right = decoder.feeds(ids, past, 20)
+        assert len(right) == len(every)
+        for name, array in right.items():
+            assert array.dtype == now[name].dtype
+            np.testing.assert_array_equal(array, now[name])
 
 
 def test_sampling() -> None:

@@ -105,6 +105,18 @@ class Decoder:
                 found[name] = np.array(max(total, 2) if count == 1 else total, dtype)
         return found
 
+    def refresh(self, feeds: Mapping[str, Array], ids: Array, past: Array) -> None:
+        """Write the next pass over tokens into the inputs of one of as many rows and positions."""
+        for name, (role, _) in self.roles.items():
+            if role == IDS:
+                feeds[name][...] = ids
+            elif role == MASK:
+                np.less_equal(np.arange(feeds[name].shape[1]), past[:, None], out=feeds[name])
+            elif role == POSITIONS:
+                feeds[name][:, 0] = past
+            elif role == LENGTHS:
+                feeds[name][...] = past
+
 
 def named_states(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """State records of a stream with the names of their tensors, and the shape of the input."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
@@ -29,6 +30,9 @@ from dnnp.core.runtime.model.providers import first_line, ort_errors
 
 Array = NDArray[Any]
 T = TypeVar("T")
+
+PAUSE = 0.005
+"""Seconds for which tokens gather, as a thread that wakes for each takes time from the stages."""
 
 SHARED = 256
 """Tokens of a pass over several prompts: with more, a pass for each takes about as long."""
@@ -112,7 +116,7 @@ class StageRunner:
         self.rows, self.tokens, self.in_place = rows, tokens, decoder.in_place
         self._buffers: dict[int, dict[str, Array]] = {}
         self._grown: dict[int, dict[str, Any]] = {}
-        self._bound: dict[int, tuple[Any, dict[str, Array], list[Any]]] = {}
+        self._bound: dict[int, tuple[Any, dict[str, Array], dict[str, Any]]] = {}
 
     def buffers(self, group: int) -> dict[str, Array]:
         """The shared buffers of a group, by the input that reads them."""
@@ -168,13 +172,15 @@ class StageRunner:
             binding = self._bind(item)
             self.session.run_with_iobinding(binding)
             found = dict(zip(self._order, binding.get_outputs(), strict=True))
-            self._bound[item.group] = binding, item.feeds, [found[name] for name in self.made]
+            made = {name: found[name] for name in self.made}
+            self._bound[item.group] = binding, item.feeds, made
         else:
-            binding, feeds, _ = self._bound[item.group]
-            for name, array in feeds.items():
-                array[...] = item.feeds[name]
+            binding, feeds, made = self._bound[item.group]
+            if feeds is not item.feeds:
+                for name, array in feeds.items():
+                    array[...] = item.feeds[name]
             self.session.run_with_iobinding(binding)
-        return dict(zip(self.made, self._bound[item.group][2], strict=True))
+        return made
 
 
 Event = tuple[Generated, int, bool]
@@ -186,11 +192,12 @@ Result = list[Event] | BaseException | None
 
 def _waited(results: Queue[Result]) -> Result:
     """The next result; a signal is heeded while it is waited for."""
+    with suppress(Empty):
+        return results.get(block=False)
+    time.sleep(PAUSE)
     while True:
-        try:
+        with suppress(Empty):
             return results.get(timeout=0.2)
-        except Empty:
-            continue
 
 
 def _bind_input(binding: Any, name: str, value: Any) -> None:
@@ -227,6 +234,8 @@ class Generation:
         self.seats: list[list[Generated | None]] = [[None] * self.rows for _ in range(groups)]
         self.turn = [False] * groups
         """True if the last pass of a group was over a prompt."""
+        self._fed: dict[int, dict[str, Array]] = {}
+        """Inputs of passes over tokens of a group in place, whose stages may be bound to them."""
 
     def run(self, prompts: Iterable[Prompt]) -> Iterator[Event]:
         """Yield what comes, in the order of time."""
@@ -337,10 +346,15 @@ class Generation:
     def _tokens(self, group: int, going: Sequence[int]) -> Pass:
         """A pass over the last token of each row; rows that wait write where they will."""
         seats = self.seats[group]
-        ids = [s.tokens[-1] if s and s.tokens else 0 for s in seats]
+        ids = np.array([[s.tokens[-1]] if s and s.tokens else [0] for s in seats])
         past = [0 if s is None else s.length for s in seats]
-        room = self.tokens if self.decoder.in_place else 0
-        feeds = self.decoder.feeds(np.array(ids)[:, None], np.array(past), room)
+        feeds = self._fed.get(group)
+        if feeds is not None:
+            self.decoder.refresh(feeds, ids, np.array(past))
+        elif self.decoder.in_place:
+            feeds = self._fed[group] = self.decoder.feeds(ids, np.array(past), self.tokens)
+        else:
+            feeds = self.decoder.feeds(ids, np.array(past))
         return Pass(group, tuple(going), feeds, max(past), whole=True)
 
     def _take(self, item: Pass) -> Iterator[Event]:

@@ -32,10 +32,11 @@ class Sampling:
 
         VerificationError: a logit is not a number; `where` says of what.
         """
-        if np.isnan(logits).any():
+        best = int(logits.argmax())  # the first that is not a number, if there is one
+        if logits[best] != logits[best]:
             raise VerificationError(f"{where}: the logits hold NaN")
         if self.temperature == 0:
-            return int(logits.argmax())
+            return best
         scaled = logits.astype(np.float64) / self.temperature
         order = np.argsort(-scaled, kind="stable")
         if self.top_k:
