@@ -36,6 +36,7 @@ from dnnp.options.table import (
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from dnnp.formats.onnx.dims import Sizes
     from dnnp.formats.onnx.import_model import Price
 
 
@@ -265,7 +266,7 @@ def generate_stream(options: GenerateOptions) -> Stream:
 
 def load_onnx(
     path: str,
-    dims: Mapping[str, int] | None = None,
+    dims: Sizes | None = None,
     shapes: str = "auto",
     name: str | None = None,
     values: Mapping[str, str] | None = None,

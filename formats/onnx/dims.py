@@ -17,27 +17,133 @@ from dnnp.formats.fields import MAX_ID
 MAX_DIMENSION = MAX_ID
 """Largest dimension that stays exact in the stream."""
 
+_DIGITS = len(str(MAX_DIMENSION))
+
 _LONGEST = 200
 """Longer dimension names are never expressions."""
 
 
-def parse_dimensions(options: list[str]) -> dict[str, int]:
-    """`NAME=VALUE` options as a mapping; later ones win.
+Sizes = Mapping[str, int | tuple[int, ...]]
+"""Dimension or `INPUT:AXIS` -> its size; input -> its shape."""
+
+
+def parse_dimensions(options: list[str]) -> dict[str, int | tuple[int, ...]]:
+    """`NAME=VALUE` options as a mapping; later ones win. VALUE may be a shape, such as 1x3x320x320.
 
     Raises
     ------
     UsageError
-        No `=`, or VALUE is not an integer of at least 0.
+        No `=`, or VALUE is neither an integer of at least 0 nor such integers joined by x.
     """
-    values: dict[str, int] = {}
+    values: dict[str, int | tuple[int, ...]] = {}
     for option in options:
         name, equals, text = option.rpartition("=")
         if not equals or not name:
-            raise UsageError(f"--dim {option}: give NAME=VALUE, as in batch=1, or INPUT:AXIS=VALUE")
-        if not (text.isascii() and text.isdigit()) or len(text) > 16 or int(text) > MAX_DIMENSION:
-            raise UsageError(f"--dim {option}: {text!r} is not an integer of at least 0")
-        values[name] = int(text)
+            raise UsageError(
+                f"--dim {option}: give NAME=VALUE, as in batch=1, or INPUT=1x3x320x320"
+            )
+        sizes = text.split("x")
+        for size in sizes:
+            digits = size.isascii() and size.isdigit() and len(size) <= _DIGITS
+            if not digits or int(size) > MAX_DIMENSION:
+                raise UsageError(f"--dim {option}: {size!r} is not an integer of at least 0")
+        values[name] = int(text) if len(sizes) == 1 else tuple(map(int, sizes))
     return values
+
+
+def by_axis(graph: onnx.GraphProto, given: Sizes) -> dict[str, int]:
+    """Sizes by name and address alone: those in the shape of an input go to its free axes.
+
+    UsageError: a shape of no input, or one that its fixed axes contradict.
+    """
+    inputs = {value.name: value for value in graph.input}
+    named = {dim.dim_param for value in inputs.values() for dim in value.type.tensor_type.shape.dim}
+    found: dict[str, int] = {}
+    for name, size in given.items():
+        if isinstance(size, int):
+            vector = name in inputs and len(inputs[name].type.tensor_type.shape.dim) == 1
+            found[f"{name}:0" if vector and name not in named else name] = size
+            continue
+        text = f"--dim {name}={'x'.join(map(str, size))}"
+        if name not in inputs:
+            raise UsageError(f"{text}: no input of that name{instead(name, inputs)}")
+        tensor = inputs[name].type.tensor_type
+        axes = tensor.shape.dim
+        fixed = [_has_size(dim) for dim in axes]
+        fits = [not f or d.dim_value == n for f, d, n in zip(fixed, axes, size, strict=False)]
+        if tensor.HasField("shape") and (len(axes) != len(size) or not all(fits)):
+            raise UsageError(f"{text}: the model has {_shown(inputs[name])}")
+        fixed = fixed or [False] * len(size)
+        found.update({f"{name}:{i}": n for i, n in enumerate(size) if not fixed[i]})
+    return found
+
+
+def _shown(value: onnx.ValueInfoProto) -> str:
+    """An input with its shape; an axis without a size has its name, or `?`."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return f"{value.name} of any shape"
+    sizes = (d.dim_param or (str(d.dim_value) if _has_size(d) else "?") for d in tensor.shape.dim)
+    return f"{value.name}[{', '.join(sizes)}]"
+
+
+def _has_size(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
+BATCH, LENGTH, CHANNELS, SIDE = 1, 128, 3, 224
+"""Guessed sizes: of a leading axis, of others, and of those of an image."""
+
+_IMAGE = 4
+"""Axes of an image."""
+
+
+def _guessed(axis: int, axes: int) -> int:
+    """A size that a free axis may have."""
+    if not axis:
+        return BATCH if axes > 1 else LENGTH
+    return (CHANNELS if axis == 1 else SIDE) if axes == _IMAGE else LENGTH
+
+
+def _unsized(
+    inputs: Sequence[onnx.ValueInfoProto],
+    given: Mapping[str, int],
+    missing: Mapping[str, int],
+    path: str,
+) -> UsageError:
+    """The error that shows inputs whose axes lack sizes, and a command with guesses.
+
+    `missing`: names and addresses with guesses.
+    """
+    known, shown = {**given, **missing}, list[str]()
+    options: dict[str, object] = dict(given)
+    left = set(missing)
+    for value in inputs:
+        axes = value.type.tensor_type.shape.dim
+        each = [f"{value.name}:{i}" for i in range(max(1, len(axes)))]
+        wanted = [name for d in axes for name in _wanted(d.dim_param, given)]
+        given_here = [options.pop(axis) for axis in each if axis in options]
+        if not left.isdisjoint([*each, *wanted]):
+            shown.append(_shown(value))
+        if not axes:
+            options[value.name] = "NxN"
+        elif given_here or missing.keys() & each:
+            sizes = (
+                d.dim_value
+                if _has_size(d)
+                else known.get(at) or known.get(d.dim_param) or _evaluate(d.dim_param, known)
+                for d, at in zip(axes, each, strict=True)
+            )
+            options[value.name] = "x".join(map(str, sizes))
+        else:
+            options.update((name, known[name]) for name in wanted if name in left)
+        left -= {*each, *wanted}
+    words = " ".join(f"--dim {quote(name)}={size}" for name, size in options.items())
+    more = f" and {len(shown) - MOST_LISTED} more" if len(shown) > MOST_LISTED else ""
+    return UsageError(
+        f"the inputs have free dimensions: {', '.join(shown[:MOST_LISTED])}{more}; give them sizes "
+        f"that suit the model, such as: dnnp-import {quote(path)} {words}"
+    )
 
 
 class Dimensions:
@@ -93,6 +199,7 @@ def bind_inputs(
     given: Mapping[str, int],
     stored: Mapping[str, object],
     shapes: Mapping[str, Sequence[int]] | None = None,
+    path: str = "MODEL",
 ) -> Dimensions:
     """Fix every free dimension of the graph's inputs in place, and return the named ones.
 
@@ -110,6 +217,8 @@ def bind_inputs(
         Initializers by name; inputs of these names have their shape from there.
     shapes
         Shapes of inputs that are given.
+    path
+        The model, for a command that an error shows.
 
     Raises
     ------
@@ -141,7 +250,7 @@ def bind_inputs(
     }
     dimensions = Dimensions(_named_by_address(inputs, sizes, {**seen, **addressed}))
     addressed = {**seen, **addressed}
-    missing: dict[str, None] = {}
+    missing: dict[str, int] = {}
     for value in inputs:
         _bind_input(value, dimensions, addressed, missing)
     if addressed.keys() - seen.keys():
@@ -150,9 +259,7 @@ def bind_inputs(
         hint = instead(name, names) if names else "; the model has no named ones"
         raise UsageError(f"--dim {name}: no free dimension of that name{hint}")
     if missing:
-        options = " ".join(f"--dim {quote(name)}=N" for name in list(missing)[:MOST_LISTED])
-        more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
-        raise UsageError(f"the inputs have free dimensions; give them sizes: {options}{more}")
+        raise _unsized(inputs, {**sizes, **given}, missing, path)
     return dimensions
 
 
@@ -233,7 +340,7 @@ def _bind_input(
     value: onnx.ValueInfoProto,
     dimensions: Dimensions,
     addressed: dict[str, int],
-    missing: dict[str, None],
+    missing: dict[str, int],
 ) -> None:
     """Fix one input; takes its addresses out of `addressed`, adds to `missing`."""
     tensor = value.type.tensor_type
@@ -244,7 +351,7 @@ def _bind_input(
             tensor.shape.dim.add().dim_value = addressed.pop(f"{value.name}:{rank}")
             rank += 1
         if not rank:
-            missing[f"{value.name}:0"] = None
+            missing[f"{value.name}:0"] = BATCH
         return
     for axis, dim in enumerate(tensor.shape.dim):
         size = dimensions.size(dim)
@@ -254,7 +361,8 @@ def _bind_input(
             at = addressed.pop(address)
             size = at if size is None else size
         if size is None:
-            missing.update(dict.fromkeys(_wanted(dim.dim_param, dimensions.sizes) or [address]))
+            for name in _wanted(dim.dim_param, dimensions.sizes) or [address]:
+                missing.setdefault(name, _guessed(axis, len(tensor.shape.dim)))
         else:
             dim.dim_value = size
 

@@ -23,7 +23,7 @@ from dnnp.core.model.text import called, counted, scope_of_name
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.header import new_header
 from dnnp.formats.onnx import value_types
-from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, bind_inputs, shapes_of
+from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, Sizes, bind_inputs, by_axis, shapes_of
 from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
@@ -199,7 +199,7 @@ NO_HELPERS = Helpers()
 
 def import_onnx(
     path: str,
-    dims: Mapping[str, int] | None = None,
+    dims: Sizes | None = None,
     shapes: str = "symbolic",
     name: str | None = None,
     helpers: Helpers = NO_HELPERS,
@@ -215,7 +215,7 @@ def import_onnx(
     path
         The `.onnx` file.
     dims
-        Sizes of free input dimensions, by name or as `INPUT:AXIS`.
+        Sizes of free input dimensions, by name or as `INPUT:AXIS`, and shapes of inputs.
     shapes
         Last step of the shape chain that is allowed, one of `onnx_shapes.STEPS`; `auto`: a run
         too, by a helper that looks whether the model is small.
@@ -253,10 +253,10 @@ def import_onnx(
             fix_inputs(model, values)
         kept, dropped = keep_outputs(model, outputs) if outputs else ([], "")
         points = parse_phases(phases)
-        dims = {**cache_sizes(model.graph, path), **(dims or {})}
-        bound = [sizes_at(model.graph, point, {**dims, **own}) for point, own in points]
+        sizes = {**cache_sizes(model.graph, path), **by_axis(model.graph, dims or {})}
+        bound = [sizes_at(model.graph, point, {**sizes, **own}) for point, own in points]
         copies = [_copy(model) for _ in bound[1:]]
-        first = bound[0] if bound else dims
+        first = bound[0] if bound else sizes
         stream = _import(model, digest, path, first, shapes, name, helpers, states)
         if points:
             stream.header["version"] = WITH_STATE
@@ -296,7 +296,7 @@ def _import(
     helpers.told(0.15)
     axes = axis_names([*model.graph.input, *model.graph.output])
     sample = None if helpers.read_inputs is None else helpers.read_inputs(model)
-    dimensions = bind_inputs(model.graph, dims, graph.parameters, shapes_of(sample or {}))
+    dimensions = bind_inputs(model.graph, dims, graph.parameters, shapes_of(sample or {}), path)
     step = helpers.run
     shapes = find_shapes(
         model,

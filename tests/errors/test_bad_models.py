@@ -150,11 +150,11 @@ FILES: dict[str, tuple[bytes | Callable[[], bytes], int, str]] = {
     "cut off": (lambda: models()["mlp"].SerializeToString()[:-30], 3, "not an ONNX model"),
     "symbolic": (
         lambda: _symbolic().SerializeToString(), 2,
-        "the inputs have free dimensions; give them sizes: --dim batch=N --dim seq=N",
+        "the inputs have free dimensions: x[batch, 4], z[batch, seq]; give them sizes that suit",
     ),
     "dimensions that follow": (
         _input(1, ["past length", "past + seq", "2*seq"]), 2,
-        "give them sizes: --dim 'past length'=N --dim past=N --dim seq=N",
+        "model.onnx --dim 'past length'=1 --dim past=128 --dim seq=128",
     ),
     "2,000 dimensions": (
         _input(1, [2] * 2000), 3, "value 'x': a tensor of more than 1e+100 bytes",
@@ -192,7 +192,7 @@ def test_dimension_given(tmp_path: Path) -> None:
     for wrong in ("batch", "batch=x", "batch=-1", "batch=1.5", "batch="):
         assert dnnp("import", path, "--dim", wrong, "--dim", "seq=3").status == 2, wrong
     result = dnnp("import", path, "--dim", "batch=2")
-    one_line(result, "import", 2, "--dim seq=N")
+    one_line(result, "import", 2, "model.onnx --dim batch=2 --dim seq=128")
 
 
 WORKLOADS: dict[str, tuple[bytes, str]] = {

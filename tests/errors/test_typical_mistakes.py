@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[list[str], int, str]] = {
     "class of a cluster": (["partition", "--devices", "class.json"], 2, "did you mean 'v100'"),
     "key of rules": (["coarsen", "--rules", "rules.json"], 3, "did you mean 'sequence'"),
     # dimensions
-    "no dimension": (["import", "m.onnx"], 2, "give them sizes: --dim batch=N --dim seq=N"),
+    "no dimension": (["import", "m.onnx"], 2, "m.onnx --dim batch=1 --dim seq=128"),
     "dimension": (["import", "m.onnx", "--dim", "bach=1"], 2, "--dim bach: no free dimension"),
     "dimension, hint": (["import", "m.onnx", "--dim", "bach=1"], 2, "did you mean 'batch'"),
     "no equals sign": (["import", "m.onnx", "--dim", "batch"], 2, "give NAME=VALUE, as in batch=1"),

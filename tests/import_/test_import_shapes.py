@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from dnnp import load as dnnp_load
 from dnnp.formats.onnx import guard
 from dnnp.formats.onnx import shapes as onnx_shapes
 from dnnp.formats.onnx.dims import Dimensions, parse_dimensions
@@ -75,6 +76,36 @@ def test_dimension_expressions(text, size):
 
 def test_later_options_win():
     assert parse_dimensions(["a=1", "b=2", "a=3", "x=y=4"]) == {"a": 3, "b": 2, "x=y": 4}
+
+
+def test_shapes_of_whole_inputs(load, save):
+    """The command that an error shows imports the model, with shapes and vectors too."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "g (float[p,3,q,w] x, float[r] v, float[b,2,p] u) => (float[p,3,q,w] y, float[b,2,p] z)"
+        "{ y = Relu(x) n = Identity(v) z = Exp(u) }"
+    )
+    for value, axes in zip(model.graph.input, ((0, 2), (0,), (0,)), strict=True):
+        for axis in axes:
+            value.type.tensor_type.shape.dim[axis].ClearField("dim_param")
+    path = save(model)
+    said = dnnp("import", path).err
+    shown = "x[?, 3, ?, w], v[?], u[?, 2, p]"
+    command = f"dnnp-import {path} --dim x=1x3x224x224 --dim v=128 --dim u=1x2x128"
+    assert shown in said
+    assert said.endswith(f"{command}\n")
+    got = load(model, *command.split()[2:])
+    assert [got.tensor(name)["shape"] for name in "yz"] == [[1, 3, 224, 224], [1, 2, 128]]
+    graph = dnnp_load(path, dims={"x": (1, 3, 224, 224), "v": 128, "u": [1, 2, 128]})
+    assert [list(t["shape"]) for t in graph.tensors if t["name"] == "y"] == [[1, 3, 224, 224]]
+    for wrong, reason in (
+        ("x=1x4x2x2", "--dim x=1x4x2x2: the model has x[?, 3, ?, w]"),
+        ("x=1x3", "--dim x=1x3: the model has x[?, 3, ?, w]"),
+        ("t=1x3", "--dim t=1x3: no input of that name; known: x, v, u"),
+        ("x=1xx3", "--dim x=1xx3: '' is not an integer of at least 0"),
+    ):
+        result = dnnp("import", path, "--dim", wrong)
+        assert (result.status, result.err) == (2, f"dnnp-import: {reason}\n")
 
 
 def test_declared_expressions_are_evaluated(load):

@@ -78,9 +78,9 @@ class ImportOptions(TrainingOptions, first=True):
         False,
         help="costgraph: a node makes one tensor, its first output, which also stands for its "
         "others")
-    dims: Sequence[str] | Mapping[str, int] = option(
+    dims: Sequence[str] | Mapping[str, int | Sequence[int]] = option(
         (), flag="--dim", metavar="NAME=VALUE", page=True,
-        help="size of a symbolic dimension, or of INPUT:AXIS; repeatable")
+        help="size of a symbolic dimension, of INPUT:AXIS, or INPUT=1x3x320x320; repeatable")
     set_input: Sequence[str] | Mapping[str, object] = option(
         (), metavar="NAME=VALUE", page=True,
         help="give an input of one element a value for good; true, false or a number: what "
@@ -151,7 +151,8 @@ class ImportOptions(TrainingOptions, first=True):
     def sizes(self) -> Sequence[str]:
         """Dimensions as the command takes them."""
         if isinstance(self.dims, Mapping):
-            return [f"{name}={size}" for name, size in self.dims.items()]
+            pairs = self.dims.items()
+            return [f"{k}={v if isinstance(v, int) else 'x'.join(map(str, v))}" for k, v in pairs]
         return self.dims
 
 
