@@ -77,3 +77,22 @@ def parse_latency(text: str) -> float:
     if not 0 <= value <= MAX_NUMBER or (value and not unit):
         raise ValueError(f"'{text}' is not a latency with its unit, such as 5us or 0.2ms")
     return value
+
+
+def parse_duration(text: str) -> float:
+    """A time in seconds, with or without unit: `90`, `5s`, `2m`, `1h`, `500ms`.
+
+    Raises
+    ------
+    ValueError
+        It is none, or below 0.
+    """
+    factors = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+    unit = next(unit for unit in factors if text.endswith(unit))
+    try:
+        value = float(text.removesuffix(unit)) * factors[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MAX_NUMBER:
+        raise ValueError(f"'{text}' is not a time, such as 90, 5s or 2m")
+    return value

@@ -218,7 +218,7 @@ def test_every_missing_dimension_is_named(refuse):
     model.graph.input[0].type.tensor_type.shape.dim[1].Clear()
     model.graph.input.add(name="w").type.tensor_type.elem_type = 1
     message = refuse(2, model)
-    assert message.endswith("--dim n=N --dim x:1=N --dim w:0=N")
+    assert message.endswith("m.onnx --dim x=1x128x3 --dim w=NxN")
 
 
 def test_options_for_other_formats(tmp_path: Path):

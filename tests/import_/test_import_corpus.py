@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -29,8 +31,8 @@ def imported(path: Path, *arguments: str):
     for _ in range(2):
         if result.status != 2:
             break
-        names = [part.split("=N")[0] for part in result.err.split("--dim ")[1:]]
-        options = [word for name in names for word in ("--dim", f"{name}=2")]
+        _, *guesses = shlex.split(result.err.partition("such as:")[2])[1:]
+        options = [re.sub(r"\d+$|NxN$", "2", word) for word in guesses]
         result = dnnp("import", path, *arguments, *options)
     if result.status:
         return None, result

@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import shown_bytes
-from dnnp.formats.inputs.amounts import parse_latency
+from dnnp.formats.inputs.amounts import parse_duration, parse_latency
 from dnnp.formats.inputs.devices import (
     class_record,
     device_names,
@@ -164,3 +164,17 @@ def test_devices_are_listed(command: str) -> None:
         assert (name, kind.strip(), words.strip()) == (spec.name, spec.kind, spec.description)
         assert memory.strip() == shown_bytes(spec.memory_bytes)
         assert link.strip() == f"{shown_bytes(spec.link_bandwidth_bytes_per_s)}/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("5s", 5), ("2m", 120), ("1.5h", 5400), ("500ms", 0.5), ("0", 0), ("1e2s", 100)],
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "2 days", "-1s", "nan", "infh", "5us", "2mm", "1e999"])
+def test_no_durations(text):
+    with pytest.raises(ValueError, match="is not a time, such as 90, 5s or 2m"):
+        parse_duration(text)

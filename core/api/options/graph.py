@@ -80,7 +80,8 @@ class ImportOptions(TrainingOptions, first=True):
         "others")
     dims: Sequence[str] | Mapping[str, int | Sequence[int]] = option(
         (), flag="--dim", metavar="NAME=VALUE", page=True,
-        help="size of a symbolic dimension, of INPUT:AXIS, or INPUT=1x3x320x320; repeatable")
+        help="size of a symbolic dimension; or of INPUT:AXIS, or of all axes as in "
+        "INPUT=1x3x320x320; repeatable")
     set_input: Sequence[str] | Mapping[str, object] = option(
         (), metavar="NAME=VALUE", page=True,
         help="give an input of one element a value for good; true, false or a number: what "

@@ -31,9 +31,9 @@ class BoundOptions(DeviceOptions, first=True):
         choices=SOLVERS, page=True,
         help="cbc (default) or highs; solves integer programs")
     time_limit: float | None = option(
-        least=0, metavar="S", page=True,
-        help="seconds, then the best bound (default: none); but 60 for all integer programs "
-        "together")
+        least=0, unit="duration", metavar="T", page=True,
+        help="time, then the best bound; seconds, or such as 2m (default: none, but 60 seconds "
+        "for all integer programs together)")
     max_gap: float = option(
         MAX_GAP, least=0, most=1, metavar="X", page=True,
         help="stop at this relative gap (default: 0.0001; 0: search to the end)")
@@ -121,8 +121,8 @@ class ScheduleOptions(Options):
         False, needs=("--method tessel",), tuning=True,
         help="tessel: complete every better repetend, not only the best")
     time_limit: float | None = option(
-        least=0, metavar="S", page=True,
-        help="seconds, then the best schedule found")
+        least=0, unit="duration", metavar="T", page=True,
+        help="time, then the best schedule found; seconds, or such as 2m")
     max_gap: float = option(
         MAX_GAP, least=0, most=1, metavar="X", page=True,
         help="stop at this relative gap (default: 0.0001; 0: search to the end)")

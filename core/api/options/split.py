@@ -166,8 +166,8 @@ class SplitOptions(DeviceOptions):
         help="solver of integer programs (default: cbc; but highs for splits by integer programs "
         "where that extra is installed)")
     time_limit: float | None = option(
-        least=0, metavar="S", page=True,
-        help="seconds, then the best split found (default: none)")
+        least=0, unit="duration", metavar="T", page=True,
+        help="time, then the best split found; seconds, or such as 2m (default: none)")
     max_gap: float = option(
         MAX_GAP, least=0, most=1, metavar="X", page=True,
         help="stop at this relative gap; the plan is then within the gap, not "

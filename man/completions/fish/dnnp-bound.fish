@@ -2,7 +2,7 @@
 complete -c dnnp-bound -l method -x -a 'auto simple packing chain zone-cut node-cut cpu-cut ideal halves pairs same-block cover cover-cut links no-dag no-io bottleneck guess exact' -d 'how to prove it'
 complete -c dnnp-bound -l validity -x -a 'ordered convex free' -d 'the splits that the bound is to hold for; ordered, convex or free'
 complete -c dnnp-bound -l solver -x -a 'cbc highs' -d 'cbc'
-complete -c dnnp-bound -l time-limit -x -d 'seconds, then the best bound'
+complete -c dnnp-bound -l time-limit -x -d 'time, then the best bound; seconds, or such as 2m'
 complete -c dnnp-bound -l max-gap -x -d 'stop at this relative gap'
 complete -c dnnp-bound -l effort -x -d 'scale the work of endless searches'
 complete -c dnnp-bound -l seed -x -d 'seed of the search for a plan, where there is none'

@@ -3,7 +3,7 @@ complete -c dnnp-import -l from -x -a 'onnx msr-json piper costgraph csv dot gra
 complete -c dnnp-import -l attribute -x -d 'take an attribute from one of another name; such as time=Weight, of nodes or edges; csv, dot, graphml, gml, node-link: time, time:CLASS, memory, name, op, ...; of edges size, transfer, tensor; csv: also the columns id, from, to; repeatable'
 complete -c dnnp-import -l edges -r -F -d 'csv: the list of edges; MODEL is the list of nodes'
 complete -c dnnp-import -l one-tensor -d 'costgraph: a node makes one tensor, its first output, which also stands for its others'
-complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension, of INPUT:AXIS, or INPUT=1x3x320x320; repeatable'
+complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension; or of INPUT:AXIS, or of all axes as in INPUT=1x3x320x320; repeatable'
 complete -c dnnp-import -l set-input -x -d 'give an input of one element a value for good; true, false or a number: what follows is folded, and an If gives way to the branch that it takes; repeatable'
 complete -c dnnp-import -l keep-outputs -x -d 'keep only these outputs of an ONNX model; operators, inputs and weights that they do not need are dropped; repeatable'
 complete -c dnnp-import -l state -x -d 'take an input and an output as one state; of an ONNX model: it stays on its device from pass to pass, as the caches of a decoder, besides those that names and operators tell; none: take nothing as state; repeatable'

@@ -17,7 +17,7 @@ complete -c dnnp-partition -l order -x -a 'best kahn dfs kahn-reverse dfs-revers
 complete -c dnnp-partition -l sequence -r -F -d 'order to slice, or to fill greedily: a JSON list of the ids of all groups, or of all nodes where there are no groups'
 complete -c dnnp-partition -l priorities -r -F -d 'slice the order of Kahn\'s algorithm by these priorities: a JSON list of a number for each group or node'
 complete -c dnnp-partition -l solver -x -a 'cbc highs' -d 'solver of integer programs'
-complete -c dnnp-partition -l time-limit -x -d 'seconds, then the best split found'
+complete -c dnnp-partition -l time-limit -x -d 'time, then the best split found; seconds, or such as 2m'
 complete -c dnnp-partition -l max-gap -x -d 'stop at this relative gap; the plan is then within the gap, not optimal'
 complete -c dnnp-partition -l effort -x -d 'scale the work of searches that would not end'
 complete -c dnnp-partition -l seed -x -d 'seed of random choices'

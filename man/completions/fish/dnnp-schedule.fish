@@ -15,7 +15,7 @@ complete -c dnnp-schedule -l split-backward -d 'split backward blocks; the part 
 complete -c dnnp-schedule -l method -x -a 'auto optimal tessel tessel-fast sequential gpipe 1f1b 1f1b+ interleaved-1f1b chimera zb-h1 zb-h2 zb-v v-half v-min dualpipe dualpipev inference' -d 'how to find the schedule'
 complete -c dnnp-schedule -l unroll -x -d 'micro-batches in a period'
 complete -c dnnp-schedule -l pareto -d 'also the least period for every limit of memory; that makes a difference'
-complete -c dnnp-schedule -l time-limit -x -d 'seconds, then the best schedule found'
+complete -c dnnp-schedule -l time-limit -x -d 'time, then the best schedule found; seconds, or such as 2m'
 complete -c dnnp-schedule -l max-gap -x -d 'stop at this relative gap'
 complete -c dnnp-schedule -l effort -x -d 'scale the work of searches that would not end'
 complete -c dnnp-schedule -l chart -d 'draw the schedule as text on standard error'
