@@ -28,8 +28,10 @@ from dnnp.core.runtime.generate.loop import (
     by_hand,
 )
 from dnnp.core.runtime.generate.sampling import Sampling
-from dnnp.core.runtime.model.providers import SessionConfig
+from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.model.session import make_session
+from dnnp.core.runtime.pipeline.prepare import RAY, pooled_worker, shared_model
+from dnnp.deployment.workers import pool_of
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.stages import split_model
 from dnnp.formats.onnx.value_types import TensorType, types_of
@@ -40,6 +42,10 @@ from dnnp.workload import refuse_contradictions, refuse_infeasible
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from dnnp.core.runtime.generate.remote import RemoteStage
+    from dnnp.core.runtime.workers.pool import WorkerPool
+    from dnnp.formats.onnx.stages import StageModel
 
 RANDOM = "random"
 PROMPTS, LENGTH = 8, 16
@@ -112,7 +118,7 @@ class _Setting:
         refuse_infeasible(stream, plan)
         check_runnable(plan, graph, "generating needs an ordered plan")
         self.plan: Plan = plan
-        model, path, _ = open_source(caller, stream, options.model, light=True)
+        model, path, _ = open_source(caller, stream, options.model, light=options.kind != RAY)
         self.model: ModelProto = model
         self.folder: Path = path.parent
         self.decoder: Decoder = decoder_of(model, named_states(stream.records))
@@ -163,20 +169,44 @@ class _Setting:
         free = self.options.no_pin or self.options.threads > 1 or stages > len(cores)
         return () if free or stages < 2 else cores[:stages]
 
-    def stages(
-        self, parts: Sequence[Sequence[int]], threads: int | None = None
-    ) -> list[StageRunner]:
-        """Stages of these nodes, ready to run."""
-        made = split_model(self.model, parts, self.known)
+    def parts(self, nodes: Sequence[Sequence[int]]) -> list[StageModel]:
+        """Models of stages of these nodes, with logits of last positions alone."""
+        made = split_model(self.model, nodes, self.known)
         for part in made:
             keep_last(part.model, self.decoder.logits)
+        return made
+
+    def remote(self, pool: WorkerPool[Any], nodes: Sequence[Sequence[int]]) -> list[RemoteStage]:
+        """The stages of the plan, of these nodes, in workers that are ready."""
+        from dnnp.core.runtime.generate.remote import DecodeRecipe, RemoteStage
+        from dnnp.core.runtime.workers.messages import SessionRecipe
+        from dnnp.core.runtime.workers.pool import WorkerSpec
+
+        cores, found = self.cores(len(nodes)), []
+        after = {state.output for state in self.decoder.states}
+        for i, (part, stage) in enumerate(zip(self.parts(nodes), self.plan.stages, strict=True)):
+            place = pool.place(Place(cores=tuple(cores[i : i + 1])))
+            made = tuple(name for name in part.outputs if name not in after)
+            session = SessionRecipe(made, str(self.folder.resolve()), self.config().at(place))
+            recipe = DecodeRecipe(session, self.decoder, self.rows, self.tokens)
+            shared = shared_model(pool, part.model, self.folder, {})
+            spec = WorkerSpec(f"stage {i}", place, stage.homes[0], self.options.threads)
+            worker = pooled_worker(pool, spec, recipe, shared)
+            found.append(RemoteStage(worker, frozenset(part.inputs), self.rows, self.tokens))
+        pool.ready()
+        return found
+
+    def stages(
+        self, nodes: Sequence[Sequence[int]], threads: int | None = None
+    ) -> list[StageRunner]:
+        """Stages of these nodes in this process, ready to run."""
         config = self.config(threads)
         return [
             StageRunner(
                 make_session(part.model, self.folder, config), part.outputs, self.decoder,
                 self.rows, self.tokens,
             )
-            for part in made
+            for part in self.parts(nodes)
         ]  # fmt: skip
 
 
@@ -196,11 +226,12 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
     caller = options.caller
     parts = [stage.nodes for stage in setting.plan.stages]
     with caller.interruptible():
-        loop = Generation(
-            setting.stages(parts), setting.decoder, setting.groups, setting.chunk,
-            setting.sampling, lambda: caller.interrupted, setting.cores(len(parts)),
-        )  # fmt: skip
-        with _tokens_file(options.tokens) as tokens:
+        with pool_of(options, by_device=False) as pool, _tokens_file(options.tokens) as tokens:
+            loop = Generation(
+                setting.stages(parts) if pool is None else setting.remote(pool, parts),
+                setting.decoder, setting.groups, setting.chunk, setting.sampling,
+                lambda: caller.interrupted, setting.cores(len(parts)) if pool is None else (),
+            )  # fmt: skip
             done, seconds = _generate(loop, setting.prompts, tokens)
         found = _figures(done, seconds)
         caller.note(f"{_words(found)}{_predicted(setting)}")

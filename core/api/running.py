@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks, Shown, open_source
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
@@ -15,7 +14,6 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.execute import execute
-from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
 from dnnp.core.runtime.model.providers import (
     SessionConfig,
     may_use_tf32,
@@ -26,12 +24,13 @@ from dnnp.core.runtime.model.providers import (
     short_name,
 )
 from dnnp.core.runtime.model.weights import Weights, random_weights, shard_weights
-from dnnp.core.runtime.pipeline.prepare import THREAD, Pipeline, count_sessions, open_pool, prepare
+from dnnp.core.runtime.pipeline.prepare import Pipeline, count_sessions, prepare
 from dnnp.core.runtime.pipeline.sources import RunCallbacks, widest
 from dnnp.core.runtime.report.outcome import NO_FORECAST, Checks, Forecast, Outcome
 from dnnp.core.runtime.report.verify import tolerance_for
 from dnnp.deployment.load import load_of, sweep_of
 from dnnp.deployment.parts import Runnable, runnable_of
+from dnnp.deployment.workers import pool_of
 from dnnp.formats.files import whole_file
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.header import stamped
@@ -46,13 +45,10 @@ from dnnp.options.table import DEFAULT_DEVICE, HERE, function
 from dnnp.workload import has_shards, refuse_contradictions, refuse_infeasible, refuse_shards
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from onnx import ModelProto
 
     from dnnp.core.runtime.comparisons import WayPredictions
     from dnnp.core.runtime.pipeline.schedule_orders import Program
-    from dnnp.core.runtime.workers.pool import WorkerPool
     from dnnp.formats.onnx.shards import ShardedModel
 
 
@@ -200,7 +196,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     with (
         caller.interruptible(),
         caller.progress("loading the stages") as bar,
-        _open_pool(options, by_device=found.program is not None) as pool,
+        pool_of(options, by_device=found.program is not None) as pool,
     ):
         compare = options.compare or options.choose or options.rate == SWEEP
         pipeline = prepare(
@@ -311,22 +307,6 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
         allow_fallback=options.allow_fallback,
         overlap=overlap,
     )
-
-
-def _open_pool(
-    options: RunOptions, *, by_device: bool
-) -> AbstractContextManager[WorkerPool[Any] | None]:
-    """The pool of the workers; None for threads."""
-    if options.kind == THREAD:
-        return nullcontext()
-    from dnnp.core.runtime.workers.pool import Rules
-
-    caller = options.caller
-    rules = Rules(
-        options.retries, allowed_seconds(), allowed_bytes(), caller.note,
-        lambda: caller.interrupted, by_device,
-    )  # fmt: skip
-    return open_pool(options.kind, rules, options.ray_address)
 
 
 def _watch(caller: Callbacks, shown: Shown, *, compare: bool) -> RunCallbacks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,37 +17,11 @@ from dnnp.core.model.errors import FormatError, UsageError, VerificationError
 from dnnp.core.runtime.generate.decoder import Decoder
 from dnnp.core.runtime.generate.loop import Pass, StageRunner
 from dnnp.core.runtime.generate.sampling import Sampling
-from dnnp.generating import generate_stream, read_prompts
-from dnnp.graph import Graph
-from dnnp.options.run import RunOptions
+from dnnp.generating import read_prompts
 from dnnp.samples.build import write
+from support.decode_runs import MAKERS, PHASES, generated, planned, prompts_file
 from support.decoder_models import WORDS, eager_decoder, grouped_decoder
 from support.run import dnnp
-
-PHASES = ["prompt:batch=1,seq=4..40", "token:batch=3,past=4..60"]
-MAKERS = (eager_decoder, grouped_decoder)
-
-
-def planned(path: Path, k: int = 2, **more: Any) -> Graph:
-    priced = profile(load(path, phase=PHASES))
-    return split(priced, k=k, workload=[(8, 12)], in_flight=6, **more)
-
-
-def generated(graph: Graph, tmp_path: Path, **more: Any) -> tuple[list[list[int]], dict[str, Any]]:
-    """Tokens of each sequence, and the record."""
-    file = tmp_path / "tokens.jsonl"
-    options = RunOptions(**{"generate": 12, "tokens": str(file), **more})
-    options.check()
-    stream = graph.stream()
-    generate_stream(stream, options)
-    tokens: dict[int, list[int]] = {}
-    ended: set[int] = set()
-    for row in map(json.loads, file.read_text().splitlines()):
-        assert row["sequence"] not in ended
-        tokens.setdefault(row["sequence"], []).append(row["token"])
-        ended |= {row["sequence"]} if "end" in row else set()
-    assert ended == tokens.keys()
-    return [tokens[i] for i in sorted(tokens)], stream.get("generation")[0]
 
 
 def by_session(path: Path, ids: list[int], count: int) -> list[int]:
@@ -73,12 +46,6 @@ def by_session(path: Path, ids: list[int], count: int) -> list[int]:
         logits = session.run(["logits"], feeds)[0]
         found.append(int(logits[0, -1].argmax()))
     return found
-
-
-def prompts_file(tmp_path: Path, rows: list[dict[str, Any]]) -> str:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -254,7 +221,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     plain = split(profile(load(path, dims=sizes, state=["none"])), k=2)
     for one, more, reason, kind in (
         (graph, {"provider": "cuda"}, "has no --provider", UsageError),
-        (graph, {"workers": "process"}, "has no --workers", UsageError),
+        (graph, {"workers": "process", "retries": 1}, "has no --retries", UsageError),
         (graph, {"rate": 3.0}, "has no --rate", UsageError),
         (profile(load(path, phase=PHASES)), {}, "no plan to run", UsageError),
         (plain, {}, "no state", FormatError),

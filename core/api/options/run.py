@@ -197,7 +197,7 @@ class RunOptions(Options):
     def _check_generation(self) -> None:
         """Refuse what a decode loop does not do."""
         others = {
-            "--workers": self.kind != "thread", "--provider": self.provider != "cpu",
+            "--retries": self.retries, "--provider": self.provider != "cpu",
             "--place": self.place, "--duration": self.duration, "--rate": self.rate,
             "--inputs": self.inputs, "--choose": self.choose, "--calibrate": self.calibrate,
             "--trace": self.trace, "--save-outputs": self.save_outputs,
@@ -211,7 +211,7 @@ class RunOptions(Options):
             raise UsageError("-n is the number of random prompts: not with --prompts FILE")
         for name, given in others.items():
             if given:
-                raise UsageError(f"--generate runs in threads on the CPU, and has no {name}")
+                raise UsageError(f"--generate runs on the CPU, and has no {name}")
 
     @property
     def kind(self) -> str:

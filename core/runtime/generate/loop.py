@@ -27,6 +27,7 @@ from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.generate.decoder import Decoder, State
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import first_line, ort_errors
+from dnnp.core.runtime.model.session import is_added, to_numpy, to_ort_value
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -100,6 +101,18 @@ class Pass:
     """Tensors between stages."""
 
 
+class Stage(Protocol):
+    """A stage with the states of its own, here or in a worker."""
+
+    rows: int
+    """Rows of a group."""
+    tokens: int
+    """Tokens that each row has room for."""
+
+    def run(self, item: Pass) -> Mapping[str, Any]:
+        """Run one pass: its outputs that are no states."""
+
+
 class StageRunner:
     """A stage with the states that are its own, of all groups."""
 
@@ -125,12 +138,10 @@ class StageRunner:
             self._buffers[group] = {s.input: s.buffer(self.rows, self.tokens) for s in shared}
         return self._buffers[group]
 
-    def forget(self, group: int) -> None:
-        """Begin the states of a group of one row anew; shared buffers need no clearing."""
-        self._grown.pop(group, None)
-
     def run(self, item: Pass) -> dict[str, Any]:
-        """Run one pass: its outputs that are no states."""
+        """Run one pass: its outputs that are no states; the first one of a sequence begins them."""
+        if not item.past:  # shared buffers need no clearing
+            self._grown.pop(item.group, None)
         if item.whole and self.in_place:
             return self._again(item)
         binding = self._bind(item)
@@ -159,7 +170,7 @@ class StageRunner:
             whole = self.buffers(item.group)[state.input]
             part = whole if item.whole else whole[item.rows[0] : item.rows[-1] + 1]
             _bind_input(binding, state.input, part)
-            binding.bind_ortvalue_output(state.output, _ort_value(part))
+            binding.bind_ortvalue_output(state.output, to_ort_value(part))
         else:
             held = self._grown.get(item.group, {}).get(state.input)
             _bind_input(binding, state.input, state.buffer(1, 0) if held is None else held)
@@ -201,16 +212,10 @@ def _waited(results: Queue[Result]) -> Result:
 
 
 def _bind_input(binding: Any, name: str, value: Any) -> None:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not is_added(value.dtype):
         binding.bind_cpu_input(name, value)
     else:
-        binding.bind_ortvalue_input(name, value)
-
-
-def _ort_value(array: Array) -> Any:
-    import onnxruntime
-
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        binding.bind_ortvalue_input(name, to_ort_value(value))
 
 
 class Generation:
@@ -218,7 +223,7 @@ class Generation:
 
     def __init__(
         self,
-        stages: Sequence[StageRunner],
+        stages: Sequence[Stage],
         decoder: Decoder,
         groups: int,
         chunk: int,
@@ -242,8 +247,8 @@ class Generation:
         waiting = iter(prompts)
         queues: list[Queue[Pass | None]] = [SimpleQueue() for _ in self.stages]
         results: Queue[Result] = SimpleQueue()
-        groups = [self._next(group, waiting) for group in range(len(self.seats))]
-        begun = [item for item in groups if item is not None]
+        seats = range(0 if self.interrupted() else len(self.seats))
+        begun = [item for group in seats if (item := self._next(group, waiting)) is not None]
         threads = [
             threading.Thread(
                 target=self._serve, args=(i, queues, results, waiting, len(begun)), daemon=True
@@ -306,8 +311,6 @@ class Generation:
                 seats[row] = Generated(
                     prompt, self.sampling.generator(prompt.number), time.perf_counter()
                 )
-                for stage in self.stages if self.rows == 1 else ():
-                    stage.forget(group)
         reading = [r for r, s in enumerate(seats) if s and s.done < len(s.prompt.ids)]
         going = [r for r, s in enumerate(seats) if s and s.done == len(s.prompt.ids)]
         if reading and not (going and self.turn[group]):
@@ -359,7 +362,7 @@ class Generation:
 
     def _take(self, item: Pass) -> Iterator[Event]:
         """Choose the tokens that a pass leads to."""
-        logits = item.values[self.decoder.logits].numpy()
+        logits = to_numpy(item.values[self.decoder.logits])
         now = time.perf_counter()
         for at, row in enumerate(item.rows):
             sequence = self._seat(item.group, row)

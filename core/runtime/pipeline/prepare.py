@@ -460,8 +460,7 @@ def pooled_step(
 
     config, weights = pipeline.config, pipeline.weights
     model = use_weights(part.model, weights) if weights else part.model
-    supplied = supplied_weights(model, pipeline.folder, weights)
-    shared = pool.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
+    shared = shared_model(pool, model, pipeline.folder, weights)
     first = sum(len(step.workers) for step in pipeline.steps)
     workers = []
     for j, place in enumerate(map(pool.place, spots)):
@@ -474,6 +473,19 @@ def pooled_step(
         workers.append(pooled_worker(pool, spec, recipe, shared))
     pipeline.fallbacks.append(CpuFallback())
     return Step(name, part.inputs, part.outputs, tuple(workers))
+
+
+def shared_model(
+    pool: WorkerPool[Any],
+    model: ModelProto,
+    folder: Path,
+    weights: Mapping[str, NDArray[np.generic]],
+) -> dict[str, Any]:
+    """The values of a `SessionRecipe`: the bytes of a model, and weights that no file holds."""
+    from dnnp.core.runtime.workers.messages import MODEL
+
+    supplied = supplied_weights(model, folder, weights)
+    return pool.share({MODEL: np.frombuffer(model_bytes(model), dtype=np.uint8), **supplied})
 
 
 def pooled_worker(pool: WorkerPool[Any], spec: WorkerSpec, recipe: Recipe, shared: Any) -> Worker:

@@ -378,7 +378,7 @@ class SessionRecipe:
     """Folder of the model's external data."""
     config: SessionConfig
 
-    def make(self, values: Values) -> Stage:
+    def make(self, values: Values) -> SessionStage:
         """Make the session."""
         weights = {name: value for name, value in values.items() if name != MODEL}
         config = self.config
@@ -386,11 +386,13 @@ class SessionRecipe:
             config = replace(config, seed=config.seed + own_seed())
         session = open_session(values[MODEL].tobytes(), Path(self.folder), config, weights)
         stage = make_stage(session, self.outputs, self.outputs, self.config)
-        return _SessionStage(stage, weights)
+        return SessionStage(stage, weights)
 
 
 @dataclass
-class _SessionStage:
+class SessionStage:
+    """A session that computes in a worker."""
+
     stage: Any
     weights: Values
     """The session uses their memory."""

@@ -1,0 +1,252 @@
+"""Decode loops over stages in processes and on Ray: the tokens of threads, and nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.processes import available_cores
+from support.decode_runs import MAKERS, generated, planned, prompts_file
+from support.decoder_models import WORDS, eager_decoder, grouped_decoder
+from support.run import PATIENCE_S, dnnp, executable
+from support.struck import struck, until
+from support.workers import children
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed"
+)
+
+
+def of_several_lengths(tmp_path: Path) -> str:
+    rng = np.random.default_rng(5)
+    counts = (5, 11, 4, 7, 9, 4, 6, 8)
+    return prompts_file(tmp_path, [{"ids": rng.integers(0, WORDS, n).tolist()} for n in counts])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(("k", "chunk"), [(1, None), (2, 3), (3, None), (3, 3)])
+def test_tokens_are_those_of_threads(
+    tmp_path: Path, make: Callable[[Path], Path], k: int, chunk: int | None
+) -> None:
+    graph = planned(make(tmp_path / "m.onnx"), k)
+    options = {"prompts": of_several_lengths(tmp_path), "chunk": chunk}
+    expected, _ = generated(graph, tmp_path, **options)
+    before = len(os.listdir("/proc/self/fd"))
+    tokens, record = generated(
+        graph, tmp_path, **options, workers="process", verify=True, compare=True
+    )
+    gc.collect()
+    assert not children()
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert tokens == expected
+    assert (len(tokens), record["tokens"], record["ties"]) == (8, 96, 0)
+    assert record["rows"] == (3 if make is grouped_decoder else 1)
+    assert record["whole_tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_sequences_that_take_a_place_begin_anew(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    graph = planned(make(tmp_path / "m.onnx"))
+    rows = [{"ids": [i + 3, 7, 9, 11], "max_tokens": 1 + i % 4} for i in range(20)]
+    options = {"prompts": prompts_file(tmp_path, rows), "under_way": 3, "temperature": 1.5}
+    expected, _ = generated(graph, tmp_path, **options)
+    tokens, _ = generated(graph, tmp_path, **options, workers="process", threads=2, no_pin=True)
+    assert tokens == expected
+    assert [len(t) for t in tokens] == [row["max_tokens"] for row in rows]
+
+
+def with_weights_apart(folder: Path) -> Path:
+    """A decoder whose weights are in a file beside it."""
+    path = eager_decoder(folder / "m.onnx")
+    onnx.save(
+        onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=1000
+    )
+    assert (folder / "weights").stat().st_size > 10_000
+    return path
+
+
+def test_weights_in_a_file(tmp_path: Path) -> None:
+    graph = planned(with_weights_apart(tmp_path))
+    expected, _ = generated(graph, tmp_path)
+    tokens, _ = generated(graph, tmp_path, workers="process")
+    assert tokens == expected
+    os.truncate(tmp_path / "weights", 1000)
+    with pytest.raises(InputFileError, match=r"^ONNX Runtime cannot load the model: .*") as caught:
+        generated(graph, tmp_path, workers="process")
+    assert "\n" not in str(caught.value)
+    assert not children()
+
+
+def test_processes_keep_to_the_cores_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dnnp.core.runtime.generate.loop import Generation
+
+    graph = planned(grouped_decoder(tmp_path / "m.onnx"))
+    cores, found = available_cores(), list[set[int]]()
+    run = Generation.run
+
+    def watched(self: Generation, prompts: Any) -> Iterator[Any]:
+        for event in run(self, prompts):
+            if not found:
+                found.extend(os.sched_getaffinity(child) for child in sorted(children()))
+            yield event
+
+    monkeypatch.setattr(Generation, "run", watched)
+    generated(graph, tmp_path, workers="process")
+    pinned = len(cores) > 1
+    assert sorted(map(sorted, found)) == ([[c] for c in cores[:2]] if pinned else [[*cores]] * 2)
+    found.clear()
+    generated(graph, tmp_path, workers="process", no_pin=True)
+    assert [sorted(each) for each in found] == [[*cores]] * 2
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generate")
+    planned(grouped_decoder(folder / "m.onnx"), 3).save(folder / "plan")
+    return folder / "plan"
+
+
+LONG = ("--generate", "200", "-n", "20000", "-q")
+
+
+def test_a_process_that_is_killed_ends_the_command_with_one_line(plan: Path) -> None:
+    result = struck(plan, lambda _, workers: os.kill(workers[1], signal.SIGKILL), *LONG)
+    assert (result.status, result.out) == (1, b"")
+    pattern = r"dnnp-run: stage \d: its process was killed \(SIGKILL\)\n"
+    assert re.fullmatch(pattern, result.err)
+
+
+def test_a_process_that_is_stuck_ends_the_command_with_one_line(plan: Path) -> None:
+    def act(_: int, workers: list[int]) -> None:
+        os.kill(workers[0], signal.SIGSTOP)
+
+    result = struck(plan, act, *LONG, "--stage-timeout", "1")
+    assert result.status == 5
+    pattern = r"dnnp-run: stage \d: not done after 1 s \(--stage-timeout\)\n"
+    assert re.fullmatch(pattern, result.err)
+
+
+def test_an_interruption_keeps_what_there_is(plan: Path, tmp_path: Path) -> None:
+    result = struck(
+        plan, lambda command, _: os.kill(command, signal.SIGINT), *LONG,
+        "--tokens", str(tmp_path / "tokens"), "--verify", "--compare",
+    )  # fmt: skip
+    assert result.status == 130, result.err
+    record = result.one("generation")
+    rows = [json.loads(line) for line in (tmp_path / "tokens").read_text().splitlines()]
+    assert len(rows) == record["tokens"] > 10
+    assert record["sequences"] == len({row["sequence"] for row in rows}) < 20_000
+    assert not {"ties", "whole_tokens_per_s"} & record.keys()
+
+
+def test_an_interruption_while_stages_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dnnp.callbacks import Callbacks
+
+    graph = planned(grouped_decoder(tmp_path / "m.onnx"))
+    monkeypatch.setattr(Callbacks, "interrupted", True)
+    for workers in ("thread", "process"):
+        tokens, record = generated(graph, tmp_path, workers=workers)
+        assert (tokens, record["tokens"], record["sequences"]) == ([], 0, 0)
+    assert not children()
+
+
+def test_processes_end_with_a_command_that_is_killed(plan: Path) -> None:
+    assert struck(plan, lambda command, _: os.kill(command, signal.SIGKILL), *LONG).status == -9
+
+
+def test_states_are_lost_with_a_worker(tmp_path: Path) -> None:
+    graph = planned(grouped_decoder(tmp_path / "m.onnx"))
+    with pytest.raises(UsageError, match="has no --retries"):
+        generated(graph, tmp_path, workers="process", retries=1)
+
+
+def test_without_ray_it_is_named(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    result = dnnp("run", "-q", "--engine", "ray", "--generate", "3", plan)
+    assert result.status == 7
+    assert result.err == "dnnp-run: --engine ray needs Ray: pip install 'dnnp[ray]'\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False}
+    )
+    ray.init(address=found.address, log_to_driver=False, configure_logging=False)
+    yield found.address
+    ray.shutdown()
+    found.shutdown()
+
+
+@needs_ray
+@pytest.mark.parametrize("make", MAKERS)
+def test_actors_generate_what_threads_do(
+    tmp_path: Path, make: Callable[[Path], Path], cluster: str
+) -> None:
+    graph = planned(make(tmp_path / "m.onnx"), 3)
+    options = {"prompts": of_several_lengths(tmp_path), "chunk": 3}
+    expected, _ = generated(graph, tmp_path, **options)
+    tokens, record = generated(
+        graph, tmp_path, **options, engine="ray", ray_address=cluster, verify=True
+    )
+    assert tokens == expected
+    assert (len(tokens), record["tokens"], record["ties"]) == (8, 96, 0)
+
+
+def actors() -> list[int]:
+    """Processes of stages on Ray."""
+    found = []
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{number}/cmdline", "rb") as file:
+            found += [int(number)] if file.read().startswith(b"ray::StageActor") else []
+    return found
+
+
+@needs_ray
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_an_actor_is_lost_or_all_is_interrupted(
+    plan: Path, tmp_path: Path, cluster: str, number: signal.Signals
+) -> None:
+    tokens, before = tmp_path / "tokens", {*actors()}
+    tokens.touch()
+    words = (*LONG, "--engine", "ray", "--ray-address", cluster, "--tokens", str(tokens))
+    with subprocess.Popen(
+        [sys.executable, executable("run"), *words, plan],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        until(lambda: process.poll() is not None or len(tokens.read_bytes()) > 1000)
+        mine = sorted({*actors()} - before)
+        assert len(mine) == 3
+        os.kill(mine[1] if number == signal.SIGKILL else process.pid, number)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    until(lambda: not {*mine} & {*actors()})
+    if number == signal.SIGKILL:
+        assert (process.returncode, out) == (1, b"")
+        assert re.fullmatch(rb"dnnp-run: stage \d: its actor has ended\n", err)
+    else:
+        assert process.returncode == 130, err
+        assert json.loads(out.splitlines()[-2])["tokens"] == len(tokens.read_text().splitlines())
