@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 from dnnp.cmds.shell.arguments import Limits, set_limits
@@ -11,6 +12,7 @@ from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
 from dnnp.core.model.errors import UsageError
 from dnnp.options.graph import GenerateOptions, ImportOptions
+from dnnp.options.run import ViewOptions
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -34,8 +36,19 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for message in stream.warnings:
         context.warn(message)
     context.elapsed("imported the model")
-    context.write(stream)
+    if context.stdout.isatty() and args.output == "-" and POURS.isdisjoint(context.arguments):
+        from dnnp.viewing import view_bytes
+
+        width = shutil.get_terminal_size().columns
+        context.stdout.write(view_bytes([stream], ViewOptions(width=max(width, 40))))
+        context.note("the stream goes to a pipe, or to a file with -o FILE; -o - shows it")
+    else:
+        context.write(stream)
     return 0
+
+
+POURS = frozenset({"-o", "-o-", "--output", "--output=-"})
+"""Arguments that ask for the stream, on a terminal too."""
 
 
 def _check_usage(args: argparse.Namespace) -> None:

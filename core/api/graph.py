@@ -9,6 +9,7 @@ from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from dnnp.core.methods import imported
 from dnnp.formats.files import whole_file
 from dnnp.formats.records import RECORDS
 from dnnp.formats.rows import Rows
@@ -124,6 +125,33 @@ class Graph:
         if self.plan is not None:
             found.append(f"plan of {len(self.plan.stages)} stages")
         return f"<dnnp.Graph {self.name}: {', '.join(found)}>"
+
+    def _repr_html_(self) -> str:
+        """Show the loads of the stages and their table in a notebook, or a line."""
+        return str(imported("dnnp.viewing:notebook")(self))
+
+    def table(
+        self, name: str = "stages", *, digits: int | None = None
+    ) -> dict[str, list[str | int | float | None]]:
+        """A table as columns, which pandas and polars take: `pandas.DataFrame(graph.table())`.
+
+        Parameters
+        ----------
+        name
+            `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`, `plans` or `tried`.
+        digits
+            Significant digits to which numbers are rounded; None: exact.
+
+        Raises
+        ------
+        UsageError
+            There is no such table.
+        FormatError
+            The graph is malformed.
+        """
+        found: dict[str, list[str | int | float | None]]
+        found = imported("dnnp.viewing:columns")(self._stream, name, digits)
+        return found
 
     @property
     def name(self) -> str:

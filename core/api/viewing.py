@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import CALLBACKS, Callbacks
-from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 from dnnp.options.run import TABULAR, ViewOptions
 from dnnp.options.table import VIEWS
 
@@ -23,6 +24,8 @@ def view(
     *,
     as_: str | None = None,
     table: str | None = None,
+    columns: Sequence[str] | None = None,
+    digits: int | None = None,
     raw: bool = False,
     plot: str | None = None,
     picture: str | None = None,
@@ -42,13 +45,17 @@ def view(
     path
         File to write as well.
     as_
-        What to make of it: `text`; a table as `csv`, `tsv` or `md`; pictures as `svg`; a page with
-        all of it as `html`; the graph as `dot` or `graphml`; the schedule or the plan for latency
-        as `trace`, for Perfetto; the model with what is known of its nodes as `onnx`, for Netron.
-        None: by the ending of `path`; if it has none, with `plot` `svg`, else text.
+        What to make of it: `text`; a table as `csv`, `tsv` or `md`; pictures as `svg` or `png`; a
+        page with all of it as `html`; the graph as `dot` or `graphml`; the schedule or the plan
+        for latency as `trace`, for Perfetto; the model with what is known of its nodes as `onnx`,
+        for Netron. None: by the ending of `path`; if it has none, with `plot` `svg`, else text.
     table
         With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`,
         `plans` or `tried`; None: `stages` of one graph, `plans` of several.
+    columns
+        Those of such a table to show, in this order; None: all.
+    digits
+        Significant digits to which its numbers are rounded; None: exact.
     raw
         Texts of such a table as they are, also where a spreadsheet would take them for formulas or
         Markdown for HTML.
@@ -56,7 +63,7 @@ def view(
         A chart of the values of plans, and of what other methods found that were tried for them,
         over `k` or `method`.
     picture
-        With `svg`: `schedule`, `loads` or `graph`; None: all that there are.
+        With `svg` and `png`: `schedule`, `loads` or `graph`; None: all that there are.
     model
         With `onnx`: the model, if it is not where the stream says.
     width, plain, color, verbose
@@ -75,14 +82,17 @@ def view(
         The graph is malformed.
     InputFileError
         A file cannot be read or written.
+    UnavailableError
+        PNG needs the package resvg-py, and fonts.
     """
     from dnnp.formats.files import whole_file
     from dnnp.graph import Graph
 
     name = None if path is None else os.fspath(path)
     options = ViewOptions(
-        as_=as_ or view_of(name, plot), table=table, raw=raw, plot=plot, picture=picture,
-        model=model, width=width, plain=plain, color=color, verbose=verbose, caller=caller,
+        as_=as_ or view_of(name, plot), table=table, columns=columns, digits=digits, raw=raw,
+        plot=plot, picture=picture, model=model, width=width, plain=plain, color=color,
+        verbose=verbose, caller=caller,
     )  # fmt: skip
     options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
@@ -91,6 +101,35 @@ def view(
         with whole_file(name) as file:
             file.write(data)
     return data
+
+
+def columns(
+    stream: Stream, name: str = "stages", digits: int | None = None
+) -> dict[str, list[str | int | float | None]]:
+    """A table as columns; see `Graph.table`."""
+    from dnnp.core.view.tables import TABLES, table_of
+
+    if name not in TABLES:
+        raise UsageError(f"table {name!r}: must be one of {', '.join(TABLES)}")
+    found = table_of([read_facts(stream)], name, digits=digits)
+    cells = zip(*found.rows, strict=True) if found.rows else [()] * len(found.header)
+    return dict(zip(found.header, map(list, cells), strict=True))
+
+
+def notebook(graph: Graph) -> str:
+    """HTML of a graph: the loads of its stages and their table, or a line."""
+    from html import escape
+
+    said = f"<p>{escape(repr(graph))}</p>"
+    if graph.plan is None or not graph.stages:
+        return said
+    picture = view(graph, as_="svg", picture="loads").decode()
+    held = columns(graph.stream(), digits=4)
+    used = {name: cells for name, cells in held.items() if any(cells) or name == "stage"}
+    rows = ["".join(f"<th>{name}</th>" for name in used)]
+    for row in zip(*used.values(), strict=True):
+        rows.append("".join(f"<td>{'' if x is None else escape(str(x))}</td>" for x in row))
+    return f"{said}{picture}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def view_of(path: str | None, plot: str | None = None) -> str:
@@ -116,14 +155,19 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
     if not streams:
         raise UsageError("there is nothing to show")
     if options.as_ in TABULAR:
-        from dnnp.core.view.tables import draw
+        from dnnp.core.view.tables import draw, table_of
 
         chosen = options.table or ("stages" if len(streams) == 1 else "plans")
-        return draw([read_facts(s) for s in streams], chosen, options.as_, options.raw)
+        columns = options.columns.split(",") if isinstance(options.columns, str) else None
+        table = table_of(
+            [read_facts(stream) for stream in streams], chosen, columns, options.digits
+        )
+        return draw(table, options.as_, options.raw)
     if options.plot is not None:
         from dnnp.core.view.compare import plot
 
-        return plot([read_facts(stream) for stream in streams], options.plot)
+        picture = plot([read_facts(stream) for stream in streams], options.plot)
+        return _rastered(picture) if options.as_ == "png" else picture
     if options.as_ == "text":
         return _text([read_facts(stream) for stream in streams], options)
     if len(streams) > 1:
@@ -170,6 +214,39 @@ def _svg(facts: Facts, options: ViewOptions) -> bytes:
     from dnnp.core.view.svg import draw
 
     return draw(facts, options.picture or "all")
+
+
+def _png(facts: Facts, options: ViewOptions) -> bytes:
+    return _rastered(_svg(facts, options))
+
+
+_SCALE = 2
+"""Pixels of a picture for each unit of its SVG."""
+
+_SIDE = 16000
+"""Most pixels of a side."""
+
+
+def _rastered(picture: bytes) -> bytes:
+    """A PNG of an SVG.
+
+    UnavailableError: resvg-py is missing, or there are no fonts: resvg would leave out all texts.
+    """
+    try:
+        from resvg_py import svg_to_bytes
+    except ModuleNotFoundError:
+        raise UnavailableError("PNG needs resvg-py: pip install 'dnnp[png]'") from None
+    from dnnp.core.view.drawing import FONT
+
+    text = picture.decode()
+    head = text[: text.index(">") + 1]
+    bare, lettered = (svg_to_bytes(f"{head}{x}</svg>") for x in ("", '<text y="20">dnnp</text>'))
+    if bytes(bare) == bytes(lettered):
+        fonts = ", ".join(part.strip(" '") for part in FONT.split(",")[:-1])
+        raise UnavailableError(f"PNG needs one of these fonts: {fonts}")
+    width, height = (float(x) for x in re.findall(r' (?:width|height)="([0-9.]+)"', head))
+    scale = min(_SCALE, _SIDE / max(width, height))
+    return bytes(svg_to_bytes(text, background="white", width=int(width * scale)))
 
 
 def _html(facts: Facts, _: ViewOptions) -> bytes:
@@ -242,6 +319,7 @@ def _onnx(facts: Facts, options: ViewOptions) -> bytes:
 
 
 _DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {
-    "svg": _svg, "html": _html, "dot": _dot, "graphml": _graphml, "trace": _trace, "onnx": _onnx,
+    "svg": _svg, "png": _png, "html": _html, "dot": _dot, "graphml": _graphml, "trace": _trace,
+    "onnx": _onnx,
 }  # fmt: skip
 """View of one stream -> the function that makes it."""

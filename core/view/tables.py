@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Tried
-from dnnp.core.model.text import guarded, markdown, printable
+from dnnp.core.model.text import guarded, instead, markdown, printable
 from dnnp.core.view.facts import Facts
 
 Cell = str | int | float | None
@@ -207,10 +208,22 @@ TABLES: dict[str, Callable[[Facts], Table]] = {
 """Tables by name."""
 
 
-def draw(streams: Sequence[Facts], name: str, form: str, raw: bool = False) -> bytes:
-    """A table, as `csv`, `tsv` or `md`; with several streams each row begins with the file.
+def table_of(
+    streams: Sequence[Facts],
+    name: str,
+    columns: Sequence[str] | None = None,
+    digits: int | None = None,
+) -> Table:
+    """A table; with several streams each row begins with the file.
 
-    `raw`: texts that would be formulas, HTML or links where the table is opened stay as they are.
+    Parameters
+    ----------
+    columns
+        Those to show; None: all.
+    digits
+        Significant digits to which numbers are rounded; None: exact.
+
+    Raises UsageError: a column that the table does not have.
     """
     found = [TABLES[name](facts) for facts in streams]
     header, rows = found[0].header, [row for table in found for row in table.rows]
@@ -223,8 +236,30 @@ def draw(streams: Sequence[Facts], name: str, form: str, raw: bool = False) -> b
             for facts, table in zip(streams, found, strict=True)
             for row in table.rows
         ]
+    for column in columns or ():
+        if column not in header:
+            raise UsageError(f"--columns {column}: no column of {name}{instead(column, header)}")
+    if columns is not None:
+        at = [header.index(column) for column in columns]
+        header, rows = tuple(columns), [[row[i] for i in at] for row in rows]
+    if digits is not None:
+        rows = [[_rounded(cell, digits) for cell in row] for row in rows]
+    return Table(header, rows)
+
+
+def _rounded(cell: Cell, digits: int) -> Cell:
+    """A number with some significant digits; what is none stays."""
+    return float(f"{cell:.{digits}g}") if isinstance(cell, float) else cell
+
+
+def draw(table: Table, form: str, raw: bool = False) -> bytes:
+    """A table as `csv`, `tsv` or `md`.
+
+    `raw`: texts that would be formulas, HTML or links where the table is opened stay as they are.
+    """
     safe = _SAFE[form, raw]
-    return WRITERS[form](header, [[_shown(cell, safe) for cell in row] for row in rows]).encode()
+    rows = [[_shown(cell, safe) for cell in row] for row in table.rows]
+    return WRITERS[form](table.header, rows).encode()
 
 
 def _csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
@@ -211,6 +212,8 @@ def _model(facts: Facts) -> list[str]:
             held = shown_bytes(float(graph.states.held_bytes().sum()))
             parts.append(f"{counted(len(graph.states.input), 'state')} of {held}")
         lines.append(", ".join(parts))
+        if facts.plan is None:
+            lines += _read(facts)
         if graph.backward.any():
             lines.append(f"training: {counted(int(graph.backward.sum()), 'node')} backward")
         total = float(facts.unit_times.sum())
@@ -224,6 +227,24 @@ def _model(facts: Facts) -> list[str]:
     if steps:
         lines.append("made by " + " | ".join(steps))
     return lines
+
+
+MOST_READ = 6
+"""Inputs, outputs and types of operators that are named."""
+
+
+def _read(facts: Facts) -> Iterator[str]:
+    """Name the inputs and outputs of a model, and its most frequent operators."""
+    tensors = facts.stream.get("tensor")
+    inputs = [t for t in tensors if t["kind"] == "input"]
+    for what, found in (("inputs", inputs), ("outputs", [t for t in tensors if t.get("output")])):
+        said = [f"{t['name']} {t.get('dtype', '')}{list(t.get('shape', ['?']))}" for t in found]
+        if said:
+            more = f" and {len(said) - MOST_READ} more" if len(said) > MOST_READ else ""
+            yield f"{what}: {', '.join(map(printable, said[:MOST_READ]))}{more}"
+    ops = Counter(node["op"] for node in facts.stream.get("node")).most_common()
+    more = f" and {len(ops) - MOST_READ} more" if len(ops) > MOST_READ else ""
+    yield "operators: " + ", ".join(f"{n} {printable(op)}" for op, n in ops[:MOST_READ]) + more
 
 
 def _plan(facts: Facts) -> list[str]:

@@ -34,7 +34,7 @@ WORLD = {"os", "sys", "io", "pathlib", "shutil", "subprocess", "socket", "tempfi
 """Modules that core outside core/api, core/runtime and core/extras has no use for."""
 
 SLOW = {
-    "scipy", "numba", "onnxruntime", "sympy", "mip", "highspy", "ortools", "pymetis",
+    "scipy", "numba", "onnxruntime", "sympy", "mip", "highspy", "ortools", "pymetis", "resvg_py",
     "importlib.metadata", "importlib.resources",
 }  # fmt: skip
 """Libraries that take longer to load than most streams to read."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.core.view.tables import draw
+from dnnp.core.view.tables import draw, table_of
 from dnnp.formats.stream import read_bytes
 from dnnp.viewing import read_facts
 from support.run import dnnp
@@ -117,7 +117,7 @@ def test_a_sweep_has_a_row_a_rate() -> None:
         {"mode": "pipeline", "provider": "cpu", "samples": 9, "sweep": {"rates": rates}},
         {"mode": "pipeline", "provider": "cpu", "samples": 9, "arrivals": rates[1]},
     ]
-    found = list(csv.DictReader(io.StringIO(draw([facts], "runs", "csv").decode())))
+    found = list(csv.DictReader(io.StringIO(draw(table_of([facts], "runs"), "csv").decode())))
     assert [row["run"] for row in found] == ["0", "1", "1", "2"]
     assert numbers(found, "throughput_per_s") == [7, 1, 2, 2]
     assert [row["rate_per_s"] for row in found] == ["", "1.0", "2.0", "2.0"]

@@ -225,6 +225,6 @@ def test_what_is_not_there_cannot_be_drawn(picture: str, needs: str) -> None:
 
 def test_options_of_pictures() -> None:
     done = dnnp("view", "--picture", "graph", stdin=b"")
-    assert done.err == "dnnp-view: --picture is for --as svg\n"
+    assert done.err == "dnnp-view: --picture is for --as svg or png\n"
     done = dnnp("view", "--picture", "graph", "--plot", "k", stdin=b"")
-    assert done.err == "dnnp-view: --picture is for --as svg without --plot\n"
+    assert done.err == "dnnp-view: --picture is for --as svg or png without --plot\n"

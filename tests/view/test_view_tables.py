@@ -10,7 +10,7 @@ import pytest
 
 import dnnp as api
 from dnnp.core.model.text import guarded
-from dnnp.core.view.tables import TABLES, Table, draw
+from dnnp.core.view.tables import TABLES, Table, draw, table_of
 from dnnp.formats.inputs.cost_files import read_table
 from dnnp.graph import Graph
 from dnnp.options.table import VIEW_TABLES
@@ -133,7 +133,7 @@ def test_negative_numbers_stay_numbers() -> None:
     table = Table(("a", "b"), [[-1.5, "-1.5"], [-2, None]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TABLES, "nodes", lambda _: table)
-        assert draw([facts], "nodes", "csv") == b"a,b\n-1.5,'-1.5\n-2,\n"
+        assert draw(table_of([facts], "nodes"), "csv") == b"a,b\n-1.5,'-1.5\n-2,\n"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_stream_without_a_plan_is_named(files: list[Path], tmp_path: Path) -> 
     [
         (["--table", "nodes"], "--table is for --as csv or tsv or md"),
         (["--raw"], "--raw is for --as csv or tsv or md"),
-        (["--plot", "k", "--as", "md"], "--plot is for --as svg"),
+        (["--plot", "k", "--as", "md"], "--plot is for --as svg or png"),
         (["-", "-"], "standard input holds one stream: give - once"),
     ],
 )
@@ -222,7 +222,7 @@ def test_endings_that_no_view_has(tmp_path: Path) -> None:
     stream = encode(planned())
     for name, meant in (
         ("plan.hmtl", "did you mean '.html'?"),
-        ("plan.png", "known: .txt, .svg, "),
+        ("plan.tiff", "known: .txt, .svg, "),
     ):
         done = dnnp("view", "-o", tmp_path / name, stdin=stream)
         assert (done.status, done.out) == (2, b"")

@@ -282,26 +282,32 @@ class ViewOptions(Options):
     # fmt: off
     as_: str = option(
         "text", flag="--as", choices=tuple(VIEWS), page=True,
-        help="text, csv, md, svg, html, dot, trace, onnx, ...; text: what a person wants to "
-        "know, on a terminal; csv, tsv, md: a table; svg: pictures; html: a page with all of "
-        "it; dot, graphml: the graph for other programs; trace: schedule or latency for "
-        "Perfetto; onnx: the model with stages and costs, for Netron (default: by the ending of "
-        "the file that -o names; if it has none, with --plot svg, else text)")
+        help="text, csv, md, svg, png, html, dot, trace, onnx, ...; text: what a person wants to "
+        "know, on a terminal; csv, tsv, md: a table; svg, png (needs the extra 'png'): pictures; "
+        "html: a page with all of it; dot, graphml: the graph for other programs; trace: schedule "
+        "or latency for Perfetto; onnx: the model with stages and costs, for Netron (default: by "
+        "the ending of the file that -o names; if it has none, with --plot svg, else text)")
     table: str | None = option(
         choices=VIEW_TABLES, needs=("--as csv|tsv|md",), page=True,
         help="stages, nodes, cuts, bounds, runs, ...; with --as csv, tsv or md: which table "
         "(default: stages of one stream, plans of several)")
+    columns: str | Sequence[str] | None = option(
+        needs=("--as csv|tsv|md",), several=True, metavar="NAME,...", page=True,
+        help="only these columns of the table, in this order")
+    digits: int | None = option(
+        least=1, most=17, needs=("--as csv|tsv|md",), metavar="N", page=True,
+        help="round numbers of the table; to so many significant digits (default: exact)")
     raw: bool = option(
         False, needs=("--as csv|tsv|md",),
         help="with --as csv, tsv or md: texts as they are, also where a spreadsheet would take "
         "them for formulas, or Markdown for HTML and links")
     picture: str | None = option(
-        choices=VIEW_PICTURES, needs=("--as svg",), page=True,
-        help="loads, schedule or graph; with --as svg: what loads are made of, the schedule, or "
-        "the graph in the colours of its stages (default: all that there are, one below the "
-        "other)")
+        choices=VIEW_PICTURES, needs=("--as svg|png",), page=True,
+        help="loads, schedule or graph; with --as svg or png: what loads are made of, the "
+        "schedule, or the graph in the colours of its stages (default: all that there are, one "
+        "below the other)")
     plot: str | None = option(
-        choices=VIEW_AXES, needs=("--as svg",), page=True,
+        choices=VIEW_AXES, needs=("--as svg|png",), page=True,
         help="a chart of plans' values, over k or method; over the number of devices or over "
         "the methods, with a panel for each model")
     model: str | None = option(
@@ -318,7 +324,7 @@ class ViewOptions(Options):
         """Refuse what makes no sense."""
         super().check()
         if self.picture is not None and self.plot is not None:
-            raise UsageError("--picture is for --as svg without --plot")
+            raise UsageError("--picture is for --as svg or png without --plot")
 
 
 class CheckOptions(Options):

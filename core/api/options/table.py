@@ -86,6 +86,7 @@ EXPORTS = (*FOLDERS, "msr-split", *TORCH, "torch")
 VIEWS = {
     "text": (".txt",),
     "svg": (".svg",),
+    "png": (".png",),
     "html": (".html", ".htm"),
     "dot": (".dot", ".gv"),
     "graphml": (".graphml",),
@@ -249,7 +250,7 @@ class _Table:
             row = self.rows.get(name)
             if row is None and name != "caller":
                 raise TypeError(f"{type(self).__name__}: unknown option {name!r}")
-            if row is not None and row.several and not isinstance(value, str):
+            if row is not None and row.several and not isinstance(value, str | None):
                 value = ",".join(value)
             if row is not None and row.unit and isinstance(value, str):
                 try:
