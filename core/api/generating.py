@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -56,6 +57,9 @@ TIE = {True: 2e-2, False: 1e-5}
 activations (matrix products of 4 bits at accuracy level 4), and without."""
 
 MOST_NAMED = 3
+
+REPLICAS = 2
+"""Sessions of the whole model, side by side, that `--compare` times beside one."""
 
 
 MOST_WORDS = 2**31
@@ -158,9 +162,9 @@ class _Setting:
         count = self.options.samples or max(PROMPTS, flow)
         return random_prompts(count, length, words, most, self.options.seed)
 
-    def config(self, threads: int | None = None) -> SessionConfig:
-        """Settings of a session; `threads`: None: those of a stage."""
-        own, alone = threads or self.options.threads, threads is not None
+    def config(self, threads: int | None = None, *, alone: bool = False) -> SessionConfig:
+        """Settings of a session, which may run `alone`; `threads`: None: those of a stage."""
+        own = threads or self.options.threads
         return SessionConfig("cpu", self.options.optimization, own, pin=False, alone=alone)
 
     def cores(self, stages: int) -> Sequence[int]:
@@ -197,10 +201,10 @@ class _Setting:
         return found
 
     def stages(
-        self, nodes: Sequence[Sequence[int]], threads: int | None = None
+        self, nodes: Sequence[Sequence[int]], threads: int | None = None, *, alone: bool = False
     ) -> list[StageRunner]:
         """Stages of these nodes in this process, ready to run."""
-        config = self.config(threads)
+        config = self.config(threads, alone=alone)
         return [
             StageRunner(
                 make_session(part.model, self.folder, config), part.outputs, self.decoder,
@@ -226,22 +230,32 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
     caller = options.caller
     parts = [stage.nodes for stage in setting.plan.stages]
     with caller.interruptible():
-        with pool_of(options, by_device=False) as pool, _tokens_file(options.tokens) as tokens:
-            loop = Generation(
-                setting.stages(parts) if pool is None else setting.remote(pool, parts),
-                setting.decoder, setting.groups, setting.chunk, setting.sampling,
-                lambda: caller.interrupted, setting.cores(len(parts)) if pool is None else (),
-            )  # fmt: skip
-            done, seconds = _generate(loop, setting.prompts, tokens)
+        done, seconds = _over_stages(setting, parts)
         found = _figures(done, seconds)
         caller.note(f"{_words(found)}{_predicted(setting)}")
         if options.compare and not caller.interrupted:
-            found["whole_tokens_per_s"] = _whole(setting, parts, caller)
+            found["whole_tokens_per_s"] = _copies(setting, parts, 1)
+        if options.compare and options.threads * len(parts) > 1 and not caller.interrupted:
+            found["replicas_tokens_per_s"] = _copies(setting, parts, REPLICAS)
         if options.verify and not caller.interrupted:
             found["ties"] = _verify(setting, done, caller)
     found |= {"rows": setting.rows, "in_flight": setting.groups * setting.rows}
     found["digest"] = plan_digest(stream.get("plan")[0], stream.get("stage"))
     stream.replace("generation", [{"type": "generation", **found}])
+
+
+def _over_stages(
+    setting: _Setting, parts: Sequence[Sequence[int]]
+) -> tuple[list[Generated], float]:
+    """Generate over stages, which end then; see `_generate`."""
+    options, caller = setting.options, setting.caller
+    with pool_of(options, by_device=False) as pool, _tokens_file(options.tokens) as tokens:
+        loop = Generation(
+            setting.stages(parts) if pool is None else setting.remote(pool, parts),
+            setting.decoder, setting.groups, setting.chunk, setting.sampling,
+            lambda: caller.interrupted, setting.cores(len(parts)) if pool is None else (),
+        )  # fmt: skip
+        return _generate(loop, setting.prompts, tokens)
 
 
 def _tokens_file(path: str | None) -> AbstractContextManager[IO[bytes] | None]:
@@ -255,7 +269,7 @@ def _tokens_file(path: str | None) -> AbstractContextManager[IO[bytes] | None]:
 
 
 def _generate(
-    loop: Generation, prompts: Sequence[Prompt], tokens: IO[bytes] | None
+    loop: Generation, prompts: Iterable[Prompt], tokens: IO[bytes] | None
 ) -> tuple[list[Generated], float]:
     """Run all prompts; the sequences in order of their numbers, and seconds."""
     began, seen = time.perf_counter(), dict[int, Generated]()
@@ -271,16 +285,26 @@ def _generate(
     return [seen[number] for number in sorted(seen)], last - began
 
 
-def _whole(setting: _Setting, parts: Sequence[Sequence[int]], caller: Callbacks) -> float:
-    """Tokens per second of the whole model in one session, with as many threads as all stages."""
-    threads = setting.options.threads * len(parts)
-    stages = setting.stages([[node for part in parts for node in part]], threads)
-    loop = Generation(
-        stages, setting.decoder, setting.groups, setting.chunk, setting.sampling,
-        lambda: caller.interrupted,
-    )  # fmt: skip
-    found = _figures(*_generate(loop, setting.prompts, None))
-    caller.note(f"whole model on {counted(threads, 'thread')}: {_words(found)}")
+def _copies(setting: _Setting, parts: Sequence[Sequence[int]], count: int) -> float:
+    """Tokens per second of sessions of the whole model that share the threads of all stages."""
+    caller, threads = setting.caller, setting.options.threads * len(parts) // count
+    nodes = [[node for part in parts for node in part]]
+    cores = setting.cores(count) if threads == 1 else ()
+    loops = [
+        Generation(
+            setting.stages(nodes, threads, alone=count == 1), setting.decoder,
+            max(1, setting.groups // count), setting.chunk, setting.sampling,
+            lambda: caller.interrupted, cores[i : i + 1],
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    waiting = iter(setting.prompts)  # for whichever session has room first
+    with ThreadPoolExecutor(count) as pool:
+        ran = list(pool.map(lambda loop: _generate(loop, waiting, None), loops))
+    done = [sequence for sequences, _ in ran for sequence in sequences]
+    found = _figures(done, max(seconds for _, seconds in ran))
+    what = "whole model" if count == 1 else f"{count} replicas of it, each"
+    caller.note(f"{what} on {counted(threads, 'thread')}: {_words(found)}")
     return float(found["tokens_per_s"])
 
 

@@ -57,6 +57,7 @@ def test_tokens_are_those_of_threads(
     assert (len(tokens), record["tokens"], record["ties"]) == (8, 96, 0)
     assert record["rows"] == (3 if make is grouped_decoder else 1)
     assert record["whole_tokens_per_s"] > 0
+    assert ("replicas_tokens_per_s" in record) == (k > 1)
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -155,7 +156,7 @@ def test_an_interruption_keeps_what_there_is(plan: Path, tmp_path: Path) -> None
     rows = [json.loads(line) for line in (tmp_path / "tokens").read_text().splitlines()]
     assert len(rows) == record["tokens"] > 10
     assert record["sequences"] == len({row["sequence"] for row in rows}) < 20_000
-    assert not {"ties", "whole_tokens_per_s"} & record.keys()
+    assert not {"ties", "whole_tokens_per_s", "replicas_tokens_per_s"} & record.keys()
 
 
 def test_an_interruption_while_stages_are_made(
@@ -173,6 +174,18 @@ def test_an_interruption_while_stages_are_made(
 
 def test_processes_end_with_a_command_that_is_killed(plan: Path) -> None:
     assert struck(plan, lambda command, _: os.kill(command, signal.SIGKILL), *LONG).status == -9
+
+
+@pytest.mark.parametrize(("threads", "each"), [("1", "1 thread"), ("2", "3 threads")])
+def test_the_whole_model_and_replicas_of_it_generate_as_much(
+    plan: Path, threads: str, each: str
+) -> None:
+    words = ("--generate", "5", "-n", "7", "--compare", "--threads", threads)
+    result = dnnp("run", *words, plan)
+    assert result.status == 0, result.err
+    assert f"whole model on {3 * int(threads)} threads: 35 tokens of 7 sequences" in result.err
+    assert f"2 replicas of it, each on {each}: 35 tokens of 7 sequences" in result.err
+    assert result.one("generation")["replicas_tokens_per_s"] > 0
 
 
 def test_states_are_lost_with_a_worker(tmp_path: Path) -> None:
