@@ -2,9 +2,10 @@
 
     make bench BENCH=generate       GENAI=PYTHON: one with onnxruntime-genai 0.18, which runs too
 
-The sample llama-full (32 million parameters, float32), prompts of 24 ids and 64 tokens; rows in
-turn, three rounds, medians. Seconds of the processor a token are those of all threads, beyond what
-one token takes with all that comes before it.
+The sample llama-full (32 million parameters), in float32 and with weights of 4 bits whose products
+take activations in 8 bits (accuracy level 4); prompts of 24 ids and 64 tokens; rows in turn, three
+rounds, medians. Seconds of the processor a token are those of all threads, beyond what one token
+takes with all that comes before it; of replicas and of onnxruntime-genai, with the prompts.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dnnp import export, load, profile, split
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from dnnp import export, load, load_stages, profile, split
 from dnnp.core.runtime.generate.decoder import decoder_of, named_states
 from dnnp.core.runtime.generate.loop import by_hand
 from dnnp.core.runtime.generate.sampling import Sampling
@@ -95,6 +101,53 @@ def hand(path: Path, graph: Graph) -> Row:
     return run
 
 
+def replicas(graph: Graph, folder: Path, rows: int) -> Row:
+    """Two sessions of the whole model at once, with so many sequences and one thread each."""
+    export(graph, folder, to="stages")
+    sessions = [load_stages(folder) for _ in range(2)]
+    prompts = [list(p.ids) for p in random_prompts(2 * rows, PROMPT, 8192, TOKENS, 0)]
+
+    def one(i: int) -> int:
+        own = prompts[i * rows : (i + 1) * rows]
+        return len(list(sessions[i].generate(own, TOKENS, rows=rows, in_flight=rows)))
+
+    def run() -> tuple[float, float]:
+        wall, used = time.perf_counter(), time.process_time()
+        with ThreadPoolExecutor(2) as pool:
+            count = sum(pool.map(one, range(2)))
+        return count / (time.perf_counter() - wall), (time.process_time() - used) / count
+
+    return run
+
+
+def in_four_bits(path: Path) -> Path:
+    """The model with weights of matrix products in 4 bits, in blocks of 32 with a scale each."""
+    model = onnx.load(path)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
+            continue
+        old = weights[node.input[1]]
+        value = numpy_helper.to_array(old).T
+        n, k = value.shape
+        blocks = value.reshape(n, k // 32, 32)
+        scale = np.maximum(np.abs(blocks).max(axis=2, keepdims=True) / 7, 1e-9)
+        codes = np.rint(blocks / scale + 8).astype(np.uint8)
+        packed = codes[..., ::2] | codes[..., 1::2] << 4
+        made = [f"{old.name}.codes", f"{old.name}.scales"]
+        for name, array in zip(made, (packed, scale.astype(np.float32).ravel()), strict=True):
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+        model.graph.initializer.remove(old)
+        sizes = {"K": k, "N": n, "bits": 4, "block_size": 32, "accuracy_level": 4}
+        node.CopyFrom(
+            onnx.helper.make_node("MatMulNBits", [node.input[0], *made], node.output, node.name,
+                                  domain="com.microsoft", **sizes)
+        )  # fmt: skip
+    found = path.with_name("int4.onnx")
+    onnx.save(model, found)
+    return found
+
+
 def genai(python: str, folder: Path, batch: int) -> Row:
     """onnxruntime-genai in a process of its own."""
 
@@ -118,40 +171,51 @@ def with_threads(folder: Path, threads: int) -> Path:
     return folder
 
 
+def cases(path: Path, folder: Path) -> dict[str, Row]:
+    """Ways to generate with a model."""
+    priced = profile(load(path, phase=PHASES))
+    plans = {k: split(priced, k=k, workload=[(PROMPT, TOKENS)], in_flight=8) for k in (1, 2)}
+    rows: dict[str, Row] = {
+        "one session, caches carried by hand": hand(path, plans[1]),
+        "one session, 1 sequence": own(plans[1], 1, 1),
+        "2 stages, 1 sequence": own(plans[2], 1, 1),
+        "2 stages, 4 sequences, one a pass": own(plans[2], 4, 1),
+        "2 stages, 8 sequences, 4 a pass": own(plans[2], 8, 4),
+        "2 replicas, 8 sequences, 4 a pass": replicas(plans[1], folder / "whole", 4),
+        "one session, 2 threads, 8 a pass": own(plans[1], 8, 8, threads=2),
+    }
+    if python := os.environ.get("GENAI"):
+        for k, plan in plans.items():
+            for threads in (1, 2):
+                out = folder / f"genai-{k}-{threads}"
+                export(plan, out, to="genai", config=CONFIG)
+                with_threads(out, threads)
+                for batch in (1,) if k == 2 else (1, 4, 8):
+                    name = f"onnxruntime-genai, {k} stages, {threads} threads, batch {batch}"
+                    rows[name] = genai(python, out, batch)
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         path = write("llama-full", folder, 0)
-        priced = profile(load(path, phase=PHASES))
-        plans = {k: split(priced, k=k, workload=[(PROMPT, TOKENS)], in_flight=8) for k in (1, 2)}
-        rows: dict[str, Row] = {
-            "one session, caches carried by hand": hand(path, plans[1]),
-            "one session, 1 sequence": own(plans[1], 1, 1),
-            "2 stages, 1 sequence": own(plans[2], 1, 1),
-            "2 stages, 4 sequences, one a pass": own(plans[2], 4, 1),
-            "2 stages, 8 sequences, 4 a pass": own(plans[2], 8, 4),
-            "one session, 2 threads, 8 a pass": own(plans[1], 8, 8, threads=2),
+        rows = {
+            (kind, name): row
+            for kind, model in (("float32", path), ("4 bits", in_four_bits(path)))
+            for name, row in cases(model, folder / kind).items()
         }
-        if python := os.environ.get("GENAI"):
-            for k, plan in plans.items():
-                for threads in (1, 2):
-                    out = folder / f"genai-{k}-{threads}"
-                    export(plan, out, to="genai", config=CONFIG)
-                    with_threads(out, threads)
-                    for batch in (1,) if k == 2 else (1, 4, 8):
-                        name = f"onnxruntime-genai, {k} stages, {threads} threads, batch {batch}"
-                        rows[name] = genai(python, out, batch)
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {name: [] for name in rows}
         for _ in range(ROUNDS):
             for name, row in rows.items():
                 found[name].append(row())
     lines = [
-        [name, f"{statistics.median(r for r, _ in each):.1f}",
+        [*name, f"{statistics.median(r for r, _ in each):.1f}",
          f"{1e3 * statistics.median(u for _, u in each):.2f}"]
         for name, each in found.items()
     ]  # fmt: skip
-    print(table(["", "tokens/s", "processor ms a token"], lines))
+    print(table(["weights", "", "tokens/s", "processor ms a token"], lines))
 
 
 if __name__ == "__main__":
