@@ -139,10 +139,12 @@ def _roles(
     `given`: those that have a size, and no role.
     """
     roles: dict[str, list[str]] = {role: [] for role in ROLES}
-    main = next((row for row in keys.values() if 2 <= len(row) <= 3 and row[0] is not None), None)
+    many = [row for row in keys.values() if 2 <= len(row) <= 3]
+    main = next((row for row in many if row[0]), None) or next((r for r in many if r[1]), None)
     if main is None:
         return roles
-    roles["batch"].append(str(main[0]))
+    if main[0] is not None:
+        roles["batch"].append(main[0])
     if main[1] is not None:
         roles["seq"].append(main[1])
     for row in keys.values():

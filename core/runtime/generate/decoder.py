@@ -17,17 +17,22 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import FormatError
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, ValueInfoProto
 
 Array = NDArray[Any]
 
 IDS, MASK, POSITIONS, LENGTHS, TOTAL = "ids", "mask", "positions", "lengths", "total"
+STEPS, KEPT = "steps", "kept"
 
 _NAMED = {
     "input_ids": IDS, "tokens": IDS, "attention_mask": MASK, "position_ids": POSITIONS,
     "seqlens_k": LENGTHS, "total_sequence_length": TOTAL, "total_seq_len": TOTAL,
+    "cache_position": STEPS, "num_logits_to_keep": KEPT, "logits_to_keep": KEPT,
 }  # fmt: skip
 """Name of an input -> what it tells the model."""
+
+_RANKS = {IDS: 2, MASK: 2, POSITIONS: 2, STEPS: 1, KEPT: 0}
+"""Rank of an input with a role; positions of rank 1 are steps."""
 
 _SLOTS = {5: LENGTHS, 6: TOTAL}
 """Inputs of `GroupQueryAttention` that tell lengths."""
@@ -74,7 +79,8 @@ class Decoder:
     @property
     def in_place(self) -> bool:
         """True if all states are one buffer: rows of different lengths can share a pass."""
-        return bool(self.states) and all(state.shared for state in self.states)
+        alike = any(role == STEPS for role, _ in self.roles.values())
+        return bool(self.states) and not alike and all(state.shared for state in self.states)
 
     def feeds(self, ids: Array, past: Array, room: int = 0) -> dict[str, Array]:
         """The inputs of a pass, states apart.
@@ -99,8 +105,12 @@ class Decoder:
                 found[name] = seen.astype(dtype)
             elif role == POSITIONS:
                 found[name] = (past[:, None] + np.arange(count)[None, :]).astype(dtype)
+            elif role == STEPS:
+                found[name] = (past[0] + np.arange(count)).astype(dtype)
             elif role == LENGTHS:
                 found[name] = (past + count - 1).astype(dtype).reshape(rows)
+            elif role == KEPT:
+                found[name] = np.array(1, dtype)
             else:
                 found[name] = np.array(max(total, 2) if count == 1 else total, dtype)
         return found
@@ -191,9 +201,7 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
         if name in ends:
             continue
         role = told.get(name) or _NAMED.get(name)
-        if role is None:
-            raise FormatError(f"generating does not know the input '{name}'")
-        roles[name] = role, types[name]
+        roles[name] = _fitting(values[name], role), types[name]
     if not any(role == IDS for role, _ in roles.values()):
         raise FormatError("the model has no input of ids, such as 'input_ids'")
     states = []
@@ -214,6 +222,25 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
     ]  # fmt: skip
     logits = _logits(model, {record["output"] for record in records})
     return Decoder(roles, states, logits, min(rotated, default=None))
+
+
+def _fitting(value: ValueInfoProto, role: str | None) -> str:
+    """The role of an input, which its axes fit."""
+    if value.name == "use_cache_branch":
+        raise FormatError(
+            "generating takes no decoder of two branches: import it with --set-input "
+            "use_cache_branch=true, and give --chunk 1"
+        )
+    if role is None:
+        raise FormatError(f"generating does not know the input '{value.name}'")
+    tensor = value.type.tensor_type
+    rank = len(tensor.shape.dim) if tensor.HasField("shape") else _RANKS.get(role)
+    role = STEPS if role == POSITIONS and rank == 1 else role
+    if rank != _RANKS.get(role, rank):
+        raise FormatError(
+            f"the input '{value.name}' has rank {rank}: generating knows it of rank {_RANKS[role]}"
+        )
+    return role
 
 
 def _logits(model: ModelProto, after: set[str]) -> str:
