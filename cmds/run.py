@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 COMMAND = Command(
     "dnnp-run",
-    "run the split model on ONNX Runtime, measure it, and compare it with the whole model",
+    "run the split on ONNX Runtime, measure it, and compare it with the whole model",
     run, RunOptions, Limits,
     examples=(
         "dnnp-run --verify --compare plan.dnnp -o ran.dnnp",

@@ -15,6 +15,7 @@ from dnnp.core.model.errors import InputFileError, UsageError
 
 WRITTEN = (
     "output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy", "tokens",
+    "save_located",
 )  # fmt: skip
 """Options, by the attribute they set, that name a file or folder to write."""
 

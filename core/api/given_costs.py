@@ -307,7 +307,6 @@ class Names:
             for name in names:
                 named.setdefault(name, []).append(i)
         self._nodes = {name: places[0] for name, places in named.items() if len(places) == 1}
-        self.ambiguous = {name for name, places in named.items() if len(places) > 1}
         self._written: dict[str, int] = {}
         self._read: dict[str, int] = {}
         for i, record in enumerate(nodes):

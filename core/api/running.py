@@ -23,6 +23,7 @@ from dnnp.core.runtime.model.providers import (
     require_provider,
     short_name,
 )
+from dnnp.core.runtime.model.session import self_contained
 from dnnp.core.runtime.model.weights import Weights, random_weights, shard_weights
 from dnnp.core.runtime.pipeline.prepare import Pipeline, count_sessions, prepare
 from dnnp.core.runtime.pipeline.sources import RunCallbacks, widest
@@ -146,6 +147,10 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
     if options.save_outputs and not outcome.interrupted:
         with whole_file(options.save_outputs) as file:
             write_outputs(file, outcome.outputs)
+    if options.save_located and (model := outcome.located[1]) is not None:
+        with whole_file(options.save_located) as file:
+            file.write(self_contained(model, outcome.pipeline.folder, outcome.pipeline.weights))
+        options.caller.note(f"wrote the smallest model that shows it to {options.save_located}")
     if options.trace:
         from dnnp.formats.trace_events import write_trace
 
@@ -268,6 +273,7 @@ def _checks(
         found.shards,
         sweep_of(options),
         {device.name: device.overhead_bytes for device in found.plan.devices},
+        options.locate,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from dnnp.core.runtime.pipeline.prepare import Pipeline
 from dnnp.core.runtime.pipeline.sources import Traffic, widest
+from dnnp.core.runtime.report.locate import Locator
 from dnnp.core.runtime.report.outcome import OTHERS, Checks, Outcome
 from dnnp.core.runtime.report.statistics import worth_repeating
 
@@ -46,8 +47,12 @@ def execute(pipeline: Pipeline, traffic: Traffic, checks: Checks) -> Outcome:
     outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
     stop = pipeline.watch.interrupted
     if checks.tolerance is not None and not stop():
-        last = checks.sweep is None and not checks.compare
+        last = checks.sweep is None and not (checks.compare or checks.locate)
         outcome.verdict = pipeline.verify(trace, traffic, checks.tolerance, last=last)
+        if checks.locate and outcome.verdict.parting is not None and not stop():
+            pipeline.watch.checks("locating the difference", 0.0)
+            locator = Locator(pipeline, *outcome.verdict.parting, checks.tolerance)
+            outcome.located = locator.located()
     if checks.sweep is not None and not stop():
         from dnnp.core.runtime.comparisons import sweep_rates
 

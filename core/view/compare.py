@@ -167,9 +167,6 @@ def _promises(plan: Plan) -> int:
     return VALIDITIES.index(plan.validity)
 
 
-AXES = ("k", "method")
-"""Axes of a chart."""
-
 LEFT, TOP, WIDE, HIGH, LEGEND_WIDE, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 68.0
 """Pixels: of the axis, the title, a plot at least, the legend, and what is below a plot."""
 LOGARITHMIC = 20.0

@@ -19,7 +19,8 @@ from onnx import numpy_helper
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted, instead
-from dnnp.formats.onnx.scope import copy_fields, domain_of, reads, subgraphs
+from dnnp.formats.onnx.scope import copy_fields, domain_of, nested_nodes, reads, subgraphs
+from dnnp.formats.onnx.value_types import require_type
 
 SMALL = 64
 """Elements of the largest value that is folded."""
@@ -27,6 +28,7 @@ RANDOM = ("Random", "Bernoulli", "Multinomial", "Dropout")
 
 Value = np.ndarray[Any, Any]
 Names = Mapping[str, str]
+Types = dict[str, onnx.TypeProto]
 
 
 def fix_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> None:
@@ -88,6 +90,34 @@ def keep_outputs(model: onnx.ModelProto, texts: Sequence[str]) -> tuple[list[str
     gone = [counted(nodes - len(graph.node), "node"), counted(len(stored - needed), "initializer")]
     gone += [f"input {name}" for name in inputs if name not in needed]
     return [name for name in there if name in asked], ", ".join(gone)
+
+
+def part_model(
+    model: onnx.ModelProto, nodes: Iterable[int], outputs: Sequence[str], types: Types
+) -> onnx.ModelProto:
+    """One model of what outputs need of some nodes; what else these read are its inputs.
+
+    Weights come along, and what follows from them alone. FormatError: an input without a type.
+    """
+    part, chosen = onnx.ModelProto(), set(nodes)
+    part.CopyFrom(model)
+    graph = part.graph
+    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    known, fixed = {v.name: v.type for v in model.graph.input} | types, {*stored}
+    for v, node in enumerate(graph.node):
+        draws = any(inner.op_type.startswith(RANDOM) for inner in nested_nodes([node]))
+        if v not in chosen and not draws and fixed.issuperset(reads(node)):
+            fixed.update(node.output)
+            chosen.add(v)
+    del graph.output[:]
+    graph.output.extend(onnx.ValueInfoProto(name=name, type=types.get(name)) for name in outputs)
+    needed = _keep(graph, [graph.node[v] for v in sorted(chosen)])
+    made = stored.union(*(node.output for node in graph.node))
+    _only(graph.input, lambda value: value.name in stored)
+    for name in sorted(needed - made):
+        graph.input.add(name=name, type=require_type(known, name))
+    _only(graph.value_info, lambda value: value.name in made.difference(outputs))
+    return part
 
 
 def _only(held: Any, wanted: Callable[[Any], bool]) -> None:

@@ -421,7 +421,7 @@ def _node_records(
                 record["partial"] = True
         if operator.index in colors:
             record["color"] = colors[operator.index]
-        scope = _scope(proto, name or next(iter(operator.writes), ""))
+        scope = node_scope(proto, name or next(iter(operator.writes), ""))
         if scope:
             record["scope"] = scope
         held = _held_bytes(operator) if operator.writes and proto.attribute else 0
@@ -451,7 +451,7 @@ def _stored_bytes(tensor: onnx.TensorProto) -> int:
     return int(size or 0)
 
 
-def _scope(node: onnx.NodeProto, name: str) -> str:
+def node_scope(node: onnx.NodeProto, name: str) -> str:
     """Name scope: from the metadata that PyTorch's exporter writes, else from the path of a name.
 
     `transformer.h.0` inside `transformer` reads `/transformer/h.0`.

@@ -100,6 +100,14 @@ class RunOptions(Options):
     atol: float | None = option(
         least=0, metavar="X",
         help="allowed error relative to the largest value of an output (default: likewise)")
+    locate: bool = option(
+        False, needs=("--verify",), page=True,
+        help="find the first tensor that parts, and why; both values, operator and stage, and "
+        "whether that makes the difference, receives it, or the cut makes it")
+    save_located: str | None = option(
+        needs=("--locate",), metavar="FILE",
+        help="write the smallest model that shows it; it has inputs, and a second output with "
+        "what the whole model makes")
     compare: bool = option(
         False, page=True,
         help="also time the whole model, and replicas of it; the model on all cores, replicas "
@@ -201,7 +209,7 @@ class RunOptions(Options):
             "--place": self.place, "--duration": self.duration, "--rate": self.rate,
             "--inputs": self.inputs, "--choose": self.choose, "--calibrate": self.calibrate,
             "--trace": self.trace, "--save-outputs": self.save_outputs,
-            "--random-weights": self.random_weights is not None,
+            "--random-weights": self.random_weights is not None, "--locate": self.locate,
         }  # fmt: skip
         if self.tokens == "-":
             raise UsageError("--tokens -: standard output has the stream; give a file")

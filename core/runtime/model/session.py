@@ -37,7 +37,7 @@ from dnnp.core.runtime.model.providers import (
     provider_name,
     require_provider,
 )
-from dnnp.core.runtime.model.weights import supplied_weights
+from dnnp.core.runtime.model.weights import read_weight, supplied_weights, use_weights
 from dnnp.core.runtime.usage import large_blocks_apart, resident_bytes
 
 if TYPE_CHECKING:
@@ -315,6 +315,27 @@ def model_bytes(model: ModelProto) -> bytes:
         raise InputFileError("no memory for a copy of the model, or it is above 2 GiB") from None
     except ValueError as error:
         raise InputFileError(f"ONNX Runtime cannot load the model: {error}") from None
+
+
+def self_contained(
+    model: ModelProto, folder: Path, weights: Mapping[str, NDArray[np.generic]]
+) -> bytes:
+    """A model that holds its weights, `weights` or from files in `folder`; see `model_bytes`."""
+    from onnx import TensorProto, numpy_helper
+
+    from dnnp.formats.onnx.scope import held_tensors
+    from dnnp.formats.onnx.weights import span_of
+
+    model = use_weights(model, weights)
+    for tensor in held_tensors(model):
+        if tensor.name in weights:
+            tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+        elif (span := span_of(tensor)) is not None:
+            raw = TensorProto(name=tensor.name, data_type=2, dims=[span.size_bytes])
+            tensor.raw_data = read_weight(raw, span, folder / span.location).tobytes()
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+    return model_bytes(model)
 
 
 Memory = tuple[str, int] | str | None

@@ -95,12 +95,12 @@ def shard_weights(
         if part is not None and part.source in weights:
             found[tensor.name] = part.of(weights[part.source])
         elif (span := span_of(tensor)) is not None and span.rows > 1:
-            found[tensor.name] = _read(tensor, span, folder / span.location)
+            found[tensor.name] = read_weight(tensor, span, folder / span.location)
     return found
 
 
-def _read(tensor: TensorProto, span: Span, path: Path) -> NDArray[np.generic]:
-    """The rows of a part, one after the other; the file is not read as a whole."""
+def read_weight(tensor: TensorProto, span: Span, path: Path) -> NDArray[np.generic]:
+    """A weight or the rows of a part of one; the file is not read as a whole."""
     from onnx import helper
 
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))

@@ -277,10 +277,10 @@ class Pipeline:
             case, model = case_of(verdict.worst), self.made or self.model
             crossing = chain(self.steps, verdict.worst, dict(case.sample))
             del whole  # one more copy of the model at a time is enough
-            verdict.cause = cause_of(case, model, self.parts, crossing, self._reference)
+            verdict.cause = cause_of(case, model, self.parts, crossing, self.reference)
         return verdict
 
-    def _reference(self, model: ModelProto, optimization: str = "") -> Call:
+    def reference(self, model: ModelProto, optimization: str = "") -> Call:
         """Open a model whose outputs are to be compared with."""
         config = reference_config(self.homes, self.config)
         config = replace(config, optimization=optimization or config.optimization)
@@ -304,13 +304,13 @@ class Pipeline:
     def _examiner(self, tolerance: Tolerance) -> Examiner:
         """Make the examiner of outputs that differ."""
         model = self.made or self.model
-        opened = exposed(model, [part.model for part in self.parts])
+        opened = exposed(model, (name for part in self.parts for name in part.outputs))
         plain = None
         if self.config.optimization != "disable":
             with suppress(DnnpError):  # not every model runs without
-                plain = self._reference(opened, "disable")
+                plain = self.reference(opened, "disable")
         drawing, made = named(drawing_nodes(model)), self.made is not None
-        return Examiner(self.steps, tolerance, self._reference(opened), plain, drawing, made)
+        return Examiner(self.steps, tolerance, self.reference(opened), plain, drawing, made)
 
     def whole(self, config: SessionConfig, name: str) -> Worker:
         """Make a worker for the unsplit model."""

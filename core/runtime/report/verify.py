@@ -134,10 +134,11 @@ def compare_values(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
         return Difference(mismatch=f"{wrong} strings differ" if wrong else "")
     if a.dtype.kind in "biu":
         return _compare_exact(a, b)
-    return _compare_floats(_widen(a), _widen(b), tolerance)
+    return _compare_floats(widened(a), widened(b), tolerance)
 
 
-def _widen(array: Array) -> Array:
+def widened(array: Array) -> Array:
+    """Numbers in double precision; complex ones stay."""
     return array if array.dtype.kind == "c" else array.astype(np.float64)
 
 
@@ -207,6 +208,8 @@ class Verdict:
     """Known cause of small differences, in words; empty: none."""
     parted: dict[int, float] = field(default_factory=dict)
     """Sample with a mismatch -> its largest error, relative likewise."""
+    parting: tuple[int, Case] | None = None
+    """The worst of them."""
 
     def take(self, number: int, case: Case, tolerance: Tolerance) -> None:
         """Compare the outputs of sample `number`."""
@@ -219,6 +222,7 @@ class Verdict:
             if found.mismatch:
                 if found.max_rel > max(self.parted.values(), default=-1.0):
                     self.mismatch = _mismatch_words(name, case.shown, found)
+                    self.parting = number, case
                 self.parted[number] = max(self.parted.get(number, 0.0), found.max_rel)
 
     def examine(self, case_of: Callable[[int], Case], examiner: Examiner) -> None:
@@ -303,7 +307,7 @@ def _weakness(values: Sequence[Any], tolerance: Tolerance) -> str:
         return ""
     if all(a.size == 0 for a in arrays):
         return "is empty"
-    wide = [_widen(a) for a in arrays]
+    wide = [widened(a) for a in arrays]
     if all(np.isnan(a).all() for a in wide):
         return "is all NaN"
     if all(a.size > 1 and (a == a.flat[0]).all() for a in wide):
@@ -451,19 +455,17 @@ def chain(steps: Sequence[Step], number: int, sample: Values) -> Values:
     return values
 
 
-def exposed(model: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:
-    """A copy of the whole model that also hands out every tensor that crosses stages."""
+def exposed(model: ModelProto, names: Iterable[str]) -> ModelProto:
+    """A copy of a model that also hands out other tensors that its nodes make."""
     from onnx import ModelProto
 
     result = ModelProto()
     result.CopyFrom(model)
     known = {value.name for value in (*result.graph.output, *result.graph.input)}
-    stored = {t.name for t in result.graph.initializer}
-    for part in parts:
-        for value in part.graph.output:
-            if value.name not in known and value.name not in stored:
-                known.add(value.name)
-                result.graph.output.append(value)
+    known.update(t.name for t in result.graph.initializer)
+    for name in dict.fromkeys(names):
+        if name not in known:
+            result.graph.output.add(name=name)
     return result
 
 

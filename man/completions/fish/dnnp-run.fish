@@ -18,6 +18,8 @@ complete -c dnnp-run -l model -r -F -d 'the ONNX model, if it is not where the s
 complete -c dnnp-run -l verify -d 'compare outputs with those of the unsplit model'
 complete -c dnnp-run -l rtol -x -d 'allowed error relative to each value'
 complete -c dnnp-run -l atol -x -d 'allowed error relative to the largest value of an output'
+complete -c dnnp-run -l locate -d 'find the first tensor that parts, and why; both values, operator and stage, and whether that makes the difference, receives it, or the cut makes it'
+complete -c dnnp-run -l save-located -r -F -d 'write the smallest model that shows it; it has inputs, and a second output with what the whole model makes'
 complete -c dnnp-run -l compare -d 'also time the whole model, and replicas of it; the model on all cores, replicas on one core each, at most as many as the plan uses devices'
 complete -c dnnp-run -l choose -d 'say what to deploy, after comparing so; until it is clear which is the fastest of those that fit the memory of the plan\'s devices (implies --compare)'
 complete -c dnnp-run -l save-outputs -r -F -d 'write the outputs of each distinct sample as .npz'

@@ -7,7 +7,7 @@ complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a partition -d 'spl
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a bound -d 'prove how good a plan is'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a export -d 'write the stages of a plan as ONNX models, or a plan in another tool\'s format'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a schedule -d 'find when every stage runs every micro-batch'
-complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a run -d 'run the split model on ONNX Runtime, measure it, and compare it with the whole model'
+complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a run -d 'run the split on ONNX Runtime, measure it, and compare it with the whole model'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a view -d 'show a plan and what is known of it: text, pictures, pages, tables, graphs'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a check -d 'validate a stream and recompute its plan'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a help -d 'the list of commands'
