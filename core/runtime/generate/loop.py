@@ -32,9 +32,6 @@ from dnnp.core.runtime.model.session import is_added, to_numpy, to_ort_value
 Array = NDArray[Any]
 T = TypeVar("T")
 
-PAUSE = 0.005
-"""Seconds for which tokens gather, as a thread that wakes for each takes time from the stages."""
-
 SHARED = 256
 """Tokens of a pass over several prompts: with more, a pass for each takes about as long."""
 
@@ -203,9 +200,6 @@ Result = list[Event] | BaseException | None
 
 def _waited(results: Queue[Result]) -> Result:
     """The next result; a signal is heeded while it is waited for."""
-    with suppress(Empty):
-        return results.get(block=False)
-    time.sleep(PAUSE)
     while True:
         with suppress(Empty):
             return results.get(timeout=0.2)
