@@ -73,18 +73,16 @@ def test_sequences_that_take_a_place_begin_anew(
     assert [len(t) for t in tokens] == [row["max_tokens"] for row in rows]
 
 
-def with_weights_apart(folder: Path) -> Path:
+def with_weights_apart(path: Path) -> Path:
     """A decoder whose weights are in a file beside it."""
-    path = eager_decoder(folder / "m.onnx")
-    onnx.save(
-        onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=1000
-    )
-    assert (folder / "weights").stat().st_size > 10_000
+    model, apart = onnx.load(eager_decoder(path)), {"location": "weights", "size_threshold": 1000}
+    onnx.save(model, path, save_as_external_data=True, **apart)
+    assert (path.parent / "weights").stat().st_size > 10_000
     return path
 
 
 def test_weights_in_a_file(tmp_path: Path) -> None:
-    graph = planned(with_weights_apart(tmp_path))
+    graph = planned(with_weights_apart(tmp_path / "m.onnx"))
     expected, _ = generated(graph, tmp_path)
     tokens, _ = generated(graph, tmp_path, workers="process")
     assert tokens == expected
@@ -216,7 +214,7 @@ def cluster() -> Iterator[str]:
 
 
 @needs_ray
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", [*MAKERS, with_weights_apart])
 def test_actors_generate_what_threads_do(
     tmp_path: Path, make: Callable[[Path], Path], cluster: str
 ) -> None:
