@@ -31,7 +31,7 @@ from dnnp.core.runtime.generate.loop import (
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.model.session import make_session
-from dnnp.core.runtime.pipeline.prepare import RAY, pooled_worker, shared_model
+from dnnp.core.runtime.pipeline.prepare import RAY, THREAD, pooled_worker, shared_model
 from dnnp.deployment.workers import pool_of
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.stages import split_model
@@ -240,6 +240,8 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
         if options.verify and not caller.interrupted:
             found["ties"] = _verify(setting, done, caller)
     found |= {"rows": setting.rows, "in_flight": setting.groups * setting.rows}
+    if options.kind != THREAD:
+        found["workers"] = options.kind
     found["digest"] = plan_digest(stream.get("plan")[0], stream.get("stage"))
     stream.replace("generation", [{"type": "generation", **found}])
 

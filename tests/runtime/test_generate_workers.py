@@ -45,7 +45,8 @@ def test_tokens_are_those_of_threads(
 ) -> None:
     graph = planned(make(tmp_path / "m.onnx"), k)
     options = {"prompts": of_several_lengths(tmp_path), "chunk": chunk}
-    expected, _ = generated(graph, tmp_path, **options)
+    expected, in_threads = generated(graph, tmp_path, **options)
+    assert "workers" not in in_threads
     before = len(os.listdir("/proc/self/fd"))
     tokens, record = generated(
         graph, tmp_path, **options, workers="process", verify=True, compare=True
@@ -58,6 +59,7 @@ def test_tokens_are_those_of_threads(
     assert record["rows"] == (3 if make is grouped_decoder else 1)
     assert record["whole_tokens_per_s"] > 0
     assert ("replicas_tokens_per_s" in record) == (k > 1)
+    assert record["workers"] == "process"
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -138,9 +140,9 @@ def test_a_process_that_is_stuck_ends_the_command_with_one_line(plan: Path) -> N
     def act(_: int, workers: list[int]) -> None:
         os.kill(workers[0], signal.SIGSTOP)
 
-    result = struck(plan, act, *LONG, "--stage-timeout", "1")
+    result = struck(plan, act, *LONG, "--stage-timeout", "15")
     assert result.status == 5
-    pattern = r"dnnp-run: stage \d: not done after 1 s \(--stage-timeout\)\n"
+    pattern = r"dnnp-run: stage \d: not done after 15 s \(--stage-timeout\)\n"
     assert re.fullmatch(pattern, result.err)
 
 
@@ -226,14 +228,19 @@ def test_actors_generate_what_threads_do(
     )
     assert tokens == expected
     assert (len(tokens), record["tokens"], record["ties"]) == (8, 96, 0)
+    assert record["workers"] == "ray"
 
 
-def actors() -> list[int]:
-    """Processes of stages on Ray."""
-    found = []
-    for number in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{number}/cmdline", "rb") as file:
-            found += [int(number)] if file.read().startswith(b"ray::StageActor") else []
+def actors() -> set[int]:
+    """Processes of stages on the cluster that this process has started."""
+    found, below = set(), [os.getpid()]
+    while below:
+        process = below.pop()
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{process}/task"):
+                below += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
+            if Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::StageActor"):
+                found.add(process)
     return found
 
 
@@ -242,19 +249,20 @@ def actors() -> list[int]:
 def test_an_actor_is_lost_or_all_is_interrupted(
     plan: Path, tmp_path: Path, cluster: str, number: signal.Signals
 ) -> None:
-    tokens, before = tmp_path / "tokens", {*actors()}
+    tokens = tmp_path / "tokens"
     tokens.touch()
+    until(lambda: not actors())  # those of another test end soon
     words = (*LONG, "--engine", "ray", "--ray-address", cluster, "--tokens", str(tokens))
     with subprocess.Popen(
         [sys.executable, executable("run"), *words, plan],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         until(lambda: process.poll() is not None or len(tokens.read_bytes()) > 1000)
-        mine = sorted({*actors()} - before)
-        assert len(mine) == 3
+        until(lambda: process.poll() is not None or len(actors()) == 3)
+        mine = sorted(actors())
         os.kill(mine[1] if number == signal.SIGKILL else process.pid, number)
         out, err = process.communicate(timeout=PATIENCE_S)
-    until(lambda: not {*mine} & {*actors()})
+    until(lambda: not actors())
     if number == signal.SIGKILL:
         assert (process.returncode, out) == (1, b"")
         assert re.fullmatch(rb"dnnp-run: stage \d: its actor has ended\n", err)
