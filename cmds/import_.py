@@ -19,7 +19,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Import MODEL, or generate a graph, and write the stream."""
     from dnnp.loading import generate_stream, import_stream, kind_of
 
-    _check_usage(args)
+    _check_usage(args, context)
     context.progress("importing")
     if args.synthetic:
         stream = generate_stream(options_of(GenerateOptions, args, context))
@@ -51,7 +51,7 @@ POURS = frozenset({"-o", "-o-", "--output", "--output=-"})
 """Arguments that ask for the stream, on a terminal too."""
 
 
-def _check_usage(args: argparse.Namespace) -> None:
+def _check_usage(args: argparse.Namespace, context: Context) -> None:
     """One thing to import, and no option of the other."""
     if args.synthetic is None:
         if args.model is None:
@@ -62,15 +62,9 @@ def _check_usage(args: argparse.Namespace) -> None:
         return
     if args.model is not None:
         raise UsageError(f"give MODEL or --synthetic, not both ('{args.model}' and a random graph)")
-    given = {
-        "--from": args.kind, "--edges": args.edges, "--one-tensor": args.one_tensor,
-        "--dim": args.dims, "--set-input": args.set_input, "--inputs": args.inputs,
-        "--attribute": args.attribute, "--keep-outputs": args.keep_outputs,
-        "--state": args.state, "--phase": args.phase,
-    }  # fmt: skip
-    for option, value in given.items():
-        if value:
-            raise UsageError(f"{option} is for files, not for --synthetic")
+    words = options_of(ImportOptions, args, context).replaced(name=None).words()
+    if words:
+        raise UsageError(f"{words[0]} is for files, not for --synthetic")
 
 
 COMMAND = Command(

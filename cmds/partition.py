@@ -17,15 +17,11 @@ from dnnp.options.table import Options, option
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, split its graph, write the stream with the plan."""
     several = isinstance(args.k, tuple)
-    for name in ("eval", "sequence", "priorities", "policy"):
-        if getattr(args, name) == "-" and args.stream == "-":
-            raise UsageError(f"--{name} and the stream cannot both be standard input")
+    for name in ("eval", "sequence", "priorities", "policy", "workload"):
         if getattr(args, name) == "-" and several:
             raise UsageError(f"--{name} - is standard input: -k would read it several times")
     if args.sequence == "-" and {"slice", "greedy"} <= set(args.method.split(",")):
         raise UsageError("--sequence - is standard input: slice and greedy cannot both read it")
-    if [args.stream, *(args.train_on or ())].count("-") > 1:
-        raise UsageError("--train-on - is standard input: it cannot be read twice")
     outputs = dict(zip(args.k, outputs_of(args), strict=True)) if several else {}
     args.k = None if several else args.k
     options = options_of(SplitOptions, args, context)

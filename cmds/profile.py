@@ -7,7 +7,6 @@ import argparse
 from dnnp.cmds.shell.arguments import Limits, Listed, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
-from dnnp.core.model.errors import UsageError
 from dnnp.options.graph import ProfileOptions
 
 
@@ -15,10 +14,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, price it, write it with its costs."""
     from dnnp.profiling import profile_stream
 
-    if args.against == args.stream == "-" and args.mode == "scaled" and args.device:
-        raise UsageError("--against and the stream cannot both be standard input")
-    if "-" in args.costs and (args.stream == "-" or args.costs.count("-") > 1):
-        raise UsageError("--costs and the stream cannot both be standard input")
     options = options_of(ProfileOptions, args, context)
     stream = context.read(args.stream)
     if args.mode == "measure":

@@ -7,7 +7,6 @@ import argparse
 from dnnp.cmds.shell.arguments import Limits, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
-from dnnp.core.model.errors import UsageError
 from dnnp.options.run import RunOptions
 
 
@@ -17,8 +16,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     set_limits(args)
     options = options_of(RunOptions, args, context)
-    if "-" in args.inputs and args.stream == "-":
-        raise UsageError("--inputs -: standard input is the stream; give that as a file")
     stream = context.read(args.stream)
     if options.generate is not None:
         from dnnp.generating import generate_stream

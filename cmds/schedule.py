@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context, options_of
@@ -12,9 +11,6 @@ from dnnp.core.model.errors import UsageError
 from dnnp.formats.files import whole_file
 from dnnp.options.schedule import ScheduleOptions
 from dnnp.options.table import Options, option
-
-if TYPE_CHECKING:
-    pass
 
 
 class _Pictures(Options):

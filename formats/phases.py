@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Graph, Ints, totals
 from dnnp.core.model.phases import Phases, Point
 from dnnp.formats.stream import Record, Stream
@@ -17,6 +18,24 @@ NEVER = -1
 
 COLUMNS = {"sizes": "tensor", "shapes": "tensor", "flop": "node", "bytes": "node"}
 """Column of a phase -> the records that it is about."""
+
+
+ROTATED = ("GroupQueryAttention", "RotaryEmbedding")
+"""Operators that read tables of rotary embeddings, their only parameters of two axes."""
+
+
+def check_positions(stream: Stream, tokens: int, what: str) -> None:
+    """Refuse a sequence that is longer than a table of rotary embeddings, a row a position.
+
+    UsageError: the message names what is longer (`what`), and the table.
+    """
+    read = {i for node in stream.rows("node") if node["op"] in ROTATED for i in node["inputs"]}
+    stored = [t for t in stream.rows("tensor") if t["kind"] in ("parameter", "constant")]
+    for table in (t for t in stored if t["id"] in read and "float" in t.get("dtype", "")):
+        shape = table.get("shape", ())
+        if len(shape) == 2 and tokens > shape[0]:
+            has = f"has {shape[0]} positions ('{table['name']}')"
+            raise UsageError(f"{what}: {tokens} tokens; the model {has}")
 
 
 def phases_of(stream: Stream, times: Mapping[str, Floats], sizes: Floats) -> Phases | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import dnnp
 from dnnp.options.graph import CoarsenOptions, ImportOptions, ProfileOptions
-from dnnp.options.run import CheckOptions, ExportOptions, RunOptions
+from dnnp.options.run import CheckOptions, ExportOptions, RunOptions, ViewOptions
 from dnnp.options.schedule import BoundOptions, ScheduleOptions
 from dnnp.options.split import SplitOptions
 from dnnp.options.table import Options
@@ -30,6 +30,7 @@ OPTIONS: dict[str, type[Options]] = {
     "check": CheckOptions,
     "export": ExportOptions,
     "run": RunOptions,
+    "view": ViewOptions,
 }
 """Step -> the class of its options."""
 

@@ -244,7 +244,7 @@ class Command:
         if reads and context.stdin is not None and context.stdin.isatty():
             context.show(parser.format_usage().splitlines())
             raise UsageError("nothing on standard input: give a stream file or a pipe")
-        declare(parser, args, context.outputs, in_place=self._writes_stream)
+        declare(parser, args, context.outputs, in_place=self._writes_stream, piped=reads)
         if self._writes_file and args.output != "-":
             for path in outputs_of(args):
                 check_output(path)

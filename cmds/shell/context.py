@@ -362,17 +362,23 @@ class Context(Callbacks):
         return self.stdin
 
     def read(self, path: str) -> Stream:
-        """Read and check a stream. A first Ctrl-C while reading is for the commands before."""
-        with self.interruptible():
-            data = self.read_input(path)
-            # To wait for the command before is no work.
-            self.began, self._heard = time.monotonic(), self.clock()
-            self.progress("reading the stream")
-            from dnnp.formats.stream import read_bytes
+        """Read and check a stream; an interrupt that no command before has heeded ends it."""
+        data = b""
+        try:
+            with self.interruptible():
+                data = self.read_input(path)
+                # To wait for the command before is no work.
+                self.began, self._heard = time.monotonic(), self.clock()
+                self.progress("reading the stream")
+                from dnnp.formats.stream import read_bytes
 
-            stream = read_bytes(data, "<stdin>" if path == "-" else path)
-            gc.freeze()  # collections need not look at the records
-        self._holds_interrupt = self.interrupted = False
+                stream = read_bytes(data, "<stdin>" if path == "-" else path)
+                gc.freeze()  # collections need not look at the records
+        finally:
+            self._holds_interrupt = False
+            if self.interrupted and b'"interrupted"' not in data:
+                raise KeyboardInterrupt
+        self.interrupted = False
         for message in stream.warnings:
             self.warn(message)
         self.elapsed("read the stream")

@@ -67,20 +67,27 @@ class Outputs:
 
 
 def declare(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, outputs: Outputs, *, in_place: bool
-) -> None:
+    parser: argparse.ArgumentParser, args: argparse.Namespace, outputs: Outputs, *, in_place: bool,
+    piped: bool,
+) -> None:  # fmt: skip
     """Collect the outputs that the options name, and compare them with all files to read.
 
     `in_place`: the command writes the stream that it reads, so that `-o` may be the same file.
+    `piped`: it reads that from standard input.
 
     Raises
     ------
     UsageError
-        Two outputs are the same file, or an output is a file to read.
+        Two outputs are the same file, an output is a file to read, or two of these are standard
+        input.
     InputFileError
         An output besides `-o` cannot be written.
     """
     names = {a.dest: (a.option_strings or [str(a.metavar)])[0] for a in parser._actions}
+    held = ["the stream"] * piped
+    held += [names[dest] for dest in READ[1:] for word in _words(args, dest) if word == "-"]
+    if len(held) > 1:
+        raise UsageError(f"{held[1]} and {held[0]} cannot both be standard input")
     for dest in WRITTEN:
         for path in _paths(args, dest):
             outputs.add(names[dest], path)
@@ -104,10 +111,15 @@ def outputs_of(args: argparse.Namespace) -> list[str]:
 
 
 def _paths(args: argparse.Namespace, dest: str) -> list[str]:
-    """The files that an option names."""
+    """The files that an option names, standard input and output apart."""
+    return [path for path in _words(args, dest) if path not in ("", "-")]
+
+
+def _words(args: argparse.Namespace, dest: str) -> list[str]:
+    """The texts that an option has."""
     value: Any = outputs_of(args) if dest == "output" else getattr(args, dest, None)
     values = value if isinstance(value, list) else [value]
-    return [path for path in values if isinstance(path, str) and path not in ("", "-")]
+    return [word for word in values if isinstance(word, str)]
 
 
 def _same(one: str, other: str) -> bool:

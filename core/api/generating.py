@@ -36,6 +36,7 @@ from dnnp.deployment.workers import pool_of
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx.stages import split_model
 from dnnp.formats.onnx.value_types import TensorType, types_of
+from dnnp.formats.phases import check_positions
 from dnnp.formats.plan import check_runnable, plan_digest, plan_of
 from dnnp.formats.stream import Stream
 from dnnp.options.run import RunOptions
@@ -138,11 +139,7 @@ class _Setting:
         self.rows = min(self.rows, len(self.prompts))
         self.groups = max(1, -(-min(flow, len(self.prompts)) // self.rows))
         longest = max(len(p.ids) + p.most for p in self.prompts)
-        if longest > (self.decoder.positions or longest):
-            raise UsageError(
-                f"a prompt and what follows have {longest} tokens, the model has "
-                f"{self.decoder.positions} positions"
-            )
+        check_positions(stream, longest, "a prompt and what follows")
         self.tokens = max(longest, 2)
         self.chunk = options.chunk or max(SHARED, *(len(p.ids) for p in self.prompts))
         self.sampling = Sampling(

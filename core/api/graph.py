@@ -35,6 +35,11 @@ def _field(path: str, kind: Callable[[Any], T], default: object = None) -> _Type
     return made
 
 
+def _maybe(kind: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Read a field that may be absent, as None."""
+    return lambda value: None if value is None else kind(value)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage of a plan."""
@@ -68,6 +73,10 @@ class Plan:
     status = _field("plan.status", str)
     method = _field("plan.method", str)
     validity = _field("plan.validity", str)
+    tokens_per_s = _field("plan.tokens_per_s", _maybe(float))
+    ttft_s = _field("plan.ttft_s", _maybe(float))
+    tpot_s = _field("plan.tpot_s", _maybe(float))
+    in_flight = _field("plan.in_flight", _maybe(int))
 
 
 @dataclass(frozen=True)

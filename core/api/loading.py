@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import orjson
@@ -36,7 +35,6 @@ from dnnp.options.table import (
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.formats.onnx.dims import Sizes
     from dnnp.formats.onnx.import_model import Price
 
 
@@ -161,25 +159,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
                 "for other formats on standard input give --from"
             )
         from dnnp.core.model.search_context import Progress
-        from dnnp.formats.onnx.dims import parse_dimensions
 
-        dims = parse_dimensions(list(options.sizes))
-        words = (options.shapes, options.name, options.values, options.inputs, options.keep_outputs)
-        states = options.states
-        phases = [options.phase] if isinstance(options.phase, str) else options.phase
         with options.caller.progress("importing") as bar, _named_formats(path, options):
-            stream = load_onnx(
-                path,
-                dims,
-                *words,
-                lambda share: bar.update(Progress("importing", share=share)),
-                states,
-                phases,
-            )
+            told = partial(Progress, "importing")
+            stream = load_onnx(path, options, lambda share: bar.update(told(share=share)))
         if options.training:
             add_training(stream, options)
         return stream
-    edges = _edges(path, options)
+    edges = _edges(options)
     data = options.caller.read_input(path) if data is None else data
     if kind in OWN_GRAPHS:
         return read_own(kind, data, path, options.name, edges, options.ours)
@@ -232,14 +219,12 @@ def _refuse_strangers(kind: str, options: ImportOptions) -> None:
             raise UsageError(f"{options.rows[name].flag} is for {what}, not for {kind}")
 
 
-def _edges(nodes: str, options: ImportOptions) -> tuple[str, bytes] | None:
+def _edges(options: ImportOptions) -> tuple[str, bytes] | None:
     """Path of the list of edges, and the list."""
     if options.edges is None:
         return None
     path = os.fspath(options.edges)
     check_text(path)
-    if path == nodes == "-":
-        raise UsageError("--edges -: standard input has the list of nodes already")
     return path, options.caller.read_input(path)
 
 
@@ -266,29 +251,28 @@ def generate_stream(options: GenerateOptions) -> Stream:
 
 def load_onnx(
     path: str,
-    dims: Sizes | None = None,
-    shapes: str = "auto",
-    name: str | None = None,
-    values: Mapping[str, str] | None = None,
-    inputs: str | os.PathLike[str] | None = None,
-    outputs: Sequence[str] = (),
+    options: ImportOptions | None = None,
     told: Callable[[float], None] = lambda share: None,
-    states: Mapping[str, str] | None = MappingProxyType({}),
-    phases: Sequence[str] = (),
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand; `told` is told how far it
     is."""
     from dnnp.core.runtime.model import shapes as ways
     from dnnp.core.runtime.model.kernels import lacking_kernels
+    from dnnp.formats.onnx.dims import parse_dimensions
     from dnnp.formats.onnx.import_model import Helpers, import_onnx
 
+    asked = options or ImportOptions()
+    inputs = asked.inputs
     helpers = Helpers(pricer, ways.symbolic_shapes, lacking=lacking_kernels, told=told)
-    if shapes in ("auto", "run"):
-        run = ways.shapes_if_small if shapes == "auto" else ways.shapes_by_running
+    if asked.shapes in ("auto", "run"):
+        run = ways.shapes_if_small if asked.shapes == "auto" else ways.shapes_by_running
         helpers = helpers._replace(run=run)
     if inputs is not None:
         helpers = helpers._replace(read_inputs=lambda model: _read_inputs(inputs, model))
-    return import_onnx(path, dims, shapes, name, helpers, values, outputs, states, phases)
+    return import_onnx(
+        path, parse_dimensions(list(asked.sizes)), asked.shapes, asked.name, helpers, asked.values,
+        asked.keep_outputs, asked.states, asked.phase,
+    )  # fmt: skip
 
 
 def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[str, Any]:

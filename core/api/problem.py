@@ -19,6 +19,7 @@ from dnnp.core.model.phases import PROMPT, Point, rows_of, sequences_of, usual_l
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import device_classes
+from dnnp.formats.phases import check_positions
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
@@ -36,11 +37,11 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
             cost = throughput_options(options, graph)
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
-        asked = ("in_flight", "max_length", "workload", "max_ttft", "max_tpot")
-        given = any(getattr(options, name) is not None for name in asked)
-        if graph.states is not None or graph.phases is not None or given:
-            cost = _with_sequences(options, cost, graph)
-            cost = _with_workload(options, cost, graph, devices, links)
+        cost = _with_sequences(options, cost, graph)
+        cost = _with_workload(options, cost, graph, devices, links)
+        for name in ("max_length", "workload"):
+            if getattr(options, name) is not None:
+                check_positions(work.stream, cost.max_length or 0, str(options.rows[name].flag))
         problem = work.problem(devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
@@ -174,6 +175,8 @@ def _lengths(options: SplitOptions, points: Sequence[Point]) -> list[tuple[int, 
     if given is None:
         return [usual_lengths(points)]
     if not isinstance(given, str | os.PathLike):
+        if any(len(row) != 2 or min(row) < 1 for row in given):
+            raise UsageError("--workload: give pairs of a prompt's tokens and those that follow")
         return [(int(prompt), int(tokens)) for prompt, tokens in given]
     path = os.fspath(given)
     single = parse_workload(path)

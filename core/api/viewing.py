@@ -5,74 +5,46 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
-from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 from dnnp.options.run import TABULAR, ViewOptions
-from dnnp.options.table import VIEWS
+from dnnp.options.table import VIEWS, shown_as
 
 if TYPE_CHECKING:
     from dnnp.core.view.facts import Facts
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
 
+P = ParamSpec("P")
 
-def view(
+
+class _Public(Protocol[P]):
+    """Function of graphs and a file that takes options as keywords."""
+
+    def __call__(
+        self,
+        graph: Graph | Sequence[Graph],
+        path: str | os.PathLike[str] | None = None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> bytes: ...
+
+
+def _view(
     graph: Graph | Sequence[Graph],
     path: str | os.PathLike[str] | None = None,
     *,
-    as_: str | None = None,
-    table: str | None = None,
-    columns: Sequence[str] | None = None,
-    digits: int | None = None,
-    raw: bool = False,
-    plot: str | None = None,
-    picture: str | None = None,
-    model: str | None = None,
-    width: int = 100,
-    plain: bool = False,
-    color: bool = False,
-    verbose: bool = False,
-    caller: Callbacks = CALLBACKS,
+    options: ViewOptions,
 ) -> bytes:
-    """Show what a graph and its results look like.
+    """Show what a graph and its results look like, as the contents of a file.
 
     Parameters
     ----------
     graph
         The graph, or several to compare.
     path
-        File to write as well.
-    as_
-        What to make of it: `text`; a table as `csv`, `tsv` or `md`; pictures as `svg` or `png`; a
-        page with all of it as `html`; the graph as `dot` or `graphml`; the schedule or the plan
-        for latency as `trace`, for Perfetto; the model with what is known of its nodes as `onnx`,
-        for Netron. None: by the ending of `path`; if it has none, with `plot` `svg`, else text.
-    table
-        With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`,
-        `plans` or `tried`; None: `stages` of one graph, `plans` of several.
-    columns
-        Those of such a table to show, in this order; None: all.
-    digits
-        Significant digits to which its numbers are rounded; None: exact.
-    raw
-        Texts of such a table as they are, also where a spreadsheet would take them for formulas or
-        Markdown for HTML.
-    plot
-        A chart of the values of plans, and of what other methods found that were tried for them,
-        over `k` or `method`.
-    picture
-        With `svg` and `png`: `schedule`, `loads` or `graph`; None: all that there are.
-    model
-        With `onnx`: the model, if it is not where the stream says.
-    width, plain, color, verbose
-        Of a text: its columns; ASCII alone; bars in colours of a terminal; all rows, not the most
-        important ones alone, and of several graphs their stages.
-
-    Returns
-    -------
-    What a file of this kind holds.
+        File to write as well, whose ending says what to make of it if `as_` does not.
 
     Raises
     ------
@@ -88,19 +60,27 @@ def view(
     from dnnp.formats.files import whole_file
     from dnnp.graph import Graph
 
-    name = None if path is None else os.fspath(path)
-    options = ViewOptions(
-        as_=as_ or view_of(name, plot), table=table, columns=columns, digits=digits, raw=raw,
-        plot=plot, picture=picture, model=model, width=width, plain=plain, color=color,
-        verbose=verbose, caller=caller,
-    )  # fmt: skip
-    options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
     data = view_bytes([each.stream() for each in graphs], options)
-    if name is not None:
-        with whole_file(name) as file:
+    if path is not None:
+        with whole_file(path) as file:
             file.write(data)
     return data
+
+
+def _public(kind: Callable[P, ViewOptions]) -> _Public[P]:
+    def call(graph: Any, path: Any = None, *args: P.args, **kwargs: P.kwargs) -> bytes:
+        options = kind(*args, **kwargs)
+        name = None if path is None else os.fspath(path)
+        options = options.replaced(as_=kwargs.get("as_") or view_of(name, options.plot))
+        options.check()
+        return _view(graph, path, options=options)
+
+    made: _Public[P] = shown_as(call, _view, kind)
+    return made
+
+
+view = _public(ViewOptions)
 
 
 def columns(
@@ -261,16 +241,10 @@ def _html(facts: Facts, _: ViewOptions) -> bytes:
     return page.draw(facts, "".join(scripts), style)
 
 
-def _dot(facts: Facts, _: ViewOptions) -> bytes:
-    from dnnp.core.view.graphs import dot
+def _graph(facts: Facts, options: ViewOptions) -> bytes:
+    from dnnp.core.view.graphs import dot, graphml
 
-    return dot(facts)
-
-
-def _graphml(facts: Facts, _: ViewOptions) -> bytes:
-    from dnnp.core.view.graphs import graphml
-
-    return graphml(facts)
+    return dot(facts) if options.as_ == "dot" else graphml(facts)
 
 
 def _trace(facts: Facts, _: ViewOptions) -> bytes:
@@ -319,7 +293,7 @@ def _onnx(facts: Facts, options: ViewOptions) -> bytes:
 
 
 _DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {
-    "svg": _svg, "png": _png, "html": _html, "dot": _dot, "graphml": _graphml, "trace": _trace,
+    "svg": _svg, "png": _png, "html": _html, "dot": _graph, "graphml": _graph, "trace": _trace,
     "onnx": _onnx,
 }  # fmt: skip
 """View of one stream -> the function that makes it."""

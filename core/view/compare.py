@@ -11,7 +11,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import OBJECTIVES, VALIDITIES, Plan, status_words
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
-from dnnp.core.view.facts import Facts, Page, shortened, shown_rate
+from dnnp.core.view.facts import Facts, Page, shortened
 from dnnp.core.view.text import laid_out, load_lines, timeline
 
 BEST = "*"
@@ -84,7 +84,7 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
             "method": shortened(plan.method, 20),
             "value": f"{shown_time(plan.value, facts.seconds)} {mark}",
             "validity": plan.validity,
-            "rate": shown_rate(plan.value),
+            "rate": facts.rate,
             "bound": shown_time(plan.bound, facts.seconds),
             "gap": facts.shown_gap(plan.gap),
             "status": status_words(plan),
@@ -95,7 +95,7 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
             "memory": shown_bytes(memory),
             "share": "-" if share is None else shown_share(share),
         }
-        if not facts.seconds or plan.objective == "latency":
+        if not facts.rate:
             del row["rate"]
         if not mixed:
             del row["validity"]

@@ -52,6 +52,8 @@ class Part:
     """Its load in the last run of the pipeline; None: there is none."""
     resident_bytes: float | None
     """Its memory in that run; None: it was not measured."""
+    cache_bytes: float = 0.0
+    """The part of its memory that the states of all sequences under way take."""
 
     @property
     def memory_share(self) -> str:
@@ -147,6 +149,15 @@ class Facts:
         return steps[-1].get("elapsed_s") if steps else None
 
     @property
+    def rate(self) -> str:
+        """Tokens or samples a second by the plan, in words; empty: not known."""
+        plan = self.plan
+        if plan is None or plan.objective == "latency" or not self.seconds:
+            return ""
+        tokens = plan.tokens_per_s
+        return shown_rate(plan.value) if tokens is None else f"{tokens:.4g} tokens/s"
+
+    @property
     def measured_per_s(self) -> float | None:
         """Samples a second in the last run of the pipeline; None: there is none."""
         found = [run for run in self.runs if run["mode"] == "pipeline"]
@@ -216,7 +227,11 @@ def facts_of(
         nodes = np.array([position[v] for v in stage.nodes], dtype=np.int64)
         owner[nodes] = number
         held.append(np.array(list(dict.fromkeys(units.label[nodes].tolist())), dtype=np.int64))
+    records = sorted(stream.get("stage"), key=lambda r: r["id"])
     measured, resident = _measured(stream), _resident(stream)
+    caches = np.zeros(len(plan.stages))
+    if graph.states is not None:
+        np.add.at(caches, owner[graph.producer[graph.states.output]], graph.states.held_bytes())
     capacities = {d.name: d.memory_bytes for d in plan.devices if not d.is_cpu}
     parts = tuple(
         Part(
@@ -227,9 +242,10 @@ def facts_of(
             capacity_bytes=capacities.get(stage.device_class, np.inf),
             measured_s=measured.get(record["id"]),
             resident_bytes=resident.get(record["id"]),
+            cache_bytes=cache,
         )
-        for stage, mine, record in zip(
-            plan.stages, held, sorted(stream.get("stage"), key=lambda r: r["id"]), strict=True
+        for stage, mine, cache, record in zip(
+            plan.stages, held, caches.tolist(), records, strict=True
         )
     )
     return Facts(stream, graph, units, layers, plan, parts, _cuts(graph, owner))
@@ -493,6 +509,30 @@ def method_rows(facts: Facts) -> list[list[str]]:
         ]
         for one in facts.plan.tried
     ]
+
+
+GENERATES = ("generates", "planned", "measured", "at 99 %")
+"""Columns of `generation_rows`."""
+
+
+def generation_rows(facts: Facts) -> list[list[str]]:
+    """Cells of the rates of a plan and of its last run; empty: it generates nothing."""
+    plan, ran = facts.plan, (facts.stream.get("generation") or [{}])[-1]
+    if plan is None or (plan.options.workload is None and not ran):
+        return []
+    planned = plan.options.workload and plan.options.workload.rows
+    rows = [
+        [name, *("-" if n is None else f"{n:.4g}" if n < 1000 else f"{n:.0f}" for n in pair), ""]
+        for name, *pair in (
+            ("tokens/s", plan.tokens_per_s, ran.get("tokens_per_s")),
+            ("sequences under way", plan.options.in_flight, ran.get("in_flight")),
+            ("sequences a pass", planned, ran.get("rows")),
+        )
+    ]
+    for name, time in (("ttft", plan.ttft_s), ("tpot", plan.tpot_s)):
+        times = time, *(ran.get(f"{name}_p{part}_s") for part in (50, 99))
+        rows.append([name.upper(), *(shown_time(t, in_seconds=True) for t in times)])
+    return rows
 
 
 def way_rows(facts: Facts) -> list[list[str]]:

@@ -32,7 +32,6 @@ from dnnp.core.view.facts import (
     most_loaded,
     parts_overlap,
     shared_words,
-    shown_rate,
     used_loads,
     working,
 )
@@ -157,8 +156,7 @@ def _said(facts: Facts, plan: Plan, shown: int) -> str:
         f"{len(facts.parts)} stages by {plan.method}, {OBJECTIVES[plan.objective]} "
         f"{shown_time(plan.value, facts.seconds)}"
     )
-    if facts.seconds and plan.objective != "latency":
-        text += f", {shown_rate(plan.value)}"
+    text += f", {facts.rate}" if facts.rate else ""
     dashed = "" if bar_bound(plan, facts.parts) is None else " (dashed)"
     text += f"; bound {shown_time(plan.bound, facts.seconds)}{dashed}, gap "
     text += facts.shown_gap(plan.gap)

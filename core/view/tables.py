@@ -10,6 +10,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Tried
 from dnnp.core.model.text import guarded, instead, markdown, printable
 from dnnp.core.view.facts import Facts
+from dnnp.formats.records import RECORDS
 
 Cell = str | int | float | None
 Row = Sequence[Cell]
@@ -27,7 +28,8 @@ def plans(facts: Facts) -> Table:
     header = (
         "model", "nodes", "units", "objective", "k", "method", "validity", "status", "value",
         "bound", "time_unit", "gap", "elapsed_s", "stages", "balance", "cut_bytes",
-        "memory_bytes", "memory_share", "measured_per_s",
+        "memory_bytes", "memory_share", "measured_per_s", "tokens_per_s", "ttft_s", "tpot_s",
+        "in_flight",
     )  # fmt: skip
     plan, graph, units = facts.plan, facts.graph, facts.units
     if plan is None or graph is None or units is None:
@@ -39,7 +41,7 @@ def plans(facts: Facts) -> Table:
         facts.solving_s, len(facts.parts), facts.balance,
         sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts),
         max((part.stage.memory_bytes for part in facts.parts), default=0.0), facts.memory_share,
-        facts.measured_per_s,
+        facts.measured_per_s, plan.tokens_per_s, plan.ttft_s, plan.tpot_s, plan.options.in_flight,
     ]  # fmt: skip
     return Table(header, [row])
 
@@ -79,7 +81,7 @@ def stages(facts: Facts) -> Table:
         "stage", "device", "replicas", "nodes", "units", "layers", "load_s", "in_s", "compute_s",
         "overflow_s", "out_s", "sync_s", "forward_s", "backward_s", "begin_s", "end_s",
         "memory_bytes", "capacity_bytes", "measured_s", "shards", "recomputed", "in_flight",
-        "begins_at", "shared", "resident_bytes",
+        "begins_at", "shared", "resident_bytes", "cache_bytes",
     )  # fmt: skip
     rows: list[Row] = []
     for number, part in enumerate(facts.parts):
@@ -93,7 +95,7 @@ def stages(facts: Facts) -> Table:
                 stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
                 stage.end_s, stage.memory_bytes, limit, part.measured_s,
                 stage.shards, len(stage.recomputed), stage.in_flight, names[0] if names else None,
-                int(stage.shared), part.resident_bytes,
+                int(stage.shared), part.resident_bytes, part.cache_bytes,
             ]
         )  # fmt: skip
     return Table(header, rows)
@@ -171,6 +173,13 @@ def runs(facts: Facts) -> Table:
     return Table(header, rows)
 
 
+def generation(facts: Facts) -> Table:
+    """A row a run that generated."""
+    header = tuple(name for name in RECORDS["generation"] if name != "digest")
+    rows: list[Row] = [[r.get(n) for n in header] for r in facts.stream.get("generation")]
+    return Table(header, rows)
+
+
 def schedule(facts: Facts) -> Table:
     """A row a block of the schedule on each of its units."""
     header = ("unit", "pass", "kind", "stage", "micro_batch", "start_s", "end_s")
@@ -201,6 +210,7 @@ TABLES: dict[str, Callable[[Facts], Table]] = {
     "cuts": cuts,
     "bounds": bounds,
     "runs": runs,
+    "generation": generation,
     "schedule": schedule,
     "plans": plans,
     "tried": tried,

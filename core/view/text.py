@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
-from dnnp.core.model.plan import OBJECTIVES, Stage, contiguous_words, generation_words, status_words
+from dnnp.core.model.plan import OBJECTIVES, Stage, contiguous_words, status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.drawing import text_chart
 from dnnp.core.view.facts import (
+    GENERATES,
     LOADS,
     METHODS,
     OVERLAP,
@@ -21,6 +22,7 @@ from dnnp.core.view.facts import (
     advice,
     amount,
     bar_bound,
+    generation_rows,
     lacking,
     longest_bar,
     method_rows,
@@ -29,7 +31,6 @@ from dnnp.core.view.facts import (
     proof_lines,
     shared_words,
     shortened,
-    shown_rate,
     used_loads,
     way_rows,
     working,
@@ -46,7 +47,7 @@ TINTS = {"░": 36, "█": 34, "▓": 31, "▒": 33, "≈": 35, "─": 36}
 LEAST_BAR = 12
 """Columns of a bar, at least."""
 LAYERS, FEWER = 36, 24
-"""Most columns of layers, beside a bar and beside a timeline."""
+"""Most columns of layers, beside a bar, and beside a timeline or with caches."""
 
 
 def load_lines(facts: Facts, page: Page) -> list[str]:
@@ -56,8 +57,15 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
     fills = PLAIN_FILLS if page.plain else FILLS
     scale, bound = longest_bar(facts.parts), bar_bound(facts.plan, facts.parts)
     shown = most_loaded(facts.parts, page.most(len(facts.parts)))
-    rows = [_stage_row(facts, number, facts.parts[number]) for number in shown]
-    lines = table(["stage", "device", "layers", "load", "memory", ""], rows, left=(0, 1, 2))
+    caches = any(part.cache_bytes for part in facts.parts)
+    rows = []
+    for number in shown:
+        part = facts.parts[number]
+        cells = _row(facts, number, part.stage.load_s, FEWER if caches else LAYERS)
+        cache = [shown_bytes(part.cache_bytes)] * caches
+        rows.append([*cells, part.memory_share, *cache])
+    head = ["stage", "device", "layers", "load", "memory", "", *["cache"] * caches]
+    lines = table(head, rows, left=(0, 1, 2))
     wide = max(map(len, lines))
     columns = max(page.width - wide - 3, LEAST_BAR)
     at = None if bound is None else min(round(columns * bound / scale), columns)
@@ -85,17 +93,15 @@ def tinted(text: str) -> str:
     )
 
 
-def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
-    stage = part.stage
-    layers = part.layers or counted(len(stage.nodes), "node")
+def _row(facts: Facts, number: int, time: float, most: int) -> list[str]:
+    """Cells of a stage: number, devices, layers in `most` columns, a time, memory."""
+    part = facts.parts[number]
+    layers = part.layers or counted(len(part.stage.nodes), "node")
+    held = shown_bytes(part.stage.memory_bytes)
     return [
-        str(number),
-        stage.where,
-        shortened(layers, LAYERS),
-        shown_time(stage.load_s, facts.seconds),
-        shown_bytes(stage.memory_bytes),
-        part.memory_share,
-    ]
+        str(number), part.stage.where, shortened(layers, most), shown_time(time, facts.seconds),
+        held,
+    ]  # fmt: skip
 
 
 def _bar(stage: Stage, scale: float, columns: int, fills: dict[str, str]) -> str:
@@ -114,7 +120,7 @@ def timeline(facts: Facts, page: Page) -> list[str]:
     if plan is None or plan.objective != "latency" or plan.value <= 0:
         return []
     shown = most_loaded(facts.parts, page.most(len(facts.parts)))
-    rows = [_timeline_row(facts, number, facts.parts[number]) for number in shown]
+    rows = [_row(facts, n, facts.parts[n].stage.compute_s, FEWER) for n in shown]
     head, *lines = table(["stage", "device", "layers", "compute", "memory"], rows, left=(0, 1, 2))
     wide = max(map(len, [head, *lines]))
     columns = max(page.width - wide - 3, LEAST_BAR)
@@ -126,17 +132,6 @@ def timeline(facts: Facts, page: Page) -> list[str]:
     busy, waits = TIMES[page.plain]
     end = shown_time(plan.value, facts.seconds)
     return [head, *lines, f"from 0 to {end}: {busy} computes  {waits} receives, sends or waits"]
-
-
-def _timeline_row(facts: Facts, number: int, part: Part) -> list[str]:
-    stage = part.stage
-    return [
-        str(number),
-        stage.device,
-        shortened(part.layers or counted(len(stage.nodes), "node"), FEWER),
-        shown_time(stage.compute_s, facts.seconds),
-        shown_bytes(stage.memory_bytes),
-    ]
 
 
 def _cells(part: Part, end: float, columns: int, page: Page) -> str:
@@ -163,11 +158,12 @@ NAME = 44
 
 def draw(facts: Facts, page: Page) -> bytes:
     """The whole text, in paragraphs."""
-    rows = method_rows(facts)
+    rows, rates = method_rows(facts), generation_rows(facts)
     paragraphs = [
         _model(facts),
         _plan(facts),
         [line.rstrip() for line in table(METHODS, rows, left=(0, 4, 5))] if rows else [],
+        table(GENERATES, rates) if rates else [],
         load_lines(facts, page),
         timeline(facts, page),
         _cuts(facts, page),
@@ -253,11 +249,8 @@ def _plan(facts: Facts) -> list[str]:
         return ["no plan: dnnp-partition makes one"] if facts.graph is not None else []
     what = OBJECTIVES[plan.objective]
     value = shown_time(plan.value, facts.seconds)
-    rate = ""
-    if plan.objective != "latency" and facts.seconds and plan.value > 0:
-        rate = f", {shown_rate(plan.value)}"
-    if plan.tokens_per_s is not None:
-        rate = f" a sequence, {generation_words(plan)}"
+    rate = f", {facts.rate}" if facts.rate and plan.value > 0 else ""
+    rate = rate if plan.options.workload is None else f" a sequence{rate}"
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
         f"{status_words(plan)}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "

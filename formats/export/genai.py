@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import instead
 from dnnp.formats.export.manifest import Record
 
 CONFIG = "genai_config.json"
@@ -28,6 +29,18 @@ _TOLD = ("input_ids", "attention_mask", "position_ids", "inputs_embeds")
 """Inputs that are no caches, of names that onnxruntime-genai gives them."""
 
 _REQUIRED = ("context_length", "eos_token_id", "pad_token_id")
+
+_KNOWN: dict[str, dict[str, Any]] = {
+    "": {"model": {}, "search": {}, "engine": {}, "speculative": {}},
+    "model": dict.fromkeys((*_REQUIRED, "bos_token_id", "vocab_size"), 0)
+    | {"type": "", "tokenizer_dir": "", "decoder": {}},
+    "search": dict.fromkeys(
+        ("batch_size", "chunk_size", "diversity_penalty", "length_penalty", "max_length",
+         "min_length", "no_repeat_ngram_size", "num_beams", "num_return_sequences", "random_seed",
+         "repetition_penalty", "temperature", "top_k", "top_p"), 0)
+    | dict.fromkeys(("do_sample", "early_stopping", "past_present_share_buffer"), False),
+}  # fmt: skip
+"""Keys that onnxruntime-genai 0.18 has for texts, by the key above, with a value of their type."""
 
 
 def genai_config(
@@ -62,14 +75,12 @@ def genai_config(
     """
     file = folder / CONFIG
     found = _read(file) if file.is_file() else _from_graph(manifest, states, folder)
-    search = found.setdefault("search", {})
-    search["past_present_share_buffer"] = shared
+    _set(found, f"search.past_present_share_buffer={json.dumps(shared)}")
     for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--config {text}: give KEY=VALUE, such as model.eos_token_id=2")
-        _set(found, key.split("."), value, text)
-    model = found.setdefault("model", {})
+        _set(found, text)
+    search, model = found["search"], found.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("decoder"), dict):
+        raise FormatError("has no model.decoder", str(file))
     missing = [f"--config model.{name}=N" for name in _REQUIRED if name not in model]
     if missing:
         raise UsageError(f"nothing beside the model says it: give {' '.join(missing)}")
@@ -93,27 +104,40 @@ def genai_config(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The configuration beside the source model."""
+    """A configuration beside the source model; FormatError: it is no JSON object."""
     try:
         found = json.loads(file.read_bytes())
     except ValueError:
         raise FormatError("not JSON", str(file)) from None
-    decoder = found.get("model", {}).get("decoder") if isinstance(found, dict) else None
-    if not isinstance(decoder, dict):
-        raise FormatError("has no model.decoder", str(file))
-    return dict(found)
+    if not isinstance(found, dict):
+        raise FormatError("no JSON object", str(file))
+    return found
 
 
-def _set(found: dict[str, Any], keys: Sequence[str], value: str, text: str) -> None:
-    """Put a value in its place."""
-    for key in keys[:-1]:
-        found = found.setdefault(key, {})
-        if not isinstance(found, dict):
-            raise UsageError(f"--config {text}: '{key}' has a value and no parts")
+def _set(found: dict[str, Any], text: str) -> None:
+    """Put the value of `KEY=VALUE` in its place, which is known and takes values of its type."""
+    path, equals, value = text.partition("=")
+    *above, last = path.split(".")
+    if not equals or not all((*above, last)):
+        raise UsageError(f"--config {text}: give KEY=VALUE, such as model.eos_token_id=2")
+    for i, key in enumerate((*above, last)):
+        own = _KNOWN.get(".".join(above[:i]))
+        known = {**(own or {}), **found}
+        if own is not None and key not in known:
+            raise UsageError(f"--config {text}: there is no '{key}'{instead(key, known)}")
+        if i < len(above):
+            found = found.setdefault(key, {})
+            if not isinstance(found, dict):
+                raise UsageError(f"--config {text}: '{key}' has a value and no parts")
     try:
-        found[keys[-1]] = json.loads(value)
+        new = json.loads(value, parse_constant=int)  # which refuses NaN and Infinity
     except ValueError:
-        found[keys[-1]] = value
+        new = value
+    old = new if known.get(last) is None else known[last]
+    kinds = {float if type(v) is int else type(v) for v in (old, new)}
+    if len(kinds) > 1 and (last, kinds) != ("eos_token_id", {float, list}):
+        raise UsageError(f"--config {text}: '{last}' has values such as {json.dumps(old)[:40]}")
+    found[last] = new
 
 
 def _from_graph(
@@ -136,7 +160,7 @@ def _from_graph(
     if logits is None:
         raise FormatError("the model has no output 'logits'")
     beside = folder / "config.json"
-    known = json.loads(beside.read_bytes()) if beside.is_file() else {}
+    known = _read(beside) if beside.is_file() else {}
     heads = known.get("num_attention_heads", cache[1])
     model = {
         "vocab_size": int(logits.get("shape", [0])[-1]),

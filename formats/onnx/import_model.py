@@ -48,7 +48,7 @@ from dnnp.formats.onnx.value_types import (
     element_type,
     tensor_type,
 )
-from dnnp.formats.phases import phase_record
+from dnnp.formats.phases import check_positions, phase_record
 from dnnp.formats.records import WITH_STATE
 from dnnp.formats.stream import Record, Stream
 
@@ -258,6 +258,8 @@ def import_onnx(
         copies = [_copy(model) for _ in bound[1:]]
         first = bound[0] if bound else sizes
         stream = _import(model, digest, path, first, shapes, name, helpers, states)
+        for point, _ in points:
+            check_positions(stream, point.past + point.seq, f"--phase {point.name}")
         if points:
             stream.header["version"] = WITH_STATE
             stream.records["phase"] = [phase_record(points[0][0], 0, None)]

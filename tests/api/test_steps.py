@@ -205,7 +205,7 @@ BAD: dict[str, tuple[Callable[[dnnp.Graph], object], str]] = {
     "rate": (lambda graph: dnnp.split(graph, k=2, bandwidth="1Gb/s"), "8 bits are a byte"),
     "latency": (lambda graph: dnnp.check(graph, max_latency="50"), "not a latency with its unit"),
     "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth is for --layers"),
-    "text": (lambda graph: dnnp.profile(graph, device="v100"), "give a list"),
+    "text": (lambda graph: dnnp.profile(graph, device="v100"), r"'v100': must be list\[str\]"),
     "no plan": (lambda graph: dnnp.schedule(graph), "no plan to schedule"),
     "nothing to run": (lambda graph: dnnp.run(graph), "no plan to run"),
     "no devices": (lambda graph: dnnp.split(graph), "how many devices"),

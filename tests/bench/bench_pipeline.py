@@ -17,6 +17,7 @@ import onnx
 
 from dnnp.formats.stream import read_bytes, write
 from dnnp.loading import load_onnx
+from dnnp.options.graph import ImportOptions
 from dnnp.samples.build import write as write_sample
 from support.bench import medians, table
 
@@ -145,11 +146,11 @@ def import_rows(model: Path) -> list[tuple[str, str, str]]:
     onnx.save(chain(counting), cases[3][1])
     rows = []
     for what, path, shapes, count, target in cases:
-        stream = load_onnx(str(path), shapes=shapes)
+        stream = load_onnx(str(path), ImportOptions(shapes=shapes))
         unknown = sum("shape" not in t for t in stream.get("tensor"))
         if unknown:
             raise SystemExit(f"{what}: {unknown} tensors without a shape")
-        action = partial(load_onnx, str(path), shapes=shapes)
+        action = partial(load_onnx, str(path), ImportOptions(shapes=shapes))
         (seconds,) = medians([action], REPEATS, time.process_time)
         rows.append((f"import of {count:,} nodes, {what}", rate(count, seconds), target))
     return rows

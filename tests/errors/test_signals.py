@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,11 +111,64 @@ def press(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None
     wait_for("the signal is seen to", taken)
 
 
-def test_first_interrupt_while_reading_is_for_the_others() -> None:
-    process = start("check")
-    wait_until_reading(process)
+READERS = {
+    "bound": ["-o", "out"],
+    "check": [],
+    "coarsen": ["-o", "out"],
+    "export": ["--to", "stages", "-o", "out"],
+    "partition": ["-k", "2", "-o", "out"],
+    "profile": ["-o", "out"],
+    "run": ["-o", "out"],
+    "schedule": ["-n", "2", "-o", "out"],
+    "view": ["-o", "out.svg"],
+}
+"""Options of all commands that read a stream, with a file to write."""
+
+
+def interrupt_halfway(process: subprocess.Popen[bytes], pipe: int, data: bytes) -> None:
+    """Give a command half of its input, Ctrl-C when it has taken that, the rest, and the end."""
+    half = len(data) // 2
+    os.write(pipe, data[:half])
+    wait_for("half is read", lambda: unread(pipe) == 0)
     press(process)
-    out, err = process.communicate(seeds.encode(seeds.planned()), timeout=PATIENCE_S)
+    os.write(pipe, data[half:])
+    os.close(pipe)
+
+
+def unread(pipe: int) -> int:
+    """Bytes in a pipe that are not read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("source", ["fifo", "stdin"])
+def test_an_interrupt_while_reading_ends_a_command_that_has_read(
+    name: str, source: str, tmp_path: Path
+) -> None:
+    """Nothing is written."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR)  # held open, so that the input has no end yet
+    with open(path, "rb") as stdin:
+        stream = ["fifo"] if source == "fifo" else []
+        process = start(name, *READERS[name], *stream, stdin=stdin, cwd=tmp_path)
+    interrupt_halfway(process, pipe, seeds.encode(seeds.planned()))
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (INTERRUPTED, b"")
+    assert err == f"dnnp-{name}: interrupted\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fifo"]
+
+
+def test_an_interrupt_while_reading_is_heeded_once_in_a_pipeline(tmp_path: Path) -> None:
+    """The command before has written its best plan so far, and says so."""
+    records = seeds.planned()
+    plan = next(record for record in records if record["type"] == "plan")
+    plan |= {"status": "interrupted", "bound": 0.0, "gap": 1.0}
+    os.mkfifo(tmp_path / "fifo")
+    pipe = os.open(tmp_path / "fifo", os.O_RDWR)
+    process = start("check", str(tmp_path / "fifo"))
+    interrupt_halfway(process, pipe, seeds.encode(records))
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, b"")
     assert err.startswith(b"dnnp-check: ok: ")
 

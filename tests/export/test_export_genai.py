@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_stages_run_as_the_config_lists_them(tmp_path: Path) -> None:
 def test_config_beside_the_model(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    beside = {
+    beside: dict[str, dict[str, Any]] = {
         "model": {
             "type": "llama", "context_length": 64, "eos_token_id": 1, "pad_token_id": 1,
             "decoder": {"filename": "m.onnx", "hidden_size": 32, "head_size": 16},
@@ -93,9 +94,27 @@ def test_config_beside_the_model(tmp_path: Path) -> None:
     assert found["search"] == {"max_length": 50, "past_present_share_buffer": True}
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
     assert not (tmp_path / "out" / "notes.txt").exists()
-    (source / "genai_config.json").write_text("[]")
-    with pytest.raises(FormatError, match=r"genai_config\.json: has no model\.decoder"):
+    for text, reason in (
+        ("[]", "no JSON object"), ("{", "not JSON"), ('{"model":[]}', "has no model.decoder"),
+        ("{}", "has no model.decoder"), ('{"model":{"decoder":1}}', "has no model.decoder"),
+    ):  # fmt: skip
+        (source / "genai_config.json").write_text(text)
+        with pytest.raises(FormatError, match=re.escape(f"genai_config.json: {reason}")):
+            export(graph, tmp_path / "other", to="genai")
+    with pytest.raises(FormatError, match="has no model"):
+        export(graph, tmp_path / "other", to="genai", config=["model={}"])
+    (source / "genai_config.json").write_text('{"model":{"decoder":{}},"search":[]}')
+    with pytest.raises(UsageError, match="'search' has a value and no parts"):
         export(graph, tmp_path / "other", to="genai")
+    beside["model"]["eos_token_id"] = [1, 2]
+    (source / "genai_config.json").write_text(json.dumps(beside))
+    export(graph, tmp_path / "third", to="genai", config=["model.eos_token_id=3"])
+    assert config(tmp_path / "third")["model"]["eos_token_id"] == 3
+    (source / "genai_config.json").unlink()
+    (source / "config.json").write_text("{")
+    eager = planned(eager_decoder(source / "e.onnx"))
+    with pytest.raises(FormatError, match=r"/config\.json: not JSON"):
+        export(eager, tmp_path / "other", to="genai", config=GIVEN)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +137,54 @@ def test_exported_stages_generate(tmp_path: Path, make: Any, to: str) -> None:
         stages.generate([[]])
 
 
+def test_values_keep_their_types(tmp_path: Path) -> None:
+    graph = planned(eager_decoder(tmp_path / "m.onnx"))
+    taken = {
+        "model.eos_token_id=[1,2]": [1, 2], "search.temperature=0.7": 0.7, "search.top_k=3": 3,
+        "search.do_sample=true": True, "model.tokenizer_dir=abc": "abc",
+        "model.decoder.session_options.intra_op_num_threads=2": 2,
+        "model.decoder.sliding_window.window_size=8": 8, "search.top_p=1": 1,
+    }  # fmt: skip
+    export(graph, tmp_path / "out", to="genai", config=[*GIVEN, *taken])
+    found = config(tmp_path / "out")
+    for text, value in taken.items():
+        place = found
+        *above, last = text.partition("=")[0].split(".")
+        for key in above:
+            place = place[key]
+        assert place[last] == value
+        assert type(place[last]) is type(value)
+
+
+REFUSED = {
+    "x": "give KEY=VALUE", "=3": "give KEY=VALUE", "model..x=1": "give KEY=VALUE",
+    "model.=1": "give KEY=VALUE",
+    "model.vocab_size.x=1": "'vocab_size' has a value and no parts",
+    "model.vocab_sise=3": "there is no 'vocab_sise'; did you mean 'vocab_size'?",
+    "search.topk=3": "there is no 'topk'; did you mean 'top_k'?",
+    "serch.top_k=1": "there is no 'serch'; did you mean 'search'?",
+    "search.foo=1": "there is no 'foo'",
+    "model.eos_token_id=abc": "'eos_token_id' has values such as 49",
+    "model.eos_token_id=[1,2": "'eos_token_id' has values such as 49",
+    "model.bos_token_id=": "'bos_token_id' has values such as 0",
+    "model.bos_token_id=[1]": "'bos_token_id' has values such as 0",
+    "model.context_length=true": "'context_length' has values such as 128",
+    "search.do_sample=1": "'do_sample' has values such as false",
+    "search.temperature=NaN": "'temperature' has values such as 0",
+    "search=3": "'search' has values such as {",
+    "model=null": "'model' has values such as {",
+    "model.decoder=[]": "'decoder' has values such as {",
+    "model.decoder.head_size=big": "'head_size' has values such as 16",
+}  # fmt: skip
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     graph = planned(eager_decoder(tmp_path / "m.onnx"))
-    for given, reason in (
-        ([], "give --config model.context_length=N"),
-        (["x"], "give KEY=VALUE"),
-        (["model.vocab_size.x=1"], "'vocab_size' has a value and no parts"),
-    ):
-        with pytest.raises(UsageError, match=reason):
+    with pytest.raises(UsageError, match=r"give --config model\.context_length=N"):
+        export(graph, tmp_path / "out", to="genai")
+    for text, reason in REFUSED.items():
+        given = [*GIVEN, text]
+        with pytest.raises(UsageError, match=re.escape(f"--config {text}: ") + re.escape(reason)):
             export(graph, tmp_path / "out", to="genai", config=given)
     direct = planned(grouped_decoder(tmp_path / "g.onnx"))
     with pytest.raises(FormatError, match=r"onnxruntime-genai gives no input '[st]"):

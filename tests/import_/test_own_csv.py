@@ -195,7 +195,7 @@ def test_options_that_do_not_fit(tmp_path: Path):
         (["--synthetic", "--edges", "e.csv"], "--edges is for files, not for --synthetic"),
         (
             ["--from", "csv", "-", "--edges", "-"],
-            "--edges -: standard input has the list of nodes already",
+            "--edges and MODEL cannot both be standard input",
         ),
     ):
         done = dnnp("import", *words)

@@ -238,7 +238,7 @@ def test_inputs_that_would_have_one_output(plan: Path, inputs: Path, tmp_path: P
     assert f"{other}/4.npz: another input has the same output, {out}/4.npz" in result.err
     assert sorted(os.listdir(out)) == ["2.npz", "4.npz"]
     result = dnnp("run", "--inputs", "-", "--outputs", out, stdin=names)
-    assert (result.status, "standard input is the stream" in result.err) == (2, True)
+    assert (result.status, "both be standard input" in result.err) == (2, True)
     result = dnnp("run", plan, "--inputs", inputs, "--outputs", inputs)
     assert (result.status, "would overwrite" in result.err) == (2, True)
     os.unlink(inputs / "0.npy")

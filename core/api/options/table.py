@@ -7,8 +7,9 @@ take the rows as keywords. Commands start with this module, so that it imports l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper, wraps
+from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -17,6 +18,8 @@ from typing import (
     ParamSpec,
     TypeVar,
     dataclass_transform,
+    get_args,
+    get_origin,
 )
 
 from dnnp.callbacks import CALLBACKS, Callbacks
@@ -97,7 +100,9 @@ VIEWS = {
     "md": (".md",),
 }
 """View of dnnp-view -> endings of files that ask for it."""
-VIEW_TABLES = ("stages", "nodes", "cuts", "bounds", "runs", "schedule", "plans", "tried")
+VIEW_TABLES = (
+    "stages", "nodes", "cuts", "bounds", "runs", "generation", "schedule", "plans", "tried",
+)  # fmt: skip
 VIEW_PICTURES = ("loads", "schedule", "graph")
 VIEW_AXES = ("k", "method")
 """Axes of a chart of plans."""
@@ -191,12 +196,15 @@ class Option(_Row):
         return self.default is None or bool(value != self.default)
 
     def check(self, value: Any) -> None:
-        """Refuse a value that is none of the choices, or out of range.
+        """Refuse a value of another type, that is none of the choices, or out of range.
 
         Raises UsageError: the message names the option.
         """
-        if value is None or value in self.words:
+        if value is self.default or (isinstance(value, str) and value in self.words):
             return
+        if not _fits(value, eval(self.type, None, _TYPES)):
+            meant = self.type.replace("Sequence", "list")
+            raise UsageError(f"{self.flag or self.name} {value!r:.40}: must be {meant}")
         if self.choices:
             for word in value.split(",") if self.several else [value]:
                 if word not in self.choices:
@@ -204,7 +212,7 @@ class Option(_Row):
                     raise UsageError(f"{self.flag} {word!r}: must be one of {known}")
         if (self.least, self.above, self.most) == (None, None, None):
             return
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, str):
             others = "".join(f" or {word}" for word in self.words)
             raise UsageError(f"{self.flag} {value!r}: must be a number{others}")
         if self.least is not None and not value >= self.least:
@@ -213,6 +221,27 @@ class Option(_Row):
             raise UsageError(f"{self.flag} {value}: must be above {self.above:g}")
         if self.most is not None and not value <= self.most:
             raise UsageError(f"{self.flag} {value}: must be at most {self.most:g}")
+
+
+_TYPES = {"Any": Any, "Callable": Callable, "Mapping": Mapping, "Sequence": Sequence, "os": os}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """True if a value is of a type, for which paths are texts, and numbers of numpy numbers."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_fits(v, parts[1]) for v in value.values())
+    if origin is Sequence:
+        listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return listed and all(_fits(item, parts[0]) for item in value)
+    if kind in (int, float):
+        number = hasattr(value, "__index__" if kind is int else "__float__")
+        return number and not isinstance(value, bool)
+    if kind is str or origin is os.PathLike:
+        return isinstance(value, str | os.PathLike)
+    return kind is not NoneType
 
 
 def _untyped(row: Callable[P, Option]) -> Callable[P, Any]:
@@ -250,8 +279,10 @@ class _Table:
             row = self.rows.get(name)
             if row is None and name != "caller":
                 raise TypeError(f"{type(self).__name__}: unknown option {name!r}")
-            if row is not None and row.several and not isinstance(value, str | None):
-                value = ",".join(value)
+            if getattr(value, "ndim", None) == 0:
+                value = value.item()  # a number of numpy
+            if row is not None and row.several and isinstance(value, Sequence):
+                value = value if isinstance(value, str) else ",".join(map(str, value))
             if row is not None and row.unit and isinstance(value, str):
                 try:
                     value = row.amount(value)
@@ -286,8 +317,6 @@ class Options(_Table):
                 other = apart.setdefault(row.apart, str(row.flag))
                 if other != row.flag:
                     raise UsageError(f"give {other} or {row.flag}, not both")
-            if row.kind == "Sequence" and isinstance(value, str | os.PathLike):
-                raise UsageError(f"{row.flag} {os.fspath(value)!r}: give a list")
 
     def _meets(self, need: str) -> bool:
         """True if a flag is given, with one of the values after it if there are any."""

@@ -37,9 +37,6 @@ _RANKS = {IDS: 2, MASK: 2, POSITIONS: 2, STEPS: 1, KEPT: 0}
 _SLOTS = {5: LENGTHS, 6: TOTAL}
 """Inputs of `GroupQueryAttention` that tell lengths."""
 
-_ANGLES = 7
-"""Its input with cosines of rotary embeddings, a row a position."""
-
 
 @dataclass(frozen=True)
 class State:
@@ -73,8 +70,6 @@ class Decoder:
     states: Sequence[State]
     logits: str
     """Output with a number for each word, of each position."""
-    positions: int | None = None
-    """Tokens of the longest sequence, by the tables of rotary embeddings; None: not known."""
 
     @property
     def in_place(self) -> bool:
@@ -213,15 +208,7 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
             State(name, record["output"], shape, types[name], rows_axis or 0, tokens_axis,
                   bool(record.get("shared")) and tokens_axis is not None and not rows_axis)
         )  # fmt: skip
-    tables = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if tensor.dims}
-    rotated = [
-        tables[node.input[_ANGLES]]
-        for node in model.graph.node
-        if node.op_type == "GroupQueryAttention" and len(node.input) > _ANGLES
-        and node.input[_ANGLES] in tables
-    ]  # fmt: skip
-    logits = _logits(model, {record["output"] for record in records})
-    return Decoder(roles, states, logits, min(rotated, default=None))
+    return Decoder(roles, states, _logits(model, {record["output"] for record in records}))
 
 
 def _fitting(value: ValueInfoProto, role: str | None) -> str:

@@ -1,6 +1,6 @@
 # fish completion for dnnp-view
 complete -c dnnp-view -l as -x -a 'text svg png html dot graphml trace onnx csv tsv md' -d 'text, csv, md, svg, png, html, dot, trace, onnx, ...; text: what a person wants to know, on a terminal; csv, tsv, md: a table; svg, png (needs the extra \'png\'): pictures; html: a page with all of it; dot, graphml: the graph for other programs; trace: schedule or latency for Perfetto; onnx: the model with stages and costs, for Netron'
-complete -c dnnp-view -l table -x -a 'stages nodes cuts bounds runs schedule plans tried' -d 'stages, nodes, cuts, bounds, runs, ...; with --as csv, tsv or md: which table'
+complete -c dnnp-view -l table -x -a 'stages nodes cuts bounds runs generation schedule plans tried' -d 'stages, nodes, cuts, bounds, runs, ...; with --as csv, tsv or md: which table'
 complete -c dnnp-view -l columns -x -d 'only these columns of the table, in this order'
 complete -c dnnp-view -l digits -x -d 'round numbers of the table; to so many significant digits'
 complete -c dnnp-view -l raw -d 'with --as csv, tsv or md: texts as they are, also where a spreadsheet would take them for formulas, or Markdown for HTML and links'
