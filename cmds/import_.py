@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 
 from dnnp.cmds.shell.arguments import Limits, set_limits
@@ -37,6 +36,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         context.warn(message)
     context.elapsed("imported the model")
     if context.stdout.isatty() and args.output == "-" and POURS.isdisjoint(context.arguments):
+        import shutil
+
         from dnnp.viewing import view_bytes
 
         width = shutil.get_terminal_size().columns
