@@ -17,8 +17,8 @@ class _Output(Options):
     # fmt: off
     output: str = option(
         "-", short="-o", metavar="PATH", group="common options", page=True,
-        help="folder to write, empty or from an earlier export; with --to msr-split and torch-... "
-        "the file to write (default: standard output)")
+        help="folder to write, empty or from an earlier export; with --to subgraph, msr-split and "
+        "torch-... the file to write (default: standard output)")
     # fmt: on
 
 

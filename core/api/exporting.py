@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.text import counted, shown_bytes
+from dnnp.core.model.errors import FormatError, UsageError, VerificationError
+from dnnp.core.model.text import counted, did_you_mean, shown_bytes
 from dnnp.options.run import ExportOptions
 from dnnp.options.table import FOLDERS, TORCH, shown_as
 
@@ -78,16 +78,50 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
         return torch_plan(stream.get("plan")[0], stream.get("stage"), stream.get("node"))
     if options.to == "torch":
         return _torch_file(stream, options)
+    if options.to == "subgraph":
+        return _subgraph(stream, options)
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
-    if options.to != "msr-split":
-        raise AssertionError(f"no writer for --to {options.to}")
     from dnnp.formats.workloads.msr import write_split
     from dnnp.workload import refuse_shards
 
     plan = _planned(stream)[1]
     refuse_shards(stream, plan, "which the format of the 2020 paper cannot say")
     return write_split(plan)
+
+
+def _subgraph(stream: Stream, options: ExportOptions) -> bytes:
+    """A part of the model with its weights; its outputs are compared with the whole model's."""
+    from dnnp.callbacks import open_source
+    from dnnp.core.runtime.model.inputs import random_inputs
+    from dnnp.core.runtime.model.providers import SessionConfig
+    from dnnp.core.runtime.model.session import self_contained, to_numpy
+    from dnnp.core.runtime.pipeline.prepare import Pipeline
+    from dnnp.core.runtime.report.verify import compare_values, exposed, tolerance_for
+    from dnnp.formats.onnx.fixed_inputs import part_model
+    from dnnp.formats.onnx.value_types import find_types, known_shapes, types_of
+
+    model, path, _ = open_source(options.caller, stream, options.model)
+    nodes, sample = model.graph.node, random_inputs(model, 0, shapes=known_shapes(stream))
+    known = [*sample, *(name for node in nodes for name in node.output if name)]
+    for name in (*options.from_, *options.upto):
+        if name not in known:
+            raise UsageError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
+    chosen = {v for v, node in enumerate(nodes) if {*node.output}.isdisjoint(options.from_)}
+    ends = [*options.upto] or [value.name for value in model.graph.output]
+    part = part_model(model, chosen, ends, find_types(model, known, types_of(stream)))
+    inputs = [value.name for value in part.graph.input]
+    if wrong := {*options.from_}.difference(inputs) | {*ends}.intersection(inputs):
+        raise UsageError(f"no operator of the part is on a way from or to '{min(wrong)}'")
+    opened = Pipeline(model, path.parent, SessionConfig(), {}, [], [], [], ()).reference
+    values = {**sample, **opened(exposed(model, [*inputs, *ends]))(dict(sample))}
+    got = opened(part)({name: values[name] for name in inputs if name in values})
+    for name in ends:
+        found = compare_values(to_numpy(values[name]), to_numpy(got[name]), tolerance_for(model))
+        if found.mismatch:
+            raise VerificationError(f"output '{name}' of the part: {found.mismatch}")
+    options.caller.note(f"verified: {counted(len(part.graph.node), 'operator')}")
+    return self_contained(part, path.parent, {})
 
 
 def _torch_csv(stream: Stream, caller: Callbacks, *, transfers: bool) -> bytes:

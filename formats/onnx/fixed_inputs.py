@@ -113,7 +113,7 @@ def part_model(
     graph.output.extend(onnx.ValueInfoProto(name=name, type=types.get(name)) for name in outputs)
     needed = _keep(graph, [graph.node[v] for v in sorted(chosen)])
     made = stored.union(*(node.output for node in graph.node))
-    _only(graph.input, lambda value: value.name in stored)
+    _only(graph.input, lambda value: value.name in stored & needed)
     for name in sorted(needed - made):
         graph.input.add(name=name, type=require_type(known, name))
     _only(graph.value_info, lambda value: value.name in made.difference(outputs))

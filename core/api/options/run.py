@@ -23,6 +23,7 @@ from dnnp.options.table import (
 SWEEP = "sweep"
 """In place of a rate: a table for many rates."""
 
+PART = ("--to subgraph",)
 TABULAR = ("csv", "tsv", "md")
 """Views that are a table."""
 
@@ -102,12 +103,10 @@ class RunOptions(Options):
         help="allowed error relative to the largest value of an output (default: likewise)")
     locate: bool = option(
         False, needs=("--verify",), page=True,
-        help="find the first tensor that parts, and why; both values, operator and stage, and "
-        "whether that makes the difference, receives it, or the cut makes it")
+        help="find the first tensor that parts, and why; its operator, stage and values")
     save_located: str | None = option(
         needs=("--locate",), metavar="FILE",
-        help="write the smallest model that shows it; it has inputs, and a second output with "
-        "what the whole model makes")
+        help="write the smallest model that shows it, with values for its inputs")
     compare: bool = option(
         False, page=True,
         help="also time the whole model, and replicas of it; the model on all cores, replicas "
@@ -260,16 +259,20 @@ class ExportOptions(Options):
         "stages", choices=EXPORTS, page=True,
         help="stages (default), triton, msr-split, torch-csv, ...; stages: a folder with an "
         "ONNX model for each stage, and a manifest; genai: the same as a decoder pipeline of "
-        "onnxruntime-genai; triton: the same as a model repository for "
-        "Triton; ort-layers: the whole model, with stages as layers for ONNX Runtime; "
-        "onnx-devices: with stages as device configurations of ONNX; msr-split: the split as "
-        "JSON, in the format of the 2020 device-placement paper; torch-csv: the schedule, a row "
-        "a rank, for torch.distributed.pipelining; torch-comms-csv: the same with what ranks "
-        "send one another; torch-plan: a row a stage, modules to split before, and degrees; "
-        "torch: stages and schedule of training as one file of PyTorch")
+        "onnxruntime-genai; triton: the same as a model repository for Triton; ort-layers: the "
+        "whole model, with stages as layers for ONNX Runtime; onnx-devices: with stages as device "
+        "configurations of ONNX; subgraph: a part of the model; msr-split: the split as JSON, in "
+        "the format of the 2020 device-placement paper; torch-csv: the schedule, a row a rank, for "
+        "torch.distributed.pipelining; torch-comms-csv: the same with what ranks send one "
+        "another; torch-plan: a row a stage, modules to split before, and degrees; torch: stages "
+        "and schedule of training as one file of PyTorch")
     model: str | None = option(
         metavar="PATH", page=True,
         help="the ONNX model; if it is not where the stream says")
+    from_: Sequence[str] = option(
+        (), flag="--from", needs=PART, metavar="TENSOR", page=True, help="where a subgraph begins")
+    upto: Sequence[str] = option(
+        (), needs=PART, metavar="TENSOR", page=True, help="what a subgraph hands out; repeatable")
     schedule: str | None = option(
         needs=("--to torch",), metavar="FILE", page=True,
         help="whose schedule to follow (default: the plan's stream)")

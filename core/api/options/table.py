@@ -85,7 +85,7 @@ ENGINES = ("local", "ray")
 FOLDERS = ("stages", "genai", "triton", "ort-layers", "onnx-devices")
 """Exports to a folder."""
 TORCH = ("torch-csv", "torch-comms-csv", "torch-plan")
-EXPORTS = (*FOLDERS, "msr-split", *TORCH, "torch")
+EXPORTS = (*FOLDERS, "subgraph", "msr-split", *TORCH, "torch")
 VIEWS = {
     "text": (".txt",),
     "svg": (".svg",),

@@ -317,9 +317,7 @@ def model_bytes(model: ModelProto) -> bytes:
         raise InputFileError(f"ONNX Runtime cannot load the model: {error}") from None
 
 
-def self_contained(
-    model: ModelProto, folder: Path, weights: Mapping[str, NDArray[np.generic]]
-) -> bytes:
+def self_contained(model: ModelProto, folder: Path, weights: Mapping[str, Any]) -> bytes:
     """A model that holds its weights, `weights` or from files in `folder`; see `model_bytes`."""
     from onnx import TensorProto, numpy_helper
 

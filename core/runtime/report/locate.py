@@ -1,21 +1,20 @@
 """Find where a split model parts from the whole model, and the smallest model that shows it.
 
-Tensors are seen by handing them out as outputs. That changes what ONNX Runtime fuses, so that one
-is handed out at a time: of those before an output that parts the middle one, and so on. A tensor
-is hidden if other outputs change then: it is inside a kernel.
+Tensors are seen by handing them out as outputs, one at a time, as it changes what ONNX Runtime
+fuses: the middle one before an output that parts, and so on. A tensor is hidden, inside a kernel,
+if other outputs change then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.core.model.text import called, counted
+from dnnp.core.model.text import called
 from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.prepare import Pipeline
 from dnnp.core.runtime.report.verify import Case, Tolerance, chain, compare_values, exposed, widened
@@ -23,14 +22,10 @@ from dnnp.core.runtime.report.verify import Case, Tolerance, chain, compare_valu
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-WHOLE = -1
-"""Stands for the whole model where a stage is expected."""
+WHOLE = -1  # in place of a stage
 _QUANTISED = ("Quantize", "DynamicQuantize", "QLinear", "MatMulInteger", "ConvInteger")
 """Beginnings of operators whose integers stand for numbers that are rounded."""
-_MOST = 64
-"""Tensors that are looked at, and smaller models that are tried, at most."""
-Located = tuple[Sequence[str], "ModelProto | None"]
-"""Lines about the first tensor that parts, and the smallest model with it."""
+_MOST = 64  # tensors that are looked at, and smaller models that are tried
 
 
 class Locator:
@@ -52,15 +47,16 @@ class Locator:
         self.seen: dict[str, tuple[Any, Any] | None] = {}
         """Values of a tensor in the whole model and in a stage; None: hidden."""
 
-    def located(self) -> Located:
-        """Find where outputs part; raises `DnnpError` where a model does not run."""
+    def located(self) -> tuple[list[str], ModelProto | None]:
+        """Lines on the first tensor that parts, and the smallest model; `DnnpError`: none runs."""
         from dnnp.formats.onnx.import_model import node_scope
 
         ends = [name for name in self.truth if name in self.maker]
         target = next((n for n in ends if self.differs(n, self.truth[n], self.made[n])), None)
         if target is None:
-            words = "where stages run one after the other: tensors were mixed up, or are drawn"
-            return [f"located     nothing parts {words}"], None
+            return [
+                "located     nothing parts stage by stage: tensors were mixed up, or drawn"
+            ], None
         name = self.first(target)
         whole, got = self.seen.get(name) or (self.truth[name], self.made[name])
         at, node = self.home[name], self.maker[name]
@@ -74,9 +70,10 @@ class Locator:
             f"because     {words}",
         ]
         if model is not None:
-            count, of = len(model.graph.node), len(self.models[at].graph.node)
-            words = f"a model of {counted(count, 'operator')} of the {of} of the stage shows it"
-            lines.append(f"smallest    {words}")
+            count, of = (len(part.graph.node) for part in (model, self.models[at]))
+            lines.append(
+                f"smallest    a model of {count} of the {of} operators of the stage shows it"
+            )
         return lines, model
 
     def first(self, target: str) -> str:
@@ -111,14 +108,14 @@ class Locator:
     def cause(self, name: str, at: int, expected: Any) -> tuple[str, ModelProto | None]:
         """Say what makes a tensor part: the stage, a cut, or what the stage gets; and show it."""
         inputs, nodes = self.pipeline.parts[at].inputs, self.pipeline.parts[at].nodes
-        values, source = {name: expected, **{n: self.made[n] for n in inputs}}, at
+        values, source = {n: self.made[n] for n in inputs} | {name: expected}, at
         truth, model = self.sample | self.look(WHOLE, inputs), exposed(self.models[at], [name])
         words = f"ONNX Runtime fuses across the cut at {', '.join(inputs)}, and computes otherwise"
         if self.unchanged(truth, self.truth):
             words = f"stage {at} receives it: it is right for the whole model's tensors"
             if self.differs(name, expected, self.run(at, model, truth)[name]):
                 words = f"stage {at} makes it, also of the whole model's tensors"
-                values, source = {name: expected, **{n: truth[n] for n in inputs}}, WHOLE
+                values, source = {n: truth[n] for n in inputs} | {name: expected}, WHOLE
                 if self.shows(WHOLE, nodes, name, values) is not None:
                     words = "the cut makes it: the whole model's operators do too of what crosses"
         hidden = [name for name, pair in self.seen.items() if pair is None]
@@ -194,9 +191,9 @@ class Locator:
         """Say how two values of a tensor differ; empty: they do not."""
         op = self.maker[name].op_type if name in self.maker else ""
         step = op.startswith(_QUANTISED) and expected.dtype == got.dtype
-        if step:
-            expected, got = widened(expected), widened(got)
-        return compare_values(expected, got, replace(self.tolerance, floor=float(step))).mismatch
+        expected, got = (widened(x) if step else x for x in (expected, got))
+        limit = Tolerance(self.tolerance.rtol, self.tolerance.atol, float(step))
+        return compare_values(expected, got, limit).mismatch
 
 
 def shown(expected: Any, got: Any, limit: Tolerance) -> str:

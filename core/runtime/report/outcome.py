@@ -14,7 +14,6 @@ from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.prepare import Pipeline
 from dnnp.core.runtime.pipeline.sources import FileRun
 from dnnp.core.runtime.pipeline.steps import Step
-from dnnp.core.runtime.report.locate import Located
 from dnnp.core.runtime.report.statistics import (
     STEADY,
     MovedFigures,
@@ -96,7 +95,7 @@ class Outcome:
     trace: Trace
     timing: Timing
     verdict: Verdict | None = None
-    located: Located = ((), None)
+    located: tuple[Sequence[str], Any] = ((), None)
     others: list[Compared] = field(default_factory=list)
     """The pipeline's figures over all rounds, then the other ways to run the model."""
     choice: Choice | None = None
@@ -241,8 +240,7 @@ class Outcome:
             lines.append(self._verdict_line(self.verdict))
             if self.verdict.ok and self.verdict.max_abs:
                 lines.append(f"differs     {self.verdict.cause or 'for no cause that is known'}")
-            nothing = ["located     nothing parts from the whole model"] * self.checks.locate
-            lines += self.located[0] or nothing
+            lines += self.located[0] or ["located     nothing parts"] * self.checks.locate
         if self.others:
             devices_used = self.pipeline.devices
             ways = [

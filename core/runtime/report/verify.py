@@ -208,8 +208,7 @@ class Verdict:
     """Known cause of small differences, in words; empty: none."""
     parted: dict[int, float] = field(default_factory=dict)
     """Sample with a mismatch -> its largest error, relative likewise."""
-    parting: tuple[int, Case] | None = None
-    """The worst of them."""
+    parting: tuple[int, Case] | None = None  # the worst of them
 
     def take(self, number: int, case: Case, tolerance: Tolerance) -> None:
         """Compare the outputs of sample `number`."""
