@@ -25,7 +25,7 @@ FOLDERS = ("output", "outputs")
 READ = (
     "stream", "model", "edges", "inputs", "devices", "device", "source", "against", "rules", "eval",
     "sequence", "priorities", "placement", "schedule", "costs", "from_run", "policy",
-    "train_on", "workload", "prompts",
+    "train_on", "workload", "prompts", "tokenizer",
 )  # fmt: skip
 """Options that name a file to read. Where there is no file, it is the name of something else."""
 

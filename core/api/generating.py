@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -29,6 +29,7 @@ from dnnp.core.runtime.generate.loop import (
     by_hand,
 )
 from dnnp.core.runtime.generate.sampling import Sampling
+from dnnp.core.runtime.generate.text import Text
 from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.model.session import make_session
 from dnnp.core.runtime.pipeline.prepare import RAY, THREAD, pooled_worker, shared_model
@@ -67,8 +68,10 @@ MOST_WORDS = 2**31
 """More words than any model has."""
 
 
-def read_prompts(data: bytes, file: str, most: int, words: int = MOST_WORDS) -> list[Prompt]:
-    """Prompts from JSON lines with `ids`, each below `words`, and perhaps `max_tokens` and `stop`.
+def read_prompts(
+    data: bytes, file: str, most: int, words: int = MOST_WORDS, encode: Callable[[str], Any] = list
+) -> list[Prompt]:
+    """Prompts from JSON lines with `ids`, each below `words`, or `text`; `max_tokens` and `stop`.
 
     FormatError: a line is no such object.
     """
@@ -80,6 +83,8 @@ def read_prompts(data: bytes, file: str, most: int, words: int = MOST_WORDS) -> 
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             raise FormatError("not JSON", file, number) from None
+        if type(row) is dict and type(text := row.get("text")) is str and "ids" not in row:
+            row = {**row, "ids": encode(text)}
         if type(row) is not dict or not _are_ids(row.get("ids")) or not row["ids"]:
             raise FormatError("is no list of ids", file, number, "ids")
         if max(row["ids"]) >= words:
@@ -127,6 +132,8 @@ class _Setting:
         self.model: ModelProto = model
         self.folder: Path = path.parent
         self.decoder: Decoder = decoder_of(model, named_states(stream.records))
+        file = options.tokenizer or os.fspath(self.folder / "tokenizer.json")
+        self.text = Text(caller.read_input, file, options.tokenizer is not None)
         self.known = {n: TensorType(t.dtype, None) for n, t in types_of(stream).items()}
         workload = plan.options.workload
         self.rows = options.pass_rows or (1 if workload is None else workload.rows)
@@ -153,7 +160,8 @@ class _Setting:
         words = (next(shapes, None) or [MOST_WORDS])[-1]
         if given not in (None, RANDOM):
             path = os.fspath(given)
-            return read_prompts(self.caller.read_input(path), path, most, words)
+            data = self.caller.read_input(path)
+            return read_prompts(data, path, most, words, self.text.ids)
         workload = self.plan.options.workload
         length = LENGTH if workload is None else max(1, round(workload.prompt))
         count = self.options.samples or max(PROMPTS, flow)
@@ -229,6 +237,8 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
     with caller.interruptible():
         done, seconds = _over_stages(setting, parts)
         found = _figures(done, seconds)
+        if setting.text.wanted:
+            found["texts"] = list(map(setting.text.texts.get, sorted(setting.text.texts)))
         caller.note(f"{_words(found)}{_predicted(setting)}")
         if options.compare and not caller.interrupted:
             found["whole_tokens_per_s"] = _copies(setting, parts, 1)
@@ -254,7 +264,7 @@ def _over_stages(
             setting.decoder, setting.groups, setting.chunk, setting.sampling,
             lambda: caller.interrupted, setting.cores(len(parts)) if pool is None else (),
         )  # fmt: skip
-        return _generate(loop, setting.prompts, tokens)
+        return _generate(loop, setting.prompts, tokens, setting.text)
 
 
 def _tokens_file(path: str | None) -> AbstractContextManager[IO[bytes] | None]:
@@ -268,14 +278,16 @@ def _tokens_file(path: str | None) -> AbstractContextManager[IO[bytes] | None]:
 
 
 def _generate(
-    loop: Generation, prompts: Iterable[Prompt], tokens: IO[bytes] | None
+    loop: Generation, prompts: Iterable[Prompt], tokens: IO[bytes] | None, text: Text | None = None
 ) -> tuple[list[Generated], float]:
     """Run all prompts; the sequences in order of their numbers, and seconds."""
     began, seen = time.perf_counter(), dict[int, Generated]()
     for sequence, token, ended in loop.run(prompts):
         seen[sequence.prompt.number] = sequence
+        row: dict[str, Any] = {"sequence": sequence.prompt.number, "token": token}
+        if text is not None and text.wanted:
+            row["text"] = text.piece(sequence.prompt.number, token, ended)
         if tokens is not None:
-            row: dict[str, Any] = {"sequence": sequence.prompt.number, "token": token}
             if ended:
                 row["end"] = "stop" if token in sequence.prompt.stop else "length"
             tokens.write(orjson.dumps(row) + b"\n")

@@ -69,10 +69,7 @@ _STATEFUL = re.compile(r"cache|state|hidden|memory|conv|ssm|^[hc]\d?$", re.IGNOR
 
 
 def axis_names(values: Iterable[onnx.ValueInfoProto]) -> dict[str, list[str | None]]:
-    """Names of the axes of inputs or outputs, before sizes are put in their place.
-
-    Some exporters write a size as a name.
-    """
+    """Names of the free axes of inputs or outputs; some exporters write a size as a name."""
     return {
         value.name: [
             None if dim.HasField("dim_value") or dim.dim_param.isdecimal() else dim.dim_param

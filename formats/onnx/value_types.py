@@ -82,8 +82,9 @@ def describe(proto: onnx.TypeProto) -> TensorType:
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
-    # Text that is not UTF-8 comes as bytes.
-    return dim.dim_param if dim.dim_param and isinstance(dim.dim_param, str) else None
+    # Text that is not UTF-8 comes as bytes; some exporters write a size as text.
+    name = dim.dim_param if dim.dim_param and isinstance(dim.dim_param, str) else None
+    return int(name) if name and name.isdecimal() else name
 
 
 def find_types(

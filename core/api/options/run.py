@@ -129,8 +129,11 @@ class RunOptions(Options):
         help="generate up to T tokens of each prompt; their states stay in the stages")
     prompts: str | None = option(
         needs=("--generate",), metavar="FILE|random",
-        help="prompts as JSON lines with ids, max_tokens and stop (default: random; as long as "
-        "those of the plan)")
+        help="prompts as JSON lines with ids or text, max_tokens and stop (default: random; as "
+        "long as those of the plan)")
+    tokenizer: str | None = option(
+        needs=("--generate",), metavar="FILE",
+        help="tokenizer.json for text (default: beside the model; needs the extra 'text')")
     tokens: str | None = option(
         needs=("--generate",), metavar="FILE", page=True,
         help="write tokens as they come; a JSON object a line")

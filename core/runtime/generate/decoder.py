@@ -214,19 +214,16 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
 def _fitting(value: ValueInfoProto, role: str | None) -> str:
     """The role of an input, which its axes fit."""
     if value.name == "use_cache_branch":
-        raise FormatError(
-            "generating takes no decoder of two branches: import it with --set-input "
-            "use_cache_branch=true, and give --chunk 1"
-        )
+        reason = "import a merged decoder with --set-input use_cache_branch=true; give --chunk 1"
+        raise FormatError(reason)
     if role is None:
         raise FormatError(f"generating does not know the input '{value.name}'")
     tensor = value.type.tensor_type
     rank = len(tensor.shape.dim) if tensor.HasField("shape") else _RANKS.get(role)
     role = STEPS if role == POSITIONS and rank == 1 else role
     if rank != _RANKS.get(role, rank):
-        raise FormatError(
-            f"the input '{value.name}' has rank {rank}: generating knows it of rank {_RANKS[role]}"
-        )
+        reason = f"generating knows it of rank {_RANKS[role]}"
+        raise FormatError(f"the input '{value.name}' has rank {rank}: {reason}")
     return role
 
 
