@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from dnnp import load, profile, split
 from dnnp.core.model.errors import FormatError
+from dnnp.formats.onnx.value_types import describe
 from dnnp.generating import generate_stream
 from dnnp.graph import Graph
 from dnnp.options.run import RunOptions
@@ -86,6 +87,11 @@ def test_the_same_tokens(tmp_path: Path, change: Change) -> None:
     found = generated(planned(tmp_path / "b.onnx", change), tmp_path, verify=True)
     assert found == right
     assert len(found) == 8 * 12
+
+
+def test_a_size_that_is_written_as_a_name() -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "64", 3])
+    assert describe(value.type).shape == ("n", 64, 3)
 
 
 def stepped(graph: onnx.GraphProto) -> None:
