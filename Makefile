@@ -14,6 +14,7 @@ BIN := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
 TYPES := build/types/dnnp
 RESULT := build/demo.dnnp
+EXTRAS ?= test
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
 MODEL ?= bert-small
 PIPELINE := dnnp-import build/models/$(MODEL).onnx | dnnp-coarsen | dnnp-profile --device cpu-here \
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Images of containers set it: each process of the tests would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint bench truth gpu-check agree attack fuzz man docs install-man models-check weights-check warm warm-check wheel clean distclean
+.PHONY: help demo test lint page-bundle bench truth gpu-check agree attack fuzz man docs install-man models-check weights-check warm warm-check wheel clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -46,7 +47,7 @@ $(READY): pyproject.toml | $(TYPES)
 	    $$python -m pip --python $(BIN)/python install --quiet pip; }; \
 	fi; \
 	echo "installing dnnp and what it needs into $(VENV): 1.3 GB, of which the solver CBC is 0.6; a minute"; \
-	$(BIN)/python -m pip install --quiet --editable '.[test]'; \
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'; \
 	$(BIN)/python -c 'import sys, sysconfig; from pathlib import Path; \
 	  Path(sysconfig.get_path("purelib"), "dnnp-tree.pth").write_text(sys.argv[1] + "\n")' '$(abspath $(dir $(TYPES)))'; \
 	touch $@
@@ -131,6 +132,14 @@ demo: $(READY) ## set up, split a model for two cores and run it, verified; MODE
 
 fuzz: $(READY) ## run 100,000 seeded mutations through every reader
 	$(BIN)/python tests/fuzz/fuzz.py --count 100000
+
+page-bundle: ## make core/view/web/libs.min.js, which pages hold, of packages of npm (needs node and npm)
+	@rm -rf build/page; mkdir -p build/page; cp $(addprefix core/view/web/,package.json package-lock.json libs.js) build/page
+	cd build/page && npm ci --no-audit --no-fund && npm run bundle
+	@cd build/page/node_modules && for name in $$(ls -d d3-* @dagrejs/* internmap); do \
+	  printf '%s %s\n\n' "$$name" "$$(sed -n 's/^  "version": "\(.*\)",$$/\1/p' $$name/package.json)"; cat $$name/LICENSE; printf '\n\n'; \
+	done > ../LICENSES.txt
+	@cp build/page/libs.min.js build/page/LICENSES.txt core/view/web
 
 man: $(READY) ## rebuild the manual pages, the completion for shells, and the tables of methods in man/methods.md
 	$(BIN)/python man/build.py

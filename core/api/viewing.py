@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
@@ -150,9 +151,12 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
         return _rastered(picture) if options.as_ == "png" else picture
     if options.as_ == "text":
         return _text([read_facts(stream) for stream in streams], options)
+    if options.as_ == "html" and len(streams) == 2:
+        return _html(read_facts(streams[0]), options, read_facts(streams[1]))
     if len(streams) > 1:
-        others = ", ".join(("text", *TABULAR))
-        raise UsageError(f"--as {options.as_} shows one stream; several are for {others} or --plot")
+        others, most = ", ".join(("text", *TABULAR)), ", or two" if options.as_ == "html" else ""
+        wrong = f"--as {options.as_} shows one stream{most}; several are for {others} or --plot"
+        raise UsageError(wrong)
     return _DRAWN[options.as_](read_facts(streams[0]), options)
 
 
@@ -229,16 +233,16 @@ def _rastered(picture: bytes) -> bytes:
     return bytes(svg_to_bytes(text, background="white", width=int(width * scale)))
 
 
-def _html(facts: Facts, _: ViewOptions) -> bytes:
-    from dnnp.core.view import page
+def _html(facts: Facts, _: ViewOptions, other: Facts | None = None) -> bytes:
+    """A page; of two plans if `other` has one of the same graph, else raises UsageError."""
+    from dnnp.core.view import compare, page
 
-    folder = os.path.dirname(page.__file__)
-    held = []
-    for name in page.FILES:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            held.append(file.read())
-    *scripts, style = held
-    return page.draw(facts, "".join(scripts), style)
+    both = [facts] if other is None else [facts, other]
+    graphs = {(f.graph.node_names, f.graph.in_idx.tobytes()) for f in both if f.graph is not None}
+    if other is not None and ([len(f) for f in compare.families(both)], len(graphs)) != ([2], 1):
+        raise UsageError("--as html shows two streams only if they have plans of the same graph")
+    folder = Path(page.__file__).with_name("web")
+    return page.draw(facts, {n: (folder / n).read_text("utf-8") for n in page.FILES}, other)
 
 
 def _graph(facts: Facts, options: ViewOptions) -> bytes:

@@ -178,8 +178,8 @@ def bows(layout: Layout, edges: Edges) -> list[float]:
     """Sideways swing of each edge, in columns, that keeps it visible beside boxes.
 
     An edge is a curve from below its first box to above its last one, whose inner control points
-    are moved aside by so many columns (`page.js` does the same for what it draws). Of a few swings
-    the first is taken with which the fewest boxes cover it.
+    are moved aside by so many columns. Of a few swings the first is taken with which the fewest
+    boxes cover it.
     """
     rows: list[list[float]] = [[] for _ in range(layout.rows)]
     for x, y in zip(layout.x, layout.y, strict=True):
