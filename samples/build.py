@@ -9,11 +9,12 @@ caches, and free dimensions to be given by `dnnp-import --phase`; some are for p
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,169 +29,46 @@ SIZES = ("small", "full", "giant", "decoder")
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of the catalog."""
+    """One model of the catalog, a row of catalog.csv."""
 
     family: str
-    """The architecture, a name that stands for all of its sizes."""
+    """The architecture, a name that stands for all of its sizes, and for its module."""
     size: str
     """One of `SIZES`."""
-    description: str
-    build: Callable[[int], Sample]
-    """Returns the model for a seed."""
+    attribute: str
+    """Name of the size in its module; with `key`, of a table of sizes."""
+    key: str
     nodes: int
     """Nodes of the main graph."""
     parameters: int
     """Trained parameters, shared ones counted once."""
-    paper_parameters: float | None = None
+    paper_parameters: float | None
     """Parameters stated by Table IV of the Moirai paper."""
-    paper_operators: int | None = None
+    paper_operators: int | None
     """Operators of the original graph stated by that table."""
+    description: str
 
-
-def _builder(module: str, attribute: str, key: str | None = None) -> Callable[[int], Sample]:
-    """Return a builder that imports its module, and with it onnx, when it is called."""
-
-    def build(seed: int = 0) -> Sample:
-        model = importlib.import_module(f"dnnp.samples.models.{module}")
-        size = getattr(model, attribute)
-        sample: Sample = model.build(size if key is None else size[key], seed)
+    def build(self, seed: int = 0) -> Sample:
+        """Return the model for a seed; imports its module, and with it onnx."""
+        model = importlib.import_module(f"dnnp.samples.models.{self.family.replace('-', '_')}")
+        size = getattr(model, self.attribute)
+        sample: Sample = model.build(size[self.key] if self.key else size, seed)
         return sample
 
-    return build
+
+def _catalog() -> dict[str, Entry]:
+    with Path(__file__).with_name("catalog.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            name: Entry(
+                family, size, attribute, key, int(nodes), int(parameters),
+                float(stated) if stated else None, int(operators) if operators else None, what,
+            )
+            for name, family, size, attribute, key, nodes, parameters, stated, operators, what
+            in list(csv.reader(file))[1:]
+        }  # fmt: skip
 
 
-def _runnable(
-    family: str, module: str, small: tuple[str, int, int], full: tuple[str, int, int]
-) -> dict[str, Entry]:
-    """Return the two entries of a family, each given by description, nodes and parameters."""
-    return {
-        f"{family}-{size}": Entry(family, size, what, _builder(module, size.upper()), *counts)
-        for size, (what, *counts) in (("small", small), ("full", full))
-    }
-
-
-def _giants(
-    family: str, description: str, *rows: tuple[str, int, int, float, int]
-) -> dict[str, Entry]:
-    """Return entries from rows of key, nodes, parameters, and the paper's two counts."""
-    return {
-        f"{family}-{row[0]}": Entry(
-            family, "giant", description, _builder(family, "SIZES", row[0]), *row[1:]
-        )
-        for row in rows
-    }
-
-
-def _decoders(*rows: tuple[str, str, int, int]) -> dict[str, Entry]:
-    """Return entries from rows of key, description, nodes and parameters."""
-    return {
-        f"llama-{key}": Entry(
-            "llama", "decoder", f"decoder with caches, {what}", _builder("llama", "SIZES", key),
-            nodes, parameters,
-        )
-        for key, what, nodes, parameters in rows
-    }  # fmt: skip
-
-
-CATALOG: dict[str, Entry] = {
-    **_runnable(
-        "bert", "bert",
-        ("BERT encoder, 4 layers of 128, 128 tokens", 281, 1399936),
-        ("BERT-base encoder, 128 tokens", 785, 109482240),
-    ),
-    **_runnable(
-        "gpt", "gpt",
-        ("GPT-2 decoder, 6 layers of 128, tied embedding, 128 tokens", 216, 1730560),
-        ("GPT-2 (117M) decoder, tied embedding, 256 tokens", 426, 124439808),
-    ),
-    **_runnable(
-        "resnet50", "resnet50",
-        ("ResNet-50, a quarter of the channels, 224x224", 175, 1532276),
-        ("ResNet-50, 224x224", 175, 25557032),
-    ),
-    **_runnable(
-        "inception-v3", "inception_v3",
-        ("Inception-v3, a quarter of the channels, 299x299", 313, 1419516),
-        ("Inception-v3, 299x299", 313, 23834568),
-    ),
-    **_runnable(
-        "gnmt", "gnmt",
-        ("LSTM translation with attention, 4 + 4 layers of 96", 49, 1627072),
-        ("LSTM translation with attention, 8 + 8 layers of 1024", 77, 244622912),
-    ),
-    **_runnable(
-        "mobilenet-v2", "mobilenet_v2",
-        ("MobileNet v2, half the channels, 224x224", 152, 564260),
-        ("MobileNet v2, 224x224", 152, 3504872),
-    ),
-    **_runnable(
-        "two-tower", "two_tower",
-        ("image and text towers with a joint answer head, 3 inputs", 295, 1830053),
-        ("CLIP ViT-B/32 towers with a joint answer head, 3 inputs", 815, 160836410),
-    ),
-    **_runnable(
-        "raft", "raft",
-        ("optical flow with Loop and If, 128x160, 4 iterations", 183, 366160),
-        ("RAFT optical flow with Loop and If, 368x496, 12 iterations", 183, 5260416),
-    ),
-    **_runnable(
-        "moe", "moe",
-        ("transformer with 8 experts in every second of 4 layers, 128 tokens", 377, 1695744),
-        ("transformer with 8 experts in every second of 12 layers, 384 tokens", 1125, 308278272),
-    ),
-    **_runnable(
-        "dlrm", "dlrm",
-        ("recommendation from 13 numbers and bags of 12 tables", 74, 841569),
-        ("recommendation from 13 numbers and bags of 26 tables", 136, 168686913),
-    ),
-    **_runnable(
-        "shufflenet-v2", "shufflenet_v2",
-        ("ShuffleNet v2, fewer channels, 224x224", 230, 237316),
-        ("ShuffleNet v2, 224x224", 230, 2278604),
-    ),
-    **_decoders(
-        ("small", "4 layers of 128", 61, 1000576),
-        ("full", "8 layers of 512, for runs of some seconds", 113, 31990272),
-        ("405b", "126 layers of 16384, float16, planning only", 1647, 405853388800),
-        ("experts", "61 layers of 256 experts, float16, planning only", 619, 696861684736),
-    ),
-    "gpt-1m-vocab": Entry(
-        "gpt", "giant", "GPT decoder of 24 layers of 4096, vocabulary of a million, 1024 tokens",
-        _builder("gpt", "VOCABULARY"), 846, 8933318656,
-    ),
-    "gpt-1m-vocab-untied": Entry(
-        "gpt", "giant", "the same, with an output projection of its own",
-        _builder("gpt", "UNTIED"), 845, 13029318656,
-    ),
-    "mt5-1m-vocab": Entry(
-        "mt5", "giant", "T5 of 24 + 24 layers of 3072, a table of a million words, 1024 tokens",
-        _builder("mt5", "VOCABULARY"), 1972, 9414537216,
-    ),
-    "flava-4096": Entry(
-        "flava", "giant", "encoders of image and text, 12 layers of 4096 each, and 6 of both",
-        _builder("flava", "LARGE"), 1125, 6205243392,
-    ),
-    **_giants(
-        "gpt3", "GPT-3 shape, one node for each head's operators, 2048 tokens, float16",
-        ("330m", 5462, 355871744, 330e6, 4872),
-        ("1.3b", 10070, 1315723264, 1.3e9, 9480),
-        ("2.7b", 13422, 2651553280, 2.7e9, 12640),
-        ("13b", 20614, 12853386240, 13e9, 19640),
-    ),
-    **_giants(
-        "swin", "Swin Transformer shape, one node for each head's operators, 1100x1100, float16",
-        ("1.8b", 8108, 1791858664, 1.8e9, 6496),
-        ("6.6b", 16918, 6520067944, 6.6e9, 14352),
-        ("13b", 25326, 13198575336, 13e9, 22120),
-    ),
-    **_giants(
-        "evoformer", "AlphaFold2-like Evoformer, 128 sequences of 256 residues, float32",
-        ("87m", 13109, 87984215, 87e6, 5136),
-        ("930m", 23093, 844675031, 930e6, 12992),
-        ("2.4b", 51509, 2446763927, 2.4e9, 37920),
-        ("3.2b", 68661, 3262160791, 3.2e9, 50560),
-    ),
-}  # fmt: skip
+CATALOG = _catalog()
 
 
 def make_sample(name: str, seed: int = 0) -> Sample:
