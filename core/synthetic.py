@@ -16,18 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import (
-    ACTIVATION,
-    Floats,
-    Graph,
-    Ints,
-    NodeColumns,
-    TensorColumns,
-    make_graph,
-    offsets,
-)
+from dnnp.core.model.graph import Floats, Ints
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 """Of the devices."""
@@ -50,42 +40,14 @@ class Layered:
     """A generated graph of n nodes and e edges. Node v writes tensor v."""
 
     n: int
-    ratio: float
     tail: Ints
     """i64[e], the nodes that make what is read; below `head`."""
     head: Ints
     """i64[e], the nodes that read it; ascending, and tails ascend for equal heads."""
     size: Floats
     """f64[n], size of each tensor, which is also the time to move it."""
-    devices: tuple[DeviceClass, ...]
-    """One device of each class, with a bandwidth of 1 and no limit of memory."""
     times: dict[str, Floats]
     """Device class -> f64[n]."""
-
-    def graph(self) -> Graph:
-        """The graph that the stream of this graph stands for."""
-        n = self.n
-        index = np.arange(n, dtype=np.int64)
-        names = tuple(f"node{i}" for i in range(n))
-        used = np.bincount(self.tail, minlength=n) > 0
-        return make_graph(
-            NodeColumns(
-                ids=index,
-                names=names,
-                ops=("",) * n,
-                reads=(offsets(np.bincount(self.head, minlength=n)), self.tail),
-                writes=(np.arange(n + 1, dtype=np.int64), index),
-                times=self.times,
-            ),
-            TensorColumns(
-                ids=index,
-                names=names,
-                kind=np.full(n, ACTIVATION, dtype=np.int8),
-                size=self.size,
-                transfer_s=np.full(n, np.nan),
-                is_output=~used,
-            ),
-        )
 
 
 def layered_graph(n: int, ratio: float = 1.0, seed: int = 0) -> Layered:
@@ -120,15 +82,8 @@ def layered_graph(n: int, ratio: float = 1.0, seed: int = 0) -> Layered:
     compute = math.fsum(time.ravel().tolist()) / time.size
     move = math.fsum(size.tolist()) / n
     names = [f"speed{i}" for i in range(len(SPEEDS))]
-    return Layered(
-        n=n,
-        ratio=ratio,
-        tail=tail,
-        head=head,
-        size=size * (ratio * compute / move),
-        devices=tuple(DeviceClass(name, bandwidth_bytes_per_s=1.0) for name in names),
-        times=dict(zip(names, time, strict=True)),
-    )
+    size *= ratio * compute / move
+    return Layered(n, tail, head, size, dict(zip(names, time, strict=True)))
 
 
 def _edges(n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:

@@ -40,6 +40,12 @@ def _maybe(kind: Callable[[Any], T]) -> Callable[[Any], T | None]:
     return lambda value: None if value is None else kind(value)
 
 
+def _listed(kind: str, says: str) -> _Typed[tuple[View, ...]]:
+    """Property that is all records of a type."""
+    made: Any = property(lambda graph: graph.records(kind), doc=says)
+    return made
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage of a plan."""
@@ -176,20 +182,11 @@ class Graph:
         """Source of the graph, and every step that it went through."""
         return MappingProxyType(self._stream.header)
 
-    @property
-    def nodes(self) -> tuple[View, ...]:
-        """The operators."""
-        return self.records("node")
-
-    @property
-    def tensors(self) -> tuple[View, ...]:
-        """Tensors that the operators read and write."""
-        return self.records("tensor")
-
-    @property
-    def groups(self) -> tuple[View, ...]:
-        """Groups of nodes that stay together; empty where every node is one by itself."""
-        return self.records("group")
+    nodes = _listed("node", "The operators.")
+    tensors = _listed("tensor", "Tensors that the operators read and write.")
+    groups = _listed(
+        "group", "Groups of nodes that stay together; empty where every node is one by itself."
+    )
 
     @property
     def plan(self) -> Plan | None:
@@ -212,10 +209,7 @@ class Graph:
         blocks = self.records("block")
         return next((Schedule(record, blocks) for record in self.records("schedule")), None)
 
-    @property
-    def runs(self) -> tuple[View, ...]:
-        """Records of its runs."""
-        return self.records("run")
+    runs = _listed("run", "Records of its runs.")
 
     def stream(self) -> Stream:
         """A copy of what it holds, to be changed."""

@@ -110,7 +110,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
     fields.only(*_FIELDS)
     peaks = Fields(fields.get("peak_flop_per_s"), "peak_flop_per_s", file)
     factors = Fields(fields.get("efficiency", {}), "efficiency", file)
-    efficiency = _rates(factors, FACTORS, record.get("efficiency", {}))
+    efficiency = _rates(factors, FACTORS)
     for key, value in efficiency.items():
         if value > 1:
             raise factors.fault(key, f"{shown(value)} is above 1")
@@ -123,13 +123,10 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
     fitted = fields.get("fitted", False)
     if not isinstance(fitted, bool):
         raise fields.fault("fitted", f"{shown(fitted)} is neither true nor false")
-    sources = fields.get("sources", [])
-    if not isinstance(sources, list) or not all(isinstance(s, str) for s in sources):
-        raise fields.fault("sources", f"{shown(sources)} is not a list of strings")
     return DeviceSpec(
         name=name,
         kind=kind,
-        peak_flop_per_s=_rates(peaks, DTYPES, record["peak_flop_per_s"]),
+        peak_flop_per_s=_rates(peaks, DTYPES),
         memory_bytes=_above_zero(fields, "memory_bytes"),
         overhead_bytes=float(fields.number("overhead_bytes", 0.0)),
         fast_memory_bytes=(
@@ -140,7 +137,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         launch_overhead_s=float(fields.number("launch_overhead_s")),
         efficiency=efficiency,
         description=fields.text("description", ""),
-        sources=tuple(sources),
+        sources=tuple(fields.texts("sources")),
         operators=parse_operators(record.get("operators", {}), file),
         caches=parse_caches(fields),
         channel_block=max(fields.count("channel_block", 1), 1),
@@ -149,20 +146,18 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
     )
 
 
-def _above_zero(values: Fields, name: str) -> float:
-    value = values.number(name)
+def _above_zero(values: Fields, name: str, *default: float) -> float:
+    value = values.number(name, *default)
     if value < MIN_POSITIVE:
         least = f"a number of at least {MIN_POSITIVE}" if value else "above 0"
         raise values.fault(name, f"{shown(value)} is not {least}")
     return float(value)
 
 
-def _rates(values: Fields, keys: tuple[str, ...], record: Record) -> dict[str, float]:
+def _rates(values: Fields, keys: tuple[str, ...]) -> dict[str, float]:
     """Numbers above 0 by name, the names among `keys`."""
-    for key in record:
-        if key not in keys:
-            raise values.fault(key, f"is not known{instead(key, keys)}")
-    return {key: _above_zero(values, key) for key in record}
+    values.only(*keys)
+    return {key: _above_zero(values, key) for key in values.names()}
 
 
 def class_record(spec: DeviceSpec) -> Record:
@@ -326,10 +321,10 @@ def parse_operators(record: Any, file: str) -> Operators:
     """Check the `operators` of a device file."""
     found: dict[str, dict[str, OperatorSpec]] = {}
     families = Fields(record, "operators", file)
-    _only(families, record, FAMILIES)
+    families.only(*FAMILIES)
     for family, entries in record.items():
         types = Fields(entries, families.place(family), file)
-        _only(types, entries, DTYPES)
+        types.only(*DTYPES)
         types.get("float32")
         found[family] = {
             dtype: _parse_rates(Fields(entry, types.place(dtype), file))
@@ -338,24 +333,11 @@ def parse_operators(record: Any, file: str) -> Operators:
     return found
 
 
-def _only(fields: Fields, record: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    for name in record:
-        if name not in names:
-            raise fields.fault(name, f"is not known{instead(name, names)}")
-
-
 def _parse_rates(entry: Fields) -> OperatorSpec:
     entry.only("compute", "memory", "half_length", "launch")
-    compute, memory = (_share(entry, name) for name in ("compute", "memory"))
+    compute, memory = (_above_zero(entry, name, 1.0) for name in ("compute", "memory"))
     half_length, launch = entry.number("half_length", 0), entry.number("launch", 1)
     return OperatorSpec(compute, memory, float(half_length), float(launch))
-
-
-def _share(entry: Fields, name: str) -> float:
-    value = float(entry.number(name, 1))
-    if value < MIN_POSITIVE:
-        raise entry.fault(name, f"{shown(value)} is not above 0")
-    return value
 
 
 def parse_caches(fields: Fields) -> tuple[tuple[float, float], ...]:
@@ -366,8 +348,7 @@ def parse_caches(fields: Fields) -> tuple[tuple[float, float], ...]:
         size = float(entry.number("bytes"))
         if found and size <= found[-1][0]:
             raise entry.fault("bytes", f"{shown(size)} is not above that of the cache before it")
-        entry.get("bandwidth_bytes_per_s")
-        found.append((size, _share(entry, "bandwidth_bytes_per_s")))
+        found.append((size, _above_zero(entry, "bandwidth_bytes_per_s")))
     return tuple(found)
 
 

@@ -23,6 +23,7 @@ from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.header import new_header
 from dnnp.formats.limits import MESSAGES, Room
 from dnnp.formats.stream import Record, Stream
+from dnnp.formats.workloads.records import device_record, node_record, tensor_record
 
 DEVICE_CLASS = "accelerator"
 """The one device class that such a graph has costs for."""
@@ -68,12 +69,7 @@ def read_costgraph(
     if cycle:
         shown = " -> ".join(f"{records[i]['id']} '{records[i]['name']}'" for i in cycle[:8])
         raise FormatError(f"the graph has a cycle: {shown}", file, nodes[cycle[0]].line)
-    device = {
-        "type": "device",
-        "class": DEVICE_CLASS,
-        "kind": "accelerator",
-        "bandwidth_bytes_per_s": 1,
-    }
+    device = device_record(DEVICE_CLASS, bandwidth_bytes_per_s=1)
     digest = hashlib.sha256(data).hexdigest()
     header = new_header("costgraph", path, digest, name, "unknown")
     return Stream(header, {"device": [device], "tensor": tensors, "node": records}, name=file)
@@ -132,13 +128,8 @@ class _Builder:
                 ports.append(ports[0])
                 continue
             self._room.take(len(name), output.line)
-            tensor: Record = {
-                "type": "tensor",
-                "id": len(self._tensors),
-                "name": name if self._one_tensor or len(outputs) == 1 else f"{name}:{port}",
-                "kind": "activation",
-                "size_bytes": output.number("size"),
-            }
+            called = name if self._one_tensor or len(outputs) == 1 else f"{name}:{port}"
+            tensor = tensor_record(len(self._tensors), called, output.number("size"))
             dtype = output.word("dtype").removeprefix("DT_").removesuffix("_REF").lower()
             if dtype and dtype != "invalid":
                 tensor["dtype"] = _DTYPES.get(dtype, dtype)
@@ -150,15 +141,12 @@ class _Builder:
             ports.append(tensor["id"])
             self._tensors.append(tensor)
         self._ports.append(ports)
-        record: Record = {
-            "type": "node",
-            "id": number if self._unique else position,
-            "name": name,
-            "op": "",
-            "inputs": [],
-            "outputs": list(dict.fromkeys(ports)),
-            "time_s": {DEVICE_CLASS: node.number("compute_cost")},
-        }
+        record = node_record(
+            number if self._unique else position,
+            name,
+            outputs=list(dict.fromkeys(ports)),
+            time_s={DEVICE_CLASS: node.number("compute_cost")},
+        )
         memory = sum(node.number(field) for field in _MEMORY)
         if memory:
             record["memory_bytes"] = min(memory, MAX_NUMBER)
@@ -181,15 +169,8 @@ class _Builder:
             if producer not in self._control:
                 self._control[producer] = len(self._tensors)
                 records[producer]["outputs"].append(len(self._tensors))
-                self._tensors.append(
-                    {
-                        "type": "tensor",
-                        "id": len(self._tensors),
-                        "name": f"^{records[producer]['name']}",
-                        "kind": "activation",
-                        "size_bytes": 0,
-                    }
-                )
+                name = f"^{records[producer]['name']}"
+                self._tensors.append(tensor_record(len(self._tensors), name, 0))
             found[self._control[producer]] = None
         return list(found)
 

@@ -17,6 +17,7 @@ from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.limits import Room
 from dnnp.formats.stream import Record, Stream
+from dnnp.formats.workloads.records import device_record, node_record, tensor_record
 
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
 _HINTED = 10_000
@@ -259,10 +260,9 @@ def _names(of_nodes: dict[str, None], of_edges: dict[str, None]) -> _Names:
 def _device(name: str, unit: str, others: bool) -> Record:
     """Without a unit a byte takes one unit of time, as for other graphs whose unit is unknown."""
     kind = "cpu" if name == PROCESSOR and others else "accelerator"
-    record: Record = {"type": "device", "class": name, "kind": kind}
     if unit == "unknown" and kind == "accelerator":
-        record["bandwidth_bytes_per_s"] = 1
-    return record
+        return device_record(name, bandwidth_bytes_per_s=1)
+    return device_record(name, kind)
 
 
 def _nodes(drawn: Drawn, names: _Names) -> list[Record]:
@@ -272,10 +272,7 @@ def _nodes(drawn: Drawn, names: _Names) -> list[Record]:
     place = {name: i for i, name in enumerate(names.classes)}
     records = []
     for i, (key, item) in enumerate(drawn.nodes.items()):
-        record: Record = {
-            "type": "node", "id": i, "name": item.text("name", key),
-            "op": item.text(names.op or "op"), "inputs": [], "outputs": [],
-        }  # fmt: skip
+        record = node_record(i, item.text("name", key), item.text(names.op or "op"))
         record |= {to: item.number(name) for to, name in numbers.items() if name in item.values}
         stated = sorted(place.keys() & item.values.keys(), key=place.__getitem__)
         times = {names.classes[name]: item.number(name) for name in stated}
@@ -361,10 +358,7 @@ def _tensor(names: _Names, identity: int, name: str, edges: list[Edge]) -> Recor
             if stated.setdefault(to, value) != value:
                 reason = f"{value:g}, but {stated[to]:g} on another edge of tensor {shown(name)}"
                 raise edge.item.fault(reason, names.size if to == "size_bytes" else names.transfer)
-    return {
-        "type": "tensor", "id": identity, "name": name, "kind": "activation", "size_bytes": 0,
-        **stated,
-    }  # fmt: skip
+    return tensor_record(identity, name, stated.pop("size_bytes", 0), **stated)
 
 
 def _warnings(names: _Names, of_nodes: dict[str, None], of_edges: dict[str, None]) -> list[str]:

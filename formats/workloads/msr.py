@@ -31,6 +31,13 @@ from dnnp.formats.header import new_header
 from dnnp.formats.inputs.checked_json import Fields, parse_json
 from dnnp.formats.limits import Room, said
 from dnnp.formats.stream import Record, Stream
+from dnnp.formats.workloads.records import (
+    device_record,
+    ends_of,
+    node_record,
+    places_of,
+    tensor_record,
+)
 
 ACCELERATOR, PROCESSOR = "fpga", "cpu"
 """Device classes."""
@@ -61,18 +68,20 @@ def read_workload(data: bytes, path: str, name: str | None = None) -> Stream:
     """
     file = "<stdin>" if path == "-" else path
     document = Fields(parse_json(data, file), "", file)
-    devices: list[Record] = [
-        {
-            "type": "device",
-            "class": ACCELERATOR,
-            "kind": "accelerator",
-            "count": document.count("maxFPGAs"),
-            "memory_bytes": document.number("maxSizePerFPGA"),
-        },
-        {"type": "device", "class": PROCESSOR, "kind": "cpu", "count": document.count("maxCPUs")},
+    count, memory = document.count("maxFPGAs"), document.number("maxSizePerFPGA")
+    devices = [
+        device_record(ACCELERATOR, count=count, memory_bytes=memory),
+        device_record(PROCESSOR, "cpu", count=document.count("maxCPUs")),
     ]
-    nodes = _nodes(document, file)
-    edges = _edges(document, {node["id"]: i for i, node in enumerate(nodes)}, file)
+    rows = document.objects("nodes")
+    places = places_of(rows)
+    nodes = [_node(fields, number) for fields, number in zip(rows, places, strict=True)]
+    if not nodes:
+        raise FormatError("there are no nodes", file, None, "nodes")
+    edges = [
+        _Edge(*ends_of(fields, places), fields.number("cost"), fields.number("size", 0))
+        for fields in document.objects("edges")
+    ]
     cycle = find_cycle([(edge.source, edge.target) for edge in edges], len(nodes))
     if cycle:
         shown_nodes = " -> ".join(f"{nodes[i]['id']} '{nodes[i]['name']}'" for i in cycle[:8])
@@ -85,59 +94,24 @@ def read_workload(data: bytes, path: str, name: str | None = None) -> Stream:
     return Stream(header, {"device": devices, "tensor": tensors, "node": nodes}, name=file)
 
 
-def _nodes(document: Fields, file: str) -> list[Record]:
-    records: list[Record] = []
-    places: dict[int, str] = {}
-    for fields in document.objects("nodes"):
-        number = fields.identity("id")
-        if number in places:
-            raise fields.fault("id", f"{number} is already the id of {places[number]}")
-        places[number] = fields.place("id").removesuffix(".id")
-        times = {PROCESSOR: fields.number("cpuLatency")}
-        if fields.flag("supportedOnFpga"):
-            times = {ACCELERATOR: fields.number("fpgaLatency"), **times}
-        elif "fpgaLatency" in fields:
-            fields.number("fpgaLatency")
-        record: Record = {
-            "type": "node",
-            "id": number,
-            "name": fields.text("name", f"node{number}"),
-            "op": "",
-            "inputs": [],
-            "outputs": [],
-            "time_s": times,
-            "memory_bytes": fields.number("size"),
-        }
-        if fields.flag("isBackwardNode", False):
-            record["backward"] = True
-        if "colorClass" in fields:
-            record["color"] = fields.identity("colorClass")
-        if "layerId" in fields:
-            layer = fields.get("layerId")
-            if isinstance(layer, bool) or not isinstance(layer, int | float | str):
-                raise fields.fault("layerId", f"{shown(layer)} is not a number or a string")
-            is_text = isinstance(layer, str)
-            record["layer"] = fields.text("layerId") if is_text else str(layer)
-        records.append(record)
-    if not records:
-        raise FormatError("there are no nodes", file, None, "nodes")
-    return records
-
-
-def _edges(document: Fields, positions: dict[int, int], file: str) -> list[_Edge]:
-    edges: list[_Edge] = []
-    for fields in document.objects("edges"):
-        ends = []
-        for field in ("sourceId", "destId"):
-            number = fields.identity(field)
-            if number not in positions:
-                raise fields.fault(field, f"there is no node {number}")
-            ends.append(positions[number])
-        tail, head = ends
-        if tail == head:
-            raise fields.fault("destId", "an edge from a node to itself")
-        edges.append(_Edge(tail, head, fields.number("cost"), fields.number("size", 0)))
-    return edges
+def _node(fields: Fields, number: int) -> Record:
+    times = {PROCESSOR: fields.number("cpuLatency")}
+    if fields.flag("supportedOnFpga"):
+        times = {ACCELERATOR: fields.number("fpgaLatency"), **times}
+    elif "fpgaLatency" in fields:
+        fields.number("fpgaLatency")
+    name, size = fields.text("name", f"node{number}"), fields.number("size")
+    record = node_record(number, name, time_s=times, memory_bytes=size)
+    if fields.flag("isBackwardNode", False):
+        record["backward"] = True
+    if "colorClass" in fields:
+        record["color"] = fields.identity("colorClass")
+    if "layerId" in fields:
+        layer = fields.get("layerId")
+        if isinstance(layer, bool) or not isinstance(layer, int | float | str):
+            raise fields.fault("layerId", f"{shown(layer)} is not a number or a string")
+        record["layer"] = fields.text("layerId") if isinstance(layer, str) else str(layer)
+    return record
 
 
 def _tensors(nodes: list[Record], edges: list[_Edge], room: Room) -> list[Record]:
@@ -159,16 +133,8 @@ def _tensors(nodes: list[Record], edges: list[_Edge], room: Room) -> list[Record
                 nodes[target]["inputs"].append(number)
             suffix = "" if uniform else f" to {nodes[part[0].target]['name']}"
             room.take(len(node["name"]) + len(suffix), field="edges")
-            tensors.append(
-                {
-                    "type": "tensor",
-                    "id": number,
-                    "name": node["name"] + suffix,
-                    "kind": "activation",
-                    "size_bytes": max(edge.size for edge in part),
-                    "transfer_s": part[0].cost,
-                }
-            )
+            size, name = max(edge.size for edge in part), node["name"] + suffix
+            tensors.append(tensor_record(number, name, size, transfer_s=part[0].cost))
     return tensors
 
 

@@ -18,6 +18,13 @@ from dnnp.formats.header import new_header
 from dnnp.formats.inputs.checked_json import Fields, parse_json
 from dnnp.formats.limits import Room
 from dnnp.formats.stream import Record, Stream
+from dnnp.formats.workloads.records import (
+    device_record,
+    ends_of,
+    node_record,
+    places_of,
+    tensor_record,
+)
 
 DEVICE = "device"
 """The device class."""
@@ -36,31 +43,24 @@ def read_piper(data: bytes, path: str, name: str | None = None) -> Stream:
     """
     file = "<stdin>" if path == "-" else path
     document = Fields(parse_json(data, file), "", file)
-    device: Record = {
-        "type": "device",
-        "class": DEVICE,
-        "kind": "accelerator",
-        "count": document.count("maxDevices"),
-        "memory_bytes": document.number("maxMemoryPerDevice"),
-        "bandwidth_bytes_per_s": document.number("bandwidth"),
-    }
+    device = device_record(
+        DEVICE,
+        count=document.count("maxDevices"),
+        memory_bytes=document.number("maxMemoryPerDevice"),
+        bandwidth_bytes_per_s=document.number("bandwidth"),
+    )
     for field in ("maxDevices", "maxMemoryPerDevice", "bandwidth", "mbsInBatch"):
         if not document.number(field):
             raise document.fault(field, "is not above 0")
     rows = document.objects("nodes")
     if not rows:
         raise FormatError("there are no nodes", file, None, "nodes")
-    places = _places(rows)
+    places = places_of(rows)
     edges = _edges(document, places)
     cycle = find_cycle([ends for ends, _ in edges], len(rows))
     if cycle:
-        ids = list(places)
-        raise FormatError(
-            f"the graph has a cycle: {' -> '.join(str(ids[i]) for i in cycle[:8])}",
-            file,
-            None,
-            "edges",
-        )
+        path = " -> ".join(str([*places][i]) for i in cycle[:8])
+        raise FormatError(f"the graph has a cycle: {path}", file, None, "edges")
     nodes = [_node(row) for row in rows]
     tensors = _tensors(rows, nodes, edges, Room(file, len(data)))
     header = new_header("piper", path, hashlib.sha256(data).hexdigest(), name, "s")
@@ -68,27 +68,11 @@ def read_piper(data: bytes, path: str, name: str | None = None) -> Stream:
     return Stream(header, {"device": [device], "tensor": tensors, "node": nodes}, name=file)
 
 
-def _places(rows: list[Fields]) -> dict[int, int]:
-    """Id of a node -> its position."""
-    places: dict[int, int] = {}
-    for i, row in enumerate(rows):
-        number = row.identity("id")
-        if number in places:
-            raise row.fault("id", f"{number} is already the id of nodes[{places[number]}]")
-        places[number] = i
-    return places
-
-
 def _edges(document: Fields, places: dict[int, int]) -> list[tuple[tuple[int, int], float]]:
     """Ends of every edge, as positions, and its bytes."""
     found: dict[tuple[int, int], float] = {}
     for fields in document.objects("edges"):
-        for field in ("sourceId", "destId"):
-            if fields.identity(field) not in places:
-                raise fields.fault(field, f"there is no node {fields.get(field)}")
-        ends = places[fields.get("sourceId")], places[fields.get("destId")]
-        if ends[0] == ends[1]:
-            raise fields.fault("destId", "an edge from a node to itself")
+        ends = ends_of(fields, places)
         if ends in found:
             raise fields.fault("destId", "there is such an edge already")
         found[ends] = fields.number("communicationCost")
@@ -126,19 +110,14 @@ def _node(row: Fields) -> Record:
                 raise again[0].fault("parameterSize", "differs from that without recomputation")
             shard["recomputed"] = _costs(again[0])
         shards.append(shard)
-    record: Record = {
-        "type": "node",
-        "id": row.get("id"),
-        "name": row.text("name", f"node{row.get('id')}"),
-        "op": "",
-        "inputs": [],
-        "outputs": [],
-        "time_s": shards[0]["time_s"] if shards[0]["devices"] == 1 else {},
-        "memory_bytes": shards[0]["memory_bytes"],
-        "held_bytes": shards[0]["held_bytes"],
-        "shards": shards,
-    }
-    return record
+    return node_record(
+        row.get("id"),
+        row.text("name", f"node{row.get('id')}"),
+        time_s=shards[0]["time_s"] if shards[0]["devices"] == 1 else {},
+        memory_bytes=shards[0]["memory_bytes"],
+        held_bytes=shards[0]["held_bytes"],
+        shards=shards,
+    )
 
 
 def _costs(way: Fields) -> Record:
@@ -160,13 +139,8 @@ def _tensors(
         nodes[source]["outputs"].append(number)
         nodes[target]["inputs"].append(number)
         room.take(len(nodes[source]["name"]) + len(nodes[target]["name"]), field="edges")
-        tensor: Record = {
-            "type": "tensor",
-            "id": number,
-            "name": f"{nodes[source]['name']} to {nodes[target]['name']}",
-            "kind": "activation",
-            "size_bytes": min(BOTH_PASSES * size, MAX_NUMBER),
-        }
+        name = f"{nodes[source]['name']} to {nodes[target]['name']}"
+        tensor = tensor_record(number, name, min(BOTH_PASSES * size, MAX_NUMBER))
         leaving = _moved(ways[source], "syncTimeBw", str(nodes[target]["id"]))
         entering = _moved(ways[target], "syncTimeFw", str(nodes[source]["id"]))
         shards = [

@@ -9,6 +9,7 @@ import numpy as np
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.formats.header import bare_header
 from dnnp.formats.stream import Record, Stream
+from dnnp.formats.workloads.records import device_record, node_record, tensor_record
 
 DEVICE_CLASS = "unit"
 """The one device class that such a graph has costs for."""
@@ -44,36 +45,13 @@ def synthetic_stream(
     by_node = zip(*(column.tolist() for column in times.values()), strict=True)
     rows = zip(size.tolist(), by_node, is_read.tolist(), strict=True)
     for i, (number_of_bytes, time, used) in enumerate(rows):
-        tensor: Record = {
-            "type": "tensor",
-            "id": i,
-            "name": f"node{i}",
-            "kind": "activation",
-            "size_bytes": number_of_bytes,
-        }
+        tensor = tensor_record(i, f"node{i}", number_of_bytes)
         if not used:
             tensor["output"] = True
         tensors.append(tensor)
-        nodes.append(
-            {
-                "type": "node",
-                "id": i,
-                "name": f"node{i}",
-                "op": "",
-                "inputs": reads[starts[i] : starts[i + 1]],
-                "outputs": [i],
-                "time_s": dict(zip(times, time, strict=True)),
-            }
-        )
-    devices: list[Record] = [
-        {
-            "type": "device",
-            "class": c,
-            "kind": "accelerator",
-            **({"count": 1} if counted else {}),
-            "bandwidth_bytes_per_s": 1,
-        }
-        for c in times
-    ]
+        inputs, time_s = reads[starts[i] : starts[i + 1]], dict(zip(times, time, strict=True))
+        nodes.append(node_record(i, f"node{i}", inputs=inputs, outputs=[i], time_s=time_s))
+    stated: Record = {"count": 1} if counted else {}
+    devices = [device_record(c, **stated, bandwidth_bytes_per_s=1) for c in times]
     header = bare_header(name, "unknown")
     return Stream(header, {"device": devices, "tensor": tensors, "node": nodes}, name=name)

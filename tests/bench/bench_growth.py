@@ -51,7 +51,7 @@ HEADER = {
 def priced(n: int, path: Path) -> None:
     """Write a layered graph with its times on one device, as a stream."""
     graph = layered_graph(n)
-    times = graph.times[graph.devices[0].name].tolist()
+    times = next(iter(graph.times.values())).tolist()
     reads: list[list[int]] = [[] for _ in range(n)]
     for tail, head in zip(graph.tail.tolist(), graph.head.tolist(), strict=True):
         reads[head].append(tail)
@@ -95,7 +95,7 @@ def model(n: int, path: Path) -> None:
 def listed(n: int, path: Path) -> None:
     """Write a layered graph as a table of nodes, and one of edges beside it."""
     graph = layered_graph(n)
-    times, sizes = graph.times[graph.devices[0].name].tolist(), graph.size.tolist()
+    times, sizes = next(iter(graph.times.values())).tolist(), graph.size.tolist()
     nodes = [f"n{i},{time}\n" for i, time in enumerate(times)]
     pairs = zip(graph.tail.tolist(), graph.head.tolist(), strict=True)
     path.write_text("id,time\n" + "".join(nodes))

@@ -15,6 +15,7 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.synthetic import layered_graph
 from support.bench import table
+from support.latency_cases import layered_case
 from support.placing import place
 
 RATIOS = (0.1, 1.0, 5.0)
@@ -34,10 +35,9 @@ def mean(values: Sequence[float]) -> float:
 
 def problem_of(n: int, ratio: float, seed: int, congestion: str) -> LatencyProblem:
     """An instance."""
-    made = layered_graph(n, ratio, seed)
-    graph = made.graph()
+    graph, devices = layered_case(layered_graph(n, ratio, seed))
     options = CostOptions(objective="latency", execution="operators", congestion=congestion)
-    return latency_problem(SplitProblem(graph, singletons(graph), made.devices, options))
+    return latency_problem(SplitProblem(graph, singletons(graph), devices, options))
 
 
 def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:

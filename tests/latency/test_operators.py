@@ -31,7 +31,7 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.synthetic import layered_graph
 from support.latency_brute import brute_operators
-from support.latency_cases import random_problem
+from support.latency_cases import layered_case, random_problem
 from support.problems import chain
 
 CONGESTIONS = ("device", "channel", "none")
@@ -54,11 +54,10 @@ def small(seed: int, most: int = 5) -> LatencyProblem:
 
 
 def layered(n: int, ratio: float = 1.0, seed: int = 0, **options: str) -> LatencyProblem:
-    made = layered_graph(n, ratio, seed)
-    graph = made.graph()
+    graph, devices = layered_case(layered_graph(n, ratio, seed))
     chosen = CostOptions(objective="latency", execution="operators")
     return latency_problem(
-        SplitProblem(graph, singletons(graph), made.devices, replace(chosen, **options))
+        SplitProblem(graph, singletons(graph), devices, replace(chosen, **options))
     )
 
 
@@ -226,10 +225,10 @@ def test_not_worse_than_one_device() -> None:
 
 def test_tight_memory() -> None:
     """Twelve tasks fill three devices to the last byte; greedy list schedules do not fit."""
-    made = layered_graph(12, 1.0, 2)
+    graph, offered = layered_case(layered_graph(12, 1.0, 2))
     sizes = np.array([5.0, 5, 4, 4, 3, 3, 3, 3, 2, 2, 1, 1])
-    graph = replace(made.graph(), node_bytes=sizes)
-    devices = tuple(replace(d, memory_bytes=12.0) for d in made.devices[:3])
+    graph = replace(graph, node_bytes=sizes)
+    devices = tuple(replace(d, memory_bytes=12.0) for d in offered[:3])
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
     problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
     placement = anneal_operators(problem, run=SearchContext(effort=0.02))
@@ -275,7 +274,7 @@ def test_layered_graphs_are_as_described() -> None:
     read = np.bincount(one.head, minlength=300)
     assert read.max() == 3
     assert (one.head > one.tail).all()
-    graph = one.graph()
+    graph, _ = layered_case(one)
     assert (graph.edges[0] == one.tail[np.lexsort((one.head, one.tail))]).all()
     assert layered_graph(300, 1.0, 8).size.sum() != one.size.sum()
 

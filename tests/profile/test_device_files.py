@@ -101,7 +101,7 @@ def test_file_by_path(tmp_path: Path) -> None:
         ),
         (
             {"operators": {"conv": {"float32": {"compute": 0}}}},
-            "field 'operators.conv.float32.compute': 0.0 is not above 0",
+            "field 'operators.conv.float32.compute': 0 is not above 0",
         ),
         (
             {"operators": {"conv": {"float32": {"lunch": 1}}}},

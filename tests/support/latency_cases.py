@@ -10,13 +10,22 @@ import numpy as np
 from dnnp.core.cost.latency import TASK, LatencyProblem, Tasks, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass, Link
-from dnnp.core.model.graph import Ints, singletons
+from dnnp.core.model.graph import Graph, Ints, singletons
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.synthetic import Layered
 from dnnp.formats.graph import graph_of
+from dnnp.formats.workloads.synthetic import synthetic_stream
 from support.graphs import random_stream
 
 ROOMY = 1e9
 """Bytes of a device that holds any of these graphs."""
+
+
+def layered_case(made: Layered) -> tuple[Graph, tuple[DeviceClass, ...]]:
+    """Graph of a layered random graph, and its devices, with a bandwidth of 1 and any memory."""
+    stream = synthetic_stream("layered", made.tail, made.head, made.size, made.times)
+    devices = tuple(DeviceClass(name, bandwidth_bytes_per_s=1.0) for name in made.times)
+    return graph_of(stream), devices
 
 
 def random_problem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
@@ -173,8 +173,11 @@ def _files(options: RunOptions, read: Read) -> FileRun | None:
     many = [path for path in paths if path == "-" or _holds_many(path)]
     if options.outputs is None and not many:
         return None
-    _refuse_with_files(options)
-    if options.outputs is not None:
+    if options.outputs is None:
+        if options.verify:
+            raise UsageError("--verify: inputs of a folder go through once each, to --outputs")
+        options.refuse_with_files("a folder of inputs")
+    else:
         try:
             os.makedirs(options.outputs, exist_ok=True)
         except OSError as error:
@@ -193,22 +196,6 @@ def _files(options: RunOptions, read: Read) -> FileRun | None:
     files = FileRun(items, read, most=options.samples, keep_going=keep_going)
     files.found = len(found)
     return files
-
-
-def _refuse_with_files(options: RunOptions) -> None:
-    """Refuse options that make no sense where each input goes through once."""
-    given: Mapping[str, object] = {
-        "--compare": options.compare,
-        "--choose": options.choose,
-        "--rate": options.rate,
-        "--duration": options.duration,
-        "--save-outputs": options.save_outputs,
-        "--verify": options.verify and options.outputs is None,
-    }
-    for flag, value in given.items():
-        if value:
-            more = ", to --outputs" if flag == "--verify" else ", which that does not fit"
-            raise UsageError(f"{flag}: inputs of a folder go through once each{more}")
 
 
 def _holds_many(path: str) -> bool:

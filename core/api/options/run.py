@@ -241,17 +241,15 @@ class RunOptions(Options):
         """Refuse inputs and outputs that do not go together."""
         if "-" in self.inputs and len(self.inputs) > 1:
             raise UsageError("--inputs -: names come from standard input alone, or are all given")
-        if self.outputs is None:
-            return
-        for flag, given in (
-            ("--save-outputs", self.save_outputs),
-            ("--compare", self.compare),
-            ("--choose", self.choose),
-            ("--duration", self.duration),
-            ("--rate", self.rate),
-        ):
-            if given:
-                raise UsageError(f"{flag} and --outputs: each input goes through once, not {flag}")
+        if self.outputs is not None:
+            self.refuse_with_files("--outputs")
+
+    def refuse_with_files(self, what: str) -> None:
+        """Refuse options that make no sense where, by `what`, each input goes through once."""
+        for name in ("save_outputs", "compare", "choose", "duration", "rate"):
+            if getattr(self, name):
+                flag = self.rows[name].flag
+                raise UsageError(f"{flag} and {what}: each input goes through once, not {flag}")
 
 
 class ExportOptions(Options):
