@@ -170,12 +170,12 @@ def _stage(facts: Facts, number: int, active: bool, bound: float | None) -> str:
     stage, load = part.stage, loads[number]
     layers = printable(part.layers) or counted(len(stage.nodes), "operator")
     rows = [f"<b>stage {number}</b><small>{escape(printable(stage.where))}</small>"]
-    rows.append(f"<em>{escape(layers)}</em>")
+    rows.append(f'<em title="{escape(layers)}">{escape(layers)}</em>')
     rows.append(_value("compute" if late else "load", shown_time(load, facts.seconds, 3)))
     rows += [] if late else [_bar(facts, part, longest_bar(facts.parts), bound)]
     rows.append(_memory(part))
     if part.measured_s is not None:
-        ratio = f", {part.measured_s / load:.2f} x" if load > 0 else ""
+        ratio = f"{part.measured_s / load:.2f} x" if load > 0 else ""
         rows.append(_value("measured", shown_time(part.measured_s, True, 3), ratio))
     if number == loads.index(max(loads)) and len(loads) > 1:
         rows.append(f'<span class="slowest">{"busiest" if late else "slowest"}</span>')
@@ -190,7 +190,7 @@ def _item(kind: str, number: int, inside: str, active: bool) -> str:
 
 
 def _value(name: str, text: str, more: str = "") -> str:
-    return f"<span>{name} <strong>{text}</strong>{more}</span>"
+    return f"<span>{name} <strong>{text}</strong> <b>{more}</b></span>"
 
 
 def _memory(part: Part) -> str:
@@ -200,7 +200,7 @@ def _memory(part: Part) -> str:
         return _value("memory", shown_bytes(held, 3))
     kind, wide = "over" if held > capacity else "held", min(100 * held / capacity, 100)
     bar = f'<div class="bar"><i class="{kind}" style="width:{wide:.2f}%"></i></div>'
-    return _value("memory", shown_bytes(held, 3), f" of\u00a0{shown_bytes(capacity, 3)}") + bar
+    return _value("memory", shown_bytes(held, 3), f"of {shown_bytes(capacity, 3)}") + bar
 
 
 def _between(facts: Facts, number: int, active: bool) -> str:

@@ -51,8 +51,8 @@ def page_data(facts: Facts, other: Facts | None = None) -> dict[str, Any]:
         data |= _unit_data(facts, units, by_rank)
         data |= _node_data(facts, graph, units, order)
         data |= _tensor_data(facts, graph)
-        if other is not None:
-            stage = _stage_of_nodes(other)
+        if other is not None and other.units is not None:
+            stage = other.stage_of[other.units.label]
             names = [part.stage.where for part in other.parts]
             data["other"] = {"stage": stage[order].tolist(), "stages": names}
     found = _run_data(facts)
@@ -72,12 +72,6 @@ def _stage(facts: Facts, number: int) -> dict[str, Any]:
     parts = {LOADS[name]: found for name in LOADS if (found := amount(stage, name)) > 0}
     names = {"device": stage.where, "layers": printable(part.layers)}
     return {**names, "parts": parts, **{name: _number(n) for name, n in numbers.items()}}
-
-
-def _stage_of_nodes(facts: Facts) -> Ints:
-    """Stage of each node, i64[n]; -1: there is no plan."""
-    label = np.zeros(0, dtype=np.int64) if facts.units is None else facts.units.label
-    return facts.stage_of[label]
 
 
 def _unit_data(facts: Facts, units: Clustering, by_rank: Ints) -> dict[str, Any]:
@@ -137,7 +131,7 @@ def _node_data(facts: Facts, graph: Graph, units: Clustering, order: Ints) -> di
 
 def _node_times(facts: Facts, graph: Graph, units: Clustering) -> Floats:
     """Compute of each node, f64[n]: a share of its group's by its own time; nan: not priced."""
-    stage, label = _stage_of_nodes(facts), units.label
+    stage, label = facts.stage_of[units.label], units.label
     whole = [times for times in graph.times.values() if np.isfinite(times).all()]
     own = whole[0].copy() if whole else np.ones(graph.n)
     for number, part in enumerate(facts.parts):

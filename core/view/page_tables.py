@@ -11,7 +11,15 @@ import numpy as np
 
 from dnnp.core.model.plan import status_words
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_share
-from dnnp.core.view.facts import Facts, advice, layer_range, proof_lines, way_rows
+from dnnp.core.view.facts import (
+    GENERATES,
+    Facts,
+    advice,
+    generation_rows,
+    layer_range,
+    proof_lines,
+    way_rows,
+)
 from dnnp.core.view.tables import TIMED, Cell, Row, Table, cuts, runs, stages, tried
 
 MOST_ROWS = 200
@@ -45,26 +53,20 @@ def tables(facts: Facts) -> list[str]:
     of_stages = [name for name in OF_STAGES if name != ("load_s" if late else "compute_s")]
     total = sum(cut.size_bytes for cut in facts.cuts)
     moving = [f"{counted(len(facts.cuts), 'tensor')}, {shown_bytes(total)}"] if facts.cuts else []
+    ways = Table(("way", "value"), [*way_rows(facts)])
     parts = [
         ("Stages", html_of(facts, stages(facts), of_stages), []),
         ("Methods", html_of(facts, _methods(facts), OF_METHODS), []),
-        (
-            "Ways to use the devices",
-            html_of(facts, Table(("way", "value"), [*way_rows(facts)])),
-            [],
-        ),
+        ("Ways to use the devices", html_of(facts, ways), []),
         ("What moves between stages", html_of(facts, cuts(facts)), moving),
         ("Heaviest", html_of(facts, _heaviest(facts)), []),
+        ("Generating", html_of(facts, Table(GENERATES, [*generation_rows(facts)])), []),
         ("Measured", html_of(facts, runs(facts)), [*filter(None, map(advice, facts.runs))]),
     ]
     lines = []
     for title, table, said in parts:
-        if table:
-            lines += [
-                f"<h2>{title}</h2>",
-                *table,
-                *(f"<p>{escape(printable(t))}</p>" for t in said),
-            ]
+        notes = (f"<p>{escape(printable(text))}</p>" for text in said)
+        lines += [f"<h2>{title}</h2>", *table, *notes] if table else []
     if proof := "\n".join(map(escape, proof_lines(facts))):
         lines.append(f"<h2>Proven</h2><pre>{proof}</pre>")
     plan, made = facts.plan, " | ".join(step["tool"] for step in facts.stream.header["provenance"])

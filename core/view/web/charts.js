@@ -45,7 +45,7 @@ class TimeMap {
     const { box } = d.data;
     return {
       box, x: d.x0, y: d.y0, w: d.x1 - d.x0, h: d.y1 - d.y0, inside: !!d.children,
-      name: `${shortName(box)}  ·  ${share(d.value / all)}`,
+      name: `${box.short}  ·  ${share(d.value / all)}`,
       sub: contents(box), mark: "", fill: color(box.stage), strength: 0.4,
     };
   }

@@ -86,8 +86,9 @@ class GraphView {
     if (!this.open.has(box)) return { ...BOX };
     const kids = kidsOf(box).map((kid) => this.spec(kid));
     const edges = heaviest(linksIn(box)).map(([a, b]) => [a, b]);
-    const { w, h } = this.board;
-    return { kids, edges, right: box === this.root && D.stages.length > 1 && w / h };
+    const aspect = this.board.w / this.board.h;
+    const wide = box.kind === "stage" ? Math.max(0.5, (1.5 * aspect) / D.stages.length) : 1.7;
+    return { kids, edges, wide, right: box === this.root && D.stages.length > 1 && aspect };
   }
   async show(focus) {
     const turn = ++this.turn;
@@ -134,7 +135,7 @@ class GraphView {
     if (this.match) for (const v of this.match) if (this.seen[v] >= 0) hits[this.seen[v]]++;
     this.items.forEach((m, i) => {
       const { box } = m;
-      m.name = m.inside ? `${box.name}  ·  ${time(box.time)}` : shortName(box);
+      m.name = m.inside ? `${box.name}  ·  ${time(box.time)}` : box.short;
       m.sub = contents(box);
       m.mark = box.leaf ? "" : m.inside ? "▾" : "▸";
       m.share = M.total > 0 ? box.time / slowest : 0;

@@ -1,15 +1,15 @@
 // Places of boxes, in the page or in a worker: one container at a time, from the inmost out.
-const SPACE = { head: 30, pad: 14, rank: 34, side: 16, gutter: 44, wide: 1.7, few: 5 };
+const SPACE = { head: 30, pad: 14, rank: 34, side: 16, gutter: 44 };
 // Lines of a container that places heed; those after it cross what lies between.
 const HEEDED = 80;
 const arranged = new Map();
 
-// A box is { w, h }, or { kids, edges: [[a, b]], right } where it is open; `right`: its kids in rows
-// of this aspect, else along the edges. Gets w, h, and of kids x and y within it.
+// A box is { w, h }, or { kids, edges: [[a, b]], right, wide } where it is open; `right`: its kids in
+// rows, to this aspect, else along the edges, to the aspect `wide`. Gets w, h, of kids x and y too.
 function arrange(box) {
   if (!box.kids) return box;
   box.kids.forEach(arrange);
-  const shape = `${box.right}|${box.edges.join(" ")}|${box.kids.map((k) => `${k.w}x${k.h}`)}`;
+  const shape = `${box.right}|${box.wide}|${box.edges.join(" ")}|${box.kids.map((k) => `${k.w}x${k.h}`)}`;
   let found = arranged.get(shape);
   if (!found) arranged.set(shape, (found = placesOf(box)));
   box.kids.forEach((kid, i) => ([kid.x, kid.y] = found.at[i]));
@@ -19,7 +19,7 @@ function arrange(box) {
   return box;
 }
 
-function placesOf({ kids, edges, right }) {
+function placesOf({ kids, edges, right, wide }) {
   const boxes = kids.map(({ w, h }) => ({ w, h, x: 0, y: 0, column: 0 }));
   if (right) return inRows(boxes, edges, right);
   const joined = new Set(edges.flat());
@@ -34,7 +34,7 @@ function placesOf({ kids, edges, right }) {
     Object.assign(boxes[i], { x: x - boxes[i].w / 2, y: y - boxes[i].h / 2 });
   }
   const linked = boxes.filter((_, i) => joined.has(i));
-  const columns = inColumns(linked);
+  const columns = inColumns(linked, wide);
   const lines = edges.map(([a, b], i) => {
     const [p, q] = [boxes[a], boxes[b]];
     if (p.column !== q.column || p.y > q.y) return around(p, q, columns);
@@ -76,7 +76,7 @@ function inRows(boxes, edges, aspect) {
 }
 
 // Cut what is much longer than wide into columns beside each other, like text.
-function inColumns(boxes) {
+function inColumns(boxes, wide) {
   const rows = [];
   let bottom = -Infinity;
   for (const b of [...boxes].sort((p, q) => p.y + p.h / 2 - q.y - q.h / 2)) {
@@ -86,14 +86,13 @@ function inColumns(boxes) {
   }
   const sizes = rows.map((row) => [most(row, "x", "w") - least(row, "x"), most(row, "y", "h") - least(row, "y")]);
   const area = sizes.reduce((sum, [w, h]) => sum + w * (h + SPACE.rank), 0);
-  const ideal = Math.sqrt(area / SPACE.wide);
-  const high = rows.length <= SPACE.few ? Infinity : 1.15 * ideal;
-  const columns = [];
+  const count = Math.max(1, Math.round(bottom / Math.sqrt(area / wide)));
+  const found = [];
   for (const row of rows) {
-    const last = columns.at(-1);
-    if (!last || most(row, "y", "h") - last.top > high) columns.push({ top: least(row, "y"), boxes: [] });
-    columns.at(-1).boxes.push(...row);
+    const number = Math.floor(((least(row, "y") + most(row, "y", "h")) / 2 / bottom) * count);
+    (found[number] ??= { top: least(row, "y"), boxes: [] }).boxes.push(...row);
   }
+  const columns = found.filter(Boolean);
   let x = 0;
   columns.forEach((column, number) => {
     Object.assign(column, { x: x - least(column.boxes, "x"), y: -column.top, left: x });

@@ -169,7 +169,6 @@ async function start() {
   for (const each of tabs()) byId(`tab-${each}`).onclick = () => tab(each);
   tab(tabs()[0]);
   D = await unpacked(byId("data").textContent);
-  byId("panel").hidden = !D.nodes && !D.runs;
   if (D.nodes) await startGraph();
   if (D.runs) {
     timeline = new Timeline(byId("runs"));

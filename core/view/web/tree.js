@@ -84,7 +84,11 @@ function keyIn(box, v, depth) {
 // Boxes in a box, each in the order of its first node.
 function kidsOf(box) {
   if (box.kids || box.leaf) return box.kids ?? [];
-  return (box.kids = folded(box, box.held ?? divided(box)));
+  box.kids = folded(box, box.held ?? divided(box));
+  const shorts = box.kids.map(lastParts);
+  const alone = (name) => shorts.indexOf(name) === shorts.lastIndexOf(name);
+  for (const [i, kid] of box.kids.entries()) kid.short = alone(shorts[i]) ? shorts[i] : kid.name;
+  return box.kids;
 }
 
 function divided(box) {
@@ -120,7 +124,7 @@ function folded(box, list) {
   const parts = [];
   for (let i = 0; i < list.length; i += size) {
     const held = list.slice(i, i + size);
-    const name = `${shortName(held[0])} … ${shortName(held.at(-1))}`;
+    const name = `${lastParts(held[0])} … ${lastParts(held.at(-1))}`;
     const part = new Box(box, "part", name, held.flatMap((b) => b.nodes), box.depth, held);
     for (const each of held) each.parent = part;
     parts.push(part);
@@ -129,7 +133,7 @@ function folded(box, list) {
 }
 
 // The last parts of a name: what is in front of them stands on the boxes around.
-function shortName(box) {
+function lastParts(box) {
   if (box.kind === "part" || box.kind === "stage") return box.name;
   const parts = box.name.split("/").filter(Boolean);
   return parts.slice(/^\d+$/.test(parts.at(-1)) ? -2 : -1).join("/") || box.name;
