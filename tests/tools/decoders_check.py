@@ -273,7 +273,8 @@ def compare(
         theirs = json.loads(call(python, "-c", GENERATE, out, prompts, count))
         good &= equal(k, ours, theirs, "onnxruntime-genai") or row.kind != "fp32"
     if right:
-        good &= equal(k, ours, right, "PyTorch")
+        # Whether the builder's model is the checkpoint's (Phi3's is not) is only said.
+        good &= equal(k, ours, right, "PyTorch") or row.exporter == "builder"
     return good
 
 
