@@ -120,7 +120,7 @@ def _subgraph(stream: Stream, options: ExportOptions) -> bytes:
         found = compare_values(to_numpy(values[name]), to_numpy(got[name]), tolerance_for(model))
         if found.mismatch:
             raise VerificationError(f"output '{name}' of the part: {found.mismatch}")
-    options.caller.note(f"verified: {counted(len(part.graph.node), 'operator')}")
+    options.caller.note(f"{len(part.graph.node)} operators from {', '.join(inputs)}: verified")
     return self_contained(part, path.parent, {})
 
 

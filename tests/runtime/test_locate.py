@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -226,7 +227,7 @@ def test_tensors_that_were_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines._PipelineRun, "_inputs", swapped)
     words, smallest = located(model, [[0, 1], [2]])
     assert words["located"].startswith(
-        "nothing parts stage by stage: tensors were mixed up, or drawn"
+        "nothing parts stage by stage: tensors were mixed up or drawn"
     )
     assert smallest is None
 
@@ -409,6 +410,20 @@ def test_weights_from_elsewhere(how: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert operators(onnx.load(kept)) == ["Gemm"]
     assert "w3" in {tensor.name for tensor in onnx.load(kept).graph.initializer}
     check_by_itself(onnx.load(kept, load_external_data=False), Tolerance(1e-4, 1e-5))
+
+
+def test_inputs_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files that went through once each."""
+    stream, given = planned(layers(), tmp_path, STAGES), tmp_path / "given"
+    given.mkdir()
+    for i in range(3):
+        np.savez(given / f"{i}.npz", x=np.full((4, 8), i, np.float32))
+    planted(monkeypatch, "t3", operator("Relu"))
+    files = ("--inputs", given, "--outputs", tmp_path / "made")
+    done = dnnp("run", *files, "--verify", "--locate", stdin=stream)
+    assert done.status == 6, done.err
+    assert re.search(r"verified    NO: output 'y' of \S+/given/[12]\.npz: ", done.err)
+    assert "located     tensor 't3' of stage 1 is the first to part" in done.err
 
 
 @pytest.mark.parametrize(

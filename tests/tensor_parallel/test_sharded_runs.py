@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import onnxruntime
 import pytest
 
 import dnnp as api
+from dnnp.formats.onnx import stages as onnx_stages
 from dnnp.samples.build import write
 from support.run import dnnp
 from support.split_models import array, graph, make, node, value
@@ -279,3 +281,24 @@ def test_samples(name: str, tmp_path: Path) -> None:
     run = records(ok("run", "-n", "2", "--verify", stdin=plan), "run")[0]
     assert run["verified"]
     assert run["max_rel_error"] < 1e-4
+
+
+def test_a_shard_that_differs_is_located(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, split = planned(model), onnx_stages.split_model
+
+    def wrong(*arguments: Any) -> Any:
+        parts = split(*arguments)
+        nodes = (made for part in parts for made in part.model.graph.node)
+        next(made for made in nodes if made.op_type == "Relu").op_type = "Tanh"
+        return parts
+
+    few = ("-n", "2", "--warmup", "1", "--verify", "--locate")
+    done = dnnp("run", *few, "--rtol", "0", "--atol", "0", stdin=stream)
+    assert "located     nothing parts stage by stage: " in done.err
+    assert "or sums of shards round otherwise" in done.err
+    monkeypatch.setattr(onnx_stages, "split_model", wrong)
+    done = dnnp("run", *few, stdin=stream)
+    assert done.status == 6, done.err
+    assert "located     tensor 'b@1." in done.err
+    assert "of stage 0 is the first to part, made by Relu 'act'" in done.err
+    assert "because     stage 0 makes it" in done.err

@@ -41,7 +41,8 @@ class Locator:
         made = ((name, node) for node in whole.graph.node for name in node.output)
         self.maker = {name: node for name, node in made if name and name in self.home}
         """Node of the whole model that makes a tensor; in topological order."""
-        self.sample, self.truth = dict(case.sample), case.expected
+        self.sample = dict(case.sample)
+        self.truth = self.run(WHOLE, whole, self.sample) if pipeline.made else case.expected
         self.made = chain(pipeline.steps, number, self.sample)
         """Tensors between stages, one after the other."""
         self.seen: dict[str, tuple[Any, Any] | None] = {}
@@ -54,9 +55,8 @@ class Locator:
         ends = [name for name in self.truth if name in self.maker]
         target = next((n for n in ends if self.differs(n, self.truth[n], self.made[n])), None)
         if target is None:
-            return [
-                "located     nothing parts stage by stage: tensors were mixed up, or drawn"
-            ], None
+            words = "tensors were mixed up or drawn, or sums of shards round otherwise"
+            return [f"located     nothing parts stage by stage: {words}"], None
         name = self.first(target)
         whole, got = self.seen.get(name) or (self.truth[name], self.made[name])
         at, node = self.home[name], self.maker[name]
