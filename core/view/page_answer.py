@@ -29,7 +29,7 @@ LOADS = {
     "sync": "adding up gradients",
 }  # fmt: skip
 """Part of a load -> what the stage does."""
-MOST_STAGES = 64
+MOST_STAGES = 256
 """Stages of a strip."""
 
 

@@ -403,3 +403,21 @@ def test_tables_are_sorted_by_their_heads(opened: Opener) -> None:
     assert shown["ascending"] == sorted(shown["ascending"])
     assert shown["descending"] == sorted(shown["ascending"], reverse=True)
     assert len(set(shown["ascending"])) > 1
+
+
+@pytest.mark.parametrize("k", [40, 100])
+def test_many_stages(opened: Opener, k: int) -> None:
+    """More than 90 are in parts; the strip leads to each that it shows."""
+    graph = layered(1_000, k=k)
+    page = opened(graph)
+    slowest = page.locator(".stage .slowest").bounding_box()
+    assert 0 <= slowest["x"] <= 1400
+    counts = {box["kind"] for box in boxes(page)}
+    assert ("part" in counts) == (k > 90)
+    for number in (0, 33, k - 1):
+        page.locator(f"[data-stage='{number}']").click()
+        page.wait_for_selector(f"[data-stage='{number}'][aria-pressed=true]")
+        assert chosen(page) == f"stage: stage {number}"
+        held = page.evaluate("() => [graph.open.has(chosen), chosen.nodes.length]")
+        assert held == [True, len(graph.stages[number].nodes)]
+        assert len(boxes(page)) <= 300

@@ -64,10 +64,10 @@ function inRows(boxes, edges, aspect) {
   const lines = edges.map(([a, b]) => {
     const [p, q] = [boxes[a], boxes[b]];
     const [x, z] = [p.x + p.w / 2, q.x + q.w / 2];
-    if (b === a + 1 && p.y === q.y) return [[p.x + p.w, p.y + 40], [q.x, q.y + 40]];
+    if (b === a + 1 && p.y === q.y) return [[p.x + p.w, p.y + 22], [q.x, q.y + 22]];
     if (p.y === q.y) return [[x, p.y], [x, p.y - 24], [z, q.y - 24], [z, q.y]];
     const end = most(boxes, "x", "w") + SPACE.gutter / 2;
-    if (q.row > p.row + 1) return [[p.x + p.w, p.y + 40], [end, p.y + 40], [end, q.y - 20], [z, q.y - 20], [z, q.y]];
+    if (q.row > p.row + 1) return [[p.x + p.w, p.y + 22], [end, p.y + 22], [end, q.y - 20], [z, q.y - 20], [z, q.y]];
     const [from, to] = p.y < q.y ? [p.y + p.h, q.y] : [p.y, q.y + q.h];
     const middle = p.y < q.y ? q.y - SPACE.gutter / 2 : p.y - SPACE.gutter / 2;
     return [[x, from], [x, middle], [z, middle], [z, to]];

@@ -36,14 +36,15 @@ function tab(name) {
 function startStrip() {
   for (const b of document.querySelectorAll("[data-stage]"))
     b.onclick = () => {
-      const stage = kidsOf(graph.root).find((kid) => kid.stage === +b.dataset.stage);
+      const first = graph.root.nodes.find((v) => stageOf(v) === +b.dataset.stage);
+      const stage = wayTo(graph.root, first).find((box) => box.kind === "stage");
       tab("graph");
       choose(stage, false);
       byId("graph").focus({ preventScroll: true });
       return graph.toggle(stage, true);
     };
-  for (const b of document.querySelectorAll("[data-border]"))
-    b.onclick = () => describeBorder(+b.dataset.border);
+  for (const b of document.querySelectorAll("[data-border]")) b.onclick = () => describeBorder(+b.dataset.border);
+  document.querySelector(".stage:has(.slowest)")?.scrollIntoView({ inline: "nearest", block: "nearest" });
 }
 
 const search = { hits: [], at: -1, texts: null };

@@ -3,8 +3,7 @@
 let D = null;
 // Indexes of nodes and tensors, made once.
 const M = {};
-const FOLD = 28;
-const MOST_OPEN = 300;
+const [FOLD, MOST_STAGES, MOST_OPEN] = [28, 90, 300];
 
 async function unpacked(text) {
   const raw = atob(text);
@@ -119,7 +118,7 @@ const unitName = (u) => D.units.name?.[u] || nodeName(M.first[u]);
 
 // A long list becomes one of parts, each of boxes that follow one another.
 function folded(box, list) {
-  if (list.length <= FOLD) return list;
+  if (list.length <= (list[0].kind === "stage" ? MOST_STAGES : FOLD)) return list;
   const size = Math.ceil(list.length / Math.min(FOLD, Math.ceil(list.length / FOLD)));
   const parts = [];
   for (let i = 0; i < list.length; i += size) {
