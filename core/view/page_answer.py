@@ -116,7 +116,7 @@ def _without_plan(facts: Facts) -> list[Figure]:
         return [Figure("Schedule", took, schedule_words(facts.schedule, facts.seconds))]
     total = float(facts.unit_times.sum())
     priced = shown_time(total, facts.seconds, 3) if 0 < total < math.inf else "not priced"
-    said = "one operator after another, on one device"
+    said = "dnnp-profile prices operators" if priced == "not priced" else "on one device"
     none = Figure("Plan", "none yet", "dnnp-partition makes one")
     return [none, Figure("Compute", priced, said)]
 

@@ -47,8 +47,11 @@ class Opener:
         self.asked: list[str] = []
         self.contexts: list[Any] = []
 
-    def __call__(self, *graphs: Graph, width: int = 1400, height: int = 950, **options: Any) -> Any:
+    def __call__(
+        self, *graphs: Graph, width: int = 1400, height: int = 950, first: str = "", **options: Any
+    ) -> Any:
         context = self.browser.new_context(viewport={"width": width, "height": height}, **options)
+        context.add_init_script(first)
         self.contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(WAIT_MS)
@@ -421,3 +424,33 @@ def test_many_stages(opened: Opener, k: int) -> None:
         held = page.evaluate("() => [graph.open.has(chosen), chosen.nodes.length]")
         assert held == [True, len(graph.stages[number].nodes)]
         assert len(boxes(page)) <= 300
+
+
+@pytest.mark.parametrize("first", ["delete window.Worker", ""])
+def test_places_are_found_without_a_worker_too(opened: Opener, first: str) -> None:
+    page = opened(layered(400), first=first)
+    assert page.evaluate("() => worker === null") == bool(first)
+    page.locator("[data-stage='1']").click()
+    page.evaluate("() => graph.reveal(150)")
+    assert chosen(page).endswith("op_150")
+    assert len(boxes(page)) > 10
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_a_stream_holds_is_shown(opened: Opener, seed: int) -> None:
+    """Random graphs, also for training, latency, or without a plan: no error in any view."""
+    training = seed % 3 == 1
+    graph = Graph(random_stream(seed, 12 + 9 * seed, training=training))
+    if seed % 3 == 2:
+        graph = api.split(graph, k=2, objective="latency", method="heft", bandwidth=2)
+    elif training:
+        graph = api.split(graph, k=2, method="greedy", bandwidth=2, memory=100_000)
+    page = opened(graph)
+    for tab in page.locator("[role=tab]").all():
+        tab.click()
+        for key in ("ArrowRight", "ArrowDown", "Enter", "f", "n", "+", "Escape"):
+            page.keyboard.press(key)
+    page.locator("#tab-graph").click()
+    for v in range(page.evaluate("() => M.count")):
+        page.evaluate("(v) => graph.reveal(v)", v)
+    assert len(boxes(page)) > 0

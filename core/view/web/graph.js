@@ -17,7 +17,7 @@ function placed(box) {
     const here = () => done(arrange(box));
     if (!worker) return here();
     worker.onmessage = ({ data }) => done(data);
-    worker.onerror = here;
+    worker.onerror = () => here((worker = null));
     worker.postMessage(box);
   };
   return (before = before.then(() => new Promise(made)));
@@ -135,7 +135,7 @@ class GraphView {
     if (this.match) for (const v of this.match) if (this.seen[v] >= 0) hits[this.seen[v]]++;
     this.items.forEach((m, i) => {
       const { box } = m;
-      m.name = m.inside ? `${box.name}  ·  ${time(box.time)}` : box.short;
+      m.name = m.inside ? listed(box.name, M.total > 0 && time(box.time)) : box.short;
       m.sub = contents(box);
       m.mark = box.leaf ? "" : m.inside ? "▾" : "▸";
       m.share = M.total > 0 ? box.time / slowest : 0;

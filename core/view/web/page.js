@@ -151,7 +151,7 @@ async function startGraph() {
   startSearch();
   startStrip();
   if (D.other) byId("colors").append(make("option", { textContent: "moved", selected: true }));
-  if (!D.stages.length) byId("colors").value = "time";
+  if (!D.stages.length && M.total > 0) byId("colors").value = "time";
   byId("colors").onchange = legend;
   describe(null);
   await graph.begin();
