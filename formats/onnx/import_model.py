@@ -460,21 +460,23 @@ def node_scope(node: onnx.NodeProto, name: str) -> str:
     """
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
-            return _scope_of_modules(entry.value)
+            return _path_of(_listed(entry.value))
         if entry.key == "namespace":
-            parts = [part.partition(":")[0].strip() for part in entry.value.split("/")[:-1]]
-            return "".join(f"/{part}" for part in parts if part)
+            return _path_of([part.partition(":")[0].strip() for part in entry.value.split("/")])
     return scope_of_name(name)
 
 
-def _scope_of_modules(text: str) -> str:
-    """Path from a list of module names, outermost first; the node's own name comes last."""
+def _listed(text: str) -> list[str]:
+    """Names of a list as Python writes it; empty: it is none."""
     try:
         names = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return ""
+        return []
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
+
+
+def _path_of(names: Sequence[str]) -> str:
+    """Path from names of modules, outermost first; the node's own name comes last."""
     path, outer = "", ""
     for name in filter(None, names[:-1]):
         inside = outer and name.startswith(f"{outer}.")

@@ -324,12 +324,14 @@ def test_scopes(load):
     second.metadata_props.add(
         key="pkg.torch.onnx.name_scopes", value="['', 'enc', 'enc.layer.1', 'relu']"
     )
-    third.metadata_props.add(key="namespace", value=": Net/enc: Enc/enc.layer.2: L/relu: aten")
+    # As PyTorch 2.13 writes it, before its name_scopes.
+    third.metadata_props.add(key="namespace", value=": m.Net/enc: m.Enc/enc.layer.2: L/relu: aten")
+    third.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'no', 'relu']")
     got = load(model)
     assert [n.get("scope") for n in got.nodes] == [
         "/enc/layer.0",
         "/enc/layer.1",
-        "/enc/enc.layer.2",
+        "/enc/layer.2",
         None,
     ]
 

@@ -101,8 +101,7 @@ class Board {
   }
   find(e) {
     const r = this.canvas.getBoundingClientRect();
-    const x = this.view.invertX(e.clientX - r.left);
-    const y = e.clientY - r.top;
+    const [x, y] = [this.view.invertX(e.clientX - r.left), e.clientY - r.top];
     for (let i = this.items.length - 1; i >= 0; i--) {
       const m = this.items[i];
       if (x >= m.x && x <= m.x + m.w && y >= this.down(m.y) && y <= this.down(m.y + m.h)) return m;

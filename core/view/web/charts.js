@@ -82,8 +82,7 @@ class Timeline {
     const { items } = this.board;
     for (const m of items) m.dim = batch !== null && m.batch !== batch;
     const own = items.filter((m) => m.batch === batch);
-    this.board.at = at;
-    this.board.draw();
+    Object.assign(this.board, { at }).draw();
     const what = D.runs.scheduled ? "micro-batch" : "stage";
     byId("lit").textContent = batch === null ? `every ${what}` : `${what} ${batch}`;
     if (!own.length) return;
