@@ -17,7 +17,7 @@ from dnnp.options.table import Options, option
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, split its graph, write the stream with the plan."""
     several = isinstance(args.k, tuple)
-    for name in ("eval", "sequence", "priorities", "policy", "workload"):
+    for name in ("eval", "sequence", "priorities", "policy", "workload", "rules"):
         if getattr(args, name) == "-" and several:
             raise UsageError(f"--{name} - is standard input: -k would read it several times")
     if args.sequence == "-" and {"slice", "greedy"} <= set(args.method.split(",")):

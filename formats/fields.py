@@ -459,6 +459,8 @@ class Form(Generic[T]):
             read = self._parts[name].read
             return read(value) if spec.type == "object" else tuple(map(read, value))
         if spec.type == "list" and spec.items is not None:
+            if spec.items.type == "list":
+                return tuple(map(tuple, value))
             return tuple(map(float, value)) if spec.items.type == "number" else tuple(value)
         return float(value) if spec.type == "number" else value
 

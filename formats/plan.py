@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Clustering, Graph, Ints
 from dnnp.core.model.phases import Sequences
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import (
     CostOptions,
     HybridOptions,
@@ -62,11 +64,22 @@ def device_of(record: Record) -> DeviceClass:
     )
 
 
+def offered_of(record: Record) -> DeviceClass:
+    """A device class of a plan from its record; FormatError: as of `device_of`, or wrong names."""
+    names, of, speed = record.get("names", ()), record.get("of", ""), record.get("speed", 1.0)
+    if names and len(names) != record.get("count", 0):
+        raise FormatError(f"device class {shown(record['class'])} has {len(names)} names")
+    return replace(device_of(record), of=of, speed=float(speed), members=tuple(names))
+
+
 def device_record(device: DeviceClass) -> Record:
     """The record of a device class; infinite values are left out."""
     record: Record = {"class": device.name, "kind": device.kind, "count": device.count}
     if math.isfinite(device.memory_bytes):
         record["memory_bytes"] = device.memory_bytes
+    if device.members:
+        own = {"of": device.of, "speed": device.speed} if device.of else {}
+        record |= {**own, "names": list(device.members)}
     if device.overhead_bytes:
         record["overhead_bytes"] = device.overhead_bytes
     if device.fast_memory_bytes is not None:
@@ -122,7 +135,7 @@ def plan_of(
         record,
         stages=tuple(map(_STAGE.read, sorted(stages, key=lambda r: r["id"]))),
         options=_OPTIONS.read(record),
-        devices=tuple(map(device_of, record["devices"])),
+        devices=tuple(map(offered_of, record["devices"])),
     )
 
 
@@ -154,6 +167,7 @@ def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, id
         where = int(stage[cut[0]])
         raise stream.fault_at("stage", where, "nodes", f"holds a part of group {group} only")
     offered = {d["class"]: d.get("count", 0) for d in plan["devices"]}
+    own = {d["class"]: d["names"] for d in plan["devices"] if "names" in d}
     most, widest = plan.get("max_replicas", 1), 1
     if "parallel" in plan:
         most, widest = (plan["parallel"][f"{x}_parallel"] for x in ("data", "tensor"))
@@ -172,6 +186,8 @@ def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, id
             reason = f"{shards} shards; the plan allows {widest}"
             raise stream.fault_at("stage", i, "shards", reason)
         number = _device_number(record["device"], name)
+        if name in own:
+            number = next((i for i, x in enumerate(own[name]) if x == record["device"]), None)
         if number is None or number + replicas * shards > offered[name]:
             reason = f"there is no device {shown(record['device'])}"
             if number is not None and replicas * shards > 1:
@@ -211,6 +227,7 @@ _PLAN = Form(
     ways=Form(Way, _FIELDS["ways"].inner),
     tried=_TRIED,
     policy=Form(PolicyUsed, _FIELDS["policy"].inner),
+    rules=Form(Rule, _FIELDS["rules"].inner),
     parallel=Form(HybridOptions, _FIELDS["parallel"].inner),
 )
 

@@ -15,9 +15,10 @@ from typing import Any
 from dnnp.formats.fields import Field, object_schema, tables
 
 FORMAT, VERSION = "dnnp", 1
-WITH_STATE = 2
-"""Version of a stream with states, which readers of the first one would not heed."""
-VERSIONS = (VERSION, WITH_STATE)
+WITH_STATE, WITH_RULES = 2, 3
+"""Versions of streams with states, and with plans by rules or for devices with limits of their own,
+which readers of the ones before would not heed."""
+VERSIONS = (VERSION, WITH_STATE, WITH_RULES)
 
 PARTS = tables(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
 RECORDS = {name: fields for name, fields in PARTS.items() if name.islower()}
@@ -56,7 +57,7 @@ def json_schema() -> dict[str, Any]:
     ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A record of the dnnp stream, version 1 or 2",
+        "title": "A record of the dnnp stream, version 1, 2 or 3",
         "type": "object",
         "properties": {"type": {"type": "string"}},
         "required": ["type"],

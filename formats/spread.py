@@ -21,7 +21,7 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
     if "measured" not in stream.header or not stages or any(r.get("shared") for r in stages):
         return None
     widest = stages if plan["objective"] == "latency" else [max(stages, key=lambda r: r["load_s"])]
-    nodes = {v: stage["class"] for stage in widest for v in stage["nodes"]}
+    nodes = _classes(plan, widest)
     node = {record["id"]: record for record in stream.get("node")}
     weighted, total = [], []
     for unit in stream.get("group") or stream.get("node"):
@@ -39,6 +39,14 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
     return math.fsum(weighted) / math.fsum(total) if math.fsum(total) > 0 else None
 
 
+def _classes(plan: Record, stages: Sequence[Record]) -> dict[int, str]:
+    """Class of each node of some stages, whose times it has there, but for a speed."""
+    own = {device["class"]: device["of"] for device in plan.get("devices", ()) if "of" in device}
+    return {
+        v: own.get(stage["class"]) or stage["class"] for stage in stages for v in stage["nodes"]
+    }
+
+
 def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None:
     """Put into a plan record what its costs leave out; without costs or sizes nothing is optimal.
 
@@ -50,7 +58,7 @@ def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None
     unsized = has(tensors, "size_unknown")
     vague = {r["id"] for r in tensors if r.get("size_unknown")} if unsized else set[int]()
     by_formula = "work" in stream.header
-    home = {v: stage["class"] for stage in stages for v in stage["nodes"]}
+    home = _classes(plan, stages)
     total, unknown = [0.0], [0.0]
     for record in stream.rows("node"):
         if record["id"] in home:

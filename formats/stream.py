@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from itertools import compress, count, islice
+from itertools import chain, compress, count, islice
 from operator import lt
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.limits import DEPTH, deep_line, said
-from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSIONS, WITH_STATE
+from dnnp.formats.records import RECORDS, SINGLE, UNIQUE, VERSION, VERSIONS, WITH_RULES, WITH_STATE
 from dnnp.formats.rows import CHUNK, REPEATED, Rows, closed_fields, keep_numbers, uncollected
 
 Record = dict[str, Any]
@@ -109,10 +109,6 @@ class Stream:
         later = [k for kinds in LEVELS[level + 1 :] for k in kinds]
         if kind == "cost":
             later.remove("group")
-        if kind == "group":
-            for phase in self.get("phase"):
-                for name in ("group_times", "basis"):
-                    phase.pop(name, None)
         if kind == "group":
             for phase in self.get("phase"):
                 for name in ("group_times", "basis"):
@@ -295,10 +291,10 @@ def _check_frame(first: Record, count: int, found: Mapping[str, _Kind], name: st
         )
     version = first.get("version")
     if first.get("format") == "dnnp" and type(version) is int and version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
+        known = ", ".join(map(str, VERSIONS))
         reason = f"version {version} of the format; this dnnp reads {known}"
         raise FormatError(reason, name, 1, "version")
-    if {"state", "phase"} & found.keys() and version != WITH_STATE:
+    if {"state", "phase"} & found.keys() and version not in VERSIONS[1:]:
         reason = f"streams with states or phases are of version {WITH_STATE} of the format"
         raise FormatError(reason, name, 1, "version")
     if "end" not in found:
@@ -345,6 +341,10 @@ def write(stream: Stream, file: BinaryIO) -> None:
         if fault(RECORDS[kind], records) is not None:
             faults = (describe_fault(RECORDS[kind], record) for record in records)
             raise _unwritable(stream, kind, *next(filter(None, faults)))
+    ruled = any({"rules", "names"} & {*p, *chain(*p["devices"])} for p in stream.get("plan"))
+    if ruled or stream.header["version"] == WITH_RULES:
+        states = stream.rows("state") or stream.rows("phase")
+        stream.header["version"] = WITH_RULES if ruled else WITH_STATE if states else VERSION
     tables = [[stream.header], *map(stream.rows, BODY), stream.other]
     end = {"type": "end", "records": sum(map(len, tables))}
     for table in (*tables, [end]):

@@ -178,6 +178,7 @@ def _about(row: Option) -> dict[str, Any]:
         about |= {"action": "append", "default": None if row.default is None else []}
     else:
         about |= {"default": row.default, "type": _reader(row)}
+        about |= {"action": _Joined} if row.each else {}
     if row.const is not None:
         about |= {"nargs": "?", "const": row.const}
     return {**about, "choices": row.choices or None, "metavar": row.metavar}
@@ -190,6 +191,15 @@ class _Show(argparse.Action):
         self, parser: argparse.ArgumentParser, _: Any, values: Any, option: Any = None
     ) -> NoReturn:
         parser.exit(0, self.const(parser, values))
+
+
+class _Joined(argparse.Action):
+    """Values of an option that may be given again, between commas."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        before = getattr(namespace, self.dest)
+        both = f"{before},{values}"  # of two numbers for all devices the last one counts
+        setattr(namespace, self.dest, both if before is not None and "=" in both else values)
 
 
 class _Set(argparse.Action):

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from dnnp.core.bounds.auto import Proof
 
 
-DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
+DEVICES = (
+    "k", "cpus", "memory", "speed", "bandwidth", "cluster_size", "inner_bandwidth", "devices",
+)  # fmt: skip
 """Options for a graph without a plan."""
 
 
@@ -210,6 +212,8 @@ def _put(
         else ""
     )
     interrupted = ", interrupted" if record["status"] == "interrupted" else ""
+    if "rules" in plan:
+        validity += ", of plans without its rules too"
     caller.note(f"{found}{more}: {value}, {gap}, {validity}{unknown_words(plan)}{interrupted}")
 
 
@@ -219,9 +223,10 @@ def _better_plan(
     """The plan of the better split that the arguments found, if they did.
 
     None for sequences of prompts and tokens: a plan may have been made within limits that a split
-    of a smaller load does not keep.
+    of a smaller load does not keep. None for a plan with rules, of which they do not know.
     """
-    if proof.blocks is None or problem.options.workload is not None:
+    ruled = "rules" in stream.get("plan")[0]
+    if proof.blocks is None or problem.options.workload is not None or ruled:
         return None
     from dnnp.core.bounds.auto import LINKED
 

@@ -16,6 +16,7 @@ from dnnp.core.check.plan import INFEASIBLE, PlanReport, check_choices, check_pl
 from dnnp.core.check.schedule import ScheduleReport, check_schedule
 from dnnp.core.check.stream import check_stream as check_records
 from dnnp.core.check.violation import Violation
+from dnnp.core.model.device import own_times
 from dnnp.core.model.errors import (
     FormatError,
     GateError,
@@ -23,7 +24,7 @@ from dnnp.core.model.errors import (
     UncheckableError,
     VerificationError,
 )
-from dnnp.core.model.graph import Clustering, singletons
+from dnnp.core.model.graph import Clustering, singletons, with_own_times
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words, generation_words
 from dnnp.core.model.search_context import Progress
@@ -258,9 +259,13 @@ def _held(stream: Stream, found: Findings) -> list[_Need]:
     """List what stages held in the last run, with what their devices have in all."""
     devices = () if found.plan is None else found.plan.devices
     room = {d.name: d.memory_bytes + d.overhead_bytes for d in devices if not d.is_cpu}
+    room |= {name: room[d.name] for d in devices if d.name in room for name in d.members}
     return [
         _Need(
-            f"stage {row['stage']}", row["device"], row["resident_bytes"], room.get(name, math.inf)
+            f"stage {row['stage']}",
+            row["device"],
+            row["resident_bytes"],
+            room.get(row["device"], room.get(name, math.inf)),
         )
         for row in (_run(stream) or {}).get("stages", ())
         for name in [row["device"].rpartition("/")[0]]
@@ -528,6 +533,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
 
             bar.update(Progress("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)
+            graph, clustering = with_own_times(graph, clustering, own_times(plan.devices))
             graph, clustering = as_planned(graph, clustering, plan.options)
             proofs = [
                 check_certificate(graph, clustering, devices, plan.options, record, budget, plan)

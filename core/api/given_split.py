@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dnnp.callbacks import Callbacks, run_of
+from dnnp.core.check.load import PlanCase
+from dnnp.core.check.placing import check_rules
 from dnnp.core.cost.problem import SplitProblem, make_plan
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
@@ -34,7 +36,10 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
         It does not fit the devices.
     """
     price = _for_latency if options.objective == "latency" else _for_throughput
-    return price(problem, blocks_of(data, name, problem, options.caller), options)
+    plan = price(problem, blocks_of(data, name, problem, options.caller), options)
+    for violation in check_rules(PlanCase.of(problem.graph, problem.units, plan)):
+        raise InfeasibleError(f"infeasible: the split {violation.message}")
+    return plan
 
 
 def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
@@ -158,10 +163,8 @@ def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Callbacks) 
     blocks: list[Block] = []
     for number, part in enumerate(parts):
         nodes = np.flatnonzero(home == number)
-        device = _device_of(part, problem.devices, name)
-        blocks.append(
-            Block(nodes[np.argsort(graph.rank[nodes])], device, part.replicas, part.number)
-        )
+        device, place = _device_of(part, problem.devices, name)
+        blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], device, part.replicas, place))
     _check_numbers(blocks, name)
     return blocks
 
@@ -202,11 +205,15 @@ def _with_replicas(
     return replace(options, max_replicas=max(most, options.max_replicas))
 
 
-def _device_of(part: SplitPart, devices: tuple[DeviceClass, ...], name: str) -> DeviceClass:
-    """The class that a part names, or the first of its kind."""
+def _device_of(
+    part: SplitPart, devices: tuple[DeviceClass, ...], name: str
+) -> tuple[DeviceClass, int]:
+    """The class that a part names, or the first of its kind; and the number there, or -1."""
     for device in devices:
-        if device.name == part.device_class:
-            return device
+        if (single := f"{part.device_class}/{part.number}") in device.members:
+            return device, device.number_of(single)
+        if device.name == part.device_class and not (device.members and part.number >= 0):
+            return device, part.number
     if part.device_class not in ("", "cpu"):
         offered = ", ".join(d.name for d in devices)
         raise UsageError(
@@ -215,7 +222,7 @@ def _device_of(part: SplitPart, devices: tuple[DeviceClass, ...], name: str) -> 
         )
     for device in devices:
         if device.kind == part.kind:
-            return device
+            return device, part.number
     raise UsageError(f"{name}: the split uses a device of kind {part.kind}; none is offered")
 
 

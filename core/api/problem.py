@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem, check_options
 from dnnp.core.methods.splits import SPLITS
-from dnnp.core.model.device import DeviceClass, Level, Link
+from dnnp.core.model.device import DeviceClass, Level, Link, Own
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.phases import PROMPT, Point, rows_of, sequences_of, usual_lengths
@@ -23,6 +23,7 @@ from dnnp.formats.phases import check_positions
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
+from dnnp.placing import SINGLE, check_rules, limits_of, own_of, rules_of, with_limits
 from dnnp.workload import Workload
 
 
@@ -30,24 +31,29 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
     """The problem that options state of a priced workload: graph, devices and cost model."""
     caller, graph, units = options.caller, work.graph, work.units
     with caller.held():
-        devices, links = devices_of(work.stream, options)
+        rules = rules_of(work.stream, graph, options)
+        devices, links = devices_of(work.stream, options, own_of(options, rules))
         if options.objective == "latency":
             cost = latency_options(options, graph, devices, links)
         else:
             cost = throughput_options(options, graph)
         if options.allow_replicas:
             cost = _with_all_replicas(options, cost, devices, linked=bool(links))
+        if any(d.members for d in devices) and (options.parallel or cost.max_replicas > 1):
+            what = "parallel plans" if options.parallel else "replicas"
+            raise UsageError(f"{SINGLE} cannot be told from others with {what}")
         cost = _with_sequences(options, cost, graph)
         cost = _with_workload(options, cost, graph, devices, links)
         for name in ("max_length", "workload"):
             if getattr(options, name) is not None:
                 check_positions(work.stream, cost.max_length or 0, str(options.rows[name].flag))
-        problem = work.problem(devices, cost, links)
+        problem = work.problem(devices, cost, links, rules)
         if options.objective != "latency":
             check_options(problem)
             if problem.links:
                 _ = problem.machine  # refuses links that do not connect all devices
         _check_method(options, problem)
+        check_rules(problem, options)
     if options.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         caller.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
@@ -66,8 +72,9 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
     else:
         from dnnp.core.split.auto import method_asked
 
+        rules = problem.rules
         for method in options.methods:
-            method_asked(method, options.validity, clustered=problem.clustered)
+            method_asked(method, options.validity, clustered=problem.clustered, rules=rules)
 
 
 def _with_all_replicas(
@@ -184,9 +191,11 @@ def _lengths(options: SplitOptions, points: Sequence[Point]) -> list[tuple[int, 
 
 
 def devices_of(
-    stream: Stream, options: DeviceOptions
+    stream: Stream, options: DeviceOptions, own: Mapping[str, Own] | None = None
 ) -> tuple[tuple[DeviceClass, ...], tuple[Link, ...]]:
     """Device classes with counts, from the stream, `--devices`, `-k`, `--cpus` and limits; links.
+
+    `own`: what single devices have of their own.
 
     Raises
     ------
@@ -217,7 +226,8 @@ def devices_of(
             return UsageError(f"--link {options.link[number - stated]}: {reason}")
         return FormatError(reason, file, links[number][1], field)
 
-    devices = _chosen(stream, records, options)
+    own = own_of(options) if own is None else own
+    devices = with_limits(_chosen(stream, records, options), own, linked=bool(links))
     if not links:
         return devices, ()
     from dnnp.formats.inputs.links import expand_links, unnamed_cpus
@@ -271,18 +281,7 @@ def _chosen(
         cpus = [replace(d, count=options.cpus) for d in _cpu_class(cpus, priced)]
     elif not counted:
         cpus = []
-    accelerators = [d for d in accelerators if d.count > 0]
-    accelerators = [
-        replace(
-            d,
-            memory_bytes=_capacity(d, options),
-            bandwidth_bytes_per_s=(
-                d.bandwidth_bytes_per_s if options.bandwidth is None else float(options.bandwidth)
-            ),
-        )
-        for d in accelerators
-    ]
-    accelerators = [_clustered(d, options) for d in accelerators]
+    accelerators = [_clustered(_limited(d, options), options) for d in accelerators if d.count > 0]
     if options.cluster_size is not None and not accelerators:
         raise UsageError("--cluster-size: there are no accelerators to form clusters")
     for cpu in cpus:
@@ -308,17 +307,16 @@ def _chosen(
     return chosen
 
 
-def _capacity(device: DeviceClass, options: DeviceOptions) -> float:
-    """Memory of an accelerator class: what `--memory` says, or its record."""
-    if options.memory is None:
-        return device.memory_bytes
-    if options.memory != "fast":
-        return float(options.memory)
-    if device.fast_memory_bytes is None:
+def _limited(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
+    """An accelerator class with the memory and bandwidth that options say, or else its record."""
+    memory = limits_of(options, "memory").get("", device.memory_bytes)
+    if memory == "fast" and device.fast_memory_bytes is None:
         raise UsageError(
             f"--memory fast: class '{device.name}' states no fast_memory_bytes; give --memory BYTES"
         )
-    return device.fast_memory_bytes
+    memory = float(device.fast_memory_bytes or 0.0 if memory == "fast" else memory)
+    band = device.bandwidth_bytes_per_s if options.bandwidth is None else float(options.bandwidth)
+    return replace(device, memory_bytes=memory, bandwidth_bytes_per_s=band)
 
 
 def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:

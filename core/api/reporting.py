@@ -104,7 +104,13 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
     known = options.max_replicas or options.allow_replicas or plan.options.workload is not None
     helps = [] if known else ["--allow-replicas"]
     share = min(float(times[most]) / plan.value, 1.0)
-    if items.count > used and share < MOST_OF:
+    stated = next((rule.words for rule in plan.rules if rule.stages), "")
+    single = any(device.members for device in problem.devices)
+    apart = items.count > used and share < MOST_OF
+    if stated or (apart and single):
+        found = "there is" if plan.status == "optimal" else "there was found"
+        helps, why = [], stated or f"{found} no faster plan that uses more"
+    elif apart:
         proven = plan.status in ("optimal", WITHIN) and validity != "convex"
         if not proven or max(used, len(problem.devices)) > 1:
             return ""  # there may be other reasons
@@ -137,7 +143,10 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
             return ""
     idle = plan.k - used
     advice = f"; it may help: {', '.join(helps)}" if helps else ""
-    return f"{counted(idle, 'device')} {'is' if idle == 1 else 'are'} idle: {why}{advice}"
+    busy = {name for stage in plan.stages for name in stage.homes}
+    every = [d.device_name(i) for d in problem.devices if not d.is_cpu for i in range(d.count)]
+    names = f" ({', '.join(x for x in every if x not in busy)})" if idle < 9 else ""
+    return f"{counted(idle, 'device')} {'is' if idle == 1 else 'are'} idle{names}: {why}{advice}"
 
 
 def _times(problem: SplitProblem, items: Items) -> Floats:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks, Shown, open_source
+from dnnp.core.model.device import own_times
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
-from dnnp.core.model.graph import Clustering
+from dnnp.core.model.graph import Clustering, with_own_times
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.search_context import Progress
@@ -177,7 +178,8 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     for name in ("calibrate", "choose"):
         if getattr(options, name):
             refuse_shards(stream, plan, f"which --{name} does not know")
-    predictions = predictions_of(plan, graph, units_of(stream, graph)) if options.choose else None
+    priced = with_own_times(graph, units_of(stream, graph), own_times(plan.devices))
+    predictions = predictions_of(plan, *priced) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
     # Machines of a Ray cluster may not see the file: stages are sent with their weights.
     model, path, _ = open_source(caller, stream, options.model, light=options.kind != "ray")

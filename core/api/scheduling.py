@@ -91,7 +91,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
         )
     explicit = options.transfers != "model"
     if plan.hybrid is None:
-        placement = placement_of_plan(work.graph, work.units, plan, explicit=explicit)
+        placement = placement_of_plan(*work.priced_on(plan.devices), plan, explicit=explicit)
     else:
         from dnnp.core.parallel.problem import placement_of_hybrid
 

@@ -27,6 +27,7 @@ from dnnp.formats.spread import mark_unknown, plan_spread
 from dnnp.formats.stream import Stream
 from dnnp.options.split import PARALLEL, SplitOptions, usual_solver
 from dnnp.options.table import step
+from dnnp.placing import split_by_ids
 from dnnp.problem import problem_of
 from dnnp.reporting import (
     advise,
@@ -91,7 +92,8 @@ def add_plan(
     else:
         from dnnp.given_split import given_plan
 
-        plan = given_plan(problem, *given, options)
+        data = split_by_ids(stream, work.graph, given[0])
+        plan = given_plan(problem, data, given[1], options)
     if plan.options.workload is not None:
         if plan.tokens_per_s is None:
             plan = generating(work, problem, plan, options)
@@ -110,6 +112,8 @@ def add_plan(
     among = record.get("contiguous_bound", 0.0)
     plan = replace(plan, status=record["status"], contiguous_bound=among)
     report(options.caller, plan, problem, record, one_of_many=search is not None)
+    if given is None and not search:
+        _note_fewer(problem, options)
     _note_idle(plan, work.graph, options.caller)
     if search:
         return
@@ -120,6 +124,20 @@ def add_plan(
             options.caller.note(words)
         name_faster_replicas(problem, plan, options)
     advise(stream, record, options.caller)
+
+
+def _note_fewer(problem: SplitProblem, options: SplitOptions) -> None:
+    """Say what a stage fewer than `exactly` so many would cost."""
+    fewer = sum(rule.stages for rule in problem.rules if rule.rule == "exactly") - 1
+    if fewer < 1 or options.caller.interrupted:
+        return
+    rules = tuple(r._replace(stages=fewer) if r.rule == "exactly" else r for r in problem.rules)
+    try:
+        found = found_by(replace(problem, rules=rules), options.replaced(method=options.methods[0]))
+        cost = shown_time(found.value, problem.graph.in_seconds)
+    except (InfeasibleError, LimitError):
+        cost = "none was found that fits"
+    options.caller.note(f"with {counted(fewer, 'stage')}: {cost}")
 
 
 def _of_best_rows(
@@ -145,7 +163,7 @@ def _of_best_rows(
         if options.in_flight is None and most is not None:
             most = most // workload.rows * rows
         cost = replace(problem.options, in_flight=most, workload=workload._replace(rows=rows))
-        other = work.problem(problem.devices, cost, problem.links)
+        other = work.problem(problem.devices, cost, problem.links, problem.rules)
         try:
             other, plan = _that_fits(work, other, options, search)
         except InfeasibleError as error:
@@ -180,7 +198,7 @@ def _that_fits(
 
     def found(passes: int) -> tuple[SplitProblem, Plan] | None:
         cost = replace(problem.options, in_flight=passes * rows)
-        smaller = work.problem(problem.devices, cost, problem.links)
+        smaller = work.problem(problem.devices, cost, problem.links, problem.rules)
         try:
             return smaller, try_methods(options, partial(found_by, smaller))
         except InfeasibleError:
@@ -220,11 +238,11 @@ def generating(work: Workload, problem: SplitProblem, plan: Plan, options: Split
     count = most_in_flight(plan, problem)
     if options.in_flight is None and plan.options.in_flight is not None and plan.stages:
         cost = replace(plan.options, in_flight=count)
-        larger = work.problem(plan.devices, cost, plan.links)
+        larger = work.problem(plan.devices, cost, plan.links, plan.rules)
         blocks = planned_blocks(plan, larger.graph)
         made = make_plan(larger, blocks, method=plan.method, bound=plan.bound)
         plan = replace(plan, stages=made.stages, options=cost, excess_bytes=made.excess_bytes)
-    return with_rates(plan, work.graph, work.units)
+    return with_rates(plan, *work.priced_on(plan.devices))
 
 
 def _is_late(plan: Plan, options: SplitOptions) -> bool:
@@ -247,7 +265,7 @@ def _refuse_slow(work: Workload, plan: Plan, options: SplitOptions) -> None:
         ("first", PROMPT, options.max_ttft, 1.0),
         ("each later", TOKEN, options.max_tpot, max(workload.tokens - 1, 1.0)),
     ):
-        least = least_alone(work.graph, work.units, plan, phase, ends) / count
+        least = least_alone(*work.priced_on(plan.devices), plan, phase, ends) / count
         if limit is not None and least > float(limit) * (1 + CLOSED):
             raise InfeasibleError(
                 f"infeasible: compute alone takes {shown_time(least, in_seconds=True)} to the "
@@ -273,12 +291,12 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
         largest = max(range(len(devices)), key=lambda i: devices[i].count)
         devices[largest] = replace(devices[largest], count=devices[largest].count - 1)
         offered = tuple(d for d in devices if d.count)
-        fewer = work.problem(offered, problem.options, ())
+        fewer = work.problem(offered, problem.options, (), problem.rules)
         try:
             fewer, found = _that_fits(work, fewer, options, None)
         except InfeasibleError:
             break
-        whole = work.problem(problem.devices, found.options, problem.links)
+        whole = work.problem(problem.devices, found.options, problem.links, problem.rules)
         blocks = planned_blocks(found, whole.graph)
         made = make_plan(whole, blocks, method=found.method, bound=plan.bound)
         made = generating(work, whole, made, options)

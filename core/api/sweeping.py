@@ -114,4 +114,5 @@ def _timed(options: SplitOptions, began: float, left: int) -> SplitOptions:
 def _alike(problem: SplitProblem, options: SplitOptions) -> bool:
     """True if splits and bounds hold for other numbers of devices, and are looked for."""
     apart = problem.links or problem.clustered or options.allow_replicas
+    apart = apart or bool(problem.rules) or any(device.members for device in problem.devices)
     return options.methods == ("auto",) and options.objective != "latency" and not apart

@@ -182,7 +182,7 @@ def read_facts(stream: Stream) -> Facts:
     if plan is not None:
         from dnnp.core.cost.rates import planned
 
-        graph, units = planned(graph, units, plan.options)
+        graph, units = planned(*work.priced_on(plan.devices), plan.options)
     return facts_of(stream, graph, units, plan)
 
 

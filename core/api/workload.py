@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks
-from dnnp.core.model.device import DeviceClass, Link
+from dnnp.core.model.device import DeviceClass, Link, own_times
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.graph import Clustering, Graph
+from dnnp.core.model.graph import Clustering, Graph, with_own_times
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import clustering_of, digest_of, graph_of, units_of
@@ -73,21 +75,28 @@ class Workload:
         return other
 
     def problem(
-        self, devices: tuple[DeviceClass, ...], options: CostOptions, links: tuple[Link, ...] = ()
-    ) -> SplitProblem:
+        self, devices: tuple[DeviceClass, ...], options: CostOptions,
+        links: tuple[Link, ...] = (), rules: tuple[Rule, ...] = (),
+    ) -> SplitProblem:  # fmt: skip
         """A problem of the graph; those with equal states share what follows from the graph."""
+        from dnnp.core.cost.placing import with_rules
         from dnnp.core.cost.problem import SplitProblem
         from dnnp.core.cost.rates import planned
 
-        key = options.in_flight, options.max_length, options.workload
+        own, single = tuple(own_times(devices).items()), options.objective != "latency"
+        key = options.in_flight, options.max_length, options.workload, own, rules
         first = self._first.get(key)
         graph, units = (
-            planned(self.graph, self.units, options)
+            with_rules(*planned(*self.priced_on(devices), options), devices, rules, by_stage=single)
             if first is None
             else (first.graph, first.units)
         )
-        made = SplitProblem(graph, units, devices, options, links)
+        made = SplitProblem(graph, units, devices, options, links, rules)
         return self._first.setdefault(key, made).sharing(made)
+
+    def priced_on(self, devices: Sequence[DeviceClass]) -> tuple[Graph, Clustering]:
+        """Graph and units with the times of all classes that devices have."""
+        return with_own_times(self.graph, self.units, own_times(devices))
 
     def problem_of_plan(self, plan: Plan) -> SplitProblem:
         """The problem that a plan of it solves."""

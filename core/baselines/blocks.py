@@ -13,10 +13,11 @@ import numpy as np
 from dnnp.core.cost.items import Items, LinearizedItems, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import MARGIN, WORTHWHILE
+from dnnp.core.cost.placing import StageRules
 from dnnp.core.cost.problem import SplitProblem, unplaceable_nodes
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, distinct, totals
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, distinct, place_of, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.model.text import shown_bytes
@@ -131,6 +132,8 @@ def sliced_orders(
                 run.warn(stopped)
             break
         order = make_order(items)
+        if problem.stage_rules is not None:
+            order = _by_label(problem.stage_rules, items, order)
         line = problem.line(items, order)
         steps = steps_of(problem.graph, line, options) if streamed else None
         below = found[2].value * (1 - WORTHWHILE) if found else np.inf
@@ -145,6 +148,18 @@ def sliced_orders(
     if found is None:
         raise failure or InfeasibleError("infeasible")
     return found
+
+
+def _by_label(rules: StageRules, items: Items, order: Ints) -> Ints:
+    """The order with what leads to items of a small label before all else; topological, too."""
+    place, last = place_of(order), np.iinfo(np.int64).max
+    for row in rules.labels_of(items.label, items.count):
+        least = np.where(row > 0, row, last)
+        for e in np.argsort(-place[items.tail], kind="stable").tolist():
+            u = items.tail[e]
+            least[u] = min(least[u], least[items.head[e]])
+        order = order[np.argsort(least[order], kind="stable")]
+    return order
 
 
 def cut_order(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:

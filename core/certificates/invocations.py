@@ -32,8 +32,7 @@ class Blocks(Operators):
         pairs = {(v, u) for v, group in enumerate(tasks.group) for u in (*group, self.item[v])}
         groups = gathered(components(tasks.n, pairs | {(b, a) for a, b in pairs}))
         super().__init__(replace(tasks, group=groups), "none")
-        names = [name.rpartition("/")[0] for name in tasks.places]
-        self.rate = [case.devices[name].bandwidth_bytes_per_s for name in names]
+        self.rate = [case.devices[name].bandwidth_bytes_per_s for name in tasks.classes]
 
     def jobs(self, home: list[int]) -> Iterator[Jobs]:
         """Blocks and units of the pool, for each way to divide what each device holds."""

@@ -46,6 +46,8 @@ class Tasks:
 
     places: list[str]
     """Device of each place."""
+    classes: list[str]
+    """Its class."""
     spare: list[int]
     """Devices for which each place stands."""
     kind: list[list[int]]
@@ -98,7 +100,7 @@ def tasks_of(
     for d in devices:
         count = d.count if plan.links or d.levels else min(d.count, n)
         count = min(count, 1) if single or (blocks and d.is_cpu) else count
-        homes += [(d, f"{d.name}/{i}") for i in range(count)]
+        homes += [(d, d.device_name(i)) for i in range(count)]
     budget.spend(len(homes) ** 2 + n * len(homes) + case.graph.n + len(case.graph.in_idx))
     kind, pairs = path_kinds(Mesh(plan), [name for _, name in homes])
     flows = list(_flows(case, [] if blocks else pairs, budget))
@@ -115,6 +117,7 @@ def tasks_of(
         raise UncheckedError("its units wait for each other")
     return Tasks(
         places=[name for _, name in homes],
+        classes=[d.name for d, _ in homes],
         spare=[d.count if single else 1 for d, _ in homes],
         kind=kind,
         twin=twins_of([d.name for d, _ in homes], kind, budget),

@@ -14,6 +14,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from dnnp.core.check.violation import STRENGTH, Violation, above, differs, fits, printable, same
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Plan, Stage, Tried
 
 
@@ -40,7 +41,7 @@ def check_devices(plan: Plan) -> list[Violation]:
             continue
         if not device.is_cpu and not stage.shared:
             accelerators += width_of(stage)
-        first = number_of(stage)
+        first = number_of(stage, device)
         if first is None or first >= device.count:
             message = f"there is no device '{stage.device}'"
             message += f"; class '{device.name}' has {device.count}"
@@ -62,11 +63,13 @@ def width_of(stage: Stage) -> int:
     return max(stage.replicas, 1) * max(stage.shards, 1)
 
 
-def number_of(stage: Stage) -> int | None:
+def number_of(stage: Stage, device: DeviceClass | None = None) -> int | None:
     """Number of a stage's first device: the i of `class/i`; None if the name is not of this form.
 
-    Numbers have no sign, no leading zeros and at most 18 digits.
+    Numbers have no sign, no leading zeros and at most 18 digits. It is a place among named devices.
     """
+    if device is not None and device.members:
+        return device.members.index(stage.device) if stage.device in device.members else None
     owner, number = split_name(stage.device)
     return number if owner == stage.device_class else None
 
@@ -82,8 +85,9 @@ def split_name(device: str) -> tuple[str, int | None]:
 def _overlaps(plan: Plan) -> Iterator[Violation]:
     """Check that no device is in two stages."""
     intervals = []
+    devices = {device.name: device for device in plan.devices}
     for stage_number, stage in enumerate(plan.stages):
-        first = number_of(stage)
+        first = number_of(stage, devices.get(stage.device_class))
         if first is not None and not stage.shared:
             end = first + width_of(stage)
             intervals.append((stage.device_class, first, stage_number, end))
@@ -118,12 +122,29 @@ def check_offer(plan: Plan) -> list[Violation]:
     found = []
     if len({device.name for device in plan.devices}) < len(plan.devices):
         found.append(Violation("device", "plan", "a device class is listed twice"))
+    found += _members(plan)
     accelerators = sum(device.count for device in plan.devices if not device.is_cpu)
     offered = accelerators or sum(device.count for device in plan.devices)
     if plan.k > offered:
         message = f"k is {plan.k}, but its devices are {offered}"
         found.append(Violation("stages", "plan", message, offered, plan.k))
     return [*found, *_links(plan)]
+
+
+def _members(plan: Plan) -> Iterator[Violation]:
+    """Check classes made of single devices of another: a name for each, and none twice."""
+    names = list[str]()
+    shared = plan.options.max_replicas > 1 or plan.links or plan.hybrid is not None
+    for device in (device for device in plan.devices if device.members or device.of):
+        owner = device.of or device.name
+        named = [m for m in device.members if m == f"{owner}/{split_name(m)[1]}"]
+        names += device.members
+        if shared or device.levels or not len(named) == len(device.members) == device.count:
+            message = f"class '{device.name}' does not name {device.count} devices of '{owner}', "
+            message += "or there are links, clusters or replicas"
+            yield Violation("device", "plan", message, device.count, len(named))
+    if len(set(names)) < len(names):
+        yield Violation("device", "plan", "a device is in two classes")
 
 
 def _links(plan: Plan) -> Iterator[Violation]:

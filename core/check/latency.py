@@ -266,7 +266,8 @@ def _devices(case: LatencyCase) -> Iterator[Violation]:
     """Check that stages have existing devices and no replicas."""
     for number, stage in enumerate(case.plan.stages):
         subject = f"stage {number}"
-        device, first = case.devices.get(stage.device_class), number_of(stage)
+        device = case.devices.get(stage.device_class)
+        first = number_of(stage, device)
         if device is None or first is None or first >= device.count:
             message = f"there is no device '{stage.device}'"
             yield Violation("device", subject, message)

@@ -83,7 +83,8 @@ class Mesh:
     """The paths between the devices of a plan, found on demand."""
 
     def __init__(self, plan: Plan) -> None:
-        self._classes: Mapping[str, DeviceClass] = {d.name: d for d in plan.devices}
+        self._classes: dict[str, DeviceClass] = {d.name: d for d in plan.devices}
+        self._classes |= {name: d for d in plan.devices for name in d.members}
         self._links: dict[str, dict[str, Path]] = {}
         for link in plan.links:
             ends = self._links.setdefault(link.source, {})
@@ -101,7 +102,7 @@ class Mesh:
             return None
         if stated != stated:
             return path.latency + size / path.bandwidth
-        ends = [self._classes.get(split_name(name)[0]) for name in (source, target)]
+        ends = [self._class_of(name) for name in (source, target)]
         free = all(end is not None and end.is_cpu for end in ends)
         return path.latency + (0.0 if free else stated)
 
@@ -118,14 +119,17 @@ class Mesh:
         return None if latency is None else Path(widest, latency)
 
     def _by_class(self, source: str, target: str) -> Path | None:
-        (a, i), (b, j) = split_name(source), split_name(target)
-        one, other = self._classes.get(a), self._classes.get(b)
+        i, j = split_name(source)[1], split_name(target)[1]
+        one, other = self._class_of(source), self._class_of(target)
         if one is None or other is None or i is None or j is None:
             return None
         for level in one.levels if one is other else ():
             if i // level.size == j // level.size:
                 return Path(level.bandwidth_bytes_per_s, 0.0)
         return Path(min(one.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s), 0.0)
+
+    def _class_of(self, name: str) -> DeviceClass | None:
+        return self._classes.get(name) or self._classes.get(split_name(name)[0])
 
     def _widest(self, source: str) -> dict[str, float]:
         """Bandwidth of the widest path to every device (Dijkstra on the narrowest link)."""

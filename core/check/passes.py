@@ -167,6 +167,7 @@ def _plan_memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> It
         if row["kind"] != "transfer" and row.get("stage") in taken:
             taken[row["stage"]].append(float(row.get("memory_bytes", 0.0)))
     needed: dict[str, float] = {}
+    owners: dict[str, str] = {}
     for stage in stages:
         moved = taken[stage["id"]]
         if abs(math.fsum(moved)) > TOLERANCE * math.fsum(map(abs, moved)):
@@ -178,6 +179,7 @@ def _plan_memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> It
         owner, first = split_name(stage["device"])
         for j in range(min(_record_width(stage), len(schedule["units"]))):
             name = f"{owner}/{(first or 0) + j}"
+            owners[name] = stage["class"]
             needed[name] = needed.get(name, 0.0) + max(stage["memory_bytes"] - between, 0.0)
     sizes = {
         device["class"]: float(device["memory_bytes"])
@@ -188,7 +190,7 @@ def _plan_memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> It
         if unit["name"] not in needed:
             continue
         subject, stated = f"unit {unit['name']}", float(unit.get("fixed_bytes", 0.0))
-        expected, size = needed[unit["name"]], sizes.get(split_name(unit["name"])[0], math.inf)
+        expected, size = needed[unit["name"]], sizes.get(owners[unit["name"]], math.inf)
         if not same(stated, expected):
             message = f"fixed_bytes is {stated!r}, its stages always hold {expected!r}"
             yield Violation("load", subject, message, expected, stated)

@@ -35,9 +35,10 @@ from dnnp.core.check.load import (
     price,
 )
 from dnnp.core.check.phases import as_planned, check_rates, check_workload
+from dnnp.core.check.placing import check_rules
 from dnnp.core.check.violation import Violation, above, differs, fits, same, shown
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Clustering, Graph
+from dnnp.core.model.device import DeviceClass, own_times
+from dnnp.core.model.graph import Clustering, Graph, with_own_times
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Way
 from dnnp.core.model.text import shown_bytes
 
@@ -62,6 +63,7 @@ class PlanReport:
 def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanReport:
     """Recompute a plan and compare; any values that its types allow are accepted."""
     latency = plan.objective == "latency" and plan.hybrid is None
+    graph, clustering = with_own_times(graph, clustering, own_times(plan.devices))
     first, first_groups = graph, clustering
     graph, clustering = as_planned(graph, clustering, plan.options)
     case = (LatencyCase if latency else PlanCase).of(graph, clustering, plan)
@@ -73,6 +75,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         *check_offer(plan),
         *check_tried(plan),
         *_states(case),
+        *check_rules(case),
         *check_workload(first, plan),
         *check_rates(first, first_groups, plan, partial(_loads, plan)),
     ]
@@ -161,6 +164,7 @@ def check_choices(
     """Recompute what runs of a plan say was predicted of what is to be deployed."""
     if plan.objective == "latency" or not any("choice" in run for run in runs):
         return []
+    graph, clustering = with_own_times(graph, clustering, own_times(plan.devices))
     case = PlanCase.of(graph, clustering, plan)
     return [] if _is_cyclic(case.tables) else list(_predicted(case, runs))
 

@@ -96,7 +96,9 @@ def check_unknown(
 ) -> Iterator[Violation]:
     """Check what the costs of a plan leave out; without costs, or all sizes, none is optimal."""
     sizeless = {r["id"] for r in records.get("tensor", ()) if r.get("size_unknown")}
-    home = {v: r["class"] for r in records.get("stage", ()) for v in r["nodes"]}
+    own = {device["class"]: device.get("of", device["class"]) for device in plan["devices"]}
+    stages = records.get("stage", ())
+    home = {v: own.get(r["class"], r["class"]) for r in stages for v in r["nodes"]}
     whole, rough = [0.0], [0.0]
     for node in records.get("node", ()):
         time = node.get("time_s", {}).get(home.get(node["id"]), 0.0)
@@ -320,11 +322,15 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
         found.append(Violation("stages", "plan", message, count, plan["k"]))
     if "--devices" in words:
         return found
-    mine = {device["class"]: device for device in plan["devices"]}
+    mine: dict[str, dict[str, Any]] = {}
+    for device in plan["devices"]:  # limits of single devices divide a class
+        name = device.get("of", device["class"])
+        count = device.get("count", 0) + mine.get(name, {}).get("count", 0)
+        mine[name] = {**device, "count": count}
     for record in devices:
-        device = mine.get(record["class"])
-        if device is None:
+        if record["class"] not in mine:
             continue
+        device = mine[record["class"]]
         if device["kind"] == "cpu" != record["kind"] and "--cpus" in words:
             continue  # counted as CPUs: what its record states of an accelerator does not hold
         for name, options in OPTIONS.items():

@@ -45,6 +45,7 @@ KINDS = {
     "node": "a node is in no stage, in several, or unknown",
     "order": "a stage runs a node before what it reads, or comes before what feeds it",
     "color": "nodes of one colour are on different devices",
+    "rule": "a plan breaks a rule by name that it says it keeps",
     "device": "a stage's device is unknown, shared, or beyond the count",
     "parallel": "a parallel plan states what such plans do not know",
     "replicas": "a stage has more replicas than the plan allows, or none",

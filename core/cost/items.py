@@ -14,7 +14,7 @@ holds wherever the producer stands, so one form serves inference and training.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -181,11 +181,35 @@ class LinearizedItems:
     """f64[C, n], the part of `work` that belongs to the backward pass."""
     backward_net: Bools
     """bool[p]: the tensor's producer belongs to the backward pass."""
+    labels: Ints
+    """i64[rows, n], labels by rules (`StageRules`): a stage holds at most one a row, besides 0."""
+    exactly: int = 0
+    """Number of stages; 0: any."""
 
     @property
     def n(self) -> int:
         """Number of items."""
         return self.work.shape[1]
+
+    def counted(self) -> LinearizedItems:
+        """The line with a last class without devices: all that are in use are in the state then."""
+        none = DeviceClass("", kind="cpu", count=0)
+        inf, zero = np.full((1, self.n), np.inf), np.zeros((1, self.n))
+        counts = (replace(d, count=min(d.count, self.exactly)) for d in self.devices)
+        return replace(
+            self,
+            devices=(*counts, none),
+            work=np.concatenate([self.work, inf]),
+            cost=np.concatenate([self.cost, np.zeros((1, self.cost.shape[1]))]),
+            reach=np.concatenate([self.reach, np.arange(self.n)[None] - 1]),
+            backward_work=np.concatenate([self.backward_work, zero]),
+        )
+
+    def ends(self, strides: Ints) -> Bools:
+        """States of `counted` with as many devices as there are to be stages; bool[states]."""
+        states = np.arange(strides[-1])
+        digits = states[:, None] // strides[:-1] % (strides[1:] // strides[:-1])
+        return digits.sum(axis=1) == self.exactly
 
     @cached_property
     def item_of_node(self) -> Ints:

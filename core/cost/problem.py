@@ -44,6 +44,7 @@ from dnnp.core.cost.load import (
     stage_load,
 )
 from dnnp.core.cost.load_formula import MARGIN, ROOM
+from dnnp.core.cost.placing import StageRules
 from dnnp.core.model.device import DeviceClass, Link, Machine, machine_of, offered
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import (
@@ -58,6 +59,7 @@ from dnnp.core.model.graph import (
     row_of,
     totals,
 )
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CLOSED, VALIDITIES, Block, CostOptions, Plan, Stage
 from dnnp.core.model.text import shown_bytes
 
@@ -82,6 +84,14 @@ class SplitProblem:
     options: CostOptions
     links: tuple[Link, ...] = ()
     """Links between the devices; none: what their classes state."""
+    rules: tuple[Rule, ...] = ()
+    """Rules that every split keeps; graph and units are those of `with_rules`."""
+
+    @cached_property
+    def stage_rules(self) -> StageRules | None:
+        """Rules about what stages hold; None: there are none."""
+        found = any(rule.by_stage for rule in self.rules)
+        return StageRules(self.graph, self.rules) if found else None
 
     @cached_property
     def machine(self) -> Machine:
@@ -244,6 +254,11 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> LinearizedIte
     work = np.stack([totals(where[first], row, items.count) for row in times])
     nets, tensor = nets_of(graph, where, items.count, options)
     costs = link_times(graph, devices, tensor)
+    rules = problem.stage_rules
+    labels = np.zeros((0, items.count), dtype=np.int64)
+    if rules is not None:
+        labels = rules.labels_of(where, items.count)
+        work[:, (labels < 0).any(axis=0)] = np.inf
     late = totals(units.label, ~graph.backward, units.g) == 0
     late_times = np.where(late, np.nan_to_num(times, posinf=0.0), 0.0)
     line = LinearizedItems(
@@ -259,6 +274,8 @@ def make_line(problem: SplitProblem, items: Items, order: Ints) -> LinearizedIte
         memory=totals(where, node_memory(graph), items.count),
         backward_work=np.stack([totals(where[first], row, items.count) for row in late_times]),
         backward_net=(nets.source >= 0) & graph.backward[graph.producer[tensor]],
+        labels=labels,
+        exactly=max((rule.stages for rule in problem.rules), default=0),
     )
     return _with_reach(graph, line, options)
 
@@ -275,8 +292,23 @@ def _with_reach(graph: Graph, line: LinearizedItems, options: CostOptions) -> Li
         if limited and np.isfinite(device.memory_bytes):
             steps = steps or steps_of(graph, line, options)
             stop = np.minimum(stop, peak_reach(steps, device.memory_bytes))
+        for row in line.labels.tolist():
+            stop = np.minimum(stop, _label_reach(row))
         reach[c] = stop
     return replace(line, reach=reach)
+
+
+def _label_reach(labels: Sequence[int]) -> Ints:
+    """Last position of intervals from each one that hold one label besides 0; i64[n]."""
+    found = np.empty(len(labels), dtype=np.int64)
+    last, label = len(labels) - 1, 0
+    first = len(labels)
+    for i in range(len(labels) - 1, -1, -1):
+        if labels[i]:
+            last, label = first - 1 if label not in (0, labels[i]) else last, labels[i]
+            first = i
+        found[i] = last
+    return found
 
 
 def planned_blocks(plan: Plan, graph: Graph) -> list[Block]:
@@ -288,7 +320,7 @@ def planned_blocks(plan: Plan, graph: Graph) -> list[Block]:
             np.array([position[node] for node in stage.nodes], dtype=np.int64),
             devices[stage.device_class],
             stage.replicas,
-            int(stage.device.rpartition("/")[2]),
+            devices[stage.device_class].number_of(stage.device),
             stage.peak_bound_bytes or 0.0,
         )
         for stage in plan.stages
@@ -326,6 +358,8 @@ def make_plan(
     if order is not None:
         blocks = [blocks[b] for b in order.tolist()]
     blocks = _numbered(blocks)
+    if problem.stage_rules is not None:
+        problem.stage_rules.refuse(blocks)
     near = surroundings(problem, blocks)
     stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)
@@ -344,6 +378,7 @@ def make_plan(
         devices=problem.devices,
         digest=digest,
         links=problem.links,
+        rules=problem.rules,
         planned_by=planned_by,
         excess_bytes=excess,
     )
@@ -465,7 +500,7 @@ def _stage(problem: SplitProblem, block: Block, near: Ints | Linked | None) -> S
         cost = stage_load(graph, units, nodes, device, options, block.replicas, near)
         if near is None and len(loads) < LOADS:
             loads[key] = cost
-    name = f"{device.name}/{block.number}"
+    name = device.device_name(block.number)
     if not np.isfinite(cost.compute_s):
         (times,) = units.times_on(device.name)
         group = int(np.flatnonzero(~np.isfinite(times[units.label[nodes]]))[0])

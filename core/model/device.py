@@ -9,8 +9,8 @@ by what their classes state: the smaller of two bandwidths, or that inside a clu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,6 +61,19 @@ class DeviceClass:
     """On-chip memory of one device; None: not stated."""
     overhead_bytes: float = 0.0
     """Memory that a process takes there besides its stages, and besides `memory_bytes`."""
+    of: str = ""
+    """Class whose times its devices have, over `speed`; empty: they have times of their own."""
+    speed: float = 1.0
+    members: tuple[str, ...] = ()
+    """Names of its devices, where limits of single devices divide a class; empty: `name/i`."""
+
+    def device_name(self, number: int) -> str:
+        """Name of a device of the class."""
+        return self.members[number] if self.members else f"{self.name}/{number}"
+
+    def number_of(self, device: str) -> int:
+        """Number of a device in the class; ValueError: it is not there."""
+        return self.members.index(device) if self.members else int(device.rpartition("/")[2])
 
     @property
     def is_cpu(self) -> bool:
@@ -87,6 +100,42 @@ class DeviceClass:
         """
         outer = self.bandwidth_bytes_per_s
         return (*(outer / level.bandwidth_bytes_per_s for level in self.levels), 1.0)
+
+
+class Own(NamedTuple):
+    """Limits of a single device."""
+
+    memory_bytes: float | None = None
+    """Capacity; None: that of its class."""
+    speed: float = 1.0
+    """Times are those of its class over this."""
+    pinned: str = ""
+    """Its name, where rules tell it from all others; empty: they do not."""
+
+
+def with_own(devices: Sequence[DeviceClass], own: Mapping[str, Own]) -> tuple[DeviceClass, ...]:
+    """Divide classes by what devices have of their own, by their names, which they keep."""
+    found: list[DeviceClass] = []
+    for device in devices:
+        kinds: dict[Own, list[int]] = {}
+        if any(name.rpartition("/")[0] == device.name for name in own):
+            for i in range(device.count):
+                kinds.setdefault(own.get(f"{device.name}/{i}", Own()), []).append(i)
+        for kind, numbers in kinds.items():
+            members = tuple(f"{device.name}/{i}" for i in numbers)
+            part = replace(device, count=len(numbers), members=members, speed=kind.speed)
+            if kind != Own():
+                name = f"{device.name}[{','.join(map(str, numbers))}]"
+                part = replace(part, name=name, of=device.name)
+            room = kind.memory_bytes
+            found.append(part if room is None else replace(part, memory_bytes=room))
+        found += [] if kinds else [device]
+    return tuple(found)
+
+
+def own_times(devices: Sequence[DeviceClass]) -> dict[str, tuple[str, float]]:
+    """Classes with the times of others, as `with_own_times` takes them."""
+    return {d.name: (d.of, d.speed) for d in devices if d.of}
 
 
 def offered(devices: Sequence[DeviceClass]) -> str:
@@ -141,7 +190,7 @@ def machine_of(devices: Sequence[DeviceClass], links: Sequence[Link] = ()) -> Ma
     Raises FormatError: A link names a device that is not there, or two devices are not connected.
     """
     each = [(d, i) for d in devices for i in range(d.count)]
-    names = [f"{d.name}/{i}" for d, i in each]
+    names = [d.device_name(i) for d, i in each]
     is_cpu = np.array([d.is_cpu for d, _ in each], dtype=np.bool_)
     if links:
         rate, latency = _meshed(names, links)

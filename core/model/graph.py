@@ -595,6 +595,29 @@ def singletons(graph: Graph) -> Clustering:
     )
 
 
+G = TypeVar("G", Clustering, Clustering | None)
+
+
+def with_own_times(
+    graph: Graph, clustering: G, own: Mapping[str, tuple[str, float]]
+) -> tuple[Graph, G]:
+    """Add times of classes: those of another class over a speed, of both as `own` has them."""
+
+    def more(times: Mapping[str, Floats]) -> dict[str, Floats]:
+        found = {c: times[of] / speed for c, (of, speed) in own.items() if of in times}
+        return {**times, **found}
+
+    if not own:
+        return graph, clustering
+    phases = graph.phases and replace(graph.phases, times=more(graph.phases.times))
+    graph = replace(graph, times=more(graph.times), phases=phases)
+    if clustering is None:
+        return graph, clustering
+    rows = clustering.phase_times
+    rows = None if rows is None else more(rows)
+    return graph, replace(clustering, times=more(clustering.times), phase_times=rows)
+
+
 def contract(graph: Graph, clustering: Clustering) -> Graph:
     """Return the graph whose nodes are the groups.
 

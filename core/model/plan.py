@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.phases import Sequences
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.text import counted, shown_share, shown_time
 
 OBJECTIVES = {
@@ -294,6 +295,8 @@ class Plan:
     """Within the gap: the one that was asked for. 0 of all others."""
     hybrid: HybridOptions | None = None
     """Options of a parallel plan; None: it is none, and all stages have one shard."""
+    rules: tuple[Rule, ...] = ()
+    """Rules that it keeps; bound and status are those of such plans."""
     tokens_per_s: float | None = None
     """Tokens that are generated in a second; None: the graph has no phases."""
     ttft_s: float | None = None

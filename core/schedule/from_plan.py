@@ -164,7 +164,7 @@ def _blocks(graph: Graph, plan: Plan, classes: dict[str, DeviceClass]) -> list[B
             np.array([position[n] for n in s.nodes], dtype=np.int64),
             classes[s.device_class],
             s.replicas,
-            int(s.device.rpartition("/")[2]),
+            classes[s.device_class].number_of(s.device),
         )
         for s in plan.stages
     ]
@@ -219,9 +219,7 @@ def _homes(plan: Plan) -> tuple[list[str], list[tuple[tuple[int, ...], ...]]]:
     names: dict[str, int] = {}
     homes: list[tuple[tuple[int, ...], ...]] = []
     for stage in plan.stages:
-        first = int(stage.device.rpartition("/")[2])
-        turn = [f"{stage.device_class}/{first + j}" for j in range(stage.replicas)]
-        homes.append(tuple((names.setdefault(name, len(names)),) for name in turn))
+        homes.append(tuple((names.setdefault(name, len(names)),) for name in stage.homes))
     return list(names), homes
 
 
@@ -239,8 +237,9 @@ def _devices(
         for (unit,) in homes[s]:
             fixed[unit] += max(stage.memory_bytes - between, 0.0)
     devices = []
+    owner = {name: classes[stage.device_class] for stage in plan.stages for name in stage.homes}
     for name, always in zip(names, fixed, strict=True):
-        device = classes[name.rpartition("/")[0]]
+        device = owner[name]
         free = device.is_cpu or plan.options.memory_mode != "hard"
         devices.append(Unit(name, float("inf") if free else device.memory_bytes, always))
     return devices

@@ -33,6 +33,7 @@ from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem, check_options, over_capacity
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.search_context import (
     NOTHING,
@@ -180,8 +181,19 @@ def _ordered(
     problem: SplitProblem, asked: MethodOptions, floor: float, run: SearchContext
 ) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
-    from dnnp.core.split.exact import nothing_found, packed, search_ideals
+    from dnnp.core.split.exact import exact, nothing_found, packed, search_ideals
 
+    if problem.stage_rules is not None:  # of these searches it alone heeds rules
+        rules = tuple(rule for rule in problem.rules if rule.rule != "exactly")
+        count = sum(rule.stages for rule in problem.rules if rule not in rules)
+        devices = tuple(replace(d, count=min(d.count, count)) for d in problem.devices)
+        if count:
+            fewer = replace(problem, devices=devices, rules=rules)
+            solved = _ordered(fewer, asked, floor, run.alone())
+            if len(solved.blocks) == count:  # no split of at most so many stages is better
+                return solved
+        solved = exact(problem, asked, run)
+        return replace(solved, method=solved.method or "exact")
     blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
     blocks, value, floor = packed(problem, "ordered", blocks, value, floor, run)
     best = _Best(problem, blocks or [], value, floor, asked.known.widest)
@@ -374,13 +386,23 @@ def validity_asked(method: str, validity: str | None) -> str:
     raise UsageError(f"method {method} makes {found[0]} splits; {validity} ones come from {others}")
 
 
-def method_asked(method: str, validity: str | None, *, clustered: bool) -> tuple[str, str]:
+HEED_RULES = ("auto", "exact", "slice", "ip")
+"""Methods that heed rules about what a stage holds."""
+
+
+def method_asked(
+    method: str, validity: str | None, *, clustered: bool, rules: Sequence[Rule] = ()
+) -> tuple[str, str]:
     """The method that does the work, and the validity that is asked for.
 
-    Raises UsageError: the method does not make such splits, or knows no clusters of devices.
+    Raises UsageError: the method does not make such splits, or knows no clusters or no such rules.
     """
     validity = validity_asked(method, validity)
-    method = resolved(method, validity)
+    ruled = [rule.words for rule in rules if rule.by_stage]
+    if ruled and (method not in HEED_RULES or clustered):
+        what = "with clusters of devices" if clustered else f"by the method {method}"
+        raise UsageError(f"{ruled[0]}: not heeded {what}; {', '.join(HEED_RULES)} heed it")
+    method = "ip" if ruled and validity != "ordered" else resolved(method, validity)
     if clustered and method in ("anneal", "heuristic", "ip"):
         raise UsageError(
             f"method {method} knows no clusters of devices; splits for them come from auto and "
@@ -411,7 +433,8 @@ def solve(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
         if found.method == LINKS and problem.options.memory_model == "peak":
             return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
         return found
-    method, validity = method_asked(asked.method, asked.validity, clustered=problem.clustered)
+    clustered, rules = problem.clustered, problem.rules
+    method, validity = method_asked(asked.method, asked.validity, clustered=clustered, rules=rules)
     asked = replace(asked, validity=validity)
     if not problem.graph.n:
         return Solution([], 0.0, asked.method)
@@ -459,7 +482,7 @@ def _stand_in(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -
     from dnnp.core.split.first import FIRST_FIT, first_split
 
     def first() -> Solution | None:
-        blocks = first_split(problem)
+        blocks = None if problem.stage_rules else first_split(problem)
         return None if blocks is None else Solution(blocks, method=FIRST_FIT)
 
     if asked.method in ("auto", "slice"):

@@ -71,7 +71,8 @@ def packed(
         return blocks, value, floor
     part = run.phase("packing", SLICED, SLICED + PACKED)
     claim = packing_claim(problem, BoundTask(validity, blocks, value, floor), part)
-    if claim.blocks is not None and problem.value(claim.blocks) < value:
+    ruled = problem.stage_rules is not None  # it knows no rules
+    if claim.blocks is not None and not ruled and problem.value(claim.blocks) < value:
         blocks, value = claim.blocks, problem.value(claim.blocks)
         run.report_incumbent(blocks, value, "exact")
         run.log(f"packing: {run.shown(value)}, bound {run.shown(claim.value)}")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dnnp.core.model.device import own_times
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Tried
 from dnnp.core.model.text import guarded, instead, markdown, printable
@@ -110,6 +111,7 @@ def nodes(facts: Facts) -> Table:
     graph, units = facts.graph, facts.units
     if graph is None or units is None:
         return Table(header, [])
+    own = {} if facts.plan is None else own_times(facts.plan.devices)
     records, label, of = facts.stream.get("node"), units.label.tolist(), facts.stage_of.tolist()
     rows: list[Row] = []
     for v, record in enumerate(records):
@@ -117,12 +119,14 @@ def nodes(facts: Facts) -> Table:
         part = facts.parts[of[unit]] if of[unit] >= 0 else None
         times = record.get("time_s", {})
         name = part.stage.device_class if part else next(iter(sorted(times)), "")
+        name, speed = own.get(name, (name, 1.0))
         rows.append(
             [
                 record["id"], record["name"], record["op"], facts.layers[unit],
                 int(record.get("backward", False)), int(units.group_ids[unit]),
                 None if part is None else of[unit], None if part is None else part.stage.device,
-                record.get("flop"), record.get("bytes"), times.get(name),
+                record.get("flop"), record.get("bytes"),
+                times[name] / speed if name in times else None,
                 record.get("memory_bytes"),
             ]
         )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dnnp.formats.fields import MAX_NUMBER, MIN_POSITIVE
 
 _FACTORS = {
@@ -41,6 +43,15 @@ def parse_rate(text: str) -> float:
 def parse_size(text: str) -> float:
     """A size in bytes, with or without suffix and unit: `16G`, `512MiB`, `1.5e9`."""
     return parse_bytes(text, "", "a size", "16G or 512MiB")
+
+
+def parse_limits(text: str, read: Callable[[str], float]) -> dict[str, float]:
+    """Device -> number of `16G,a100/0=9G`; "" stands for all others. ValueError: as of `read`."""
+    words = [word.rpartition("=") for word in text.split(",")]
+    found = {name: read(number) for name, _, number in words}
+    if len(found) < len(words):
+        raise ValueError(f"'{text}' states one twice")
+    return found
 
 
 def parse_share_or_size(text: str) -> float:

@@ -18,6 +18,8 @@ from dnnp.formats.fields import PARTS, Field, table
 from dnnp.formats.records import RECORDS, covered
 from support import seeds, shapes, training
 from support.forgery import KINDS, records_in
+from support.graphs import to_bytes
+from support.ruled import decoder
 from support.run import dnnp
 
 UNREACHED = {
@@ -97,6 +99,7 @@ def test_one_tolerance_of_memory() -> None:
 
 
 GRAPH = seeds.encode(seeds.graph_records())
+DECODER = to_bytes(decoder())
 TRAINING = seeds.encode(training.graph_records())
 FLAT = seeds.encode(
     [
@@ -176,6 +179,9 @@ def written() -> list[tuple[str, bytes]]:
         (TRAINING, "-k 3", ("bound", "schedule -n 3 --split-backward")),
         (CHAIN, "--objective latency --execution operators", ("bound",)),
         (CHAIN, "-k 2 --method placeto --effort 0.01", (SIMPLE,)),
+        (DECODER, "-k 2 --layers-per-stage 2,2 --speed gpu/1=0.5", ("bound", "schedule -n 2")),
+        (DECODER, "-k 4 --cut-before layers.1 --pin lm_head=gpu/1 --together mask --exactly 3", ()),
+        (DECODER, "-k 3 --apart layers.0,layers.3 --memory gpu/0=1K", ()),
     ]
     found = []
     for graph, words, later in cases:

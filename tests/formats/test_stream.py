@@ -155,7 +155,7 @@ def test_broken_lines(name):
 
 
 EDITS = {
-    "version": (lambda rs: rs[0].update(version=3), "f:1: field 'version': version 3 of the"),
+    "version": (lambda rs: rs[0].update(version=4), "f:1: field 'version': version 4 of the"),
     "format": (lambda rs: rs[0].update(format="x"), "f:1: field 'format': 'x' is not 'dnnp'"),
     "cut off": (lambda rs: rs.pop(), "the 'end' record is missing"),
     "two headers": (lambda rs: rs.insert(2, rs[0]), "f:3: 'header' record in the middle"),

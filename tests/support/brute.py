@@ -9,7 +9,7 @@ block run in the order of `graph.order`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,7 +25,13 @@ Part = tuple[int, int, int]
 """Atoms of a block (a bit mask), its device class, its replicas."""
 
 
-def brute_force(problem: SplitProblem, validity: str = "ordered") -> tuple[float, list[Block]]:
+Admits = Callable[[Sequence[tuple[DeviceClass, list[int]]]], bool]
+"""True if stages, by their devices and nodes, are allowed."""
+
+
+def brute_force(
+    problem: SplitProblem, validity: str = "ordered", admits: Admits = lambda stages: True
+) -> tuple[float, list[Block]]:
     """Least objective over all splits of at least this validity, and a split that has it.
 
     The value is inf, without blocks, if nothing fits. Meant for up to about 9 atoms.
@@ -34,6 +40,7 @@ def brute_force(problem: SplitProblem, validity: str = "ordered") -> tuple[float
     if options.objective == "gpipe" and not graph.backward.any():
         raise ValueError("gpipe needs a graph with a backward pass")
     search = _Search(graph, units, devices, options, validity)
+    search.kept = admits
     search.cover(search.full, tuple(d.count for d in devices), 0.0, 0.0)
     blocks = [
         Block(np.array(search.nodes(mask), dtype=np.int64), search.devices[d], replicas, number)
@@ -80,6 +87,7 @@ class _Search:
         self.clusters = any(d.cluster_size for d in devices)
         self.value, self.best, self.numbers = math.inf, list[Part](), list[int]()
         self.parts: list[Part] = []
+        self.kept: Admits = lambda stages: True
         self._nodes: dict[int, list[int]] = {}
         self._admitted: dict[int, bool] = {}
         self._work: dict[tuple[int, int], tuple[float, float]] = {}
@@ -92,6 +100,9 @@ class _Search:
         `first` and `second` are the largest parts of the objective so far.
         """
         if not rest:
+            stages = [(self.devices[d], self.nodes(atoms)) for atoms, d, _ in self.parts]
+            if not self.kept(stages):
+                return
             if not self.ordered or self.has_order([part[0] for part in self.parts]):
                 self.finish(first, second)
             return

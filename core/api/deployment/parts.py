@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dnnp.callbacks import Callbacks
+from dnnp.core.model.device import own_times
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph as NodeGraph
+from dnnp.core.model.graph import with_own_times
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import counted
 from dnnp.formats.graph import units_of
@@ -71,7 +73,8 @@ def runnable_of(
         return Runnable(plan, plan.stages)
     from dnnp.core.cost.runnable import runnable_parts
 
-    parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
+    priced = with_own_times(graph, units_of(stream, graph), own_times(plan.devices))
+    parts, owners = runnable_parts(*priced, plan)
     if len(parts) > len(plan.stages):
         caller.note(
             f"{counted(len(plan.stages), 'stage')} of a {plan.validity} plan run as "

@@ -37,8 +37,13 @@ class DeviceOptions(Options):
         help="N identical devices of the priced class")
     cpus: int | None = option(least=0, metavar="L", help="CPUs in addition to the accelerators")
     memory: float | str | None = option(
-        above=0, unit="size", words=("fast",), metavar="BYTES", page=True,
-        help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory")
+        above=0, unit="size", each=True, words=("fast",), metavar="[DEVICE=]BYTES", page=True,
+        help="capacity of a device, such as 16G or 16GiB; of a single one: a100/0=9G, repeatable; "
+        "fast: its on-chip memory")
+    speed: float | str | None = option(
+        unit="share_or_size", each=True, metavar="DEVICE=X",
+        help="speed of a device, relative to its class: a100/1=0.5 where it is half busy; "
+        "repeatable")
     bandwidth: float | str | None = option(
         above=0, unit="rate", metavar="BYTES/S", page=True,
         help="bandwidth of a device's link, such as 12G")
@@ -127,10 +132,10 @@ class SplitOptions(DeviceOptions):
         group="method", page=True,
         help="how to split (default: auto); of several methods the best plan is kept, at ties "
         "that of the first, and all are in its record")
-    eval: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(
+    eval: str | os.PathLike[str] | Sequence[Sequence[int | str]] | None = option(
         json=True, apart="method", metavar="FILE", page=True,
         help="evaluate the split in FILE instead of searching; JSON with fpgas and cpus, or a "
-        "list of lists of node ids")
+        "list of lists of node ids or names, or names to cut before")
     validity: str | None = option(
         choices=("ordered", "convex", "free"), page=True,
         help="ordered, convex or free; ordered: the stages form a pipeline; convex: each stage "
@@ -147,6 +152,28 @@ class SplitOptions(DeviceOptions):
         False, page=True,
         help="the fastest of replicas and pipelines; compares the whole model on one device, "
         "replicas of it, and pipelines without and with replicated stages, by prediction")
+    cut_before: Sequence[str] = option(
+        (), metavar="NAME", page=True,
+        help="no stage holds NAME and what comes before it; NAME is that of nodes, of a layer or "
+        "of weights: layers.16 means whole parts of it, * any letters within one; repeatable")
+    pin: Sequence[str] = option(
+        (), metavar="NAME=DEVICE", page=True,
+        help="NAME is on a device, or a class: lm_head=a100/1; repeatable")
+    together: Sequence[str] = option(
+        (), metavar="NAME", help="all of NAME is on one device; repeatable")
+    apart: Sequence[str] = option(
+        (), metavar="NAME,NAME[,...]",
+        help="no device holds two of these names; repeatable")
+    layers_per_stage: str | None = option(
+        metavar="N,N[,...]",
+        help="so many layers in each stage, in their order, and no other stages: 10,10,12")
+    exactly: int | None = option(
+        least=1, metavar="N",
+        help="exactly N stages, none of them empty; a note says what one fewer would cost")
+    rules: str | os.PathLike[str] | None = option(
+        json=True, metavar="FILE",
+        help="such rules in a JSON file: an object with --cut-before to --exactly by their names, "
+        "each as it is given here, or a list of these")
     order: str | None = option(
         choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published"), apart="order",
         help="topological order to cut: breadth or depth first, from inputs or from outputs; "
@@ -169,7 +196,7 @@ class SplitOptions(DeviceOptions):
         least=0, unit="duration", metavar="T", page=True,
         help="time, then the best split found; seconds, or such as 2m (default: none)")
     max_gap: float = option(
-        MAX_GAP, least=0, most=1, metavar="X", page=True,
+        MAX_GAP, least=0, most=1, metavar="X",
         help="stop at this relative gap; the plan is then within the gap, not "
         "optimal (default: 0.0001; for 0.01 %; 0: go on to the end)")
     effort: float | None = option(
@@ -188,7 +215,7 @@ class SplitOptions(DeviceOptions):
         help="micro-batches in a batch, which replicas share equally and after which they "
         "synchronise weights (default: as the stream says, or 32)")
     recompute: str | None = option(
-        choices=RECOMPUTE, page=True,
+        choices=RECOMPUTE,
         help="none (default), full or auto; stages that run their forward pass again in the "
         "backward pass, to hold less: none, all, or those that gain by it")
     weight_sync: str | None = option(

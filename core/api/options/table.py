@@ -149,6 +149,8 @@ class Option(_Row):
     """The range of a number."""
     unit: str = ""
     """Numbers that may be text too, which `formats.inputs.amounts.parse_UNIT` reads."""
+    each: bool = False
+    """It may be given again, for single devices as `DEVICE=NUMBER`; all are one text then."""
     words: tuple[str, ...] = ()
     """Words that may stand in place of a number."""
     const: Any = None
@@ -187,6 +189,9 @@ class Option(_Row):
             return text
         from dnnp.formats.inputs import amounts
 
+        if self.each and "=" in text:
+            amounts.parse_limits(text, self.amount)
+            return text
         return getattr(amounts, f"parse_{self.unit}")(text)
 
     def given(self, value: Any) -> bool:
@@ -210,7 +215,8 @@ class Option(_Row):
                 if word not in self.choices:
                     known = ", ".join(self.choices)
                     raise UsageError(f"{self.flag} {word!r}: must be one of {known}")
-        if (self.least, self.above, self.most) == (None, None, None):
+        limits = self.least, self.above, self.most
+        if limits == (None, None, None) or (self.each and isinstance(value, str)):
             return
         if isinstance(value, str):
             others = "".join(f" or {word}" for word in self.words)

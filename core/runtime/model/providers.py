@@ -545,11 +545,16 @@ def homes_of(
     rules = config.targets
     targets: dict[str, Target] = {}
     used: dict[str, None] = {}
+    # Where single devices have limits of their own, it matters which GPU each is.
+    alike = all(s.device.rpartition("/")[0] == s.device_class for s in stages)
     for stage in stages:
         kind = stage.device_class
         for one in stage.homes:
             used |= {kind: None, one: None}
-            targets[one] = rules.get(one) or rules.get(kind) or Target(config.provider)
+            other = Target(config.provider)
+            if other.on_cuda and not alike:
+                other = replace(other, number=int(one.rpartition("/")[2]))
+            targets[one] = rules.get(one) or rules.get(kind) or other
     for name in rules:
         if name not in used:
             raise UsageError(f"--place {name}: the plan does not use it{instead(name, used)}")

@@ -88,6 +88,8 @@ class Walk(NamedTuple):
     mark: Annotated[Ints, "i64[steps]"]
     last: Annotated[Ints, "i64[tensors]"]
     """Scratch of `peak_of`."""
+    label: Annotated[Ints, "i64[depths, labels]"]
+    """The label that the block has, a row; 0: none yet."""
 
 
 def new_walk(p: PricedGraph, ideals: int) -> Walk:
@@ -96,7 +98,7 @@ def new_walk(p: PricedGraph, ideals: int) -> Walk:
     sizes = {
         "nets": len(p.net_size), "params": len(p.param_bytes), "depths": n + 2, "ideals": ideals,
         "classes": classes, "passes": passes, "rows": len(p.row_class), "steps": len(p.nodes) + 2,
-        "tensors": len(p.tensor_bytes) + 1,
+        "tensors": len(p.tensor_bytes) + 1, "labels": len(p.labels),
     }  # fmt: skip
     return scratch(Walk, sizes)
 
@@ -166,6 +168,17 @@ def drop(p, walk, v):  # type: ignore[no-untyped-def]
         walk.inside[p.nets.item_net[i]] -= 1
     for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
         walk.used[p.param_idx[i]] -= 1
+
+
+@inlined
+def may_join(p, walk, d, v):  # type: ignore[no-untyped-def]
+    """True if rules let item v join the block of d items; notes its labels."""
+    joins = True
+    for r in range(len(p.labels)):
+        mine, label = walk.label[d, r], p.labels[r, v]
+        joins &= mine == 0 or label == 0 or mine == label
+        walk.label[d + 1, r] = label if mine == 0 else mine
+    return joins
 
 
 @inlined
@@ -278,7 +291,8 @@ def is_dominated(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def]
     for k in range(likely, likely + count):
         edge = k if k < start + count else k - count
         x = lattice.child_item[edge]
-        if _is_free(p, walk, x) and _takes_with(p, goal, walk, c, d, x):
+        joins = may_join(p, walk, d, x)
+        if joins and _is_free(p, walk, x) and _takes_with(p, goal, walk, c, d, x):
             walk.grown[j] = edge
             return 1
     walk.grown[j] = 0
@@ -565,6 +579,8 @@ def decide(p, lattice, goal, table, walk, first, budget):  # type: ignore[no-unt
             walk.child[depth] = edge + 1
             v, j = lattice.child_item[edge], lattice.child_ideal[edge]
             blocks += 1
+            if not may_join(p, walk, depth, v):
+                continue
             add(p, walk, depth + 1, v)
             if not may_grow(p, goal, walk, depth + 1):
                 drop(p, walk, v)
@@ -598,11 +614,11 @@ def decide(p, lattice, goal, table, walk, first, budget):  # type: ignore[no-unt
                         if (s // strides[c]) % (counts[c] + 1) + need > counts[c]:
                             continue
                         t = s + need * strides[c]
-                    if b > counts[main] or b >= least[j, t]:
+                    if b > counts[main] or b >= least[j, t] or (j == everything and not p.ends[t]):
                         continue
                     if not is_enough(p, goal, j, room_of(p, t, b), False):
                         continue
-                    if walk.dominated[c] < 0 and p.peak == 0:
+                    if walk.dominated[c] < 0 and p.peak == 0 and p.ends[0]:
                         walk.dominated[c] = is_dominated(p, lattice, goal, walk, c, depth)
                     if walk.dominated[c] <= 0:
                         least[j, t] = b

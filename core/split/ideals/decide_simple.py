@@ -68,6 +68,8 @@ def is_plain(p: PricedGraph) -> bool:
         and len(p.row_class) == 1
         and (p.copies == 1).all()
         and np.isinf(p.capacity).all()
+        and p.ends[0]
+        and not len(p.labels)
     )
 
 

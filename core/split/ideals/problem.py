@@ -110,6 +110,11 @@ class PricedGraph(NamedTuple):
     tensor_kept: Ints
     """1: a model output, which lives until the end of its block."""
     producer: Ints
+    labels: Ints
+    """i64[L, n], labels of the items: a block has at most one a row, besides 0."""
+    ends: Bools
+    """bool[states]: states in which everything may be covered. False in the first one if the number
+    of blocks is fixed, so that none is dominated."""
 
 
 class DPTable(NamedTuple):
@@ -164,10 +169,12 @@ def priced_graph(
     net_cost = np.array([np.where(passes[q][1][kept], cost[classes[c]], 0.0) for c, q in rows])
     net_cost = net_cost.reshape(len(rows), len(kept))
     counts = np.array([d.count for d in devices], dtype=np.int64)
-    weights = spread(line.work[[*classes]], counts.astype(np.float64))[1]
+    weights, real = np.zeros(len(counts)), np.flatnonzero(counts)
+    weights[real] = spread(line.work[[*classes]][real], counts[real].astype(np.float64))[1]
+    strides = np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64)
     memory = memory_arrays(graph, line, options)
     training = bool(graph.backward.any())
-    copies = [min(options.max_replicas, d.count) for d in devices]
+    copies = [max(min(options.max_replicas, d.count), 1) for d in devices]
     binding = may_bind(graph, line, options)
     streamed = options.memory_mode == "overflow"
     free = [d.is_cpu or not binding for d in devices]
@@ -188,7 +195,7 @@ def priced_graph(
         "crossing": np.zeros((len(passes), 0)),
         "rest": np.zeros((len(passes), 0)),
         "counts": counts,
-        "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
+        "strides": strides,
         "copies": np.array(copies, dtype=np.int64),
         "sync": np.array([1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices]),
         "capacity": np.array(
@@ -196,11 +203,13 @@ def priced_graph(
         ),
         "stream": np.array([1 / d.bandwidth_bytes_per_s if streamed else np.inf for d in devices]),
         **memory,
+        "labels": line.labels,
     }
+    ends = line.ends(strides) if line.exactly else np.ones(int(strides[-1]), dtype=np.bool_)
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
     return PricedGraph(
-        comm=COMM[options.comm], nets=_unsigned(nets), peak=peak, relaxed=0, **arrays
+        comm=COMM[options.comm], nets=_unsigned(nets), peak=peak, relaxed=0, ends=ends, **arrays
     )
 
 
@@ -221,7 +230,8 @@ def _merged_nets(line: LinearizedItems) -> tuple[Hypergraph, Ints, Floats]:
 
 def with_rest(p: PricedGraph, lattice: Lattice) -> PricedGraph:
     """Add what is left outside each ideal of a lattice."""
-    share = (p.weights[:, None, None] * p.work).min(axis=0)
+    real = p.counts > 0
+    share = (p.weights[real, None, None] * p.work[real]).min(axis=0)
     inside = _sums(lattice, share)
     # Less a little, so that rounding leaves nothing outside the last ideal.
     rest = np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0)

@@ -207,12 +207,14 @@ class _Choice:
         if not np.isfinite(line.work).any(axis=0).all():
             self.bound = np.inf
             return
+        if line.exactly:
+            line = line.counted()
         counts = [d.count for d in line.devices]
-        main = counts.index(max(counts))
+        main = len(counts) - 1 if line.exactly else counts.index(max(counts))
         self.classes = [c for c in range(len(counts)) if c != main] + [main]
         most = int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
         lattice = make_lattice(line.n, line.tail, line.head, most)
-        if lattice is None and not self.run.stop():
+        if lattice is None and not (len(line.labels) or self.run.stop()):
             line = symmetry_chains(self.problem.graph, line, self.problem.options)
             # Where copies are the reason there are few without them: a look that costs little.
             lattice = make_lattice(line.n, line.tail, line.head, most // 10 + 1)
@@ -263,6 +265,9 @@ class _Choice:
         weighty = np.zeros(line.n, dtype=np.bool_)
         if options.max_replicas > 1 and self.problem.graph.backward.any():
             weighty = is_weighty(self.problem.graph, line, options)
+        if line.exactly:  # fewer blocks are no better then
+            return line
+        weighty |= (line.labels != 0).any(axis=0)
         fewer = contract_items(
             line,
             items,

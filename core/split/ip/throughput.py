@@ -228,6 +228,7 @@ def formulate(
         number_places(draft)
     if task.cells is not None:
         keep_contiguous(draft, task.cells, run)
+    keep_rules(draft)
     nets = [nets_of(task, d) for d in range(len(task.devices))]
     for i, place in enumerate(draft.places):
         if run.stop():
@@ -447,6 +448,30 @@ def budget_devices(draft: Draft) -> None:
         if step > 0:  # empty steps come last
             before = [(used[i], 1.0) for i in steps[step - 1]]
             draft.row([*before, *((used[i], -1.0) for i in places)], ">", 0.0)
+
+
+def keep_rules(draft: Draft) -> None:
+    """One label a row in each place, and as many places with items as there are to be stages."""
+    line, every = draft.task.line, range(draft.task.line.n)
+    for labels in line.labels:
+        for i in range(len(draft.places)):
+            parts = [np.flatnonzero(labels == x).tolist() for x in range(1, labels.max() + 1)]
+            draft.row([(_holds(draft, i, part), 1.0) for part in parts], "<", 1.0)
+    if not line.exactly:
+        return
+    used = [_holds(draft, i, every) for i in range(len(draft.places))]
+    for i, column in enumerate(used):
+        draft.row([(column, -1.0), *((row[i], 1.0) for row in draft.x)], ">", 0.0)
+    draft.row([(column, 1.0) for column in used], "=", float(line.exactly))
+
+
+def _holds(draft: Draft, i: int, items: Sequence[int]) -> int:
+    """Column: some of the items are in a place."""
+    members = list(items)
+    column = draft.column(lambda at: float((at[members] == i).any()))
+    for v in members:
+        _at_least(draft, column, draft.x[v][i], -1)
+    return column
 
 
 def keep_order(draft: Draft) -> None:

@@ -215,7 +215,8 @@ def _fill_rows(problem, held, rows):  # type: ignore[no-untyped-def]
 
 @kernel
 def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
-    """Fill `least` and `choice` for loads up to `target`; return the least load above it met.
+    """Fill `least` (but for its last row) and `choice` for loads up to `target`; return the least
+    load above it met.
 
     least[l, s]: fewest devices of the last class for the items from l on, with budgets s of
     the other classes. choice[l, s]: end and class of the interval that starts at l.
@@ -230,8 +231,6 @@ def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
     size = tree_size(problem.steps) if problem.streamed else 1
     tree_sum = np.zeros(size)
     tree_best = np.zeros(size)
-    for s in range(states):
-        least[n, s] = 0
     for start in range(n - 1, -1, -1):
         for s in range(states):
             least[start, s] = 1 << 40
@@ -472,9 +471,11 @@ def slice_line(
     LimitError
         The mixes of several device classes need too much memory.
     """
+    offered_devices, whole = offered(line.devices), line
+    line = line.counted() if line.exactly else line
     counts = [d.count for d in line.devices]
     # The class with the most devices is minimised; the others are budgets of the state.
-    main = counts.index(max(counts))
+    main = len(counts) - 1 if line.exactly else counts.index(max(counts))
     order = [c for c in range(len(counts)) if c != main] + [main]
     problem = sweep_problem(line, order, comm, _needed(line, overflow))
     states = int(problem.strides[-1])
@@ -486,13 +487,22 @@ def slice_line(
     least = np.empty((line.n + 1, states), dtype=np.int64)
     choice = np.empty((line.n, states, 2), dtype=np.int64)
 
+    starts = np.array([states - 1])
+    least[line.n] = 0
+    if line.exactly:  # no device is left in the end
+        starts = np.flatnonzero(line.ends(problem.strides))
+        least[line.n, 1:] = 1 << 40
     sweep = sweep_for(line, streamed=problem.streamed)
 
     def feasible(target: float) -> tuple[bool, float]:
         above = float(sweep(target, problem, least, choice))
-        return bool(least[0, -1] <= counts[main]), above
+        return bool((least[0, starts] <= counts[main]).any()), above
 
-    low = _floor(line)
+    def traced() -> Slicing:
+        state = int(starts[least[0, starts].argmin()])
+        return _trace(line, problem, comm, choice, order, state)
+
+    low = _floor(whole)
     limit = float(np.nextafter(below, 0.0)) if below < np.inf else np.inf
     target, ceiling = 1.5 * low, float(problem.prefix[:, -1].max() + line.cost.sum())
     while True:
@@ -503,19 +513,17 @@ def slice_line(
         if target == limit:
             if limit < np.inf:
                 return None
-            raise InfeasibleError(
-                f"infeasible: no slicing of this order fits {offered(line.devices)}"
-            )
+            raise InfeasibleError(f"infeasible: no slicing of this order fits {offered_devices}")
         low = max(low, above)
         target = max(above, 2 * target)
     problem = hold_rows(problem, target)
-    best = _trace(line, problem, comm, choice, order)
+    best = traced()
     high = best.value
     while high - low > ROUNDING * high and not run.stop():
         middle = low + (high - low) / 2
         done, above = feasible(middle)
         if done:
-            best = _trace(line, problem, comm, choice, order)
+            best = traced()
             high = min(middle, best.value)
         else:
             low = max(above, np.nextafter(middle, np.inf))
@@ -539,11 +547,11 @@ def _floor(line: LinearizedItems) -> float:
 
 
 def _trace(
-    line: LinearizedItems, problem: SweepProblem, comm: str, choice: Ints, order: list[int]
-) -> Slicing:
-    """Slicing of the last sweep, which was feasible."""
+    line: LinearizedItems, problem: SweepProblem, comm: str, choice: Ints, order: list[int],
+    state: int,
+) -> Slicing:  # fmt: skip
+    """Slicing of the last sweep, which was feasible from a state."""
     bounds, classes = [0], []
-    state = int(problem.strides[-1]) - 1
     while bounds[-1] < line.n:
         end, c = choice[bounds[-1], state].tolist()
         bounds.append(end)

@@ -1,0 +1,229 @@
+"""Limits of single devices, and rules by name of where nodes go."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+
+from dnnp.callbacks import read_json
+from dnnp.core.coarsen.layers import paths_of
+from dnnp.core.cost.placing import fed_nodes, reached
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.device import DeviceClass, Own, with_own
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.graph import PARAMETER, Graph
+from dnnp.core.model.placing import FORMS, Rule
+from dnnp.core.model.text import instead
+from dnnp.formats.inputs.amounts import parse_limits
+from dnnp.formats.stream import Stream
+from dnnp.options.split import DeviceOptions, SplitOptions
+
+SINGLE = "single devices (--memory DEVICE=BYTES, --speed, --pin NAME=DEVICE)"
+
+
+def limits_of(options: DeviceOptions, field: str) -> dict[str, Any]:
+    """Device -> its limit, of the options `memory` or `speed`; "" stands for all others."""
+    value = getattr(options, field)
+    if isinstance(value, str):
+        return parse_limits(value, options.rows[field].amount)
+    return {} if value is None else {"": float(value)}
+
+
+def own_of(options: DeviceOptions, rules: tuple[Rule, ...] = ()) -> dict[str, Own]:
+    """Limits of single devices, and marks of those that something is pinned to."""
+    memory, speed = limits_of(options, "memory"), limits_of(options, "speed")
+    pinned = {rule.device for rule in rules if "/" in rule.device}
+    if "" in speed:
+        raise UsageError(f"--speed {speed['']:g}: write DEVICE=X, such as a100/1=0.5")
+    names = [name for name in {**memory, **speed, **dict.fromkeys(sorted(pinned))} if name]
+    return {n: Own(memory.get(n), speed.get(n, 1.0), n * (n in pinned)) for n in names}
+
+
+def with_limits(
+    devices: tuple[DeviceClass, ...], own: Mapping[str, Own], *, linked: bool
+) -> tuple[DeviceClass, ...]:
+    """Device classes, divided where single devices have limits of their own.
+
+    UsageError: there is no such device, a CPU gets a capacity, or there are clusters or links.
+    """
+    known = [f"{d.name}/{i}" for d in devices for i in range(min(d.count, 64))]
+    for name, limits in own.items():
+        owner, _, number = name.rpartition("/")
+        device = next((d for d in devices if d.name == owner), None)
+        if device is None or not number.isdecimal() or int(number) >= device.count:
+            reason = f"there is no device '{name}'{instead(name, known)}"
+            raise UsageError(f"--memory, --speed, --pin: {reason}")
+        if device.is_cpu and limits.memory_bytes is not None:
+            raise UsageError(f"--memory {name}: a CPU has no capacity")
+        if device.cluster_size or linked:
+            raise UsageError(f"{SINGLE} cannot be told from others in clusters and over links")
+    return with_own(devices, own)
+
+
+PARTS = re.compile(r"[^./]+")
+
+
+class Names:
+    """Names of nodes, layers and weights, and the nodes that they stand for."""
+
+    def __init__(self, stream: Stream, graph: Graph) -> None:
+        self.graph, self.rows = graph, stream.get("node")
+        static = graph.tensor_kind == PARAMETER
+        own = [[r["name"], r.get("scope", ""), r.get("layer", "")] for r in self.rows]
+        reads = (graph.reads(v) for v in range(graph.n))
+        self.kinds = own, [[graph.tensor_names[t] for t in row[static[row]]] for row in reads]
+
+    def find(self, name: str, flag: str) -> tuple[int, ...]:
+        """Ids of the nodes, or else of those that read the weights, that a name stands for.
+
+        Its parts, between dots and slashes, are whole parts of theirs, one after the other; `*`
+        stands for any letters of a part. UsageError: there are none; it says the nearest names.
+        """
+        parts = PARTS.findall(name)
+        inner = r"[./]+".join(re.escape(part).replace(r"\*", "[^./]*") for part in parts)
+        match = re.compile(rf"(?:^|[./]){inner}(?![^./])").search
+        for kind in self.kinds if parts else ():
+            found = [v for v, names in enumerate(kind) if any(map(match, names))]
+            if found:
+                return tuple(self.graph.node_ids[found].tolist())
+        given = {tuple(PARTS.findall(x)) for kind in self.kinds for row in kind for x in row}
+        runs = {".".join(text[i : i + len(parts)]) for text in given for i in range(len(text))}
+        near = difflib.get_close_matches(".".join(parts), sorted(runs), 3, 0.5)
+        words = "; nearest: " * bool(near) + ", ".join(near)
+        raise UsageError(f"{flag}: no node, layer or weight is called '{name}'{words}")
+
+    def layers(self) -> list[list[int]]:
+        """Ids of the nodes of each layer with a number, in the order of the graph."""
+        paths, found = paths_of(self.rows, self.graph, None), dict[tuple[str, ...], list[int]]()
+        for v in self.graph.order.tolist():
+            if paths[v] and re.search(r"\d", paths[v][-1]):
+                found.setdefault(paths[v], []).append(int(self.graph.node_ids[v]))
+        return list(found.values())
+
+
+def split_by_ids(stream: Stream, graph: Graph, data: bytes) -> bytes:
+    """A split by ids of nodes, of a list of lists of names, or of `{"cuts": [NAME, ...]}`.
+
+    A node that no name stands for goes where it is read first, or else to the last stage; any other
+    data stays as it is. UsageError: a name stands for nothing.
+    """
+    try:
+        rows = json.loads(data)
+        cuts = rows.get("cuts", []) if isinstance(rows, dict) else []
+        rows = [[] for _ in range(len(cuts) + 1)] if cuts else rows
+        named = isinstance(rows, list) and any(type(x) is str for row in rows for x in row)
+        if not cuts and not named:
+            return data
+    except (ValueError, TypeError):
+        return data  # it is refused where it is read
+    names, home = Names(stream, graph), np.full(graph.n, -1, dtype=np.int64)
+    home[fed_nodes(graph)] = 0 if cuts else -1
+    for number, name in enumerate(cuts, 1):
+        first = np.isin(graph.node_ids, names.find(str(name), "--eval"))
+        home[reached(*graph.edges, first, graph.rank)] = number
+    for number, row in enumerate(rows):
+        for x in row:
+            ids = names.find(x, "--eval") if isinstance(x, str) else (x,)
+            home[np.isin(graph.node_ids, ids)] = number
+    for v in graph.order[::-1].tolist():
+        readers = (home[u] for t in graph.writes(v) for u in graph.readers(t) if home[u] >= 0)
+        if home[v] < 0 and not graph.backward[v]:
+            home[v] = min(readers, default=len(rows) - 1)
+    return json.dumps([graph.node_ids[home == i].tolist() for i in range(len(rows))]).encode()
+
+
+def rules_of(stream: Stream, graph: Graph, options: SplitOptions) -> tuple[Rule, ...]:
+    """The rules that options and their file state.
+
+    Raises
+    ------
+    UsageError
+        A rule is malformed, or a name stands for nothing.
+    FormatError
+        The file holds no rules.
+    """
+    sources = [{kind: getattr(options, kind.replace("-", "_")) for kind in FORMS}]
+    if options.rules is not None:
+        data, file = read_json(options.caller, options.rules, "--rules")
+        try:
+            sources.append(json.loads(data))
+        except ValueError as error:
+            raise FormatError(f"not JSON: {error}", file) from None
+        if not isinstance(sources[1], dict) or not sources[1].keys() <= FORMS.keys():
+            raise FormatError(f"expected an object with some of {', '.join(FORMS)}", file)
+    texts = [(kind, text) for source in sources for kind, text in _texts(source)]
+    names = Names(stream, graph) if texts else None
+    return tuple(_rule(kind, text, names) for kind, text in texts if names is not None)
+
+
+def _texts(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each rule by its kind and what the option of that name would say."""
+    for kind, value in source.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        if kind == "layers-per-stage" and values:
+            values = [None if None in values else ",".join(map(str, values))]
+        yield from ((kind, str(text)) for text in values if text is not None)
+
+
+def _rule(kind: str, text: str, names: Names) -> Rule:
+    flag, form = f"--{kind} {text}", FORMS[kind]
+    name, _, device = text.rpartition("=") if kind == "pin" else (text, "", "")
+    words = name.split(",") if "," in form else [name]
+    bad = not all(words) or len(words) < 1 + (kind == "apart") or (kind == "pin" and not device)
+    if bad or (form[-1] == "N" and not all(x.isdecimal() and int(x) for x in words)):
+        raise UsageError(f"{flag}: write --{kind} {form}")
+    if kind == "exactly":
+        return Rule(kind, stages=int(text))
+    if kind == "layers-per-stage":
+        layers, ends = names.layers(), np.cumsum([0, *map(int, words)]).tolist()
+        if ends[-1] != len(layers):
+            reason = f"these are {ends[-1]} layers; the model has {len(layers)} with a number"
+            raise UsageError(f"{flag}: {reason}")
+        parts = [tuple(v for row in layers[a:b] for v in row) for a, b in pairwise(ends)]
+        return Rule(kind, tuple(words), tuple(parts), stages=len(parts))
+    parts = [names.find(word, flag) for word in words]
+    if both := [x for a, b in combinations(map(set, parts), 2) for x in a & b]:
+        raise UsageError(f"{flag}: node {min(both)} has both names")
+    return Rule(kind, tuple(words), tuple(parts), device)
+
+
+def check_rules(problem: SplitProblem, options: SplitOptions) -> None:
+    """Refuse rules that contradict each other, or that what is asked for does not heed.
+
+    Raises UsageError.
+    """
+    rules = problem.rules
+    places = [name for d in problem.devices for name in (d.name, d.of, *d.members)]
+    for rule in rules:
+        unheeded = {
+            "a parallel plan": bool(options.parallel),
+            "--allow-replicas": options.allow_replicas,
+            "--objective latency": rule.by_stage and options.objective == "latency",
+            "--max-replicas": rule.by_stage and problem.options.max_replicas > 1,
+            "links": rule.by_stage and bool(problem.links),
+        }
+        for what in (name for name, given in unheeded.items() if given):
+            raise UsageError(f"{rule.words}: not heeded with {what}")
+        if rule.device not in ("", *places):
+            raise UsageError(f"{rule.words}: no such device{instead(rule.device, places)}")
+        if rule.stages > sum(d.count for d in problem.devices):
+            raise UsageError(f"{rule.words}: there are fewer devices than {rule.stages} stages")
+    counts = {rule.stages: rule.words for rule in rules if rule.stages}
+    if len(counts) > 1:
+        raise UsageError(" contradicts ".join(counts.values()))
+    if not rules:
+        return
+    line = problem.line(problem.free_items)
+    for item in np.flatnonzero(~np.isfinite(line.work).any(axis=0)).tolist():
+        nodes = line.nodes[line.node_ptr[item] : line.node_ptr[item + 1]]
+        held = {*problem.graph.node_ids[nodes].tolist()}
+        mine = [rule.words for rule in rules if any(held & {*part} for part in rule.parts)]
+        if mine:
+            what = f"'{problem.graph.node_names[nodes[0]]}', and what must be with it"
+            raise UsageError(f"{' and '.join(mine)}: no device can hold {what}")

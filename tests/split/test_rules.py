@@ -1,0 +1,251 @@
+"""Placement by name: nodes of a name, rules, methods that heed them, and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.graphs import to_bytes
+from support.ruled import LAYERS, compared, decoder, ruled_case
+from support.run import Result, dnnp
+
+
+def planned(*words: str, status: int = 0, k: int = 4) -> tuple[Result, list[dict[str, Any]]]:
+    """Split the decoder, check the plan, and return its stages."""
+    result = dnnp("partition", "-k", str(k), "--bandwidth", "10", *words, stdin=to_bytes(decoder()))
+    assert result.status == status, result.err
+    if status:
+        return result, []
+    checked = dnnp("check", stdin=result.out)
+    assert checked.status == 0, checked.err
+    return result, result.records("stage")
+
+
+def stage_of(stages: list[dict[str, Any]]) -> dict[str, int]:
+    """Stage of each node, by its name without `/model/`."""
+    names = [row["name"].removeprefix("/model/") for row in decoder().get("node")]
+    return {names[v]: stage["id"] for stage in stages for v in stage["nodes"]}
+
+
+HEEDING = ("auto", "exact", "slice", "ip")
+
+
+@pytest.mark.parametrize("method", HEEDING)
+def test_cut_before_a_layer(method: str) -> None:
+    _, stages = planned("--cut-before", "layers.2", "--method", method, k=3)
+    where = stage_of(stages)
+    before = {where[name] for name in where if "layers.2" not in name and "layers.3" not in name}
+    before -= {where["/lm_head/MatMul"]}
+    here = {where["layers.2/attn/MatMul"], where["layers.2/mlp/MatMul"]}
+    assert not before & here
+    assert where["layers.2/mlp/Transpose"] == where["layers.2/mlp/MatMul"]  # it prepares a weight
+
+
+@pytest.mark.parametrize("method", [*HEEDING, "greedy", "anneal", "uniform", "brkga"])
+def test_pin_the_head(method: str) -> None:
+    """All methods heed it, or find nothing."""
+    words = ("--pin", "lm_head=gpu/2", "--method", method, "--effort", "0.1")
+    result = dnnp("partition", "-k", "4", "--bandwidth", "10", *words, stdin=to_bytes(decoder()))
+    assert result.status in ((0,) if method in (*HEEDING, "anneal") else (0, 4)), result.err
+    if result.status == 0:
+        assert dnnp("check", stdin=result.out).status == 0
+        (head,) = [s for s in result.records("stage") if 11 in s["nodes"]]
+        assert head["device"] == "gpu/2"
+
+
+def test_pins_of_latency() -> None:
+    pins = ("--pin", "embed_tokens=gpu/1", "--pin", "mask=gpu/3")
+    _, stages = planned("--objective", "latency", *pins)
+    homes = {v: s["device"] for s in stages for v in s["nodes"]}
+    assert (homes[0], homes[1]) == ("gpu/3", "gpu/1")
+
+
+@pytest.mark.parametrize("method", HEEDING)
+def test_layer_counts(method: str) -> None:
+    _, stages = planned("--layers-per-stage", "1,2,1", "--method", method)
+    where = stage_of(stages)
+    assert len(stages) == 3
+    found = [{where[f"layers.{i}/{w}/MatMul"] for w in ("attn", "mlp")} for i in range(LAYERS)]
+    assert found == [{0}, {1}, {1}, {2}]
+
+
+@pytest.mark.parametrize("method", HEEDING)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_exactly(method: str, k: int) -> None:
+    result, stages = planned("--exactly", str(k), "--method", method)
+    assert len(stages) == k
+    assert (f"with {k - 1} stage" in result.err) == (k > 1)
+
+
+def test_exactly_where_fewer_are_better() -> None:
+    result, stages = planned("--exactly", "3", "--bandwidth", "0.1", k=3)
+    assert len(stages) == 3
+    free, one = planned("--bandwidth", "0.1", k=3)
+    assert len(one) == 1
+    assert result.one("plan")["value"] > free.one("plan")["value"]
+    assert result.one("plan")["status"] == "optimal"
+
+
+@pytest.mark.parametrize("method", HEEDING)
+def test_together_and_apart(method: str) -> None:
+    words = ("--together", "layers.*.attn", "--apart", "embed_tokens,lm_head")
+    _, stages = planned(*words, "--method", method)
+    where = stage_of(stages)
+    assert len({where[f"layers.{i}/attn/MatMul"] for i in range(LAYERS)}) == 1
+    assert where["embed_tokens/Gather"] != where["/lm_head/MatMul"]
+
+
+def test_a_file_of_rules_is_the_options(tmp_path: Path) -> None:
+    rules = {"cut-before": ["layers.1"], "pin": ["lm_head=gpu/3"], "exactly": 3}
+    (tmp_path / "rules.json").write_text(json.dumps(rules))
+    by_file, _ = planned("--rules", str(tmp_path / "rules.json"))
+    words = ("--cut-before", "layers.1", "--pin", "lm_head=gpu/3", "--exactly", "3")
+    by_words, _ = planned(*words)
+    assert by_file.one("plan") == by_words.one("plan")
+    assert [r["rule"] for r in by_file.one("plan")["rules"]] == ["cut-before", "pin", "exactly"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [
+        ("layers.1", {"layers.1/attn/MatMul", "layers.1/mlp/MatMul"}),
+        ("model/layers.1", {"layers.1/attn/MatMul", "layers.1/mlp/MatMul"}),
+        ("layers.*.attn", {f"layers.{i}/attn/MatMul" for i in range(LAYERS)}),
+        ("embed_*", {"embed_tokens/Gather"}),
+        ("embed.weight", {"embed_tokens/Gather"}),
+        ("layers.3.mlp.weight", {"layers.3/mlp/MatMul"}),
+        ("lm_head", {"/lm_head/MatMul"}),
+    ],
+)
+def test_names(name: str, nodes: set[str]) -> None:
+    result, _ = planned("--together", name)
+    (rule,) = result.one("plan")["rules"]
+    names = [row["name"].removeprefix("/model/") for row in decoder().get("node")]
+    assert {names[v] for v in rule["parts"][0]} == nodes
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--cut-before", "layer.2"), "nearest: layers.2, layers."),
+        (("--cut-before", "layers"), ""),
+        (("--together", "layers.1x"), "no node, layer or weight is called 'layers.1x'; nearest: "),
+        (("--pin", "lm_head"), "write --pin NAME=DEVICE"),
+        (("--pin", "lm_head=gpu/4"), "there is no device 'gpu/4'"),
+        (("--pin", "lm_head=tpu"), "no such device"),
+        (("--pin", "lm_head=gpu/1", "--pin", "lm_head=gpu/2"), "no device can hold '/lm_head/"),
+        (("--pin", "layers.*=gpu/1", "--apart", "layers.0,layers.1"), "no device can hold"),
+        (("--together", "layers.*", "--cut-before", "layers.2"), "no device can hold"),
+        (("--apart", "layers.0"), "write --apart NAME,NAME"),
+        (("--apart", "layers.0,layers.0.mlp"), "has both names"),
+        (("--layers-per-stage", "1,1,1"), "these are 3 layers; the model has 4"),
+        (("--layers-per-stage", "1,x"), "write --layers-per-stage N,N"),
+        (("--layers-per-stage", "1,1,1,1", "--exactly", "3"), "contradicts"),
+        (("--exactly", "5"), "fewer devices than 5 stages"),
+        (("--exactly", "2", "--method", "anneal"), "--exactly 2: not heeded by the method anneal"),
+        (("--cut-before", "layers.2", "--method", "brkga"), "not heeded by the method brkga"),
+        (("--cut-before", "layers.2", "--objective", "latency"), "not heeded with --objective"),
+        (("--cut-before", "layers.2", "--max-replicas", "2"), "not heeded with --max-replicas"),
+        (("--pin", "lm_head=gpu", "--allow-replicas"), "not heeded with --allow-replicas"),
+        (("--pin", "lm_head=gpu", "--tensor-parallel", "2"), "not heeded with a parallel plan"),
+        (("--exactly", "2", "--link", "gpu,gpu=1"), "not heeded with links"),
+        (("--pin", "lm_head=gpu/1", "--link", "gpu,gpu=1"), "clusters and over links"),
+    ],
+)
+def test_refusals_name_the_rule(words: tuple[str, ...], reason: str) -> None:
+    status = 2 if reason else 0
+    result, _ = planned(*words, status=status)
+    assert reason in result.err
+    assert not reason or any(word in result.err for word in words if word.startswith("--"))
+
+
+def test_a_bound_of_all_plans_is_no_claim_about_ruled_ones() -> None:
+    ruled, _ = planned("--layers-per-stage", "3,1", k=2)
+    bounded = dnnp("bound", stdin=ruled.out)
+    assert "of plans without its rules too" in bounded.err
+    assert bounded.one("plan")["value"] == ruled.one("plan")["value"]
+    assert bounded.one("bound")["value"] < ruled.one("plan")["value"]
+    checked = dnnp("check", "--certificate", stdin=bounded.out)
+    assert checked.status == 6  # optimal among those with the rules, of which no certificate knows
+    assert "that it is optimal is not verified" in checked.err
+    assert "bound verified" in checked.err
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [
+        ({"rule": "exactly", "stages": 3}, "--exactly 3"),
+        ({"rule": "pin", "names": ["x"], "parts": [[0]], "device": "gpu/9"}, "--pin x=gpu/9"),
+        ({"rule": "together", "names": ["x"], "parts": [[0, 11]]}, "--together x"),
+        ({"rule": "apart", "names": ["a", "b"], "parts": [[2], [3]]}, "--apart a,b"),
+        ({"rule": "cut-before", "names": ["x"], "parts": [[3]]}, "--cut-before x"),
+        ({"rule": "layers-per-stage", "names": ["1"], "parts": [[2, 10]], "stages": 2}, "--layers"),
+        ({"rule": "together", "names": ["x"], "parts": [[99]]}, "node 99 is not in the graph"),
+    ],
+)
+def test_the_checker_finds_a_broken_rule(rule: dict[str, Any], kind: str) -> None:
+    result, stages = planned("--layers-per-stage", "2,2", k=2)
+    assert {2, 3} <= set(stages[0]["nodes"])
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    for record in lines:
+        if record["type"] == "plan":
+            record["rules"] = [rule]
+    forged = b"".join(json.dumps(record).encode() + b"\n" for record in lines)
+    checked = dnnp("check", stdin=forged)
+    assert checked.status == 3, checked.err
+    assert kind in checked.err
+
+
+def test_a_plan_with_rules_is_of_version_3() -> None:
+    plain, _ = planned()
+    ruled, _ = planned("--exactly", "2")
+    assert [plain.one("header")["version"], ruled.one("header")["version"]] == [1, 3]
+    again = dnnp("partition", "-k", "2", stdin=ruled.out)
+    assert again.one("header")["version"] == 1
+    assert "rules" not in again.one("plan")
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [
+        ('{"cuts": ["layers.1", "layers.3"]}', [4, 5, 3]),
+        ('[["embed_tokens", "layers.0", "layers.1"], ["layers.2", "layers.3", "lm_head"]]', [6, 6]),
+        ('[["layers.0"], ["layers.*"]]', [4, 8]),
+    ],
+)
+def test_given_splits_by_name(split: str, sizes: list[int], tmp_path: Path) -> None:
+    if "*" in split:
+        split = '[["layers.0"], ["layers.1", "layers.2", "layers.3"]]'
+    (tmp_path / "split.json").write_text(split)
+    _, stages = planned("--eval", str(tmp_path / "split.json"))
+    assert [len(stage["nodes"]) for stage in stages] == sizes
+    assert sum(sizes) == len(decoder().get("node"))
+
+
+def test_given_splits_keep_rules(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text('{"cuts": ["layers.2"]}')
+    words = ("--eval", str(tmp_path / "split.json"))
+    planned(*words, "--cut-before", "layers.2")
+    for rule in (("--cut-before", "layers.1"), ("--together", "layers.*"), ("--exactly", "3")):
+        result, _ = planned(*words, *rule, status=4)
+        assert rule[0] in result.err
+    (tmp_path / "split.json").write_text('{"cuts": ["layer.2"]}')
+    result, _ = planned(*words, status=2)
+    assert "nearest: layers.2" in result.err
+
+
+def test_random_rules_agree_with_brute_force() -> None:
+    """More by `tests/tools/agree_rules.py`."""
+    seen = Counter[tuple[str, str]]()
+    for seed in range(60):
+        methods = ("exact", "auto", "slice", *(["ip"] if seed < 8 else []))
+        for method, came, fault in compared(ruled_case(seed), methods):
+            assert not fault, f"seed {seed}, {method}: {fault}"
+            seen[method, came] += 1
+    assert min(seen[method, "best"] for method in ("exact", "auto", "slice")) > 25
+    assert seen["exact", "infeasible"] > 3
+    assert seen["ip", "best"] > 3
