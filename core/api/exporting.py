@@ -98,8 +98,11 @@ def _subgraph(stream: Stream, options: ExportOptions) -> bytes:
     from dnnp.core.runtime.model.session import self_contained, to_numpy
     from dnnp.core.runtime.pipeline.prepare import Pipeline
     from dnnp.core.runtime.report.verify import compare_values, exposed, tolerance_for
+    from dnnp.formats.graph import graph_of
     from dnnp.formats.onnx.fixed_inputs import part_model
+    from dnnp.formats.onnx.scope import reads
     from dnnp.formats.onnx.value_types import find_types, known_shapes, types_of
+    from dnnp.placing import Names
 
     model, path, _ = open_source(options.caller, stream, options.model)
     nodes, sample = model.graph.node, random_inputs(model, 0, shapes=known_shapes(stream))
@@ -107,8 +110,12 @@ def _subgraph(stream: Stream, options: ExportOptions) -> bytes:
     for name in (*options.from_, *options.upto):
         if name not in known:
             raise UsageError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
-    chosen = {v for v, node in enumerate(nodes) if {*node.output}.isdisjoint(options.from_)}
-    ends = [*options.upto] or [value.name for value in model.graph.output]
+    find = Names(stream, graph_of(stream)).find
+    chosen = {v for name in options.part for v in find(name, "--part")} or {*range(len(nodes))}
+    outside = [reads(node) for v, node in enumerate(nodes) if v not in chosen]
+    read = {value.name for value in model.graph.output}.union(*outside)
+    ends = [*options.upto] or [n for v in sorted(chosen) for n in nodes[v].output if n in read]
+    chosen = {v for v in chosen if {*nodes[v].output}.isdisjoint(options.from_)}
     part = part_model(model, chosen, ends, find_types(model, known, types_of(stream)))
     inputs = [value.name for value in part.graph.input]
     if wrong := {*options.from_}.difference(inputs) | {*ends}.intersection(inputs):

@@ -78,6 +78,15 @@ CASES = [
     (["--from", "t1", "--upto", "m2", "--upto", "t3"], ["t1"], ["m2", "t3"], 4),
 ]
 
+CASES += [
+    (["--part", "layers.2"], ["t1"], ["t2"], 2),
+    (["--part", "layers.0"], ["x"], ["t0"], 2),
+    (["--part", "layers.1", "--part", "layers.3"], ["t0", "t2"], ["t1", "t3"], 4),
+    (["--part", "/layers.4/mlp/Tanh", "--part", "head"], ["m4", "t0"], ["y"], 2),
+    (["--part", "layers.*", "--from", "t1", "--upto", "t2"], ["t1"], ["t2"], 2),
+    (["--part", "w3"], ["t2"], ["m3"], 1),
+]
+
 
 @pytest.mark.parametrize(("options", "inputs", "outputs", "count"), CASES)
 def test_parts(
@@ -128,6 +137,8 @@ PART = ["--to", "subgraph"]
 MISTAKES = [
     ([*PART, "--upto", "tt3"], 2, "the model has no tensor 'tt3'; did you mean 't3'?"),
     ([*PART, "--from", "X"], 2, "the model has no tensor 'X'; did you mean 'x'?"),
+    ([*PART, "--part", "layer.2"], 2, "no node, layer or weight is called 'layer.2'; nearest: "),
+    (["--part", "layers.2", "-o", "new"], 2, "--part is for --to subgraph"),
     ([*PART, "--from", "t3", "--upto", "t1"], 2, "the part is on a way from or to 't3'"),
     ([*PART, "--from", "t1", "--upto", "t1"], 2, "from or to 't1'"),
     (["--upto", "t1", "-o", "new"], 2, "--upto is for --to subgraph"),

@@ -274,6 +274,8 @@ class ExportOptions(Options):
         (), flag="--from", needs=PART, metavar="TENSOR", page=True, help="where a subgraph begins")
     upto: Sequence[str] = option(
         (), needs=PART, metavar="TENSOR", page=True, help="what a subgraph hands out; repeatable")
+    part: Sequence[str] = option(
+        (), needs=PART, metavar="NAME", page=True, help="layer or node in a subgraph; repeatable")
     schedule: str | None = option(
         needs=("--to torch",), metavar="FILE", page=True,
         help="whose schedule to follow (default: the plan's stream)")

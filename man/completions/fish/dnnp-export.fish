@@ -3,6 +3,7 @@ complete -c dnnp-export -l to -x -a 'stages genai triton ort-layers onnx-devices
 complete -c dnnp-export -l model -r -F -d 'the ONNX model; if it is not where the stream says'
 complete -c dnnp-export -l from -x -d 'where a subgraph begins'
 complete -c dnnp-export -l upto -x -d 'what a subgraph hands out; repeatable'
+complete -c dnnp-export -l part -x -d 'layer or node in a subgraph; repeatable'
 complete -c dnnp-export -l schedule -r -F -d 'whose schedule to follow'
 complete -c dnnp-export -l config -x -d 'with --to genai: a value of its configuration; that the one beside the model does not say, such as model.eos_token_id=2; repeatable'
 complete -c dnnp-export -l max-batch-size -x -d 'with --to triton: the largest batch; along the first dimension of every tensor, which must be free in all of them'
