@@ -13,7 +13,6 @@ import numpy as np
 from dnnp.core.cost.items import Items, LinearizedItems, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.load_formula import MARGIN, WORTHWHILE
-from dnnp.core.cost.placing import StageRules
 from dnnp.core.cost.problem import SplitProblem, unplaceable_nodes
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
@@ -131,9 +130,7 @@ def sliced_orders(
             if stopped:
                 run.warn(stopped)
             break
-        order = make_order(items)
-        if problem.stage_rules is not None:
-            order = _by_label(problem.stage_rules, items, order)
+        order = by_label(problem, items, make_order(items))
         line = problem.line(items, order)
         steps = steps_of(problem.graph, line, options) if streamed else None
         below = found[2].value * (1 - WORTHWHILE) if found else np.inf
@@ -150,10 +147,10 @@ def sliced_orders(
     return found
 
 
-def _by_label(rules: StageRules, items: Items, order: Ints) -> Ints:
-    """The order with what leads to items of a small label before all else; topological, too."""
-    place, last = place_of(order), np.iinfo(np.int64).max
-    for row in rules.labels_of(items.label, items.count):
+def by_label(problem: SplitProblem, items: Items, order: Ints) -> Ints:
+    """The order with items that lead to those of a small label before others; topological, too."""
+    place, last, rules = place_of(order), np.iinfo(np.int64).max, problem.stage_rules
+    for row in () if rules is None else rules.labels_of(items.label, items.count):
         least = np.where(row > 0, row, last)
         for e in np.argsort(-place[items.tail], kind="stable").tolist():
             u = items.tail[e]

@@ -386,7 +386,9 @@ def validity_asked(method: str, validity: str | None) -> str:
     raise UsageError(f"method {method} makes {found[0]} splits; {validity} ones come from {others}")
 
 
-HEED_RULES = ("auto", "exact", "slice", "ip")
+HEED_RULES = (
+    "auto", "exact", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
+)  # fmt: skip
 """Methods that heed rules about what a stage holds."""
 
 

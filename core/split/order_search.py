@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dnnp.core.baselines.blocks import by_label
 from dnnp.core.cost.items import Items, steps_of
 from dnnp.core.cost.problem import SplitProblem, make_line
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
@@ -96,6 +97,7 @@ class OrderSpace:
         self._streamed = limited and problem.options.memory_mode == "overflow"
         self._arrays: OrderProblem = order_problem(self.base, comm, weighted=weighted)
         one = len(self.base.devices) == 1 and bool(np.isfinite(self.base.work).all())
+        one = one and problem.stage_rules is None
         self.compiled = one and not limited and self.base.n > 0
         self._threads = threads
 
@@ -106,7 +108,8 @@ class OrderSpace:
 
     def order(self, priorities: Floats) -> Ints:
         """Kahn's order of the items by priorities, f64[n] in the items' own Kahn order."""
-        return self.items.order[kahn_with_priorities(self.base.tail, self.base.head, priorities)]
+        place = kahn_with_priorities(self.base.tail, self.base.head, priorities)
+        return by_label(self.problem, self.items, self.items.order[place])
 
     def values(
         self,

@@ -32,6 +32,7 @@ def stage_of(stages: list[dict[str, Any]]) -> dict[str, int]:
 
 
 HEEDING = ("auto", "exact", "slice", "ip")
+ORDERS = ("dpl", "random", "brkga", "mla", "mla-weighted")
 
 
 @pytest.mark.parametrize("method", HEEDING)
@@ -147,7 +148,7 @@ def test_names(name: str, nodes: set[str]) -> None:
         (("--layers-per-stage", "1,1,1,1", "--exactly", "3"), "contradicts"),
         (("--exactly", "5"), "fewer devices than 5 stages"),
         (("--exactly", "2", "--method", "anneal"), "--exactly 2: not heeded by the method anneal"),
-        (("--cut-before", "layers.2", "--method", "brkga"), "not heeded by the method brkga"),
+        (("--cut-before", "layers.2", "--method", "greedy"), "not heeded by the method greedy"),
         (("--cut-before", "layers.2", "--objective", "latency"), "not heeded with --objective"),
         (("--cut-before", "layers.2", "--max-replicas", "2"), "not heeded with --max-replicas"),
         (("--pin", "lm_head=gpu", "--allow-replicas"), "not heeded with --allow-replicas"),
@@ -242,10 +243,11 @@ def test_random_rules_agree_with_brute_force() -> None:
     """More by `tests/tools/agree_rules.py`."""
     seen = Counter[tuple[str, str]]()
     for seed in range(60):
-        methods = ("exact", "auto", "slice", *(["ip"] if seed < 8 else []))
+        methods = ("exact", "auto", "slice", *(["ip", *ORDERS] if seed < 8 else []))
         for method, came, fault in compared(ruled_case(seed), methods):
             assert not fault, f"seed {seed}, {method}: {fault}"
             seen[method, came] += 1
     assert min(seen[method, "best"] for method in ("exact", "auto", "slice")) > 25
     assert seen["exact", "infeasible"] > 3
     assert seen["ip", "best"] > 3
+    assert min(seen[method, "best"] + seen[method, "worse"] for method in ORDERS) > 3
