@@ -175,7 +175,7 @@ def _stage(facts: Facts, number: int, active: bool, bound: float | None) -> str:
     rows += [] if late else [_bar(facts, part, longest_bar(facts.parts), bound)]
     rows.append(_memory(part))
     if part.measured_s is not None:
-        ratio = f"{part.measured_s / load:.2f} x" if load > 0 else ""
+        ratio = f"{part.measured_s / load:.3g} x the load" if load > 0 else ""
         rows.append(_value("measured", shown_time(part.measured_s, True, 3), ratio))
     if number == loads.index(max(loads)) and len(loads) > 1:
         rows.append(f'<span class="slowest">{"busiest" if late else "slowest"}</span>')
