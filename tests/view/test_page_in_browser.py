@@ -454,3 +454,18 @@ def test_whatever_a_stream_holds_is_shown(opened: Opener, seed: int) -> None:
     for v in range(page.evaluate("() => M.count")):
         page.evaluate("(v) => graph.reveal(v)", v)
     assert len(boxes(page)) > 0
+
+
+def test_the_small_map_moves_the_graph(opened: Opener) -> None:
+    page = opened(layered(400))
+    assert not page.locator("#map").is_visible()
+    page.locator("#graph").focus()
+    for _ in range(8):
+        page.keyboard.press("+")
+    page.locator("#map").wait_for(state="visible")
+    wide = page.evaluate("() => [graph.board.right * graph.mapScale, graph.board.right]")
+    for share in (0.2, 0.8):
+        scale = page.locator("#map").bounding_box()["width"] / 180
+        page.locator("#map").click(position={"x": share * wide[0] * scale, "y": 20})
+        middle = page.evaluate("() => graph.board.view.invertX(graph.board.w / 2)")
+        assert middle == pytest.approx(share * wide[1], rel=0.05)

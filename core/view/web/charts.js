@@ -46,7 +46,7 @@ class TimeMap {
     return {
       box, x: d.x0, y: d.y0, w: d.x1 - d.x0, h: d.y1 - d.y0, inside: !!d.children,
       name: `${box.short}  ·  ${share(d.value / all)}`,
-      sub: contents(box), mark: "", fill: color(box.stage), strength: 0.4,
+      sub: contents(box), fill: color(box.stage), strength: 0.4,
     };
   }
   mark() {
@@ -74,7 +74,7 @@ class Timeline {
     const [from, to] = [R.start[i], R.end[i]];
     return {
       x: (1000 * from) / this.end, w: (1000 * (to - from)) / this.end, y: R.row[i] * ROW.all + 18, h: ROW.bar,
-      fill: R.fill[i], strength: 0.5, name: R.name[i], mark: "", sub: "", said: R.said[i], batch: R.batch[i], from, to, row: R.row[i],
+      fill: R.fill[i], strength: 0.5, name: R.name[i], said: R.said[i], batch: R.batch[i], from, to,
     };
   }
   // Light up one micro-batch (of a plan for latency: one stage); null: all.

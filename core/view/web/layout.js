@@ -67,7 +67,8 @@ function inRows(boxes, edges, aspect) {
     if (b === a + 1 && p.y === q.y) return [[p.x + p.w, p.y + 22], [q.x, q.y + 22]];
     if (p.y === q.y) return [[x, p.y], [x, p.y - 24], [z, q.y - 24], [z, q.y]];
     const end = most(boxes, "x", "w") + SPACE.gutter / 2;
-    if (q.row > p.row + 1) return [[p.x + p.w, p.y + 22], [end, p.y + 22], [end, q.y - 20], [z, q.y - 20], [z, q.y]];
+    const [y, v] = [p.y + 22, q.y - 20];
+    if (q.row > p.row + 1) return [[p.x + p.w, y], [end, y], [end, v], [z, v], [z, q.y]];
     const [from, to] = p.y < q.y ? [p.y + p.h, q.y] : [p.y, q.y + q.h];
     const middle = p.y < q.y ? q.y - SPACE.gutter / 2 : p.y - SPACE.gutter / 2;
     return [[x, from], [x, middle], [z, middle], [z, to]];
