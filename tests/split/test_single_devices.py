@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from dnnp.core.model.plan import Stage
+from dnnp.core.runtime.model.providers import SessionConfig, Target, homes_of
 from support.graphs import to_bytes
 from support.ruled import decoder
 from support.run import Result, dnnp
@@ -67,6 +70,19 @@ def test_what_builds_on_a_plan_knows_them() -> None:
     assert unit["gpu/0"]["memory_bytes"] == 1000.0
     table = dnnp("view", "--as", "csv", "--table", "nodes", stdin=plan.out)
     assert table.status == 0, table.err
+
+
+def test_gpus_have_the_numbers_of_their_devices() -> None:
+    """As only then it matters which GPU is which; a class in `--place` is that of all devices."""
+    config = SessionConfig("cuda")
+    parts = [Stage(f"gpu/{i}", name, (), *[0.0] * 6) for i, name in ((2, "gpu[2]"), (0, "gpu"))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dnnp.core.runtime.model.providers.count_gpus", lambda: 3)
+        assert [spot.device_id for (spot,) in homes_of(parts, config)[0]] == [2, 0]
+        alike = [replace(part, device_class="gpu") for part in parts]
+        assert [spot.device_id for (spot,) in homes_of(alike, config)[0]] == [0, 1]
+        on_cpu = replace(config, targets={"gpu": Target("cpu")})
+        assert [spot.provider for (spot,) in homes_of(parts, on_cpu)[0]] == ["cpu", "cpu"]
 
 
 def test_a_given_split_may_name_them(tmp_path) -> None:

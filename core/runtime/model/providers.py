@@ -548,7 +548,7 @@ def homes_of(
     # Where single devices have limits of their own, it matters which GPU each is.
     alike = all(s.device.rpartition("/")[0] == s.device_class for s in stages)
     for stage in stages:
-        kind = stage.device_class
+        kind = stage.device.rpartition("/")[0] or stage.device_class
         for one in stage.homes:
             used |= {kind: None, one: None}
             other = Target(config.provider)
