@@ -140,7 +140,11 @@ def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
     if proof.verdict != VERIFIED or not above(plan.bound, proof.proven):
         return found
     claim = "that it is optimal" if plan.status == "optimal" else f"its bound {plan.bound!r}"
-    message = f"{claim} is not verified: the certificate ({proof.argument}) proves {proof.proven!r}"
+    shows = f"the certificate ({proof.argument}) proves {proof.proven!r}"
+    if plan.rules:  # a bound for plans without them is verified
+        message = f"{claim} is not checkable: {shows}, of plans without its rules too"
+        return [*found, Violation("unchecked", "plan", message)]
+    message = f"{claim} is not verified: {shows}"
     return [*found, Violation("unverified", "plan", message, proof.proven, plan.bound)]
 
 
