@@ -279,7 +279,7 @@ FAILURES = {
     "replicas": (("-k", "2", "--max-replicas", "0"), 2, "--max-replicas: 0 is too small"),
     "effort": (("-k", "2", "--effort", "0"), 2, "--effort: 0 is too small; above 0"),
     "effort text": (("-k", "2", "--effort", "inf"), 2, "'inf' is not a number from 0 to 1e9"),
-    "time limit": (("-k", "2", "--time-limit", "-1"), 2, "'-1' is not a time, such as 90, 5s or 2m"),
+    "time limit": (("-k", "2", "--time-limit", "-1"), 2, "'-1' is not a time"),
     "time limit text": (("-k", "2", "--time-limit", "1x"), 2, "'1x' is not a time"),
     "seed": (("-k", "2", "--seed", "-1"), 2, "-1 is below 0"),
     "method and split": (("-k", "2", "--method", "ip", "--eval", "x"), 2, "or --eval, not both"),
