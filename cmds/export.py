@@ -26,6 +26,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Export the plan of a stream."""
     if args.to in FOLDERS and args.output == "-":
         raise UsageError(f"--to {args.to} writes several files: name a folder with -o DIR")
+    if args.to == "subgraph" and args.output == "-" and context.stdout.isatty():
+        raise UsageError("--to subgraph writes an ONNX model: name a file with -o FILE")
     from dnnp.exporting import export_folder, file_bytes
 
     options = options_of(ExportOptions, args, context)

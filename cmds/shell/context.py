@@ -169,7 +169,7 @@ class ProgressBar(Bar):
         standing = self._standing or Progress(self._doing)
         share, time = standing.share, f"{elapsed_s:.0f} s"
         if limit_s:
-            share, time = elapsed_s / limit_s, f"{elapsed_s:.0f} of at most {limit_s:g} s"
+            share, time = elapsed_s / limit_s, f"{elapsed_s:.0f} of at most {limit_s:.3g} s"
         doing, bar = standing.doing, ""
         if share is not None:
             done = min(int(100 * share), 100)

@@ -85,6 +85,8 @@ def load(file: Source, options: ImportOptions) -> Graph:
     path = "-"
     data: bytes | None = None
     if not isinstance(file, str | os.PathLike):
+        if not hasattr(file, "read"):
+            raise TypeError(f"load: a path or an open file is needed, not '{type(file).__name__}'")
         data = file.read()
         if options.kind is None:
             return _of_stream(data, "<stream>", options)

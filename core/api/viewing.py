@@ -90,6 +90,8 @@ def columns(
     """A table as columns; see `Graph.table`."""
     from dnnp.core.view.tables import TABLES, table_of
 
+    if digits is not None and (type(digits) is not int or digits < 1):
+        raise UsageError(f"digits {digits!r}: must be a number of at least 1")
     if name not in TABLES:
         raise UsageError(f"table {name!r}: must be one of {', '.join(TABLES)}")
     found = table_of([read_facts(stream)], name, digits=digits)
@@ -109,8 +111,10 @@ def notebook(graph: Graph) -> str:
     used = {name: cells for name, cells in held.items() if any(cells) or name == "stage"}
     rows = ["".join(f"<th>{name}</th>" for name in used)]
     for row in zip(*used.values(), strict=True):
-        rows.append("".join(f"<td>{'' if x is None else escape(str(x))}</td>" for x in row))
-    return f"{said}{picture}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        shown = (int(x) if isinstance(x, float) and x.is_integer() else x for x in row)
+        rows.append("".join(f"<td>{'' if x is None else escape(str(x))}</td>" for x in shown))
+    table = f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    return f'{said}{picture}<div style="overflow-x:auto">{table}</div>'
 
 
 def view_of(path: str | None, plot: str | None = None) -> str:

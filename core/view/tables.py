@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dnnp.core.model.device import own_times
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Tried
-from dnnp.core.model.text import guarded, instead, markdown, printable
+from dnnp.core.model.text import did_you_mean, guarded, markdown, printable
 from dnnp.core.view.facts import Facts
 from dnnp.formats.records import RECORDS
 
@@ -252,7 +252,8 @@ def table_of(
         ]
     for column in columns or ():
         if column not in header:
-            raise UsageError(f"--columns {column}: no column of {name}{instead(column, header)}")
+            hint = did_you_mean(column, header) or f"; there are {', '.join(header)}"
+            raise UsageError(f"--columns {column}: no column of {name}{hint}")
     if columns is not None:
         at = [header.index(column) for column in columns]
         header, rows = tuple(columns), [[row[i] for i in at] for row in rows]

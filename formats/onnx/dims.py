@@ -46,7 +46,9 @@ def parse_dimensions(options: list[str]) -> dict[str, int | tuple[int, ...]]:
         for size in sizes:
             digits = size.isascii() and size.isdigit() and len(size) <= _DIGITS
             if not digits or int(size) > MAX_DIMENSION:
-                raise UsageError(f"--dim {option}: {size!r} is not an integer of at least 0")
+                raise UsageError(
+                    f"--dim {option}: {text!r} is not an integer of at least 0, nor a shape"
+                )
         values[name] = int(text) if len(sizes) == 1 else tuple(map(int, sizes))
     return values
 

@@ -102,7 +102,7 @@ def test_shapes_of_whole_inputs(load, save):
         ("x=1x4x2x2", "--dim x=1x4x2x2: the model has x[?, 3, ?, w]"),
         ("x=1x3", "--dim x=1x3: the model has x[?, 3, ?, w]"),
         ("t=1x3", "--dim t=1x3: no input of that name; known: x, v, u"),
-        ("x=1xx3", "--dim x=1xx3: '' is not an integer of at least 0"),
+        ("x=1xx3", "--dim x=1xx3: '1xx3' is not an integer of at least 0, nor a shape"),
     ):
         result = dnnp("import", path, "--dim", wrong)
         assert (result.status, result.err) == (2, f"dnnp-import: {reason}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -86,6 +87,19 @@ def test_notebooks_show_the_plan(graph: Graph) -> None:
     assert heads[:2] == ["stage", "device"]
     cells = [text for tag, text in found if tag == "td"]
     assert {stage.device for stage in graph.stages} <= set(cells)
+
+
+def test_wrong_kinds_are_said(graph: Graph) -> None:
+    for call, message in (
+        (lambda: api.split("plan.dnnp", k=2), "split: a dnnp.Graph is needed, not 'str'"),
+        (lambda: api.split(graph, 2), "split: options have names, as in k=2"),
+        (lambda: api.load(3), "load: a path or an open file is needed, not 'int'"),
+        (lambda: api.split(graph, k=2, time_limt=3), "did you mean 'time_limit'?"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(message)):
+            call()
+    with pytest.raises(UsageError, match="digits 'x': must be a number of at least 1"):
+        graph.table("stages", digits="x")
 
 
 def test_notebooks_show_graphs_without_plan() -> None:

@@ -284,7 +284,10 @@ class _Table:
         for name, value in given.items():
             row = self.rows.get(name)
             if row is None and name != "caller":
-                raise TypeError(f"{type(self).__name__}: unknown option {name!r}")
+                from dnnp.core.model.text import did_you_mean
+
+                hint = did_you_mean(name, [*self.rows, "caller"])
+                raise TypeError(f"{type(self).__name__}: unknown option {name!r}{hint}")
             if getattr(value, "ndim", None) == 0:
                 value = value.item()  # a number of numpy
             if row is not None and row.several and isinstance(value, Sequence):
@@ -375,7 +378,14 @@ def function(
     """Make a function of something and of options one that takes the options as keywords."""
 
     def public(work: Callable[[A, O], R]) -> Callable[Concatenate[A, P], R]:
+        wanted = next(iter(work.__annotations__.values()), "")
+
         def call(first: A, *args: P.args, **kwargs: P.kwargs) -> R:
+            if wanted.startswith("Graph") and not hasattr(first, "stream") and first is not None:
+                given = type(first).__name__
+                raise TypeError(f"{call.__name__}: a dnnp.Graph is needed, not '{given}'")
+            if args:
+                raise TypeError(f"{call.__name__}: options have names, as in k=2")
             asked = options(*args, **kwargs)
             asked.check()
             return work(first, asked)
