@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[Callable[[], bytes], str]] = {
         replaced(b'"name":"n1"', b'"name":"n1","x":' + b"[" * 1010 + b"]" * 1010 + b',"x":1'),
         "<stdin>:14: nested more than 100 levels deep",
     ),
-    "wrong version": (changed("header", version=3), "version 3 of the format"),
+    "wrong version": (changed("header", version=4), "version 4 of the format"),
     "no version": (without("header", 0, "version"), "field 'version': is missing"),
     "other format": (changed("header", format="nnp"), "field 'format': 'nnp' is not 'dnnp'"),
     "unknown unit": (changed("header", units={"time": "ms"}), "field 'units.time': 'ms' is not"),

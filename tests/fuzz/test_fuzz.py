@@ -120,7 +120,7 @@ def test_allowed_outcomes_are_not_failures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"version":1', b'"version":3'),
+        (b'"version":1', b'"version":4'),
         (b'"size_bytes":80', b'"size_bytes":NaN'),
         (b'"size_bytes":80', b'"size_bytes":-80'),
         (b'"size_bytes":80', b'"size_bytes":1e999'),
