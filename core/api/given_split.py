@@ -12,14 +12,17 @@ import numpy as np
 from dnnp.callbacks import Callbacks, run_of
 from dnnp.core.check.load import PlanCase
 from dnnp.core.check.placing import check_rules
+from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.problem import SplitProblem, make_plan
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, offered
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph, Ints, distinct, row_of
+from dnnp.core.model.graph import Floats, Graph, Ints, distinct, row_of
 from dnnp.core.model.plan import Block, CostOptions, Plan
-from dnnp.core.model.text import shown_time
+from dnnp.core.model.text import counted, shown_time
 from dnnp.formats.workloads.msr import SplitPart, read_split
 from dnnp.options.split import SplitOptions
+from dnnp.placing import SINGLE
 
 if TYPE_CHECKING:
     from dnnp.core.cost.latency import LatencyProblem, Split
@@ -36,7 +39,8 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
         It does not fit the devices.
     """
     price = _for_latency if options.objective == "latency" else _for_throughput
-    plan = price(problem, blocks_of(data, name, problem, options.caller), options)
+    blocks = on_single_devices(problem, blocks_of(data, name, problem, options.caller))
+    plan = price(problem, blocks, options)
     for violation in check_rules(PlanCase.of(problem.graph, problem.units, plan)):
         raise InfeasibleError(f"infeasible: the split {violation.message}")
     return plan
@@ -208,22 +212,73 @@ def _with_replicas(
 def _device_of(
     part: SplitPart, devices: tuple[DeviceClass, ...], name: str
 ) -> tuple[DeviceClass, int]:
-    """The class that a part names, or the first of its kind; and the number there, or -1."""
+    """The class that a part names, or the first of its kind; and the number there, or -1.
+
+    A class that limits of single devices divide comes without members, under its own name.
+    """
+    wanted = part.device_class
+    if not wanted or (wanted == "cpu" and not any(wanted in (d.name, d.of) for d in devices)):
+        same = [d.of or d.name for d in devices if d.kind == part.kind]
+        if not same:
+            raise UsageError(
+                f"{name}: the split uses a device of kind {part.kind}; none is offered"
+            )
+        wanted = same[0]
     for device in devices:
-        if (single := f"{part.device_class}/{part.number}") in device.members:
+        if (single := f"{wanted}/{part.number}") in device.members:
             return device, device.number_of(single)
-        if device.name == part.device_class and not (device.members and part.number >= 0):
-            return device, part.number
-    if part.device_class not in ("", "cpu"):
-        offered = ", ".join(d.name for d in devices)
-        raise UsageError(
-            f"{name}: the split uses a device of class '{part.device_class}'; "
-            f"offered are: {offered}"
-        )
-    for device in devices:
-        if device.kind == part.kind:
-            return device, part.number
-    raise UsageError(f"{name}: the split uses a device of kind {part.kind}; none is offered")
+        if wanted in (device.name, device.of) and not (device.members and part.number >= 0):
+            undivided = replace(device, name=wanted, members=())
+            return (undivided if device.members else device), part.number
+    known = ", ".join(d.name for d in devices)
+    what = f"a device of class '{part.device_class}'; offered are: {known}"
+    raise UsageError(f"{name}: the split uses {what}")
+
+
+def on_single_devices(problem: SplitProblem, blocks: list[Block]) -> list[Block]:
+    """Move blocks of divided classes to single devices that fit, where the largest load is least.
+
+    UsageError: one has replicas; InfeasibleError: they fit in no way.
+    """
+    free = [i for i, b in enumerate(blocks) if b.device not in problem.devices]
+    if any(blocks[i].replicas > 1 for i in free):
+        raise UsageError(f"{SINGLE} cannot be told from others with replicas")
+    taken = {(b.device.name, b.number) for b in blocks}
+    seats = [(d, n) for d in problem.devices for n in range(d.count) if (d.name, n) not in taken]
+    seats.sort(key=lambda seat: int(seat[0].device_name(seat[1]).rpartition("/")[2]))
+    loads = np.full((len(free), len(seats)), np.inf)
+    for row, i in zip(loads, free, strict=True):
+        same = [d for d in problem.devices if blocks[i].device.name in (d.name, d.of)]
+        each = {d: _load_on(problem, blocks[i].nodes, d) for d in same}
+        row[:] = [each.get(d, np.inf) for d, _ in seats]
+    chosen, blocks = least_bottleneck(loads), blocks.copy()
+    if len(chosen) < len(free):
+        pins = "".join(f", {rule.words}" for rule in problem.rules if rule.device)
+        what = f"{counted(len(blocks), 'stage')} fit {offered(problem.devices)}{pins}"
+        raise InfeasibleError(f"infeasible: in no way do the split's {what}")
+    for i, seat in zip(free, chosen, strict=True):
+        blocks[i] = blocks[i]._replace(device=seats[seat][0], number=seats[seat][1])
+    return blocks
+
+
+def _load_on(problem: SplitProblem, nodes: Ints, device: DeviceClass) -> float:
+    """Load of a stage on a device of a class; inf: it does not run or fit there."""
+    cost = stage_load(problem.graph, problem.units, nodes, device, problem.options)
+    limited = problem.options.memory_mode == "hard" and not device.is_cpu
+    return np.inf if limited and cost.memory_bytes > device.memory_bytes * ROOM else cost.load_s
+
+
+def least_bottleneck(loads: Floats) -> list[int]:
+    """A column for each row with the least largest load, inf: never; empty: there is none."""
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = np.indices(loads.shape)
+    for limit in np.unique(loads[np.isfinite(loads)]).tolist():
+        moves = np.where(loads <= limit, np.abs(rows - columns), loads.size * sum(loads.shape))
+        at, found = linear_sum_assignment(moves)
+        if len(at) == len(loads) and (loads[at, found] <= limit).all():
+            return list(found.tolist())
+    return []
 
 
 def _check_numbers(blocks: Sequence[Block], name: str) -> None:

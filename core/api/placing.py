@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from dnnp.callbacks import read_json
-from dnnp.core.coarsen.layers import paths_of
-from dnnp.core.cost.placing import fed_nodes, reached
+from dnnp.core.coarsen.layers import layer_paths, levels, paths_of, scope_path
+from dnnp.core.cost.items import LinearizedItems
+from dnnp.core.cost.placing import cut_parts, fed_nodes, fewest_stages, positions, reached
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass, Own, with_own
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import PARAMETER, Graph
 from dnnp.core.model.placing import FORMS, Rule
-from dnnp.core.model.text import instead
+from dnnp.core.model.text import counted, instead, scope_of_name
 from dnnp.formats.inputs.amounts import parse_limits
 from dnnp.formats.stream import Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
@@ -57,8 +58,8 @@ def with_limits(
         owner, _, number = name.rpartition("/")
         device = next((d for d in devices if d.name == owner), None)
         if device is None or not number.isdecimal() or int(number) >= device.count:
-            reason = f"there is no device '{name}'{instead(name, known)}"
-            raise UsageError(f"--memory, --speed, --pin: {reason}")
+            flag = "--memory" if limits.memory_bytes else "--pin" if limits.pinned else "--speed"
+            raise UsageError(f"{flag}: there is no device '{name}'{instead(name, known)}")
         if device.is_cpu and limits.memory_bytes is not None:
             raise UsageError(f"--memory {name}: a CPU has no capacity")
         if device.cluster_size or linked:
@@ -98,30 +99,32 @@ class Names:
         words = "; nearest: " * bool(near) + ", ".join(near)
         raise UsageError(f"{flag}: no node, layer or weight is called '{name}'{words}")
 
-    def layers(self) -> list[list[int]]:
-        """Ids of the nodes of each layer with a number, in the order of the graph."""
-        paths, found = paths_of(self.rows, self.graph, None), dict[tuple[str, ...], list[int]]()
-        for v in self.graph.order.tolist():
-            if paths[v] and re.search(r"\d", paths[v][-1]):
-                found.setdefault(paths[v], []).append(int(self.graph.node_ids[v]))
-        return list(found.values())
+    def layers(self) -> dict[str, list[int]]:
+        """Layer with a number -> ids of its nodes, in the order of the graph.
+
+        Where no node tells its layer, the names of the weights that it reads do.
+        """
+        number, found = re.compile(r"\.\d+\."), dict[str, list[int]]()
+        read = [next(filter(number.search, names), "") for names in self.kinds[1]]
+        scopes = [scope_path(scope_of_name(name)) for name in read]
+        by_weight = layer_paths(scopes, levels(self.graph))
+        for paths in (paths_of(self.rows, self.graph, None), by_weight):
+            for v in () if found else self.graph.order.tolist():
+                if paths[v] and re.search(r"\d", paths[v][-1]):
+                    found.setdefault("/".join(paths[v]), []).append(int(self.graph.node_ids[v]))
+        return found
 
 
-def split_by_ids(stream: Stream, graph: Graph, data: bytes) -> bytes:
+def split_by_ids(stream: Stream, graph: Graph, data: bytes, file: str) -> bytes:
     """A split by ids of nodes, of a list of lists of names, or of `{"cuts": [NAME, ...]}`.
 
     A node that no name stands for goes where it is read first, or else to the last stage; any other
-    data stays as it is. UsageError: a name stands for nothing.
+    data stays as it is. UsageError: a name stands for nothing; FormatError: `file` holds no such
+    lists, a node is in two stages, or a stage is empty.
     """
-    try:
-        rows = json.loads(data)
-        cuts = rows.get("cuts", []) if isinstance(rows, dict) else []
-        rows = [[] for _ in range(len(cuts) + 1)] if cuts else rows
-        named = isinstance(rows, list) and any(type(x) is str for row in rows for x in row)
-        if not cuts and not named:
-            return data
-    except (ValueError, TypeError):
-        return data  # it is refused where it is read
+    rows, cuts = _named_rows(data, file)
+    if not rows:
+        return data
     names, home = Names(stream, graph), np.full(graph.n, -1, dtype=np.int64)
     home[fed_nodes(graph)] = 0 if cuts else -1
     for number, name in enumerate(cuts, 1):
@@ -129,37 +132,76 @@ def split_by_ids(stream: Stream, graph: Graph, data: bytes) -> bytes:
         home[reached(*graph.edges, first, graph.rank)] = number
     for number, row in enumerate(rows):
         for x in row:
-            ids = names.find(x, "--eval") if isinstance(x, str) else (x,)
-            home[np.isin(graph.node_ids, ids)] = number
+            ids = names.find(x, "--eval") if isinstance(x, str) else (x,) * (type(x) is int)
+            mine = np.isin(graph.node_ids, ids)
+            if not mine.any():
+                raise FormatError(f"{x!r} is no name and no node", file, field=f"[{number}]")
+            for v in np.flatnonzero(mine & (home >= 0) & (home != number)).tolist():
+                reason = f"{x!r}: '{graph.node_names[v]}' is also in [{home[v]}]"
+                raise FormatError(reason, file, field=f"[{number}]")
+            home[mine] = number
     for v in graph.order[::-1].tolist():
         readers = (home[u] for t in graph.writes(v) for u in graph.readers(t) if home[u] >= 0)
         if home[v] < 0 and not graph.backward[v]:
             home[v] = min(readers, default=len(rows) - 1)
-    return json.dumps([graph.node_ids[home == i].tolist() for i in range(len(rows))]).encode()
+    stages = [graph.node_ids[home == i].tolist() for i in range(len(rows))]
+    if [] in stages:
+        i = stages.index([])
+        ends = ["the inputs", *cuts, "the outputs"]
+        where = f" from {ends[i]} to {ends[i + 1]}; cuts go in the graph's order" if cuts else ""
+        raise FormatError(f"stage [{i}] is empty{where}", file)
+    return json.dumps(stages).encode()
+
+
+def _named_rows(data: bytes, file: str) -> tuple[list[list[Any]], list[str]]:
+    """Stages by name and cuts of a split; no stages: it is by ids, or refused where it is read."""
+    try:
+        rows = json.loads(data)
+    except (ValueError, RecursionError):
+        return [], []
+    if isinstance(rows, dict) and "cuts" in rows:
+        cuts = rows["cuts"]
+        if not isinstance(cuts, list) or not cuts or not all(isinstance(x, str) for x in cuts):
+            raise FormatError("expected a list of names to cut before", file, field="cuts")
+        return [[] for _ in range(len(cuts) + 1)], cuts
+    rows = rows if isinstance(rows, list) else []
+    if any(isinstance(row, str) for row in rows):
+        raise FormatError("expected a list of lists of names, one for each stage", file)
+    named = any(isinstance(x, str) for row in rows if isinstance(row, list) for x in row)
+    return rows if named and all(isinstance(row, list) for row in rows) else [], []
 
 
 def rules_of(stream: Stream, graph: Graph, options: SplitOptions) -> tuple[Rule, ...]:
     """The rules that options and their file state.
 
-    Raises
-    ------
-    UsageError
-        A rule is malformed, or a name stands for nothing.
-    FormatError
-        The file holds no rules.
+    UsageError: one is malformed, or a name stands for nothing; FormatError: as of `_rules_in`.
     """
     sources = [{kind: getattr(options, kind.replace("-", "_")) for kind in FORMS}]
     if options.rules is not None:
         data, file = read_json(options.caller, options.rules, "--rules")
-        try:
-            sources.append(json.loads(data))
-        except ValueError as error:
-            raise FormatError(f"not JSON: {error}", file) from None
-        if not isinstance(sources[1], dict) or not sources[1].keys() <= FORMS.keys():
-            raise FormatError(f"expected an object with some of {', '.join(FORMS)}", file)
+        sources.append(_rules_in(data, file))
     texts = [(kind, text) for source in sources for kind, text in _texts(source)]
     names = Names(stream, graph) if texts else None
     return tuple(_rule(kind, text, names) for kind, text in texts if names is not None)
+
+
+def _rules_in(data: bytes, file: str) -> dict[str, Any]:
+    """The rules of a JSON file, as options would say them; raises FormatError."""
+    try:
+        pairs = json.loads(data, object_pairs_hook=tuple)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not JSON: {error}", file) from None
+    if not isinstance(pairs, tuple):
+        raise FormatError(f"expected an object with some of {', '.join(FORMS)}", file)
+    for i, (kind, value) in enumerate(pairs):
+        if kind not in FORMS or kind in dict(pairs[:i]):
+            reason = "it is there twice" if kind in FORMS else f"no such rule{instead(kind, FORMS)}"
+            raise FormatError(reason, file, field=kind)
+        for x in value if isinstance(value, list) else [value]:
+            if type(x) is not str and not (type(x) is int and FORMS[kind][-1] == "N"):
+                reason = f"{json.dumps(x):.40} is not {FORMS[kind]}, nor a list of these"
+                raise FormatError(reason, file, field=kind)
+    return dict(pairs)
 
 
 def _texts(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -181,13 +223,19 @@ def _rule(kind: str, text: str, names: Names) -> Rule:
     if kind == "exactly":
         return Rule(kind, stages=int(text))
     if kind == "layers-per-stage":
-        layers, ends = names.layers(), np.cumsum([0, *map(int, words)]).tolist()
+        known, ends = names.layers(), np.cumsum([0, *map(int, words)]).tolist()
+        layers, some = [*known.values()], ", ".join([*known][:3]) or "--cut-before takes any name"
         if ends[-1] != len(layers):
-            reason = f"these are {ends[-1]} layers; the model has {len(layers)} with a number"
-            raise UsageError(f"{flag}: {reason}")
+            what = f"the model has {len(layers)} with a number: {some}{', ...' * (len(known) > 3)}"
+            raise UsageError(f"{flag}: these are {ends[-1]} layers; {what}")
         parts = [tuple(v for row in layers[a:b] for v in row) for a, b in pairwise(ends)]
         return Rule(kind, tuple(words), tuple(parts), stages=len(parts))
     parts = [names.find(word, flag) for word in words]
+    if kind == "together":
+        parts = [tuple(sorted({v for part in parts for v in part}))]
+    part = positions(names.graph, parts[0])
+    if kind == "cut-before" and not all(map(len, cut_parts(names.graph, part))):
+        raise UsageError(f"{flag}: it cuts nothing, as nothing comes before")
     if both := [x for a, b in combinations(map(set, parts), 2) for x in a & b]:
         raise UsageError(f"{flag}: node {min(both)} has both names")
     return Rule(kind, tuple(words), tuple(parts), device)
@@ -219,11 +267,27 @@ def check_rules(problem: SplitProblem, options: SplitOptions) -> None:
         raise UsageError(" contradicts ".join(counts.values()))
     if not rules:
         return
-    line = problem.line(problem.free_items)
+    from dnnp.core.split.auto import validity_asked
+
+    _check_line(problem, problem.line(problem.free_items))
+    if options.objective == "latency" or options.eval is not None or len(problem.item_choices) > 1:
+        return
+    if all(validity_asked(m, options.validity) == "ordered" for m in options.methods):
+        _check_line(problem, problem.line(), " in an ordered split; --validity free may keep them")
+
+
+def _check_line(problem: SplitProblem, line: LinearizedItems, hint: str = "") -> None:
+    """Refuse rules that no split of these items keeps; raises UsageError."""
     for item in np.flatnonzero(~np.isfinite(line.work).any(axis=0)).tolist():
         nodes = line.nodes[line.node_ptr[item] : line.node_ptr[item + 1]]
         held = {*problem.graph.node_ids[nodes].tolist()}
-        mine = [rule.words for rule in rules if any(held & {*part} for part in rule.parts)]
+        mine = [rule.words for rule in problem.rules if any(held & {*p} for p in rule.parts)]
         if mine:
             what = f"'{problem.graph.node_names[nodes[0]]}', and what must be with it"
-            raise UsageError(f"{' and '.join(mine)}: no device can hold {what}")
+            raise UsageError(f"{' and '.join(mine)}: no device can hold {what}{hint}")
+    needed, words = fewest_stages(line.labels, problem.rules)
+    for rule in (rule for rule in problem.rules if rule.stages):
+        if rule.stages > line.n:
+            raise UsageError(f"{rule.words}: there are {counted(line.n, 'group')} of nodes{hint}")
+        if rule.stages < needed:
+            raise UsageError(f"{rule.words} contradicts {words}, which need {needed} stages")

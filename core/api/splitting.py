@@ -92,7 +92,7 @@ def add_plan(
     else:
         from dnnp.given_split import given_plan
 
-        data = split_by_ids(stream, work.graph, given[0])
+        data = split_by_ids(stream, work.graph, *given)
         plan = given_plan(problem, data, given[1], options)
     if plan.options.workload is not None:
         if plan.tokens_per_s is None:

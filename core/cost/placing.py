@@ -60,6 +60,21 @@ def positions(graph: Graph, ids: Iterable[int]) -> Ints:
     return np.flatnonzero(np.isin(graph.node_ids, [*ids]))
 
 
+def fewest_stages(labels: Ints, rules: Sequence[Rule]) -> tuple[int, str]:
+    """Number of stages that labels (i64[rules, items]) need, by a greedy clique, and for what."""
+    kinds = np.unique(labels, axis=1).T
+    kinds = kinds[np.argsort(-(kinds > 0).sum(axis=1), kind="stable")[:200]]  # some are enough
+    parted = (kinds[:, None] != kinds) & (kinds[:, None] > 0) & (kinds > 0)
+    apart, best = parted.any(axis=2), list[int]()
+    for first in range(len(kinds)):
+        found = [first]
+        for v in range(len(kinds)):
+            found += [v] * bool(apart[v, found].all())
+        best = max(best, found, key=len)
+    part = parted[np.ix_(best, best)].any(axis=(0, 1))
+    return len(best), " and ".join(rules[row].words for row in np.flatnonzero(part).tolist())
+
+
 def cut_parts(graph: Graph, part: Ints) -> list[Ints]:
     """Nodes before a cut, and those that it is before; see `dnnp.core.model.placing`."""
     fed = fed_nodes(graph)

@@ -6,7 +6,7 @@ A rule names sets of nodes, its parts. No plan breaks it:
   are not in the part, and have no ancestor in it. Nodes that only prepare weights, which follow
   from no input of the model, are free.
 - `pin`: the part is on a device, or on devices of a class.
-- `together`: the part is on one device.
+- `together`: the part, of all its names, is on one device.
 - `apart`: no device holds nodes of two parts.
 - `layers-per-stage`: there is one stage for each part, which holds all of it.
 - `exactly`: there are so many stages, none of them empty.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FORMS = {
-    "cut-before": "NAME", "pin": "NAME=DEVICE", "together": "NAME", "apart": "NAME,NAME",
+    "cut-before": "NAME", "pin": "NAME=DEVICE", "together": "NAME[,NAME]", "apart": "NAME,NAME",
     "layers-per-stage": "N,N", "exactly": "N",
 }  # fmt: skip
 """Rule -> what the option of its name takes."""
@@ -30,7 +30,7 @@ class Rule(NamedTuple):
     names: tuple[str, ...] = ()
     """Names as they were given; of layers-per-stage the numbers."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Ids of the nodes that each name stands for; of layers-per-stage, those of each stage."""
+    """Ids of the nodes of each name, or of each stage; of together, those of all names."""
     device: str = ""
     """pin: the device, or the class."""
     stages: int = 0

@@ -30,6 +30,7 @@ import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.placing import fewest_stages
 from dnnp.core.cost.problem import SplitProblem, check_options, over_capacity
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
@@ -428,6 +429,10 @@ def solve(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
         The method does not know what is asked for.
     """
     check_options(problem)
+    if problem.stage_rules is not None:
+        needed, words = fewest_stages(problem.line(problem.free_items).labels, problem.rules)
+        if needed > sum(d.count for d in problem.devices):
+            raise InfeasibleError(f"infeasible: {needed} devices are needed for {words}")
     if (impossible := over_capacity(problem)) is not None:
         raise impossible
     if problem.links and problem.graph.n:
@@ -512,7 +517,8 @@ def _by_method(
         reason = unplaceable_part(problem, asked.validity or "ordered")
         rescued = None if reason else _in_another_order(problem, asked, run)
         if rescued is None:
-            raise reason or error from None
+            error, words = reason or error, " and ".join(rule.words for rule in problem.rules)
+            raise type(error)(f"{error}" + f", with {words}" * bool(words)) from None
         if asked.method not in ("auto", "exact", "slice"):
             run.warn(f"{asked.method}: {error}; this split is by slice")
         found = Solution(rescued, method="slice")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import permutations
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dnnp.given_split import least_bottleneck
 from support.graphs import to_bytes
 from support.ruled import LAYERS, compared, decoder, ruled_case
 from support.run import Result, dnnp
@@ -143,7 +148,16 @@ def test_names(name: str, nodes: set[str]) -> None:
         (("--together", "layers.*", "--cut-before", "layers.2"), "no device can hold"),
         (("--apart", "layers.0"), "write --apart NAME,NAME"),
         (("--apart", "layers.0,layers.0.mlp"), "has both names"),
-        (("--layers-per-stage", "1,1,1"), "these are 3 layers; the model has 4"),
+        (
+            ("--layers-per-stage", "1,1,1"),
+            "these are 3 layers; the model has 4 with a number: model/",
+        ),
+        (("--exactly", "2", "--cut-before", "layers.1", "--cut-before", "layers.2"), "contradicts"),
+        (("--cut-before", "mask"), "it cuts nothing"),
+        (
+            ("--pin", "layers.0=gpu/1", "--pin", "layers.1=gpu/2", "--pin", "layers.2=gpu/1"),
+            "in an ordered split; --validity free may keep them",
+        ),
         (("--layers-per-stage", "1,x"), "write --layers-per-stage N,N"),
         (("--layers-per-stage", "1,1,1,1", "--exactly", "3"), "contradicts"),
         (("--exactly", "5"), "fewer devices than 5 stages"),
@@ -237,6 +251,110 @@ def test_given_splits_keep_rules(tmp_path: Path) -> None:
     (tmp_path / "split.json").write_text('{"cuts": ["layer.2"]}')
     result, _ = planned(*words, status=2)
     assert "nearest: layers.2" in result.err
+
+
+def test_rules_that_need_more_devices() -> None:
+    cuts = [word for i in (1, 2, 3) for word in ("--cut-before", f"layers.{i}")]
+    for k, words in ((3, cuts), (1, ["--apart", "layers.0,layers.1"])):
+        result, _ = planned(*words, status=4, k=k)
+        assert f"{k + 1} devices are needed for {' '.join(words[:2])}" in result.err
+        planned(*words, k=k + 1)
+
+
+def test_more_stages_than_groups() -> None:
+    nodes = len(decoder().get("node"))
+    result, _ = planned("--exactly", str(nodes + 1), status=2, k=nodes + 1)
+    assert f"there are {nodes} groups" in result.err
+
+
+def test_several_names_together() -> None:
+    where = stage_of(planned("--together", "embed_tokens,lm_head", "--validity", "free")[1])
+    assert where["embed_tokens/Gather"] == where["/lm_head/MatMul"]
+
+
+def test_layers_by_the_names_of_weights() -> None:
+    stream = decoder()
+    for row in stream.get("node"):
+        row["name"] = f"node_{row['id']}"
+    words = ("partition", "-k", "2", "--bandwidth", "10", "--layers-per-stage", "1,3")
+    result = dnnp(*words, stdin=to_bytes(stream))
+    assert result.status == 0, result.err
+    where = {v: stage["id"] for stage in result.records("stage") for v in stage["nodes"]}
+    assert [where[v] for v in (2, 3, 4, 5, 6, 8, 9, 10)] == [0, 0, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"exact": 2}', "'exact': no such rule; did you mean 'exactly'?"),
+        ('{"exactly": 2.5}', "'exactly': 2.5 is not N"),
+        ('{"cut-before": [1]}', "'cut-before': 1 is not NAME"),
+        ('{"pin": [["a=gpu"]]}', "'pin': [\"a=gpu\"] is not NAME=DEVICE"),
+        ('{"exactly": 2, "exactly": 3}', "'exactly': it is there twice"),
+        ("[1]", "expected an object"),
+    ],
+)
+def test_malformed_files_of_rules(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text(text)
+    result, _ = planned("--rules", str(tmp_path / "rules.json"), status=3)
+    assert "rules.json" in result.err
+    assert reason in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"cuts": ["layers.3", "layers.1"]}', "[1] is empty from layers.3 to layers.1; cuts go"),
+        ('{"cuts": ["ids", "layers.1"]}', ""),
+        ('{"cuts": []}', "'cuts': expected a list of names"),
+        ('{"cuts": "layers.1"}', "'cuts': expected a list of names"),
+        ('[["layers.0"], ["layers.0", "layers.1"]]', "layers.0/attn/MatMul' is also in [0]"),
+        ('[["layers.0"], [], ["layers.1"]]', "stage [1] is empty"),
+        ('["layers.0", "layers.1"]', "expected a list of lists of names"),
+        ('[["layers.0", 99], ["layers.1"]]', "99 is no name and no node"),
+    ],
+)
+def test_malformed_splits_by_name(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text(text)
+    result, _ = planned("--eval", str(tmp_path / "split.json"), status=3 if reason else 2)
+    assert reason in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (("--speed", "gpu/1=0.25"), 2),
+        (("--memory", "gpu/1=250"), 2),
+        (("--pin", "lm_head=gpu/1"), 1),
+        (("--pin", "embed_tokens=gpu/0"), 2),
+        (("--speed", "gpu/0=0.25", "--objective", "latency"), 2),
+    ],
+)
+def test_given_splits_on_single_devices(words: tuple[str, ...], last: int, tmp_path: Path) -> None:
+    split = [["embed_tokens", "layers.0"], ["layers.1"], ["layers.2", "layers.3", "lm_head"]]
+    (tmp_path / "split.json").write_text(json.dumps(split))
+    given = ("--eval", str(tmp_path / "split.json"))
+    _, stages = planned(*given, *words, k=3)
+    homes = {v: stage["device"] for stage in stages for v in stage["nodes"]}
+    assert homes[11] == f"gpu/{last}"
+    result, _ = planned(*given, *words, k=2, status=4)
+    assert "in no way do the split's 3 stages fit" in result.err
+
+
+def test_least_bottleneck_is_that_of_brute_force() -> None:
+    random, counted = Random(0), Counter[bool]()
+    for _ in range(200):
+        rows, columns = random.randint(1, 4), random.randint(1, 5)
+        loads = [[random.choice([1, 2, 3, 4, inf]) for _ in range(columns)] for _ in range(rows)]
+        ways = list(permutations(range(columns), rows))
+        costs = [max(loads[i][j] for i, j in enumerate(way)) for way in ways]
+        found = least_bottleneck(np.array(loads, dtype=np.float64))
+        assert bool(found) == (min(costs, default=inf) < inf)
+        if found:
+            assert len({*found}) == rows
+            assert max(loads[i][j] for i, j in enumerate(found)) == min(costs)
+        counted[bool(found)] += 1
+    assert min(counted.values()) > 30
 
 
 def test_random_rules_agree_with_brute_force() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.model.providers import SessionConfig, Target, homes_of
+from dnnp.options.split import SplitOptions
 from support.graphs import to_bytes
 from support.ruled import decoder
 from support.run import Result, dnnp
@@ -93,10 +94,16 @@ def test_a_given_split_may_name_them(tmp_path) -> None:
     assert [stage["device"] for stage in result.records("stage")] == ["gpu/1", "gpu/0"]
 
 
+def test_a_list_in_python_is_the_option_again() -> None:
+    options = SplitOptions(memory=["16G", "gpu/1=3M"], speed=("gpu/0=0.5", "gpu/1=0.25"))
+    assert (options.memory, options.speed) == ("16G,gpu/1=3M", "gpu/0=0.5,gpu/1=0.25")
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--memory", "gpu/2=1K"), "there is no device 'gpu/2'"),
+        (("--memory", "gpu/2=1K"), "--memory: there is no device 'gpu/2'"),
+        (("--speed", "gpu/2=0.5"), "--speed: there is no device 'gpu/2'"),
         (("--memory", "gpu/0=x"), "'x' is not a size"),
         (("--memory", "gpu/0=1K,gpu/0=2K"), "states one twice"),
         (("--memory", "1K", "--memory", "gpu/0=1K", "--memory", "2K"), "states one twice"),

@@ -36,11 +36,11 @@ class DeviceOptions(Options):
         least=0, metavar="N", group="devices", page=True,
         help="N identical devices of the priced class")
     cpus: int | None = option(least=0, metavar="L", help="CPUs in addition to the accelerators")
-    memory: float | str | None = option(
+    memory: float | str | Sequence[float | str] | None = option(
         above=0, unit="size", each=True, words=("fast",), metavar="[DEVICE=]BYTES", page=True,
         help="capacity of a device, such as 16G or 16GiB; of a single one: a100/0=9G, repeatable; "
         "fast: its on-chip memory")
-    speed: float | str | None = option(
+    speed: float | str | Sequence[str] | None = option(
         unit="share_or_size", each=True, metavar="DEVICE=X",
         help="speed of a device, relative to its class: a100/1=0.5 where it is half busy; "
         "repeatable")
@@ -160,7 +160,7 @@ class SplitOptions(DeviceOptions):
         (), metavar="NAME=DEVICE", page=True,
         help="NAME is on a device, or a class: lm_head=a100/1; repeatable")
     together: Sequence[str] = option(
-        (), metavar="NAME", help="all of NAME is on one device; repeatable")
+        (), metavar="NAME[,NAME...]", help="all of these are on one device; repeatable")
     apart: Sequence[str] = option(
         (), metavar="NAME,NAME[,...]",
         help="no device holds two of these names; repeatable")

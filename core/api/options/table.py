@@ -290,7 +290,7 @@ class _Table:
                 raise TypeError(f"{type(self).__name__}: unknown option {name!r}{hint}")
             if getattr(value, "ndim", None) == 0:
                 value = value.item()  # a number of numpy
-            if row is not None and row.several and isinstance(value, Sequence):
+            if row is not None and (row.several or row.each) and isinstance(value, Sequence):
                 value = value if isinstance(value, str) else ",".join(map(str, value))
             if row is not None and row.unit and isinstance(value, str):
                 try:

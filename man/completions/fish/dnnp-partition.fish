@@ -16,7 +16,7 @@ complete -c dnnp-partition -l max-replicas -x -d 'devices that may share a stage
 complete -c dnnp-partition -l allow-replicas -d 'the fastest of replicas and pipelines; compares the whole model on one device, replicas of it, and pipelines without and with replicated stages, by prediction'
 complete -c dnnp-partition -l cut-before -x -d 'no stage holds NAME and what comes before it; NAME is that of nodes, of a layer or of weights: layers.16 means whole parts of it, * any letters within one; repeatable'
 complete -c dnnp-partition -l pin -x -d 'NAME is on a device, or a class: lm_head=a100/1; repeatable'
-complete -c dnnp-partition -l together -x -d 'all of NAME is on one device; repeatable'
+complete -c dnnp-partition -l together -x -d 'all of these are on one device; repeatable'
 complete -c dnnp-partition -l apart -x -d 'no device holds two of these names; repeatable'
 complete -c dnnp-partition -l layers-per-stage -x -d 'so many layers in each stage, in their order, and no other stages: 10,10,12'
 complete -c dnnp-partition -l exactly -x -d 'exactly N stages, none of them empty; a note says what one fewer would cost'
