@@ -148,7 +148,7 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
     if options.save_outputs and not outcome.interrupted:
         with whole_file(options.save_outputs) as file:
             write_outputs(file, outcome.outputs)
-    if options.save_located and (model := outcome.located[1]) is not None:
+    if options.save_located and outcome.located and (model := outcome.located.model):
         with whole_file(options.save_located) as file:
             file.write(self_contained(model, outcome.pipeline.folder, outcome.pipeline.weights))
         options.caller.note(f"wrote the smallest model that shows it to {options.save_located}")

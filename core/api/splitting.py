@@ -105,6 +105,10 @@ def add_plan(
     if spread is not None:
         record["spread"] = spread
     mark_unknown(stream, record, stages)
+    idle = ""
+    if given is None and not search and not options.parallel and plan.objective != "latency":
+        idle = idle_words(problem, plan, options)
+        record |= {"idle": idle} if idle else {}
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages
     if dropped:
@@ -120,8 +124,8 @@ def add_plan(
     if stream.header.get("measured", {}).get("disturbed"):
         options.caller.note("its costs were measured beside other processes: they may be too high")
     if given is None and not options.parallel:
-        if plan.objective != "latency" and (words := idle_words(problem, plan, options)):
-            options.caller.note(words)
+        if idle:
+            options.caller.note(idle)
         name_faster_replicas(problem, plan, options)
     advise(stream, record, options.caller)
 

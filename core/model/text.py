@@ -6,8 +6,9 @@ What others wrote is made safe for terminals, for XML, for spreadsheets and for 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite
+from typing import Any
 
 _UNSAFE = (
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
@@ -162,6 +163,22 @@ def called(op: str, name: str, outputs: Sequence[str]) -> str:
     """
     first = next(filter(None, outputs), "")
     return name or (f"{op}:{first}" if first else op)
+
+
+def located_words(found: Mapping[str, Any]) -> str:
+    """Name the tensor at which a run parts from the whole model, and the reason; or nothing.
+
+    >>> located_words({"tensor": "y", "stage": 1, "operator": "Add", "node": "sum", "reason": "-"})
+    "tensor 'y' of stage 1 is the first to part, made by Add 'sum': -"
+    """
+    if "tensor" not in found:
+        return str(found.get("reason", ""))
+    layer = f" in layer {found['layer']}" if "layer" in found else ""
+    reason = f": {found['reason']}" if "reason" in found else ""
+    return (
+        f"tensor '{found['tensor']}' of stage {found['stage']} is the first to part, made by "
+        f"{found['operator']} '{found['node']}'{layer}{reason}"
+    )
 
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")

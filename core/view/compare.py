@@ -11,7 +11,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import OBJECTIVES, VALIDITIES, Plan, status_words
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
-from dnnp.core.view.facts import Facts, Page, shortened
+from dnnp.core.view.facts import Facts, Page, rule_words, shortened
 from dnnp.core.view.text import laid_out, load_lines, timeline
 
 BEST = "*"
@@ -51,7 +51,9 @@ def _name(facts: Facts) -> str:
     return shortened(facts.stream.name.rpartition("/")[2], NAME)
 
 
-DROPPED = ("memory", "stages", "cut", "rate", "balance", "bound", "share", "status", "time")
+DROPPED = (
+    "memory", "stages", "cut", "rate", "balance", "bound", "share", "status", "time", "rules",
+)  # fmt: skip
 """Columns that go first where the page is narrow; tables (`--as csv`) have all."""
 
 
@@ -88,6 +90,7 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
             "bound": shown_time(plan.bound, facts.seconds),
             "gap": facts.shown_gap(plan.gap),
             "status": status_words(plan),
+            "rules": shortened(rule_words(facts), 40),
             "time": "-" if facts.solving_s is None else shown_time(facts.solving_s, True),
             "stages": str(len(facts.parts)),
             "balance": shown_share(facts.balance),
@@ -97,6 +100,8 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
         }
         if not facts.rate:
             del row["rate"]
+        if not any(other.rules for other in plans):
+            del row["rules"]
         if not mixed:
             del row["validity"]
         rows.append(row)
@@ -129,7 +134,7 @@ def outcomes(plan: Plan) -> list[Plan]:
 
 
 def is_best(plan: Plan, rivals: Sequence[Plan]) -> bool:
-    """True if no rival of equal k and at least equal validity has a smaller value.
+    """True if no rival of equal k that keeps at least its validity and rules has a smaller value.
 
     A plan whose stages form a pipeline is also one that promises less: a free plan has to be
     better than it, not the other way round.
@@ -137,7 +142,7 @@ def is_best(plan: Plan, rivals: Sequence[Plan]) -> bool:
     return plan.status not in LACKING and not any(
         rival.value < plan.value
         for rival in rivals
-        if rival.status not in LACKING and rival.k == plan.k and _promises(rival) >= _promises(plan)
+        if rival.status not in LACKING and rival.k == plan.k and _promises(rival, plan)
     )
 
 
@@ -145,14 +150,10 @@ def shared_bound(plans: Sequence[Plan], known: Sequence[Plan]) -> float:
     """Best known bound that holds for all of `plans`.
 
     A bound holds for plans of the same graph, costs, devices and cost model that promise as much
-    as the plan that it was proven for.
+    as the plan that it was proven for, and keep its rules.
     """
     return min(
-        max(
-            q.bound
-            for q in known
-            if _promises(q) <= _promises(plan) and _requested(q) == _requested(plan)
-        )
+        max(q.bound for q in known if _promises(plan, q) and _requested(q) == _requested(plan))
         for plan in plans
     )
 
@@ -162,9 +163,10 @@ def _requested(plan: Plan) -> tuple[object, ...]:
     return plan.digest, plan.k, plan.options, plan.devices, plan.links
 
 
-def _promises(plan: Plan) -> int:
-    """Rank of a plan's validity: more is stronger."""
-    return VALIDITIES.index(plan.validity)
+def _promises(plan: Plan, other: Plan) -> bool:
+    """True if a plan has at least the validity and the rules of another."""
+    ranks = VALIDITIES.index(plan.validity), VALIDITIES.index(other.validity)
+    return ranks[0] >= ranks[1] and {*plan.rules} >= {*other.rules}
 
 
 LEFT, TOP, WIDE, HIGH, LEGEND_WIDE, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 68.0

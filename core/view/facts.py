@@ -14,7 +14,14 @@ from dnnp.core.coarsen.coarsen import mirror_nodes
 from dnnp.core.coarsen.layers import fill_gaps, paths_of
 from dnnp.core.model.graph import Clustering, Floats, Graph, Ints, contract
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
+from dnnp.core.model.text import (
+    located_words,
+    printable,
+    shown_bytes,
+    shown_share,
+    shown_time,
+    table,
+)
 from dnnp.formats.graph import graph_of
 from dnnp.formats.spread import is_blind
 from dnnp.formats.stream import Record, Stream, forward_pass
@@ -410,6 +417,22 @@ def lacking(excess_bytes: float) -> str:
     return f"infeasible: a device lacks {shown_bytes(excess_bytes)} of memory"
 
 
+def rule_words(facts: Facts) -> str:
+    """The rules that a plan keeps, as the options that state them; empty: there are none."""
+    return "" if facts.plan is None else " ".join(rule.words for rule in facts.plan.rules)
+
+
+def plan_notes(facts: Facts) -> list[str]:
+    """Say what rules a plan keeps, and why devices are idle; empty: neither."""
+    plan, idle = facts.plan, [str(r["idle"]) for r in facts.stream.get("plan") if "idle" in r]
+    if plan is None or not plan.rules:
+        return idle
+    proven = "no split that keeps them is better"
+    if plan.status != "optimal":
+        proven = "bound and gap are those of splits that keep them"
+    return [f"rules: {rule_words(facts)}: {proven}", *idle]
+
+
 def shown_rate(value: float) -> str:
     """Format samples a second, from the time that one takes.
 
@@ -544,7 +567,17 @@ def way_rows(facts: Facts) -> list[list[str]]:
     ]
 
 
-def advice(run: Record) -> str:
-    """Say what a run that compared ways advises to deploy; empty: it compared none."""
-    found = run.get("choice")
-    return f"to deploy: {found['mode']}, {found['reason']}" if found else ""
+def verdict_words(run: Record) -> str:
+    """Say by how much outputs of a run differ from the whole model's, and what is allowed."""
+    error, relative = run.get("max_abs_error"), run.get("max_rel_error")
+    said = [run.get("mismatch") or ("" if error is None else f"largest error {error:.3g}")]
+    said += [] if not relative else [f"{relative:.2g} of the largest value"]
+    said += [f"rtol {run['rtol']:g}, atol {run['atol']:g}"] if "rtol" in run else []
+    return ", ".join(filter(None, said))
+
+
+def run_notes(run: Record) -> list[str]:
+    """Say where a run parts from the whole model, and what it advises to deploy; empty: neither."""
+    found, place = run.get("choice"), located_words(run.get("located", {}))
+    advice = f"to deploy: {found['mode']}, {found['reason']}" if found else ""
+    return [*filter(None, (place, advice))]

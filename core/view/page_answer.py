@@ -19,8 +19,10 @@ from dnnp.core.view.facts import (
     lacking,
     longest_bar,
     parts_overlap,
+    plan_notes,
     shared_words,
     used_loads,
+    verdict_words,
 )
 from dnnp.core.view.svg import FILLS
 
@@ -44,10 +46,21 @@ class Figure(NamedTuple):
 
 
 def figures(facts: Facts) -> list[Figure]:
-    """Rate, slowest stage, gap, and whether it fits; of a stream without a plan what it holds."""
-    if facts.plan is None:
+    """Failed verification, rate, slowest stage, gap, memory; without a plan what there is."""
+    plan = facts.plan
+    if plan is None:
         return _without_plan(facts)
-    return [_rate(facts, facts.plan), _slowest(facts), _gap(facts, facts.plan), _fits(facts)]
+    return [*_wrong(facts), _rate(facts, plan), _slowest(facts), _gap(facts, plan), _fits(facts)]
+
+
+def _wrong(facts: Facts) -> list[Figure]:
+    """The last verification, if outputs differ."""
+    checked = [run for run in facts.runs if "verified" in run][-1:]
+    return [
+        Figure("Outputs", "NOT VERIFIED", verdict_words(run), "bad")
+        for run in checked
+        if not run["verified"]
+    ]
 
 
 def _rate(facts: Facts, plan: Plan) -> Figure:
@@ -85,6 +98,9 @@ def _slowest(facts: Facts) -> Figure:
     said = f"{shown_time(loads[number], facts.seconds, 3)} on {stage.where}"
     if not late and loads[number] > 0:
         said += f", most of it {LOADS[max(LOADS, key=lambda name: amount(stage, name))]}"
+    ran = [-1.0 if part.measured_s is None else part.measured_s for part in facts.parts]
+    if min(ran) >= 0 and ran[number] < max(ran):
+        said += f"; measured stage {ran.index(max(ran))}, {shown_time(max(ran), True, 3)}"
     return Figure("Busiest stage" if late else "Slowest stage", f"stage {number}", said)
 
 
@@ -93,7 +109,8 @@ def _gap(facts: Facts, plan: Plan) -> Figure:
         return Figure("Gap", "unknown", "costs or sizes are not known")
     best = plan.status == "optimal"
     bound = shown_time(plan.bound, facts.seconds, 3)
-    said = "proven: no split is better" if best else f"no split can be below {bound}"
+    split = "split that keeps the rules" if plan.rules else "split"
+    said = f"proven: no {split} is better" if best else f"no {split} can be below {bound}"
     return Figure(
         "Gap to the proven bound", facts.shown_gap(plan.gap), said, "good" if best else "plain"
     )
@@ -138,8 +155,8 @@ def _figures(facts: Facts) -> list[str]:
     for one in figures(facts):
         rows = f"<dt>{one.name}</dt><dd>{one.value}</dd><dd>{escape(printable(one.said))}</dd>"
         lines.append(f'<div class="{one.kind}">{rows}</div>')
-    shared = (f"<p>{escape(words)} on every device</p>" for words in shared_words(facts))
-    return [*lines, "</dl>", *shared]
+    said = [*plan_notes(facts), *(f"{words} on every device" for words in shared_words(facts))]
+    return [*lines, "</dl>", *(f"<p>{escape(printable(words))}</p>" for words in said)]
 
 
 def _strip(facts: Facts, active: bool) -> list[str]:

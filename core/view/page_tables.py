@@ -14,10 +14,10 @@ from dnnp.core.model.text import counted, printable, shown_bytes, shown_share
 from dnnp.core.view.facts import (
     GENERATES,
     Facts,
-    advice,
     generation_rows,
     layer_range,
     proof_lines,
+    run_notes,
     way_rows,
 )
 from dnnp.core.view.tables import TIMED, Cell, Row, Table, cuts, runs, stages, tried
@@ -54,6 +54,7 @@ def tables(facts: Facts) -> list[str]:
     total = sum(cut.size_bytes for cut in facts.cuts)
     moving = [f"{counted(len(facts.cuts), 'tensor')}, {shown_bytes(total)}"] if facts.cuts else []
     ways = Table(("way", "value"), [*way_rows(facts)])
+    said = [words for run in facts.runs for words in run_notes(run)]
     parts = [
         ("Stages", html_of(facts, stages(facts), of_stages), []),
         ("Methods", html_of(facts, _methods(facts), OF_METHODS), []),
@@ -61,7 +62,7 @@ def tables(facts: Facts) -> list[str]:
         ("What moves between stages", html_of(facts, cuts(facts)), moving),
         ("Heaviest", html_of(facts, _heaviest(facts)), []),
         ("Generating", html_of(facts, Table(GENERATES, [*generation_rows(facts)])), []),
-        ("Measured", html_of(facts, runs(facts)), [*filter(None, map(advice, facts.runs))]),
+        ("Measured", html_of(facts, runs(facts)), said),
     ]
     lines = []
     for title, table, said in parts:

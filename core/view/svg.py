@@ -31,6 +31,7 @@ from dnnp.core.view.facts import (
     longest_bar,
     most_loaded,
     parts_overlap,
+    plan_notes,
     shared_words,
     used_loads,
     working,
@@ -147,7 +148,9 @@ def _loads(facts: Facts) -> Drawn | None:
         + max((text_width(_numbers(facts, facts.parts[n]), 11) for n in numbers), default=0.0)
     )
     body.append(label(0, 16, text, 12, extra=BOLD, width=wide))
-    return Drawn(wide, bottom + 28, body, text)
+    notes = plan_notes(facts)
+    body += [label(0, bottom + 36 + 18 * i, words, width=wide) for i, words in enumerate(notes)]
+    return Drawn(wide, bottom + 28 + 18 * len(notes), body, "; ".join((text, *notes)))
 
 
 def _said(facts: Facts, plan: Plan, shown: int) -> str:

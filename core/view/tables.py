@@ -10,7 +10,7 @@ from dnnp.core.model.device import own_times
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Tried
 from dnnp.core.model.text import did_you_mean, guarded, markdown, printable
-from dnnp.core.view.facts import Facts
+from dnnp.core.view.facts import Facts, rule_words
 from dnnp.formats.records import RECORDS
 
 Cell = str | int | float | None
@@ -30,7 +30,7 @@ def plans(facts: Facts) -> Table:
         "model", "nodes", "units", "objective", "k", "method", "validity", "status", "value",
         "bound", "time_unit", "gap", "elapsed_s", "stages", "balance", "cut_bytes",
         "memory_bytes", "memory_share", "measured_per_s", "tokens_per_s", "ttft_s", "tpot_s",
-        "in_flight",
+        "in_flight", "rules",
     )  # fmt: skip
     plan, graph, units = facts.plan, facts.graph, facts.units
     if plan is None or graph is None or units is None:
@@ -43,6 +43,7 @@ def plans(facts: Facts) -> Table:
         sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts),
         max((part.stage.memory_bytes for part in facts.parts), default=0.0), facts.memory_share,
         facts.measured_per_s, plan.tokens_per_s, plan.ttft_s, plan.tpot_s, plan.options.in_flight,
+        rule_words(facts),
     ]  # fmt: skip
     return Table(header, [row])
 
@@ -51,7 +52,7 @@ def tried(facts: Facts) -> Table:
     """A row for each method that was tried for the plan, or for its own."""
     header = (
         "model", "objective", "k", "method", "made_by", "validity", "status", "value", "bound",
-        "time_unit", "gap", "elapsed_s", "reason",
+        "time_unit", "gap", "elapsed_s", "reason", "rules",
     )  # fmt: skip
     plan = facts.plan
     if plan is None:
@@ -71,6 +72,7 @@ def tried(facts: Facts) -> Table:
             [
                 facts.model, plan.objective, plan.k, one.method, one.made_by, one.validity,
                 one.status, one.value, proven[0], unit, gap, one.time_s, one.reason,
+                rule_words(facts),
             ]
         )  # fmt: skip
     return Table(header, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +20,6 @@ from dnnp.core.view.facts import (
     Facts,
     Page,
     Part,
-    advice,
     amount,
     bar_bound,
     generation_rows,
@@ -28,10 +28,13 @@ from dnnp.core.view.facts import (
     method_rows,
     most_loaded,
     parts_overlap,
+    plan_notes,
     proof_lines,
+    run_notes,
     shared_words,
     shortened,
     used_loads,
+    verdict_words,
     way_rows,
     working,
 )
@@ -161,7 +164,7 @@ def draw(facts: Facts, page: Page) -> bytes:
     rows, rates = method_rows(facts), generation_rows(facts)
     paragraphs = [
         _model(facts),
-        _plan(facts),
+        _plan(facts, page),
         [line.rstrip() for line in table(METHODS, rows, left=(0, 4, 5))] if rows else [],
         table(GENERATES, rates) if rates else [],
         load_lines(facts, page),
@@ -188,6 +191,12 @@ def _fitting(lines: Sequence[str], page: Page) -> Iterator[str]:
     dots = "..." if page.plain else "…"
     for line in lines:
         yield line if len(line) <= page.width else line[: page.width - len(dots)] + dots
+
+
+def _sentence(text: str, page: Page, indent: str = "") -> list[str]:
+    """A text of others on as many lines as it takes; those after the first are indented."""
+    kept = textwrap.TextWrapper(page.width, indent, f"{indent}  ", break_on_hyphens=False)
+    return kept.wrap(printable(text))
 
 
 def _model(facts: Facts) -> list[str]:
@@ -243,7 +252,7 @@ def _read(facts: Facts) -> Iterator[str]:
     yield "operators: " + ", ".join(f"{n} {printable(op)}" for op, n in ops[:MOST_READ]) + more
 
 
-def _plan(facts: Facts) -> list[str]:
+def _plan(facts: Facts, page: Page) -> list[str]:
     plan = facts.plan
     if plan is None:
         return ["no plan: dnnp-partition makes one"] if facts.graph is not None else []
@@ -259,6 +268,7 @@ def _plan(facts: Facts) -> list[str]:
     ]
     if among := contiguous_words(plan, facts.seconds):
         lines.append(f"stated, not checked: {among.removeprefix(', ')}")
+    lines += [line for words in plan_notes(facts) for line in _sentence(words, page)]
     if plan.excess_bytes:
         lines.append(lacking(plan.excess_bytes))
     return lines + [f"  {way}: {printable(found)}" for way, found in way_rows(facts)]
@@ -318,13 +328,13 @@ def _measured(facts: Facts, page: Page) -> list[str]:
         if "latency_p50_s" in run:
             found.append(f"latency {shown_time(run['latency_p50_s'], True)} in the median")
         if "verified" in run:
-            found.append("verified" if run["verified"] else "NOT VERIFIED")
+            wrong = f"NOT VERIFIED: {verdict_words(run)}"
+            found.append("verified" if run["verified"] else wrong)
         if run.get("interrupted"):
             found.append("interrupted")
-        lines.append(printable(", ".join(found)))
+        lines += _sentence(", ".join(found), page)
         lines += _arrivals(run)
-        if advice(run):
-            lines.append(f"  {printable(advice(run))}")
+        lines += [line for words in run_notes(run) for line in _sentence(words, page, "  ")]
     seen = [(i, p) for i, p in enumerate(facts.parts) if p.measured_s is not None]
     if seen:
         rows = []

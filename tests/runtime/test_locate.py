@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from dnnp.core.model.text import located_words
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline import prepare as preparing
@@ -93,8 +94,10 @@ def located(
     verdict = pipeline.verify(pipeline.run(traffic, lambda s: True), traffic, limit)
     if verdict.parting is None:
         return {}, None
-    lines, smallest = Locator(pipeline, *verdict.parting, limit).located()
+    record, lines, smallest = Locator(pipeline, *verdict.parting, limit).located()
     words = {line[:12].strip(): line[12:] for line in lines}
+    assert located_words(record).startswith(words["located"])
+    assert record["reason"] == words.get("because", words["located"])
     if smallest is not None:
         check_by_itself(smallest, limit)
     return words, smallest
@@ -205,7 +208,7 @@ def test_a_stage_may_receive_the_difference(monkeypatch: pytest.MonkeyPatch) -> 
     limit = tolerance_for(model)
     verdict = pipeline.verify(pipeline.run(traffic, lambda s: True), traffic, limit)
     assert verdict.parting is not None
-    lines, smallest = Locator(pipeline, *verdict.parting, limit).located()
+    _, lines, smallest = Locator(pipeline, *verdict.parting, limit).located()
     assert "tensor 'c' of stage 1 " in lines[0]
     assert "stage 1 receives it: it is right for the whole model's tensors" in lines[2]
     assert operators(smallest) == ["Sub"]
@@ -369,6 +372,14 @@ def test_what_was_found_is_said_and_saved(tmp_path: Path, monkeypatch: pytest.Mo
     done = run(tmp_path, layers(), STAGES, "--save-located", kept)
     assert done.status == 6
     assert "located     tensor 'm3' of stage 1 is the first to part, made by MatMul " in done.err
+    (ran,) = [record for record in done.records("run") if "verified" in record]
+    assert ran["mismatch"].startswith("output 'y' of sample ")
+    because = done.err.partition("because     ")[2].partition("\n")[0]
+    wanted = ("m3", 1, "MatMul", because)
+    found = ran["located"]
+    assert tuple(found[x] for x in ("tensor", "stage", "operator", "reason")) == wanted
+    assert (found["node"] in done.err, found["layer"] in done.err) == (True, True)
+    assert f"located     {located_words({**found, 'reason': ''})}".removesuffix(": ") in done.err
     assert "'/layers.3/mlp/MatMul' in layer /layers.3/mlp\n" in done.err
     assert "tolerance for float32: rtol 0.0001, atol 1e-05" in done.err
     assert "\nbecause     stage 1 makes it, also of the whole model's tensors\n" in done.err

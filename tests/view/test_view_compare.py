@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.view.compare import is_best, shared_bound
 from support.run import Result, dnnp
@@ -197,6 +198,11 @@ def test_a_bound_holds_for_what_it_was_proven_for() -> None:
     assert shared_bound(known, known) == 3
     # What is proven of all splits is proven of those that promise more.
     assert shared_bound([ordered], [ordered, plan_of(8.0, "free", bound=9.5)]) == 9.5
+    # What is proven of plans with rules is not proven of those that break them.
+    ruled = plan_of(12.0, "ordered", bound=11.0, rules=(Rule("exactly", stages=2),))
+    assert shared_bound([ordered], [ordered, ruled]) == 9
+    assert shared_bound([ruled], [ordered, ruled]) == 11
+    assert shared_bound([ruled], [plan_of(13.0, "ordered", bound=11.5), ruled]) == 11.5
     for other in (
         {"digest": "other costs"},
         {"k": 3},
@@ -212,6 +218,10 @@ def test_the_best_of_its_kind() -> None:
     other_k = plan_of(1.0, "ordered", k=9)
     rivals = [free, ordered, worse_free, lacking, other_k]
     assert [is_best(plan, rivals) for plan in rivals] == [True, True, False, False, True]
+    rules = (Rule("exactly", stages=2),)
+    ruled, worse = (plan_of(value, "ordered", rules=rules) for value in (12.0, 13.0))
+    assert [is_best(plan, [ordered, ruled, worse]) for plan in (ruled, worse)] == [True, False]
+    assert not is_best(plan_of(14.0, "ordered"), [ruled])
 
 
 def test_stages_of_each_with_verbose(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def planned(seed: int = 2, nodes: int = 14, **options: object) -> Graph:
 def page_of(records: list[dict]) -> str:
     """The page of a stream that is given as records."""
     done = command("view", "--as", "html", stdin=encode(records))
-    assert (done.status, done.err) == (0, "")
+    assert done.status == 0, done.err
+    assert done.err == ""
     return done.out.decode()
 
 
@@ -257,6 +258,49 @@ def test_what_was_measured() -> None:
     ]
     assert "to deploy: pipeline, 1.2 times the rate" in text
     assert cells(page_of(records), "Stages")[0][-1].startswith("capacity (")
+
+
+def test_what_was_not_verified_comes_first() -> None:
+    records = planned_records()
+    (plan,) = (r for r in records if r["type"] == "plan")
+    stages = [r for r in records if r["type"] == "stage"]
+    loads = [s["load_s"] for s in stages]
+    slow = loads.index(min(loads))
+    assert loads[slow] < max(loads)
+    located = {"tensor": "t3", "stage": 1, "operator": "Add", "node": "sum", "layer": "l.1",
+               "reason": "stage 1 makes it"}  # fmt: skip
+    run = {
+        "type": "run", "mode": "pipeline", "provider": "cpu", "samples": 7, "verified": False,
+        "max_abs_error": 0.125, "max_rel_error": 0.25, "rtol": 0.0, "atol": 0.0,
+        "mismatch": "output 'y' of sample 3: 2 of 4 values differ", "located": located,
+        "digest": plan_digest(plan, stages),
+        "stages": [
+            {"stage": s["id"], "device": s["device"], "predicted_s": s["load_s"],
+             "measured_s": 9.0 if i == slow else 1.0}
+            for i, s in enumerate(stages)
+        ],
+    }  # fmt: skip
+    text = page_of([*records, run])
+    cards = re.findall(r'<div class="(\w+)"><dt>(.*?)</dt><dd>(.*?)</dd><dd>(.*?)</dd>', text)
+    said = "output &#x27;y&#x27; of sample 3: 2 of 4 values differ, 0.25 of the largest value"
+    assert cards[0] == ("bad", "Outputs", "NOT VERIFIED", f"{said}, rtol 0, atol 0")
+    assert len(cards) == 5
+    assert cards[2][1] == "Slowest stage"
+    assert cards[2][3].endswith(f"; measured stage {slow}, 9 s")
+    place = "tensor 't3' of stage 1 is the first to part, made by Add 'sum' in layer l.1"
+    where = f"{place}: stage 1 makes it"
+    assert where.replace("'", "&#x27;") in text
+    plain = " ".join(command("view", stdin=encode([*records, run])).out.decode().split())
+    assert "NOT VERIFIED: output 'y' of sample 3: 2 of 4 values differ, 0.25 of the" in plain
+    assert where in plain
+    del run["mismatch"], run["located"]
+    plain = " ".join(command("view", stdin=encode([*records, run])).out.decode().split())
+    assert "NOT VERIFIED: largest error 0.125, 0.25 of the largest value, rtol 0" in plain
+    run |= {"verified": True, "max_abs_error": 0.0, "max_rel_error": 0.0}
+    run["stages"] = [{**s, "measured_s": 2 * s["predicted_s"]} for s in run["stages"]]
+    text = page_of([*records, run])
+    assert "NOT VERIFIED" not in text
+    assert "; measured stage" not in text
 
 
 def test_same_bytes_again() -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.core.model.text import called
+from dnnp.core.model.text import called, located_words
 from dnnp.core.runtime.model.session import Values, to_numpy
 from dnnp.core.runtime.pipeline.prepare import Pipeline
 from dnnp.core.runtime.report.verify import Case, Tolerance, chain, compare_values, exposed, widened
@@ -26,6 +26,14 @@ WHOLE = -1  # in place of a stage
 _QUANTISED = ("Quantize", "DynamicQuantize", "QLinear", "MatMulInteger", "ConvInteger")
 """Beginnings of operators whose integers stand for numbers that are rounded."""
 _MOST = 64  # tensors that are looked at, and smaller models that are tried
+
+
+class Located(NamedTuple):
+    """The first tensor that parts: for the run record, in words, and the smallest model."""
+
+    record: dict[str, Any]
+    lines: list[str]
+    model: ModelProto | None = None
 
 
 class Locator:
@@ -48,24 +56,28 @@ class Locator:
         self.seen: dict[str, tuple[Any, Any] | None] = {}
         """Values of a tensor in the whole model and in a stage; None: hidden."""
 
-    def located(self) -> tuple[list[str], ModelProto | None]:
-        """Lines on the first tensor that parts, and the smallest model; `DnnpError`: none runs."""
+    def located(self) -> Located:
+        """Find the first tensor that parts, and the smallest model; `DnnpError`: none runs."""
         from dnnp.formats.onnx.import_model import node_scope
 
         ends = [name for name in self.truth if name in self.maker]
         target = next((n for n in ends if self.differs(n, self.truth[n], self.made[n])), None)
         if target is None:
             words = "tensors were mixed up or drawn, or sums of shards round otherwise"
-            return [f"located     nothing parts stage by stage: {words}"], None
+            words = f"nothing parts stage by stage: {words}"
+            return Located({"reason": words}, [f"located     {words}"])
         name = self.first(target)
         whole, got = self.seen.get(name) or (self.truth[name], self.made[name])
         at, node = self.home[name], self.maker[name]
         layer = node_scope(node, node.name or name)
         words, model = self.cause(name, at, whole)
+        record = {
+            "tensor": name, "stage": at, "operator": node.op_type,
+            "node": called(node.op_type, node.name, node.output),
+            **({"layer": layer} if layer else {}),
+        }  # fmt: skip
         lines = [
-            f"located     tensor '{name}' of stage {at} is the first to part, made by "
-            f"{node.op_type} '{called(node.op_type, node.name, node.output)}'"
-            f"{f' in layer {layer}' if layer else ''}",
+            f"located     {located_words(record)}",
             f"            {self.differs(name, whole, got)}{shown(whole, got, self.tolerance)}",
             f"because     {words}",
         ]
@@ -74,7 +86,7 @@ class Locator:
             lines.append(
                 f"smallest    a model of {count} of the {of} operators of the stage shows it"
             )
-        return lines, model
+        return Located(record | {"reason": words}, lines, model)
 
     def first(self, target: str) -> str:
         """A tensor that parts though what its operator reads does not, up to a target."""

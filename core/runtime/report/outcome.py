@@ -14,6 +14,7 @@ from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.pipeline.prepare import Pipeline
 from dnnp.core.runtime.pipeline.sources import FileRun
 from dnnp.core.runtime.pipeline.steps import Step
+from dnnp.core.runtime.report.locate import Located
 from dnnp.core.runtime.report.statistics import (
     STEADY,
     MovedFigures,
@@ -95,7 +96,7 @@ class Outcome:
     trace: Trace
     timing: Timing
     verdict: Verdict | None = None
-    located: tuple[Sequence[str], Any] = ((), None)
+    located: Located | None = None
     others: list[Compared] = field(default_factory=list)
     """The pipeline's figures over all rounds, then the other ways to run the model."""
     choice: Choice | None = None
@@ -179,7 +180,9 @@ class Outcome:
         limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
         # JSON has no infinity: an error beyond all measure is left out.
         finite = {name: error for name, error in errors.items() if math.isfinite(error)}
-        own = {"self_rel_error": verdict.self_error} if verdict.self_error else {}
+        own: dict[str, Any] = {"self_rel_error": verdict.self_error} if verdict.self_error else {}
+        own |= {"mismatch": verdict.mismatch} if verdict.mismatch else {}
+        own |= {"located": self.located.record} if self.located else {}
         return {"verified": verdict.ok, **finite, **limits, **own}
 
     def _stage_fields(self) -> list[dict[str, Any]]:
@@ -240,7 +243,10 @@ class Outcome:
             lines.append(self._verdict_line(self.verdict))
             if self.verdict.ok and self.verdict.max_abs:
                 lines.append(f"differs     {self.verdict.cause or 'for no cause that is known'}")
-            lines += self.located[0] or ["located     nothing parts"] * self.checks.locate
+            if self.located is not None:
+                lines += self.located.lines
+            elif self.checks.locate:
+                lines.append("located     nothing parts")
         if self.others:
             devices_used = self.pipeline.devices
             ways = [
