@@ -9,7 +9,6 @@ from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from dnnp.core.methods import imported
 from dnnp.formats.files import whole_file
 from dnnp.formats.records import RECORDS
 from dnnp.formats.rows import Rows
@@ -143,6 +142,8 @@ class Graph:
 
     def _repr_html_(self) -> str:
         """Show the loads of the stages and their table in a notebook, or a line."""
+        from dnnp.core.methods import imported
+
         return str(imported("dnnp.viewing:notebook")(self))
 
     def table(
@@ -164,6 +165,8 @@ class Graph:
         FormatError
             The graph is malformed.
         """
+        from dnnp.core.methods import imported
+
         found: dict[str, list[str | int | float | None]]
         found = imported("dnnp.viewing:columns")(self._stream, name, digits)
         return found
