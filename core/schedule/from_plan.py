@@ -20,7 +20,7 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 
 from dnnp.core.cost.load import crossing_times, linked_stages, transfer_times
-from dnnp.core.cost.problem import SplitProblem, surroundings
+from dnnp.core.cost.problem import SplitProblem, planned_blocks, surroundings
 from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
@@ -82,7 +82,7 @@ def placement_of_plan(
     classes = {d.name: d for d in plan.devices}
     graph = graph.with_sequences(plan.options.in_flight, plan.options.max_length)
     given = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
-    blocks = _blocks(graph, plan, classes)
+    blocks = planned_blocks(plan, graph)
     parts, waits = _parts(graph, units, plan, blocks)
     _price(given, plan, blocks, parts)
     _hold(graph, parts)
@@ -154,20 +154,6 @@ def _parts(
     except CycleError:
         return found, waits
     return found, joined
-
-
-def _blocks(graph: Graph, plan: Plan, classes: dict[str, DeviceClass]) -> list[Block]:
-    """The stages as numbered blocks."""
-    position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    return [
-        Block(
-            np.array([position[n] for n in s.nodes], dtype=np.int64),
-            classes[s.device_class],
-            s.replicas,
-            classes[s.device_class].number_of(s.device),
-        )
-        for s in plan.stages
-    ]
 
 
 def _price(

@@ -17,28 +17,13 @@ from dnnp.core.runtime.pipeline.prepare import prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report.verify import Verdict, tolerance_for
 from dnnp.formats.onnx.value_types import TensorType
+from support.fused_models import normalised
 from support.run import dnnp
 from support.running import planned, stage_of
 from support.split_models import array, graph, make, node, value
 
 RNG = np.random.default_rng(5)
 FLOAT16 = TensorProto.FLOAT16
-
-
-def normalised() -> onnx.ModelProto:
-    """A sum that is normalised, which ONNX Runtime makes one operator of."""
-    size = 256
-    nodes = [
-        node("MatMul", ["x", "w"], ["m"]),
-        node("Add", ["m", "bias"], ["b"]),
-        node("Add", ["b", "x"], ["s"]),
-        node("LayerNormalization", ["s", "scale", "shift"], ["l"]),
-        node("MatMul", ["l", "w"], ["y"]),
-    ]
-    stored = [array("w", RNG.standard_normal((size, size)))]
-    stored += [array(n, RNG.standard_normal(size)) for n in ("bias", "scale", "shift")]
-    shape = [1, 8, size]
-    return make(graph(nodes, "n", [value("x", shape)], [value("y", shape)], stored))
 
 
 def halves() -> onnx.ModelProto:

@@ -24,6 +24,7 @@ from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report.locate import Locator, shown
 from dnnp.core.runtime.report.verify import Tolerance, tolerance_for
 from dnnp.formats.onnx import stages as onnx_stages
+from support.fused_models import int4, normalised
 from support.run import dnnp
 from support.running import planned, stage_of
 from support.split_models import array, graph, make, node, value
@@ -241,36 +242,6 @@ def wide() -> onnx.ModelProto:
     stored = [array("w", RNG.standard_normal((512, 512))), array("bias", RNG.random(512))]
     ends = [value("x", [2, 8, 512])], [value("y", [2, 8, 512])]
     return make(graph(nodes, "wide", *ends, stored))
-
-
-def normalised() -> onnx.ModelProto:
-    """A sum that is normalised, which ONNX Runtime makes one operator of."""
-    nodes = [
-        node("MatMul", ["x", "w"], ["m"]),
-        node("Add", ["m", "bias"], ["b"]),
-        node("Add", ["b", "x"], ["s"]),
-        node("LayerNormalization", ["s", "scale", "shift"], ["l"]),
-        node("MatMul", ["l", "w"], ["y"]),
-    ]
-    stored = [array("w", RNG.standard_normal((256, 256)))]
-    stored += [array(name, RNG.standard_normal(256)) for name in ("bias", "scale", "shift")]
-    ends = [value("x", [1, 8, 256])], [value("y", [1, 8, 256])]
-    return make(graph(nodes, "normalised", *ends, stored))
-
-
-def int4() -> onnx.ModelProto:
-    """Two products with weights of 4 bits, in blocks, which ONNX Runtime fuses with them."""
-    nodes, stored, last, size = [], [], "x", 64
-    for i in range(2):
-        values = RNG.integers(-8, 8, size * size)
-        stored.append(onnx.helper.make_tensor(f"q{i}", TensorProto.INT4, [size, size], values))
-        stored.append(array(f"s{i}", RNG.uniform(0.01, 0.02, (size // 32, size))))
-        nodes.append(node("DequantizeLinear", [f"q{i}", f"s{i}"], [f"d{i}"], axis=0, block_size=32))
-        nodes.append(node("MatMul", [last, f"d{i}"], [f"m{i}"]))
-        last = f"r{i}"
-        nodes.append(node("Relu", [f"m{i}"], [last]))
-    ends = [value("x", [2, size])], [value(last, [2, size])]
-    return make(graph(nodes, "int4", *ends, stored), ir=10, opset=21)
 
 
 def test_a_cut_through_a_kernel_hides_it() -> None:

@@ -28,6 +28,7 @@ from dnnp.core.runtime.report.verify import (
     verify_cases,
     weak_points,
 )
+from support.fused_models import int4
 from support.run import dnnp
 from support.running import planned, stage_of
 from support.split_models import array, graph, make, node, value
@@ -186,21 +187,6 @@ def test_tensors_swapped_on_their_way_are_caught(
     assert not verdict.ok
     assert "output 'y' of sample" in verdict.mismatch
     assert "tensors were mixed up between the stages" in verdict.mismatch
-
-
-def int4() -> onnx.ModelProto:
-    """Two products with weights of 4 bits, in blocks, which ONNX Runtime fuses with them."""
-    rng, size, nodes, stored, last = np.random.default_rng(1), 64, [], [], "x"
-    for i in range(2):
-        values = rng.integers(-8, 8, size * size)
-        stored.append(onnx.helper.make_tensor(f"q{i}", TensorProto.INT4, [size, size], values))
-        stored.append(array(f"s{i}", rng.uniform(0.01, 0.02, (size // 32, size))))
-        nodes.append(node("DequantizeLinear", [f"q{i}", f"s{i}"], [f"d{i}"], axis=0, block_size=32))
-        nodes.append(node("MatMul", [last, f"d{i}"], [f"m{i}"]))
-        last = f"r{i}"
-        nodes.append(node("Relu", [f"m{i}"], [last]))
-    ends = [value("x", [2, size])], [value(last, [2, size])]
-    return make(graph(nodes, "int4", *ends, stored), ir=10, opset=21)
 
 
 def test_weights_in_blocks_may_be_fused_at_other_places() -> None:
