@@ -90,7 +90,7 @@ config, model, more = {
                         "full_attention"]}),
 }[name]
 made = model(config(
-    vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4,
+    vocab_size=1024, hidden_size=256, intermediate_size=640, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1,
     eos_token_id=2, pad_token_id=0, tie_word_embeddings=False, **more))
 for p in made.parameters():
