@@ -75,6 +75,12 @@ _RESHAPED = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten"))
 _BY_CHANNEL = frozenset((
     "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "BatchNormalization",
 ))  # fmt: skip
+_NORMALISED = (
+    "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Softmax",
+)  # fmt: skip
+ATTENTION = ("Attention", "GroupQueryAttention", "MultiHeadAttention")
+"""Attention to caches of its own."""
 
 
 def rules(node: Operator, t: int) -> tuple[Rule, ...]:
@@ -187,17 +193,92 @@ def _by_channel(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _along_rows(node: Operator, t: int) -> Iterator[Rule]:
-    """Operators that normalise the last axis: along any other.
+    """Operators that normalise the last axis, of a sum of two tensors or of one: along any other.
 
     Records do not state the axis of a Softmax; it is taken to be the last one.
     """
     shape = node.inputs[0]
-    if shape is None or len(node.outputs) > 1 or len(shape) < 2:
+    if shape is None or set(node.outputs) != {shape} or len(shape) < 2:
         return
-    if node.op == "LayerNormalization" and any(c != shape[-1:] for c in node.inputs[1:]):
+    rows = [given == shape for given in node.inputs]
+    if any(not same and _known(c) != shape[-1:] for same, c in zip(rows, node.inputs, strict=True)):
         return
     for axis in _axes(node, shape[:-1], t):
-        yield Rule((axis, *(WHOLE,) * (len(node.inputs) - 1)), (axis,))
+        yield Rule(tuple(axis if same else WHOLE for same in rows), (axis,) * len(node.outputs))
+
+
+def _attended(node: Operator, t: int) -> Iterator[Rule]:
+    """Attention by heads, as many queries a head of keys on each device, with its caches.
+
+    Heads are an axis of their own, or follow from the present keys, [batch, heads, length, width].
+    What is packed is split in three blocks, if there are as many heads of keys as of queries.
+    """
+    q, out, present = node.inputs[0], node.outputs[0], _known((*node.outputs, None)[1])
+    if q is None or out is None or len(q) not in (3, 4, 5) or None in (*node.inputs, *node.outputs):
+        return
+    keys = _known((*node.inputs, None)[1]) if len(q) == 4 else present
+    if len(keys) != 4 or not keys[3]:
+        return
+    wide, grouped, each = keys[3], keys[1], _known((*node.outputs, None, None)[2])[-1:] or keys[3:]
+    heads = q[1] if len(q) == 4 else q[2] if len(q) == 5 else out[2] // max(*each, 1)
+    if heads % t or grouped % t or not heads * grouped:
+        return
+    widths = {heads * wide, grouped * wide, grouped * each[0]}
+    states = []
+    for at, given in enumerate(map(_known, node.inputs)):
+        if given[-1:] == (3 * heads * wide,) and heads == grouped and (not at or len(given) == 1):
+            states.append(block_state(len(given) - 1, 3))
+        elif len(given) == 5 or (len(given) == 3 and at < 3 and given[2] in widths):
+            states.append(2)
+        elif len(given) == 4 and given[1] in (heads, grouped):
+            states.append(1)
+        elif not at or (len(given) == 4 and given[1] > 1):
+            return
+        else:
+            states.append(WHOLE)
+    yield Rule(tuple(states), tuple(_HEADS_AT[len(_known(made))] for made in node.outputs))
+
+
+_HEADS_AT = {3: 2, 4: 1, 5: 2}
+"""Rank of queries, keys or values -> the axis that heads are along."""
+
+
+def _rotated(node: Operator, t: int) -> Iterator[Rule]:
+    """Rotary embeddings by heads: an axis of their own, or twice as wide as a row of the tables."""
+    shape, tables = node.inputs[0], [_known(c) for c in node.inputs[1:]]
+    halves = [c[-1] for c in tables if len(c) > 1 and c[-1] and tables.count(c) > 1]
+    if shape is None or len(node.outputs) > 1 or len(shape) not in (3, 4):
+        return
+    heads = shape[1] if len(shape) == 4 else shape[2] // (2 * min(halves, default=shape[2]))
+    if heads and heads % t == 0:
+        axis = _HEADS_AT[len(shape)]
+        yield Rule((axis, *(WHOLE,) * len(tables)), (axis,))
+
+
+def _block_product(node: Operator, t: int) -> Iterator[Rule]:
+    """MatMulNBits: by column [N], or by row in whole blocks [N, K / block, bytes].
+
+    Scales, zero points and a bias may be flat: by row they are cut in N blocks then.
+    """
+    a, b, out = node.inputs[0], (*node.inputs, None)[1], node.outputs[0]
+    if not a or b is None or not out or None in node.inputs or len(b) != 3 or out[-1] != b[0]:
+        return
+    last, (n, blocks, held), more = len(a) - 1, b, node.inputs[2:]
+    if n % t == 0:
+        for parts in _in_blocks(node, n, t):
+            yield Rule((WHOLE, *(parts,) * (len(more) + 1)), (len(out) - 1 + parts,))
+    if blocks % t or a[-1] not in {8 * blocks * held // bits for bits in (2, 4, 8)}:
+        return
+    states = []
+    for given in map(_known, more):
+        row = prod(given) // n  # packed zero points of a row must end with a byte on each device
+        if given == (n,):
+            states.append(WHOLE)
+        elif row % t or (row < blocks and row * a[-1] != blocks * held * blocks):
+            return
+        else:
+            states.append(1 if len(given) == 2 else block_state(0, n))
+    yield Rule((last, 1, *states), (WHOLE,), reduced=True)
 
 
 def _reshaped(node: Operator, t: int) -> Iterator[Rule]:
@@ -257,8 +338,10 @@ _FINDERS: dict[str, Callable[[Operator, int], Iterator[Rule]]] = {
     "MatMul": _product,
     "Gemm": _gemm,
     "Conv": _conv,
-    "LayerNormalization": _along_rows,
-    "Softmax": _along_rows,
+    **dict.fromkeys(_NORMALISED, _along_rows),
+    **dict.fromkeys(ATTENTION, _attended),
+    "RotaryEmbedding": _rotated,
+    "MatMulNBits": _block_product,
     "Transpose": _transposed,
     "Gather": _gathered,
     "Split": _taken_apart,
@@ -280,7 +363,7 @@ def part(state: int, t: int, shape: Shape | None = None) -> float:
 def with_blocks(
     nodes: Sequence[Operator], reads: Sequence[Sequence[int]], writes: Sequence[Sequence[int]]
 ) -> list[Operator]:
-    """Nodes with the numbers of parts into which later Splits take their outputs.
+    """Nodes with the numbers of parts into which later Splits, or attention, take their outputs.
 
     Parameters
     ----------
@@ -294,6 +377,9 @@ def with_blocks(
     for node, before, after in zip(reversed(nodes), reversed(reads), reversed(writes), strict=True):
         if node.op == "Split" and len(after) > 1:
             wanted.setdefault(before[0], set()).add(len(after))
+        q, out = (*node.inputs, None)[0], (*node.outputs, None)[0]
+        if node.op in ATTENTION and q and out and len(q) == 3 and q[2] == 3 * out[-1]:
+            wanted.setdefault(before[0], set()).add(3)
         known = set().union(*(wanted.get(x, set()) for x in after))
         if node.op in _SAME:
             for x in before:

@@ -40,7 +40,9 @@ class Sight:
     """Of the inputs."""
     out: Shape
     axis: int
-    """State of its output, or of each of them, which have the same shape."""
+    """State of its first output."""
+    ends: tuple[tuple[Shape | None, int], ...]
+    """Shape and state of each output that is there."""
     reduced: bool
     devices: int
     opset: int
@@ -95,9 +97,11 @@ def change_of(sight: Sight) -> Change:
     look = _LOOKS.get(f"{domain}:{sight.node.op_type}" if domain else sight.node.op_type)
     if look is None:
         raise UnfitError(f"nothing is known of {sight.node.op_type} on parts of tensors")
-    if len(sight.node.output) > 1 and look is not _taken_apart:
+    if look is not _attended and len({*sight.ends}) > 1:
+        raise UnfitError("its outputs are not alike")
+    if len(sight.ends) > 1 and look not in (_taken_apart, _along_rows, _attended):
         raise UnfitError("it has several outputs")
-    for shape, state in [*zip(sight.shapes, sight.states, strict=True), (sight.out, sight.axis)]:
+    for shape, state in [*zip(sight.shapes, sight.states, strict=True), *sight.ends]:
         if state == WHOLE:
             continue
         axis, blocks = axis_of(state), blocks_of(state)
@@ -184,15 +188,83 @@ def _by_channel(sight: Sight) -> Change:
 
 def _along_rows(sight: Sight) -> Change:
     """Change what normalises an axis, or all from it on, along one before it."""
-    rank = len(sight.out)
+    rank, sums = len(sight.out), sight.node.op_type.startswith("Skip")
     flat = sight.node.op_type == "LayerNormalization" or sight.opset < 13
     default = 1 if sight.node.op_type == "Softmax" and sight.opset < 13 else -1
     first = sight.attribute("axis", default) % rank
     touched = sight.axis >= first if flat else sight.axis == first
     if touched:
         raise UnfitError(f"it normalises axis {sight.axis}")
-    sight.require(((sight.axis, *(WHOLE,) * (len(sight.states) - 1)), sight.axis, False))
+    own = (sight.axis,) * (1 + sums)
+    sight.require(((*own, *(WHOLE,) * (len(sight.states) - len(own))), sight.axis, False))
+    if sums and sight.shape(1) != sight.out:
+        raise UnfitError("what it adds is not of one shape")
     return Change()
+
+
+_ATTENDED = {
+    "GroupQueryAttention": "hhhhhwwwwwm", "MultiHeadAttention": "hhhbwmhh", "Attention": "hhhmhhw",
+}  # fmt: skip
+"""Inputs of attention: by heads (h), whole (w), a bias of queries, keys and values (b), a mask that
+heads may have of their own (m)."""
+_HEADS = ("num_heads", "kv_num_heads", "q_num_heads")
+_HEADS_AT = {3: 2, 4: 1, 5: 2}
+"""Rank of what is by heads -> its axis."""
+
+
+def _attended(sight: Sight) -> Change:
+    """Change attention to the heads of a device, with their caches."""
+    q, kinds = sight.shape(0), _ATTENDED[sight.node.op_type]
+    counts = {name: sight.attribute(name, 0) for name in _HEADS}
+    counts = {name: count for name, count in counts.items() if count}
+    packed = len(q) == 3 and (*sight.shapes, None)[1] is None
+    heads = {*counts.values()} or {q[1], sight.shape(1)[1]}
+    if any(count % sight.devices for count in heads) or (packed and len(heads) > 1):
+        raise UnfitError("its heads are not shared equally")
+    for at, (shape, state) in enumerate(zip(sight.shapes, sight.states, strict=True)):
+        kind = kinds[at : at + 1]
+        apart = kind == "h" or (kind == "m" and shape is not None and (*shape, 1, 1)[1] > 1)
+        right = WHOLE if kind != "b" else block_state(0, 3)
+        if shape is not None and apart and len(shape) in _HEADS_AT:
+            right = block_state(_HEADS_AT[len(shape)], 3 if packed and not at else 1)
+        if shape is not None and (state != right or not kind):
+            raise UnfitError(f"its input {at} is not cut by heads")
+    if any(shape is None or state != _HEADS_AT.get(len(shape)) for shape, state in sight.ends):
+        raise UnfitError("an output is not cut by heads")
+    return Change({name: count // sight.devices for name, count in counts.items()})
+
+
+def _rotated(sight: Sight) -> Change:
+    """Change rotary embeddings to the heads of a device."""
+    shape, stated = sight.shape(0), sight.attribute("num_heads", 0)
+    heads = shape[1] if len(shape) == 4 else stated or shape[2] // (2 * sight.shape(2)[-1])
+    if heads % sight.devices or sight.axis != _HEADS_AT.get(len(shape)):
+        raise UnfitError("its heads are not shared equally")
+    sight.require(((sight.axis, *(WHOLE,) * (len(sight.states) - 1)), sight.axis, False))
+    return Change({"num_heads": heads // sight.devices} if stated else {})
+
+
+def _block_product(sight: Sight) -> Change:
+    """Change a product with a matrix of few bits, by column, or by row in whole blocks."""
+    n, k = sight.attribute("N", 0), sight.attribute("K", 0)
+    size, bits, t = sight.attribute("block_size", 1), sight.attribute("bits", 4), sight.devices
+    last, more = len(sight.shape(0)) - 1, sight.axis - axis_of(sight.axis) if sight.axis >= 0 else 0
+    parts, rows, whole = [], [], 4 in range(len(sight.shapes)) and sight.shapes[4] is not None
+    for at, shape in enumerate(sight.shapes[1:], 1):
+        there = shape is not None
+        flat = block_state(0, n) if shape is not None and len(shape) == 1 else 1
+        parts.append(more if there else WHOLE)
+        rows.append((WHOLE if at > 3 else flat) if there else WHOLE)
+    way = sight.require(
+        ((WHOLE, *parts), len(sight.out) - 1 + more, False), ((last, *rows), WHOLE, True)
+    )
+    zeros = (*sight.shapes, None, None)[3]
+    packed = zeros is not None and prod(zeros) < n * (k // size)
+    if way and (k % (size * t) or (packed and k // size // t * bits % 8)):
+        raise UnfitError("its blocks are not shared equally")
+    if whole or n % t:
+        raise UnfitError("its columns are not shared equally, or in an order of their own")
+    return Change({"K": k // t}, once=frozenset((5,))) if way else Change({"N": n // t})
 
 
 def _transposed(sight: Sight) -> Change:
@@ -298,6 +370,16 @@ _LOOKS: dict[str, Callable[[Sight], Change]] = {
     "Conv": _conv,
     "Softmax": _along_rows,
     "LayerNormalization": _along_rows,
+    "RMSNormalization": _along_rows,
+    "SimplifiedLayerNormalization": _along_rows,
+    "com.microsoft:SkipLayerNormalization": _along_rows,
+    "com.microsoft:SkipSimplifiedLayerNormalization": _along_rows,
+    "Attention": _attended,
+    "com.microsoft:GroupQueryAttention": _attended,
+    "com.microsoft:MultiHeadAttention": _attended,
+    "RotaryEmbedding": _rotated,
+    "com.microsoft:RotaryEmbedding": _rotated,
+    "com.microsoft:MatMulNBits": _block_product,
     "Transpose": _transposed,
     "Gather": _gathered,
     "Reshape": _reshaped,
@@ -307,9 +389,9 @@ _LOOKS: dict[str, Callable[[Sight], Change]] = {
     "Split": _taken_apart,
 }
 """Sharding rule by operator; operators of other domains than the default one by `domain:type`."""
-_IN_BLOCKS = (_elementwise, _product, _gemm, _taken_apart)
+_IN_BLOCKS = (_elementwise, _product, _gemm, _taken_apart, _attended, _block_product)
 """Rules for results that are cut in blocks."""
-_SUMS = (_product, _gemm, _conv, _gathered)
+_SUMS = (_product, _gemm, _conv, _gathered, _block_product)
 """Rules for results that are addends of a sum."""
 
 
@@ -409,11 +491,8 @@ class Facts:
             shapes.append(self.shape(name) if name else None)
             if name and shapes[-1] is None:
                 raise UnfitError(f"the shape of '{name}' is not certain")
-        outs = {self.shape(name) for name in node.output}
-        states = {layout.outputs.get(name, WHOLE) for name in node.output}
-        if len(outs) != 1 or len(states) != 1:
-            raise UnfitError("its outputs are not alike")
-        out = outs.pop()
+        ends = tuple((self.shape(x), layout.outputs.get(x, WHOLE)) for x in writes(node))
+        out, axis = next(iter(ends), (None, WHOLE))
         if out is None:
             raise UnfitError("the shape of its output is not certain")
         return Sight(
@@ -421,7 +500,8 @@ class Facts:
             shapes=tuple(shapes),
             states=tuple(layout.inputs.get(name, WHOLE) for name in node.input),
             out=out,
-            axis=states.pop(),
+            axis=axis,
+            ends=ends,
             reduced=layout.reduced,
             devices=devices,
             opset=self.opset,

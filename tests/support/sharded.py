@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from dnnp.core.extras.shards import layout_record, operators_of
@@ -18,6 +19,7 @@ from dnnp.formats.onnx.import_model import import_onnx
 from dnnp.formats.onnx.stages import StageModel, split_model
 from dnnp.formats.onnx.value_types import types_of
 from dnnp.formats.stream import Stream
+from support.split_models import Feeds, feeds_of, run_split, run_whole
 
 Choice = Callable[[int, Operator, tuple[Rule, ...]], Rule]
 """Of a node by its position the rule among those that there are."""
@@ -80,3 +82,49 @@ def split(stream: Stream, found: Runnable) -> list[StageModel]:
     assert found.made is not None
     types = {**types_of(stream), **found.made.types}
     return split_model(found.made.model, [part.nodes for part in found.parts], types)
+
+
+def check_all(
+    model: onnx.ModelProto, folder: Path, t: int, feeds: Feeds | None = None, rtol: float = 1e-5
+) -> tuple[int, list[str]]:
+    """Run a model by each rule of each of its nodes; how many those are, and what was warned of."""
+    stream = imported(model, folder)
+    feeds = feeds_of(model) if feeds is None else feeds
+    whole = run_whole(model, feeds)
+    order = [record["id"] for record in stream.get("node")]
+    plan = plan_of_stages([order], [t])
+    count, warned = 0, []
+    tried: set[tuple[int, Rule]] = set()
+    while True:
+        picked = None
+
+        def choice(v, seen, offered):
+            nonlocal picked
+            for rule in offered[1:]:
+                if picked is None and (v, rule) not in tried:
+                    picked = v, rule
+                    return rule
+            return offered[0]
+
+        laid_out(stream, t, choice)
+        if picked is None:
+            return count, warned
+        tried.add(picked)
+        count += 1
+        found, said = cut(stream, model, plan)
+        warned += said
+        same(run_whole(found.made.model, feeds), whole, rtol)
+        same(run_split(split(stream, found), found.made.model, feeds, optimized=True), whole, rtol)
+
+
+def same(got: dict, expected: dict, rtol: float = 1e-5) -> None:
+    """Outputs are equal."""
+    assert got.keys() == expected.keys()
+    for name, there in expected.items():
+        for a, b in zip(as_list(got[name]), as_list(there), strict=True):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=0.1 * rtol)
+
+
+def as_list(value) -> list:
+    """The tensors of a sequence, or the one."""
+    return value if isinstance(value, list) else [value]

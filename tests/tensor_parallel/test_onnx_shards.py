@@ -11,10 +11,9 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.model.shards import WHOLE
-from dnnp.core.tensor_parallel.rules import Rule
 from dnnp.formats.onnx.stages import MODEL
 from support import split_models
-from support.sharded import cut, imported, laid_out, plan_of_stages, split
+from support.sharded import check_all, cut, imported, laid_out, plan_of_stages, same, split
 from support.split_models import array, feeds_of, graph, make, node, run_split, run_whole, value
 
 RNG = np.random.default_rng(5)
@@ -119,50 +118,6 @@ def gathered(rows: int = 7) -> onnx.ModelProto:
     stored = [weight("t", rows, 4), weight("w", 4, 6)]
     given = [value("i", (2, 3), TensorProto.INT64)]
     return make(graph(body, "rows", given, [value("y", (2, 3, 6))], stored))
-
-
-def check_all(model: onnx.ModelProto, tmp_path: Path, t: int) -> tuple[int, list[str]]:
-    """Run a model by each rule of each of its nodes; how many those are, and what was warned of."""
-    stream = imported(model, tmp_path)
-    feeds = feeds_of(model)
-    whole = run_whole(model, feeds)
-    order = [record["id"] for record in stream.get("node")]
-    plan = plan_of_stages([order], [t])
-    count, warned = 0, []
-    tried: set[tuple[int, Rule]] = set()
-    while True:
-        picked = None
-
-        def choice(v, seen, offered):
-            nonlocal picked
-            for rule in offered[1:]:
-                if picked is None and (v, rule) not in tried:
-                    picked = v, rule
-                    return rule
-            return offered[0]
-
-        laid_out(stream, t, choice)
-        if picked is None:
-            return count, warned
-        tried.add(picked)
-        count += 1
-        found, said = cut(stream, model, plan)
-        warned += said
-        same(run_whole(found.made.model, feeds), whole)
-        same(run_split(split(stream, found), found.made.model, feeds, optimized=True), whole)
-
-
-def same(got: dict, expected: dict) -> None:
-    """Outputs are equal."""
-    assert got.keys() == expected.keys()
-    for name, there in expected.items():
-        for a, b in zip(as_list(got[name]), as_list(there), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def as_list(value) -> list:
-    """The tensors of a sequence, or the one."""
-    return value if isinstance(value, list) else [value]
 
 
 @pytest.mark.parametrize("t", [2, 3])
