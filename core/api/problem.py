@@ -43,7 +43,7 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
             what = "parallel plans" if options.parallel else "replicas"
             raise UsageError(f"{SINGLE} cannot be told from others with {what}")
         cost = _with_sequences(options, cost, graph)
-        cost = _with_workload(options, cost, graph, devices, links)
+        cost = _with_workload(options, cost, graph, devices)
         for name in ("max_length", "workload"):
             if getattr(options, name) is not None:
                 check_positions(work.stream, cost.max_length or 0, str(options.rows[name].flag))
@@ -125,7 +125,6 @@ def _with_workload(
     cost: CostOptions,
     graph: Graph,
     devices: tuple[DeviceClass, ...],
-    links: tuple[Link, ...],
 ) -> CostOptions:
     """The cost model with the sequences that are planned for, if the graph has phases.
 
@@ -146,7 +145,6 @@ def _with_workload(
         f"--memory-mode {options.memory_mode}": options.memory_mode == "overflow",
         "--max-replicas": (options.max_replicas or 1) > 1,
         "--allow-replicas": options.allow_replicas,
-        "links with latency": any(link.latency_s for link in links),
         **dict.fromkeys(options.parallel, True),
     }
     for name, given in asked.items():

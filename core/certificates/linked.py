@@ -83,7 +83,7 @@ class _Walk:
         self.classes = {d.name: d for d in plan.devices}
         names = [f"{d.name}/{i}" for d in plan.devices for i in range(d.count)]
         exact.budget.spend(len(names) ** 3)
-        self.mesh = Mesh(plan)
+        self.mesh = Mesh(plan, exact.tables.passes)
         kind, _ = path_kinds(self.mesh, names)
         twin = twins_of([name.rpartition("/")[0] for name in names], kind, exact.budget)
         self.kinds = [

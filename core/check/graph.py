@@ -51,6 +51,8 @@ class Tables:
     """True for nodes of the backward pass."""
     memory: list[float]
     """Memory of each node as the source gives it, bytes; nan: not given."""
+    passes: float
+    """Passes that times and sizes are sums over."""
 
     @property
     def n(self) -> int:
@@ -132,6 +134,7 @@ def tables_of(graph: Graph, options: CostOptions | None = None) -> Tables:
         users=users,
         backward=graph.backward.tolist(),
         memory=graph.node_bytes.tolist(),
+        passes=graph.passes,
     )
 
 

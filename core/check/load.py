@@ -80,15 +80,15 @@ class Path(NamedTuple):
 
 
 class Mesh:
-    """The paths between the devices of a plan, found on demand."""
+    """The paths between the devices of a plan, found on demand; each pass pays latencies."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, passes: float = 1.0) -> None:
         self._classes: dict[str, DeviceClass] = {d.name: d for d in plan.devices}
         self._classes |= {name: d for d in plan.devices for name in d.members}
         self._links: dict[str, dict[str, Path]] = {}
         for link in plan.links:
             ends = self._links.setdefault(link.source, {})
-            ends[link.target] = Path(link.bandwidth_bytes_per_s, link.latency_s)
+            ends[link.target] = Path(link.bandwidth_bytes_per_s, link.latency_s * passes)
         self._stated = bool(plan.links)
         self.path = cache(self._path)
         self.widest = cache(self._widest)
@@ -187,7 +187,7 @@ class StageLinks:
     """The links between the stages of a plan."""
 
     def __init__(self, plan: Plan, tables: Tables, blocks: Sequence[Sequence[int]]) -> None:
-        self._mesh, self._tables = Mesh(plan), tables
+        self._mesh, self._tables = Mesh(plan, tables.passes), tables
         self._owner = {v: number for number, block in enumerate(blocks) for v in block}
         self._devices = []
         counts = {device.name: device.count for device in plan.devices}

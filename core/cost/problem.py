@@ -96,7 +96,7 @@ class SplitProblem:
     @cached_property
     def machine(self) -> Machine:
         """The single devices, and what a transfer between two of them takes; see `machine_of`."""
-        return machine_of(self.devices, self.links)
+        return machine_of(self.devices, self.links, self.graph.passes)
 
     def plan(self, blocks: list[Block]) -> Plan:
         """Price a split; raises what `make_plan` does."""

@@ -184,8 +184,10 @@ class Machine:
         return len(self.names)
 
 
-def machine_of(devices: Sequence[DeviceClass], links: Sequence[Link] = ()) -> Machine:
-    """Lay out the devices of all classes as a full mesh.
+def machine_of(
+    devices: Sequence[DeviceClass], links: Sequence[Link] = (), passes: float = 1.0
+) -> Machine:
+    """Lay out the devices of all classes as a full mesh; each of the passes pays latencies.
 
     Raises FormatError: A link names a device that is not there, or two devices are not connected.
     """
@@ -205,7 +207,7 @@ def machine_of(devices: Sequence[DeviceClass], links: Sequence[Link] = ()) -> Ma
         capacity=np.array([np.inf if d.is_cpu else d.memory_bytes for d, _ in each]),
         host_rate=np.array([0.0 if d.is_cpu else 1 / d.bandwidth_bytes_per_s for d, _ in each]),
         rate=rate,
-        latency=latency,
+        latency=latency * passes,
         charged=charged.astype(np.float64),
     )
 

@@ -86,6 +86,8 @@ class Graph:
     """State that is carried from pass to pass; None: there is none."""
     phases: Phases | None = None
     """Costs of passes over prompts and tokens; times and sizes are those of the first."""
+    passes: float = 1.0
+    """Passes that times and sizes are sums over: each pays the latency of a link again."""
 
     @property
     def n(self) -> int:
@@ -128,6 +130,7 @@ class Graph:
                 self.tensor_kind < PARAMETER, total(passes, phases.sizes), self.tensor_bytes
             ),
             tensor_memory=memory,
+            passes=float(sum(passes)),
         )
 
     def with_sequences(self, in_flight: int | None, max_length: int | None, rows: int = 1) -> Graph:

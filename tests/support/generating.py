@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import permutations
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations, product
+from typing import Any, NamedTuple
 
 from dnnp.formats.stream import Stream, read_bytes
 
 BANDWIDTH = 10.0
+
+
+class Link(NamedTuple):
+    """A link between two devices."""
+
+    rate: float
+    latency: float = 0.0
 
 
 def random_decoder(seed: int, *, phased: bool) -> Stream:
@@ -64,6 +72,7 @@ class Decoder:
         nodes, tensors = stream.get("node"), stream.get("tensor")
         self.n = len(nodes)
         self.time = [float(node["time_s"]["acc"]) for node in nodes]
+        self.passes = 1.0
         self.moved = [float(tensor["size_bytes"]) for tensor in tensors]
         self.largest = list(self.moved)
         self.in_flight, self.rows = in_flight, 1
@@ -87,7 +96,7 @@ class Decoder:
         first, last = prompt, prompt + tokens - 2
         share = ((first + last) / 2 - low["past"]) / (high["past"] - low["past"])
         passes = (tokens - 1) / low["rows"]
-        self.rows = low["rows"]
+        self.rows, self.passes = low["rows"], 1.0 + passes
         each = ((1.0, self.time, self.moved), *(
             (passes * part, phase["times"]["acc"], phase["sizes"])
             for part, phase in ((1 - share, low), (share, high))
@@ -113,6 +122,31 @@ class Decoder:
         """Time of a part for a sample, or a sequence, with what moves."""
         moved = {u for u, v in self.feeds if (u in part) != (v in part)}
         return sum(self.time[v] for v in part) + sum(self.moved[u] for u in moved) / BANDWIDTH
+
+    def pipelines(self, stages: int) -> Iterator[tuple[int, ...]]:
+        """Stage of every node, in each ordered split over so many stages, of which some are empty.
+
+        Those that use a state are together.
+        """
+        for stage in product(range(stages), repeat=self.n):
+            whole = all(len({stage[v] for v in users}) == 1 for users, _ in self.states)
+            if whole and all(stage[u] <= stage[v] for u, v in self.feeds):
+                yield stage
+
+    def loads(self, stage: Sequence[int], over: Mapping[tuple[int, int], Link]) -> dict[int, float]:
+        """Loads of the stages, which are named by their devices, over links between these."""
+        found = dict.fromkeys(stage, 0.0)
+        for v, home in enumerate(stage):
+            found[home] += self.time[v]
+            times = {
+                there: self.moved[v] / over[home, there].rate
+                + self.passes * over[home, there].latency
+                for there in {stage[w] for u, w in self.feeds if u == v} - {home}
+            }
+            found[home] += max(times.values(), default=0.0)
+            for there, time in times.items():
+                found[there] += time
+        return found
 
     def memory(self, part: set[int]) -> float:
         """Bytes of a part in its best order."""
