@@ -111,24 +111,16 @@ class Field:
         return names.get(self.type, "an object")
 
 
-def _check_id(spec: Field, values: list[Any]) -> bool:
-    return (
-        set(map(type, values)) <= {int}
-        and min(values, default=0) >= 0
-        and (max(values, default=0) <= MAX_ID)
-    )
-
-
 def _check_size(spec: Field, values: list[Any]) -> bool:
-    return _check_id(spec, [v for v in values if v is not None and type(v) is not str])
+    return _check_number(spec, [v for v in values if v is not None and type(v) is not str])
 
 
 def _check_place(spec: Field, values: list[Any]) -> bool:
-    return _check_id(spec, [v for v in values if type(v) is not str or v not in spec.enum])
+    return _check_number(spec, [v for v in values if type(v) is not str or v not in spec.enum])
 
 
 def _check_number(spec: Field, values: list[Any]) -> bool:
-    allowed = {int} if spec.type == "int" else {int, float}
+    allowed = {int, float} if spec.type == "number" else {int}
     if not set(map(type, values)) <= allowed:
         return False
     if not values:
@@ -173,7 +165,7 @@ def _check_object(spec: Field, values: list[Any]) -> bool:
 
 
 _CHECKS = {
-    "id": _check_id,
+    "id": _check_number,
     "size": _check_size,
     "place": _check_place,
     "int": _check_number,
@@ -284,10 +276,7 @@ def _field_schema(spec: Field) -> dict[str, Any]:
         schema = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": list(spec.enum)}]}
     elif spec.type in ("int", "number"):
         schema = {"type": "integer" if spec.type == "int" else "number", "maximum": spec.most}
-        if spec.signed:
-            schema["minimum"] = -spec.most
-        else:
-            schema["minimum"] = spec.least
+        schema["minimum"] = -spec.most if spec.signed else spec.least
     else:
         schema = {"type": {"string": "string", "bool": "boolean"}[spec.type]}
     if spec.enum and spec.type != "place":

@@ -7,15 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnp.core.model.plan import within_words
-from dnnp.core.model.schedule import (
-    PlacedBlock,
-    Placement,
-    Point,
-    Repetend,
-    Schedule,
-    Unit,
-    Wait,
-)
+from dnnp.core.model.schedule import PlacedBlock, Placement, Point, Repetend, Schedule, Unit, Wait
 from dnnp.core.model.text import shown_bytes, shown_time, table
 from dnnp.formats.fields import Form
 from dnnp.formats.header import bare_header

@@ -251,18 +251,6 @@ class Builder:
         """Add an Unsqueeze."""
         return self.op("Unsqueeze", value, self.ints(axes))
 
-    def squeeze(self, value: Value, *axes: int) -> Value:
-        """Add a Squeeze."""
-        return self.op("Squeeze", value, self.ints(axes))
-
-    def pad(self, value: Value, pads: Sequence[int]) -> Value:
-        """Add a Pad with zeros; `pads` lists all begins, then all ends."""
-        return self.op("Pad", value, self.ints(pads))
-
-    def cast(self, value: Value, dtype: int) -> Value:
-        """Add a Cast."""
-        return self.op("Cast", value, to=dtype)
-
     def softmax(self, value: Value) -> Value:
         """Add a Softmax over the last axis."""
         return self.op("Softmax", value, axis=-1)

@@ -116,7 +116,7 @@ def self_attention(
 
 def padding_mask(b: Builder, present: Value, *axes: int) -> Value:
     """Return 0 for a word, a large negative number for padding; `axes` are put in."""
-    return b.mul(b.sub(1.0, b.cast(b.unsqueeze(present, *axes), FLOAT)), -10000.0)
+    return b.mul(b.sub(1.0, b.op("Cast", b.unsqueeze(present, *axes), to=FLOAT)), -10000.0)
 
 
 def add_positions(

@@ -233,16 +233,5 @@ def _tcsh_front(commands: Mapping[str, str]) -> str:
     return "# tcsh completion for dnnp\ncomplete dnnp " + " \\\n  ".join(rules) + "\n"
 
 
-_FRONTS: dict[str, Callable[[Mapping[str, str]], str]] = {
-    "bash": _bash_front,
-    "zsh": _zsh_front,
-    "fish": _fish_front,
-    "tcsh": _tcsh_front,
-}
-
-_WRITERS: dict[str, Callable[[str, list[Argument]], str]] = {
-    "bash": _bash,
-    "zsh": _zsh,
-    "fish": _fish,
-    "tcsh": _tcsh,
-}
+_FRONTS = dict(zip(SHELLS, (_bash_front, _zsh_front, _fish_front, _tcsh_front), strict=True))
+_WRITERS = dict(zip(SHELLS, (_bash, _zsh, _fish, _tcsh), strict=True))

@@ -28,13 +28,7 @@ from dnnp.core.model.graph import Ints
 from dnnp.core.model.schedule import Placement
 from dnnp.core.schedule.justify import justified
 from dnnp.core.schedule.problem import problem_of
-from dnnp.core.schedule.recipes import (
-    Stage,
-    fill,
-    one_stage_each,
-    only_chain,
-    opposite_chains,
-)
+from dnnp.core.schedule.recipes import Stage, fill, one_stage_each, only_chain, opposite_chains
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Passes of a stage."""

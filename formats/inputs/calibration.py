@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
-from dnnp.core.model.errors import FormatError
-from dnnp.formats.fields import shown
-from dnnp.formats.files import what_it_is
-from dnnp.formats.inputs.checked_json import Fields, parse_json
+from dnnp.formats.inputs.checked_json import Fields, headed
 
 FORMAT = "dnnp-calibration"
 VERSION = 1
@@ -54,20 +51,13 @@ def parse_calibration(data: bytes, name: str) -> CalibrationFile:
     FormatError
         It is no calibration; the message names the field.
     """
-    record = parse_json(data, name)
-    fields = Fields(record, "", name)
-    if fields.get("format", None) != FORMAT:
-        hint = what_it_is(data) or f"; its format would be '{FORMAT}'"
-        raise FormatError(f"not a calibration{hint}", name, None, "format")
-    if fields.get("version") != VERSION:
-        version = shown(fields.get("version"))
-        raise fields.fault("version", f"{version} is not known; this dnnp reads {VERSION}")
+    fields = headed(data, name, "calibration", format=FORMAT, version=VERSION)
     fields.only("format", "version", *_SETTING, "factors", "strength", "spread", "runs")
     setting = Setting(
         fields.text("class"), fields.text("costs"), fields.text("provider"),
         fields.count("threads"), fields.text("optimization"),
     )  # fmt: skip
-    factors = _factors(Fields(fields.get("factors"), "factors", name), fields)
+    factors = _factors(fields.fields("factors"), fields)
     return CalibrationFile(setting, factors, tuple(_run(run) for run in fields.objects("runs")))
 
 
@@ -78,35 +68,19 @@ def _factors(fields: Fields, whole: Fields) -> Calibration:
         _table(fields, "families"),
         _table(fields, "operators"),
         _factor(fields, "transfer"),
-        _launch(fields),
+        float(fields.number("launch_s", least=-LONGEST_S, most=LONGEST_S)),
         whole.number("strength"),
         whole.number("spread") if "spread" in whole else None,
     )
 
 
 def _table(fields: Fields, name: str) -> dict[str, float]:
-    table = fields.get(name)
-    own = Fields(table, fields.place(name), fields.file)
-    return {key: _factor(own, key) for key in table}
+    own = fields.fields(name)
+    return {key: _factor(own, key) for key in own.names()}
 
 
 def _factor(fields: Fields, name: str) -> float:
-    value = fields.number(name)
-    if not LEAST <= value <= MOST:
-        raise fields.fault(name, f"{shown(value)} is not a factor from {LEAST:g} to {MOST:g}")
-    return float(value)
-
-
-def _launch(fields: Fields) -> float:
-    """Seconds that may be below 0."""
-    value = fields.get("launch_s")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise fields.fault("launch_s", f"{shown(value)} is not a number")
-    if not abs(value) <= LONGEST_S:
-        raise fields.fault(
-            "launch_s", f"{shown(value)} is not from -{LONGEST_S:g} to {LONGEST_S:g}"
-        )
-    return float(value)
+    return float(fields.number(name, least=LEAST, most=MOST))
 
 
 def _run(fields: Fields) -> RunSeen:
@@ -116,9 +90,8 @@ def _run(fields: Fields) -> RunSeen:
 
 def _stage(fields: Fields) -> StageSeen:
     fields.only(*_STAGE)
-    table = fields.get("operators")
-    parts = Fields(table, fields.place("operators"), fields.file)
-    operators = {key: float(parts.number(key)) for key in table}
+    parts = fields.fields("operators")
+    operators = {key: float(parts.number(key)) for key in parts.names()}
     if not fields.number("measured_s"):
         raise fields.fault("measured_s", "0 is not above 0")
     return StageSeen(

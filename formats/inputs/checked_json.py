@@ -35,6 +35,22 @@ def parse_json(data: bytes, name: str) -> Any:
         raise FormatError("not JSON: a number has too many digits", name) from None
 
 
+def headed(data: bytes, name: str, what: str, **stated: object) -> Fields:
+    """The fields of a file that states what it is: its format, its version and so on.
+
+    Raises FormatError: it is no such file (`what`), or states something else.
+    """
+    fields = Fields(parse_json(data, name), "", name)
+    if fields.get("format", None) != stated["format"]:
+        hint = what_it_is(data) or f"; its format would be '{stated['format']}'"
+        raise FormatError(f"not a {what}{hint}", name, None, "format")
+    for field, known in stated.items():
+        if fields.get(field) != known:
+            value = shown(fields.get(field))
+            raise fields.fault(field, f"{value} is not known; this dnnp reads {known}")
+    return fields
+
+
 class Fields:
     """One JSON object, with its place in the document."""
 
@@ -47,11 +63,11 @@ class Fields:
 
     def fault(self, name: str, reason: str) -> FormatError:
         """An error about one field."""
-        return FormatError(reason, self.file, None, printable(self.place(name)))
+        return FormatError(reason, self.file, None, printable(self.place(name)) or None)
 
     def place(self, name: str) -> str:
-        """The place of a field: `nodes[3].size`."""
-        return f"{self._place}.{name}" if self._place else name
+        """The place of a field: `nodes[3].size`; without a name, that of the object itself."""
+        return ".".join(filter(None, (self._place, name)))
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -93,20 +109,22 @@ class Fields:
         place = self.place(name)
         return [Fields(value, f"{place}[{i}]", self.file) for i, value in enumerate(values)]
 
-    def number(self, name: str, default: Any = _REQUIRED) -> float:
-        """A finite number of at least 0, unchanged."""
+    def number(
+        self, name: str, default: Any = _REQUIRED, least: float = 0, most: float = MAX_NUMBER
+    ) -> float:
+        """A finite number in a range, of at least 0 unless that says otherwise, unchanged."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fault(name, f"{shown(value)} is not a number")
-        if not 0 <= value <= MAX_NUMBER:
-            raise self.fault(name, f"{shown(value)} is not a number from 0 to {MAX_NUMBER:g}")
+        if not least <= value <= most:
+            raise self.fault(name, f"{shown(value)} is not a number from {least:g} to {most:g}")
         return float(value) if value > MAX_ID else value
 
-    def count(self, name: str, default: Any = _REQUIRED) -> int:
-        """An integer of at least 0; 6.0 counts as one."""
+    def count(self, name: str, default: Any = _REQUIRED, least: int = 0, most: int = MAX_ID) -> int:
+        """An integer in a range, of at least 0 unless that says otherwise; 6.0 counts as one."""
         value = self.number(name, default)
-        if value != int(value) or value > MAX_ID:
-            raise self.fault(name, f"{shown(value)} is not an integer from 0 to {MAX_ID}")
+        if value != int(value) or not least <= value <= most:
+            raise self.fault(name, f"{shown(value)} is not an integer from {least} to {most}")
         return int(value)
 
     def identity(self, name: str) -> int:

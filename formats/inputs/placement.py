@@ -95,7 +95,7 @@ def _block(row: Fields, numbers: dict[str, int], names: dict[str, int]) -> Place
         kind,
         homes,
         float(row.number("time_s")),
-        _signed(row, "memory_bytes"),
+        float(row.number("memory_bytes", 0, least=-MAX_NUMBER)),
         _waits(row, names),
     )
 
@@ -116,15 +116,6 @@ def _devices(row: Fields, field: str, value: Any, numbers: dict[str, int]) -> tu
     if len(set(found)) < len(found):
         raise row.fault(field, "names a device twice")
     return tuple(sorted(found))
-
-
-def _signed(row: Fields, name: str) -> float:
-    value = row.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise row.fault(name, f"{shown(value)} is not a number")
-    if not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise row.fault(name, f"{shown(value)} is not a finite number")
-    return float(value)
 
 
 def _waits(row: Fields, names: dict[str, int]) -> tuple[Wait, ...]:

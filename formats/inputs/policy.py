@@ -10,11 +10,9 @@ import json
 
 import numpy as np
 
-from dnnp.core.model.errors import FormatError
 from dnnp.core.model.search_context import Policy
 from dnnp.formats.fields import shown
-from dnnp.formats.files import what_it_is
-from dnnp.formats.inputs.checked_json import Fields, parse_json
+from dnnp.formats.inputs.checked_json import Fields, headed
 
 FORMAT = "dnnp-policy"
 VERSION = 1
@@ -62,19 +60,12 @@ def parse_policy(data: bytes, name: str) -> Policy:
     FormatError
         It is no policy, or was changed; the message names the field.
     """
-    fields = Fields(parse_json(data, name), "", name)
-    if fields.get("format", None) != FORMAT:
-        hint = what_it_is(data) or f"; its format would be '{FORMAT}'"
-        raise FormatError(f"not a policy{hint}", name, None, "format")
-    for what, known in (("version", VERSION), ("method", METHOD)):
-        if fields.get(what) != known:
-            value = shown(fields.get(what))
-            raise fields.fault(what, f"{value} is not known; this dnnp reads {known}")
+    fields = headed(data, name, "policy", format=FORMAT, version=VERSION, method=METHOD)
     fields.only("format", "version", "method", *_PLAIN, "weights")
     policy = Policy(
-        devices=_size(fields, "devices", MOST_DEVICES),
-        hops=_size(fields, "hops", MOST_HOPS),
-        width=_size(fields, "width", MOST_WIDTH),
+        devices=fields.count("devices", least=1, most=MOST_DEVICES),
+        hops=fields.count("hops", least=1, most=MOST_HOPS),
+        width=fields.count("width", least=1, most=MOST_WIDTH),
         weights=_weights(fields),
         episodes=fields.count("episodes"),
         graphs=fields.count("graphs"),
@@ -86,13 +77,6 @@ def parse_policy(data: bytes, name: str) -> Policy:
     if wanted != found:
         raise fields.fault("weights", f"{found} weights; its sizes ask for {wanted}")
     return policy
-
-
-def _size(fields: Fields, name: str, most: int) -> int:
-    value = fields.count(name)
-    if not 1 <= value <= most:
-        raise fields.fault(name, f"{value} is not between 1 and {most}")
-    return value
 
 
 def _weights(fields: Fields) -> np.ndarray:

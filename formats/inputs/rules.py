@@ -52,11 +52,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
-from typing import Any
 
-import orjson
-
-from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.rules import (
     ANY,
     Absorb,
@@ -70,8 +67,8 @@ from dnnp.core.model.rules import (
     SequenceRule,
 )
 from dnnp.core.model.text import instead
-from dnnp.formats.files import bundled_names, read_bundled, read_file, what_it_is
-from dnnp.formats.limits import said
+from dnnp.formats.files import bundled_names, read_bundled, read_file
+from dnnp.formats.inputs.checked_json import Fields, parse_json
 
 _CONSTANTS = frozenset({"weight", "vector", "scalar"})
 
@@ -281,105 +278,96 @@ def _bundled(name: str) -> RuleSet:
 
 def parse_rules(data: bytes, file: str) -> RuleSet:
     """Parse a rule file; `file` is its name for messages."""
-    try:
-        table = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {said(str(error))}{what_it_is(data)}", file) from None
-    return _Reader(file).rule_set(table)
+    return _Reader().rule_set(Fields(parse_json(data, file), "", file))
 
 
 class _Reader:
     """Checks a parsed rule file and builds its rules."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self) -> None:
         self._sets: dict[str, tuple[str, ...]] = {}
 
-    def rule_set(self, table: Any) -> RuleSet:
+    def rule_set(self, table: Fields) -> RuleSet:
         """The whole file."""
-        self._object(table, "", ("name", "rules"), ("description", "sources", "sets", VERSIONS))
-        self._strings(table.get("sources", []), "sources")
-        sets = table.get("sets", {})
-        self._require(isinstance(sets, dict), "sets", "an object of lists")
-        for name, ops in sets.items():
-            self._sets[name] = tuple(self._strings(ops, f"sets.{name}"))
-        rules = table["rules"]
-        self._require(isinstance(rules, list), "rules", "a list")
-        made = tuple(self._rule(rule, f"rules[{i}]") for i, rule in enumerate(rules))
+        table.only("name", "rules", "description", "sources", "sets", VERSIONS)
+        table.texts("sources")
+        if "sets" in table:
+            sets = table.fields("sets")
+            self._sets = {name: tuple(sets.texts(name)) for name in sets.names()}
+        made = tuple(map(self._rule, table.objects("rules")))
         useless = futile(made)
         if useless is not None:
-            raise self._fault(f"rules[{useless[0]}]", useless[1])
-        versions = tuple(self._strings(table.get(VERSIONS, []), VERSIONS))
-        return RuleSet(self._string(table["name"], "name"), made, versions)
+            raise table.fault(f"rules[{useless[0]}]", useless[1])
+        return RuleSet(_word(table, "name"), made, tuple(table.texts(VERSIONS)))
 
-    def _rule(self, table: Any, at: str) -> Rule:
-        self._object(table, at, ("name",), (*_KINDS, "as", "where"))
-        name = self._string(table["name"], f"{at}.name")
+    def _rule(self, table: Fields) -> Rule:
+        table.only("name", *_KINDS, "as", "where")
+        name = _word(table, "name")
         given = [kind for kind in _KINDS if kind in table]
         if len(given) != 1:
-            raise self._fault(at, f"needs one of {', '.join(_KINDS)}, has {len(given)}")
+            raise table.fault("", f"needs one of {', '.join(_KINDS)}, has {len(given)}")
         kind = given[0]
-        if "where" in table and kind != "pattern":
-            raise self._fault(f"{at}.where", f"does not go with {kind}")
-        if "as" in table and kind in ("absorb", "fold"):
-            raise self._fault(f"{at}.as", f"does not go with {kind}")
-        result = self._string(table["as"], f"{at}.as") if "as" in table else ""
-        body, where = table[kind], f"{at}.{kind}"
+        for word, kinds in (("where", ("pattern",)), ("as", ("sequence", "pattern"))):
+            if word in table and kind not in kinds:
+                raise table.fault(word, f"does not go with {kind}")
+        result = _word(table, "as") if "as" in table else ""
         if kind == "sequence":
-            items = self._strings(body, where)
-            self._require(2 <= len(items) <= MAX_LINES, where, f"2 to {MAX_LINES} operators")
-            ops = tuple(self._ops(text, f"{where}[{i}]") for i, text in enumerate(items))
+            items = _several(table, kind, "operators")
+            ops = tuple(self._ops(text, table, f"{kind}[{i}]") for i, text in enumerate(items))
             if any(ANY in allowed for allowed in ops):
-                raise self._fault(where, "'*' goes with patterns only")
+                raise table.fault(kind, "'*' goes with patterns only")
             return SequenceRule(name, ops, result)
         if kind == "absorb":
-            return Absorb(name, self._list_of_ops(body, where))
+            return Absorb(name, self._list_of_ops(table, kind))
         if kind == "fold":
-            self._object(body, where, ("shape", "except"), ())
-            return Fold(
-                name,
-                self._list_of_ops(body["shape"], f"{where}.shape"),
-                self._list_of_ops(body["except"], f"{where}.except"),
-            )
-        lines = self._lines(body, where)
-        return Pattern(name, lines, self._conditions(table.get("where", []), lines, at), result)
+            body = table.fields(kind)
+            body.only("shape", "except")
+            return Fold(name, self._list_of_ops(body, "shape"), self._list_of_ops(body, "except"))
+        lines = self._lines(table)
+        return Pattern(name, lines, self._conditions(table, lines), result)
 
-    def _lines(self, texts: Any, at: str) -> tuple[Line, ...]:
+    def _lines(self, table: Fields) -> tuple[Line, ...]:
         """The lines of a pattern."""
-        items = self._strings(texts, at)
-        self._require(2 <= len(items) <= MAX_LINES, at, f"2 to {MAX_LINES} lines")
+        items = _several(table, "pattern", "lines")
         numbers: dict[str, int] = {}
         lines: list[Line] = []
         used: set[int] = set()
         for i, text in enumerate(items):
-            here = f"{at}[{i}]"
+            here = f"pattern[{i}]"
             match = _LINE.fullmatch(text.strip())
             if match is None:
-                raise self._fault(here, f"'{text}' is not NAME = OPERATOR(INPUTS)")
+                raise table.fault(here, f"'{text}' is not NAME = OPERATOR(INPUTS)")
             shared, name, ops, inputs = match.groups()
             last = i == len(items) - 1
             if name is None and not last:
-                raise self._fault(here, "needs a name, as only the last line may do without")
+                raise table.fault(here, "needs a name, as only the last line may do without")
             if shared and last:
-                raise self._fault(here, "the last line cannot be shared")
+                raise table.fault(here, "the last line cannot be shared")
             if name is not None and name in numbers:
-                raise self._fault(here, f"the name '{name}' is taken by line {numbers[name]}")
+                raise table.fault(here, f"the name '{name}' is taken by line {numbers[name]}")
             words = [w.strip() for w in inputs.split(",")] if inputs.strip() else []
             is_open = bool(words) and words[-1] == "..."
-            arguments = self._arguments(words[:-1] if is_open else words, lines, numbers, here)
+            plain = words[:-1] if is_open else words
+            arguments = self._arguments(plain, lines, numbers, table, here)
             if is_open and arguments and arguments[-1].repeated:
-                raise self._fault(here, "'...' after a repeated input")
+                raise table.fault(here, "'...' after a repeated input")
             used.update(a.line for a in arguments)
             if name is not None:
                 numbers[name] = i
-            lines.append(Line(name or "", self._ops(ops, here), arguments, is_open, bool(shared)))
+            operators = self._ops(ops, table, here)
+            lines.append(Line(name or "", operators, arguments, is_open, bool(shared)))
         for i, line in enumerate(lines[:-1]):
             if i not in used:
-                raise self._fault(f"{at}[{i}]", f"no later line reads '{line.name}'")
+                raise table.fault(f"pattern[{i}]", f"no later line reads '{line.name}'")
         return tuple(lines)
 
     def _arguments(
-        self, words: list[str], lines: list[Line], numbers: dict[str, int], at: str
+        self,
+        words: list[str],
+        lines: list[Line],
+        numbers: dict[str, int],
+        table: Fields,
+        at: str,
     ) -> tuple[Argument, ...]:
         arguments = []
         for place, word in enumerate(words):
@@ -388,25 +376,25 @@ class _Reader:
                 arguments.append(Argument(name[1:]))
                 continue
             if not name.isidentifier():
-                raise self._fault(at, f"'{word}' is not an input")
+                raise table.fault(at, f"'{word}' is not an input")
             line = numbers.get(name, -1)
             if repeated:
                 plain = line >= 0 and not lines[line].arguments and lines[line].open
                 if not plain or place != len(words) - 1:
-                    raise self._fault(
+                    raise table.fault(
                         at, f"'{word}' must come last and stand for a line that ends in (...)"
                     )
             arguments.append(Argument("line" if line >= 0 else "tensor", name, line, repeated))
         return tuple(arguments)
 
-    def _conditions(self, texts: Any, lines: tuple[Line, ...], at: str) -> tuple[Condition, ...]:
+    def _conditions(self, table: Fields, lines: tuple[Line, ...]) -> tuple[Condition, ...]:
         """The conditions of a pattern."""
         known = {line.name for line in lines} | {a.name for x in lines for a in x.arguments}
         repeated = {a.name for x in lines for a in x.arguments if a.repeated}
         operators = {x.name for x in lines if x.arguments}
         conditions = []
-        for i, text in enumerate(self._strings(texts, f"{at}.where")):
-            here = f"{at}.where[{i}]"
+        for i, text in enumerate(table.texts("where")):
+            here = f"where[{i}]"
             rank, shape, swaps = (p.fullmatch(text.strip()) for p in (_RANK, _SHAPE, _SWAPS))
             if rank:
                 condition = Condition("rank", (rank[1],), int(rank[2]))
@@ -415,64 +403,51 @@ class _Reader:
             elif swaps:
                 condition = Condition("swaps", (swaps[1],))
             else:
-                raise self._fault(here, f"'{text}' is not a condition")
+                raise table.fault(here, f"'{text}' is not a condition")
             for name in condition.names:
                 if not name or name not in known or name in repeated:
-                    raise self._fault(here, f"'{name}' names nothing in the pattern")
+                    raise table.fault(here, f"'{name}' names nothing in the pattern")
                 if swaps and name not in operators:
-                    raise self._fault(here, f"'{name}' is not an operator with inputs")
+                    raise table.fault(here, f"'{name}' is not an operator with inputs")
             conditions.append(condition)
         return tuple(conditions)
 
-    def _ops(self, text: str, at: str) -> tuple[str, ...]:
+    def _ops(self, text: str, table: Fields, at: str) -> tuple[str, ...]:
         """Operators of a text like `Relu|$activation`."""
         ops: list[str] = []
         for word in text.split("|"):
             if word.startswith("$"):
                 if word[1:] not in self._sets:
-                    raise self._fault(at, f"there is no set '{word[1:]}'")
+                    raise table.fault(at, f"there is no set '{word[1:]}'")
                 ops += self._sets[word[1:]]
             elif not word or not all(c.isalnum() or c in "_.-:*" for c in word):
-                raise self._fault(at, f"'{word}' is not an operator")
+                raise table.fault(at, f"'{word}' is not an operator")
             elif "*" in word and word != ANY:
-                raise self._fault(at, f"'{word}': '*' stands alone")
+                raise table.fault(at, f"'{word}': '*' stands alone")
             else:
                 ops.append(word)
         if not ops:
-            raise self._fault(at, f"'{text}' is no operator, as the set is empty")
+            raise table.fault(at, f"'{text}' is no operator, as the set is empty")
         return tuple(dict.fromkeys(ops))
 
-    def _list_of_ops(self, value: Any, at: str) -> tuple[str, ...]:
-        ops = [op for i, text in enumerate(self._strings(value, at)) for op in self._ops(text, at)]
+    def _list_of_ops(self, table: Fields, name: str) -> tuple[str, ...]:
+        table.get(name)  # must be there
+        ops = [op for text in table.texts(name) for op in self._ops(text, table, name)]
         if ANY in ops:
-            raise self._fault(at, "'*' goes with patterns only")
+            raise table.fault(name, "'*' goes with patterns only")
         return tuple(dict.fromkeys(ops))
 
-    def _object(
-        self, value: Any, at: str, required: tuple[str, ...], optional: tuple[str, ...]
-    ) -> None:
-        self._require(isinstance(value, dict), at, "an object")
-        prefix = f"{at}." if at else ""
-        for key in required:
-            if key not in value:
-                raise self._fault(f"{prefix}{key}", "is missing")
-        for key in value:
-            if key not in required and key not in optional:
-                hint = instead(key, (*required, *optional))
-                raise self._fault(f"{prefix}{key}", f"is not known{hint}")
 
-    def _strings(self, value: Any, at: str) -> list[str]:
-        fits = isinstance(value, list) and all(isinstance(v, str) for v in value)
-        self._require(fits, at, "a list of strings")
-        return list(value)
+def _several(table: Fields, name: str, what: str) -> list[str]:
+    """The texts of a rule of several operators or lines."""
+    found = table.texts(name)
+    if not 2 <= len(found) <= MAX_LINES:
+        raise table.fault(name, f"expected 2 to {MAX_LINES} {what}")
+    return found
 
-    def _string(self, value: Any, at: str) -> str:
-        self._require(isinstance(value, str) and value != "", at, "a string that is not empty")
-        return str(value)
 
-    def _require(self, fits: bool, at: str, expected: str) -> None:
-        if not fits:
-            raise self._fault(at, f"expected {expected}")
-
-    def _fault(self, at: str, reason: str) -> FormatError:
-        return FormatError(reason, self._file, field=at or None)
+def _word(table: Fields, name: str) -> str:
+    found = table.text(name)
+    if not found:
+        raise table.fault(name, "expected a string that is not empty")
+    return found

@@ -78,7 +78,7 @@ def _read_lists(nodes: Sequence[Fields], key: str, edges: Sequence[Fields], draw
 
 
 def _item(fields: Fields, values: dict[str, Any]) -> Item:
-    return Item(values, f"{fields.file}: {fields.place('').rstrip('.')}")
+    return Item(values, f"{fields.file}: {fields.place('')}")
 
 
 def _attributes(fields: Fields, *without: str) -> dict[str, Any]:

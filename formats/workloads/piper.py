@@ -81,7 +81,7 @@ def _edges(document: Fields, places: dict[int, int]) -> list[tuple[tuple[int, in
 
 def _ways(row: Fields) -> dict[int, list[Fields]]:
     """Degree -> one or two ways to run a node."""
-    by_degree = Fields(row.get("TMPCs"), row.place("TMPCs"), row.file)
+    by_degree = row.fields("TMPCs")
     ways: dict[int, list[Fields]] = {}
     for text in by_degree.names():
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_DEVICES):
@@ -157,10 +157,7 @@ def _moved(ways: dict[int, list[Fields]], name: str, other: str) -> dict[int, fl
     """Degree -> bytes that are moved besides over the edge to or from another node, if any are."""
     found: dict[int, float] = {}
     for degree, (plain, *again) in ways.items():
-        sizes = [
-            Fields(way.get(name), way.place(name), way.file).number(other)
-            for way in (plain, *again)
-        ]
+        sizes = [way.fields(name).number(other) for way in (plain, *again)]
         if len({*sizes}) > 1:
             raise again[0].fault(f"{name}.{other}", "differs from that without recomputation")
         if sizes[0]:

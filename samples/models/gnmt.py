@@ -46,7 +46,7 @@ def _lstm(b: Builder, x: Value, hidden: int, name: str, directions: int = 1) -> 
             hidden_size=hidden,
         )
         if directions == 1:
-            return b.squeeze(y, 1)
+            return b.op("Squeeze", y, b.ints([1]))
         return b.reshape(b.transpose(y, 0, 2, 1, 3), [length, batch, directions * hidden])
 
 
@@ -66,7 +66,7 @@ def _attend(b: Builder, size: Size, query: Value, memory: Value, mask: Value) ->
     keys = b.unsqueeze(linear(b, memory, hidden, "linear_k", bias=False), 1)
     energy = b.op("Tanh", b.add(queries, keys))
     scores = b.matmul(energy, b.weight("linear_att", (hidden, 1), normal(3 / sqrt(hidden))))
-    scores = b.add(b.squeeze(scores, 3), mask)
+    scores = b.add(b.op("Squeeze", scores, b.ints([3])), mask)
     context = b.matmul(b.softmax(scores), memory)
     return b.transpose(context, 1, 0, 2)
 

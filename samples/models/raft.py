@@ -152,7 +152,7 @@ def _convex(b: Builder, size: Size, flow: Value, hidden: Value) -> Value:
         mask = _head(b, hidden, 256 // size.divisor, 9 * SCALE * SCALE, 1)
     mask = b.reshape(mask, [1, 1, 9, SCALE, SCALE, height, width])
     mask = b.op("Softmax", mask, axis=2)
-    padded = b.pad(b.mul(flow, float(SCALE)), [0, 0, 1, 1, 0, 0, 1, 1])
+    padded = b.op("Pad", b.mul(flow, float(SCALE)), b.ints([0, 0, 1, 1, 0, 0, 1, 1]))
     taps = [
         b.slice(b.slice(padded, 2, row, row + height), 3, column, column + width)
         for row in range(3)

@@ -100,7 +100,7 @@ def _block(b: Builder, size: Size, x: Value, mask: Value | None) -> Value:
     down, right = -height % WINDOW, -width % WINDOW
     with b.scope("attn"):
         if down or right:
-            y = b.pad(y, [0, 0, 0, 0, 0, down, right, 0])
+            y = b.op("Pad", y, b.ints([0, 0, 0, 0, 0, down, right, 0]))
         if mask is not None:
             y = _roll(b, y, -SHIFT)
         y = _attention(b, size.heads, _partition(b, y), mask)
@@ -120,7 +120,7 @@ def _merge(b: Builder, x: Value) -> Value:
     """Halve the image and double the channels."""
     _, height, width, channels = x.shape
     if height % 2 or width % 2:
-        x = b.pad(x, [0, 0, 0, 0, 0, height % 2, width % 2, 0])
+        x = b.op("Pad", x, b.ints([0, 0, 0, 0, 0, height % 2, width % 2, 0]))
     parts = [
         b.slice(b.slice(x, 1, row, x.shape[1], 2), 2, column, x.shape[2], 2)
         for column in range(2)

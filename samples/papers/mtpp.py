@@ -29,7 +29,7 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import dnnp
 from dnnp.samples.arguments import count, seconds
@@ -60,9 +60,6 @@ def installed() -> str:
     from importlib.metadata import version  # slow to load
 
     return version("dnnp")
-
-
-_T = TypeVar("_T")
 
 
 Key = tuple[Any, ...]
@@ -100,11 +97,8 @@ class Journal:
     def add(self, entries: Sequence[dict[str, Any]]) -> None:
         """Write results down, all in one piece."""
         text = "".join(json.dumps(entry) + "\n" for entry in entries)
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(file, text.encode())
-        finally:
-            os.close(file)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(text.encode())
         for entry in entries:
             self.found[self._key(entry)] = entry
 
@@ -125,7 +119,7 @@ def measure(task: Task) -> list[dict[str, Any]]:
     results = []
     for k in task.counts:
         simple = dnnp.split(graph, k=k, method="slice")
-        bound = _there(simple.plan).bound
+        bound = simple.records("plan")[0]["bound"]
         if not bound:
             raise dnnp.FormatError("no node costs anything", task.path)
         names = installed(), task.digest, task.row, k
@@ -148,27 +142,21 @@ def _split(graph: dnnp.Graph, name: str, k: int) -> dict[str, Any]:
         start = perf_counter()
         found = dnnp.split(graph, k=k, **options)
         times.append(perf_counter() - start)
-    return {"value": _there(found.plan).value, "seconds": min(times), "status": "found"}
+    (plan,) = found.records("plan")
+    return {"value": plan["value"], "seconds": min(times), "status": "found"}
 
 
 def _bounded(planned: dnnp.Graph, method: str, limit: float) -> dict[str, Any]:
     """A bound of a plan, the time, and how the solver ended."""
     found = dnnp.bound(planned, method=method, time_limit=limit, timings=True)
-    bound = _there(found.bound)
-    mine = {entry["method"]: entry for entry in bound.record["tried"]}.get(method)
+    (bound,) = found.records("bound")
+    mine = {entry["method"]: entry for entry in bound["tried"]}.get(method)
     # Without an entry the simple bound was enough, and nothing was left to do.
     return {
-        "value": bound.value,
+        "value": bound["value"],
         "seconds": mine["time_s"] if mine else 0.0,
         "status": mine["status"] if mine else "solved",
     }
-
-
-def _there(part: _T | None) -> _T:
-    """Records that a step has put into a graph."""
-    if part is None:
-        raise TypeError("a step put nothing into the graph")
-    return part
 
 
 @lru_cache(maxsize=2)

@@ -165,5 +165,5 @@ def test_rules_from_documents_name_them(name: str) -> None:
 
 
 def test_sources_are_a_list_of_strings() -> None:
-    with pytest.raises(FormatError, match="expected a list of strings"):
+    with pytest.raises(FormatError, match="is not a list of strings"):
         parse_rules(b'{"name": "a", "sources": "here", "rules": []}', "a.json")

@@ -160,15 +160,15 @@ def test_faults_name_the_field(path, value, field, reason):
     assert reason in str(error.value)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, b"NaN"])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_not_json(data):
-    with pytest.raises(FormatError, match=r"bad\.json: not JSON"):
+    with pytest.raises(FormatError, match=r"bad\.json(:1)?: not JSON"):
         parse_rules(data, "bad.json")
 
 
-@pytest.mark.parametrize("data", [b"null", b"[]", b"3", b'"x"'])
+@pytest.mark.parametrize("data", [b"null", b"[]", b"3", b'"x"', b"NaN"])
 def test_not_an_object(data):
-    with pytest.raises(FormatError, match=r"bad\.json: expected an object"):
+    with pytest.raises(FormatError, match=r"bad\.json: .* is not an object"):
         parse_rules(data, "bad.json")
 
 

@@ -112,7 +112,7 @@ def test_a_file_comes_back_as_it_was() -> None:
         ({"format": "else"}, "not a policy"),
         ({"version": 2}, "field 'version': 2 is not known"),
         ({"method": "auto"}, "field 'method'"),
-        ({"devices": 0}, "field 'devices': 0 is not between 1 and 1024"),
+        ({"devices": 0}, "field 'devices': 0 is not an integer from 1 to 1024"),
         ({"devices": 3}, "field 'digest'"),
         ({"hops": 1.5}, "field 'hops'"),
         ({"weights": []}, "field 'weights'"),

@@ -60,7 +60,7 @@ def test_forms_that_the_samples_use_rarely() -> None:
     top = b.op("ArgMax", cut, axis=1, keepdims=0)
     total = b.reduce("ReduceMax", cut, [-1], keepdims=False)
     picked = b.op("GatherND", cut, b.const(np.array([[0, 2], [1, 1]])))
-    pooled = b.op("MaxPool", b.pad(x, [0, 0, 1, 0, 0, 0, 0, 2]), kernel_shape=[2, 2])
+    pooled = b.op("MaxPool", b.op("Pad", x, b.ints([0, 0, 1, 0, 0, 0, 0, 2])), kernel_shape=[2, 2])
     for position, value in enumerate((top, total, picked, pooled)):
         b.output(f"y{position}", value)
     sample = b.build()
