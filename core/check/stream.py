@@ -398,6 +398,8 @@ def _names(
 
 def _errors(run: Record, subject: str) -> Iterator[Violation]:
     """Errors are none together, and small where outputs are called equal."""
+    if run.get("verified") and "mismatch" in run:
+        yield Violation("value", subject, "says that it is verified, and names a mismatch")
     largest, relative = run.get("max_abs_error"), run.get("max_rel_error")
     if largest is None or relative is None:
         return

@@ -70,6 +70,7 @@ def test_runs_that_hold() -> None:
 
 WRONG: dict[str, tuple[int, Record, str]] = {
     "no error": (0, {"max_abs_error": 0.0}, "both are 0, or none"),
+    "mismatch": (0, {"mismatch": "output 'y'"}, "verified, and names a mismatch"),
     "large error": (0, {"max_rel_error": 2e-4}, "above 0.00011"),
     "link": (0, {"links": [{"from": 0, "to": 2}]}, "link 0 to 2 is none of its 2 stages"),
     "loop": (0, {"links": [{"from": 1, "to": 1}]}, "link 1 to 1 is none of its 2 stages"),
