@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
-from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
+from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
 from dnnp.options.run import TABULAR, ViewOptions
 from dnnp.options.table import VIEWS, shown_as
 
@@ -237,7 +238,7 @@ def _rastered(picture: bytes) -> bytes:
     return bytes(svg_to_bytes(text, background="white", width=int(width * scale)))
 
 
-def _html(facts: Facts, _: ViewOptions, other: Facts | None = None) -> bytes:
+def _html(facts: Facts, options: ViewOptions, other: Facts | None = None) -> bytes:
     """A page; of two plans if `other` has one of the same graph, else raises UsageError."""
     from dnnp.core.view import compare, page
 
@@ -246,7 +247,24 @@ def _html(facts: Facts, _: ViewOptions, other: Facts | None = None) -> bytes:
     if other is not None and ([len(f) for f in compare.families(both)], len(graphs)) != ([2], 1):
         raise UsageError("--as html shows two streams only if they have plans of the same graph")
     folder = Path(page.__file__).with_name("web")
-    return page.draw(facts, {n: (folder / n).read_text("utf-8") for n in page.FILES}, other)
+    files = {name: (folder / name).read_text("utf-8") for name in page.FILES}
+    return page.draw(_with_attributes(facts, options), files, other)
+
+
+def _with_attributes(facts: Facts, options: ViewOptions) -> Facts:
+    """Facts with the attributes of nodes, if the model is where the stream or `--model` says."""
+    from dnnp.callbacks import open_source
+    from dnnp.formats.onnx.value_types import attribute_words
+
+    try:
+        model, _, _ = open_source(options.caller, facts.stream, options.model, light=True)
+    except (FormatError, InputFileError):
+        if options.model is not None:
+            raise
+        return facts
+    nodes = enumerate(model.graph.node)
+    found = {v: tuple(map(attribute_words, node.attribute)) for v, node in nodes}
+    return replace(facts, attributes=found)
 
 
 def _graph(facts: Facts, options: ViewOptions) -> bytes:
@@ -279,21 +297,18 @@ def _onnx(facts: Facts, options: ViewOptions) -> bytes:
     from dnnp.formats.export.annotated import add_view
     from dnnp.formats.plan import refuse_training
 
-    known = {number: values for number, _, values in nodes_of(facts)}
+    known = {
+        number: {
+            name: value if isinstance(value, str) else shown_number(value)
+            for name, value in values.items()
+            if name not in ("name", "op")
+        }
+        for number, _, values in nodes_of(facts)
+    }
     if facts.graph is not None:
         refuse_training(facts.graph)
     model, path, _ = open_source(options.caller, facts.stream, options.model)
-    add_view(
-        model,
-        {
-            number: {
-                name: value if isinstance(value, str) else shown_number(value)
-                for name, value in values.items()
-                if name not in ("name", "op")
-            }
-            for number, values in known.items()
-        },
-    )
+    add_view(model, known)
     if any(tensor.external_data for tensor in model.graph.initializer):
         options.caller.note(f"weights in files beside {path} are named, not copied")
     data: bytes = model.SerializeToString()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -86,6 +86,8 @@ class Facts:
     """The stages, in the order of the pipeline."""
     cuts: tuple[Cut, ...]
     """Tensors that move between them, the largest first."""
+    attributes: Mapping[int, tuple[str, ...]] | None = None
+    """Attributes of nodes in words, by id; None: not read from the model."""
 
     @property
     def model(self) -> str:
@@ -184,6 +186,11 @@ class Facts:
         for number, part in enumerate(self.parts):
             found[part.units] = number
         return found
+
+    @cached_property
+    def node_stages(self) -> Ints:
+        """Position of the stage of each node, i64[n]; -1: there is no plan."""
+        return self.stage_of if self.units is None else self.stage_of[self.units.label]
 
     @cached_property
     def unit_times(self) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -139,14 +139,14 @@ def _without_plan(facts: Facts) -> list[Figure]:
 
 
 def answer(facts: Facts, other: Facts | None) -> list[str]:
-    """Figures and stages, of two plans one below the other."""
+    """Figures and stages, of two plans side by side."""
+    plans = [facts] if other is None else [facts, other]
     lines = []
-    for letter, one in zip("AB", (facts, other), strict=True):
-        if one is not None:
-            name = f"{letter}: {printable(one.stream.name.rpartition('/')[2])}"
-            title = "" if other is None else f"<h2>{escape(name)}</h2>"
-            lines += [f'<section class="answer">{title}', *_figures(one)]
-            lines += [*_strip(one, one is facts), "</section>"]
+    for letter, one in zip("AB", plans, strict=False):
+        name = f"{letter}: {printable(one.stream.name.rpartition('/')[2])}"
+        title = "" if other is None else f"<h2>{escape(name)}</h2>"
+        lines += [f'<section class="answer">{title}', *_figures(one)]
+        lines += [*_strip(one, plans), "</section>"]
     return lines
 
 
@@ -159,19 +159,19 @@ def _figures(facts: Facts) -> list[str]:
     return [*lines, "</dl>", *(f"<p>{escape(printable(words))}</p>" for words in said)]
 
 
-def _strip(facts: Facts, active: bool) -> list[str]:
+def _strip(facts: Facts, plans: Sequence[Facts]) -> list[str]:
     """A box a stage in the order of the pipeline, and what moves between them.
 
-    `active`: the boxes lead to the graph.
+    `plans`: those of the page; boxes of the first lead to the graph.
     """
     plan, parts = facts.plan, facts.parts[:MOST_STAGES]
     if plan is None or not parts:
         return []
-    late, bound = is_late(facts), bar_bound(plan, facts.parts)
+    late, bound, active = is_late(facts), bar_bound(plan, facts.parts), facts is plans[0]
     lines = ['<ol class="strip" tabindex="0" aria-label="stages, in the order of the pipeline">']
     for number in range(len(parts)):
         lines += [_between(facts, number, active)] if number else []
-        lines.append(_stage(facts, number, active, bound))
+        lines.append(_stage(facts, plans, number, bound))
     notes = [] if late or bound is None else ["the dashed line is the proven bound"]
     notes += [OVERLAP] if not late and parts_overlap(facts.parts) else []
     if len(parts) < len(facts.parts):
@@ -181,22 +181,27 @@ def _strip(facts: Facts, active: bool) -> list[str]:
     return [*lines, f'</ol><p class="notes">{keys} {"; ".join(notes)}</p>']
 
 
-def _stage(facts: Facts, number: int, active: bool, bound: float | None) -> str:
-    """Box of a stage: load against the bound, memory against capacity, what was measured."""
+def _stage(facts: Facts, plans: Sequence[Facts], number: int, bound: float | None) -> str:
+    """Box of a stage: load against the bound, memory against capacity, measured, what moved."""
     part, loads, late = facts.parts[number], _busy(facts), is_late(facts)
     stage, load = part.stage, loads[number]
     layers = printable(part.layers) or counted(len(stage.nodes), "operator")
     rows = [f"<b>stage {number}</b><small>{escape(printable(stage.where))}</small>"]
     rows.append(f'<em title="{escape(layers)}">{escape(layers)}</em>')
     rows.append(_value("compute" if late else "load", shown_time(load, facts.seconds, 3)))
-    rows += [] if late else [_bar(facts, part, longest_bar(facts.parts), bound)]
+    longest = longest_bar([each for one in plans for each in one.parts])
+    rows += [] if late else [_bar(facts, part, longest, bound)]
     rows.append(_memory(part))
     if part.measured_s is not None:
         ratio = f"{part.measured_s / load:.3g} x the load" if load > 0 else ""
         rows.append(_value("measured", shown_time(part.measured_s, True, 3), ratio))
+    inside = facts.node_stages == number
+    if moved := sum(int((inside & (one.node_stages != number)).sum()) for one in plans):
+        said = f"{moved:,} of {counted(int(inside.sum()), 'operator')} in another stage"
+        rows.append(f'<span class="moved">{said} of the other plan</span>')
     if number == loads.index(max(loads)) and len(loads) > 1:
         rows.append(f'<span class="slowest">{"busiest" if late else "slowest"}</span>')
-    return _item("stage", number, "".join(rows), active)
+    return _item("stage", number, "".join(rows), facts is plans[0])
 
 
 def _item(kind: str, number: int, inside: str, active: bool) -> str:

@@ -15,14 +15,14 @@ from dnnp.core.coarsen.layers import Path, scope_path
 from dnnp.core.model.graph import Clustering, Floats, Graph, Ints, csr_rows, totals
 from dnnp.core.model.text import printable, scope_of_name
 from dnnp.core.view.drawing import COLORS, MARKS, PALETTE
-from dnnp.core.view.facts import Facts, amount, bar_bound, working
+from dnnp.core.view.facts import Facts, amount, bar_bound, shortened, working
 from dnnp.core.view.page_answer import LOADS
 from dnnp.formats.stream import Record
 
 MOST_NODES, MOST_BLOCKS = 120_000, 20_000
 """Nodes, and blocks of a schedule, that a page holds."""
-DIGITS = 6
-"""Significant digits of times and sizes in the data."""
+DIGITS, MOST_TEXT = 6, 90
+"""Significant digits of times and sizes, and characters of an attribute, in the data."""
 
 
 def packed(data: dict[str, Any]) -> str:
@@ -35,9 +35,10 @@ def page_data(facts: Facts, other: Facts | None = None) -> dict[str, Any]:
 
     `other`: facts of a second plan of the same graph, whose stage of each node is added.
     """
-    plan = facts.plan
+    plan, source = facts.plan, facts.stream.header.get("source", {"kind": ""})
     data: dict[str, Any] = {
         "model": printable(facts.model),
+        "source": source["kind"] == "onnx" and printable(source["path"].rpartition("/")[2]),
         "seconds": facts.seconds,
         "palette": PALETTE,
         "late": plan is not None and plan.objective == "latency",
@@ -51,10 +52,13 @@ def page_data(facts: Facts, other: Facts | None = None) -> dict[str, Any]:
         data |= _unit_data(facts, units, by_rank)
         data |= _node_data(facts, graph, units, order)
         data |= _tensor_data(facts, graph)
-        if other is not None and other.units is not None:
-            stage = other.stage_of[other.units.label]
+        if other is not None:
             names = [part.stage.where for part in other.parts]
-            data["other"] = {"stage": stage[order].tolist(), "stages": names}
+            data["other"] = {"stage": other.node_stages[order].tolist(), "stages": names}
+        if facts.attributes is not None:
+            held = (facts.attributes.get(v, ()) for v in graph.node_ids[order].tolist())
+            texts = ("\n".join(shortened(text, MOST_TEXT) for text in each) for each in held)
+            data["attributes"], data["nodes"]["attributes"] = _numbered(texts)
     found = _run_data(facts)
     return data | ({"runs": found} if found else {})
 
@@ -131,7 +135,7 @@ def _node_data(facts: Facts, graph: Graph, units: Clustering, order: Ints) -> di
 
 def _node_times(facts: Facts, graph: Graph, units: Clustering) -> Floats:
     """Compute of each node, f64[n]: a share of its group's by its own time; nan: not priced."""
-    stage, label = facts.stage_of[units.label], units.label
+    stage, label = facts.node_stages, units.label
     whole = [times for times in graph.times.values() if np.isfinite(times).all()]
     own = whole[0].copy() if whole else np.ones(graph.n)
     for number, part in enumerate(facts.parts):

@@ -35,16 +35,7 @@ OF_STAGES = (
     "stage", "device", "layers", "nodes", "load_s", "compute_s", "memory_bytes", "capacity_bytes",
     "measured_s", "resident_bytes",
 )  # fmt: skip
-OF_METHODS = (
-    "method",
-    "value_s",
-    "value",
-    "gap_share",
-    "elapsed_s",
-    "validity",
-    "status",
-    "reason",
-)
+OF_METHODS = ("method", "value_s", "gap_share", "elapsed_s", "validity", "status", "reason")
 
 
 def tables(facts: Facts) -> list[str]:
@@ -80,9 +71,8 @@ def tables(facts: Facts) -> list[str]:
 def _methods(facts: Facts) -> Table:
     """Plans that each method found, where several were tried."""
     found = tried(facts)
-    names = {"value": "value_s" if facts.seconds else "value", "gap": "gap_share"}
     compared = facts.plan is not None and facts.plan.tried
-    header = tuple(names.get(name, name) for name in found.header)
+    header = tuple("gap_share" if name == "gap" else name for name in found.header)
     return Table(header, found.rows if compared else [])
 
 
@@ -98,10 +88,9 @@ def _heaviest(facts: Facts) -> Table:
 
 def moved(facts: Facts, other: Facts) -> list[str]:
     """HTML of what is in another stage in the second plan of the same graph."""
-    units, others = facts.units, other.units
-    if units is None or others is None:
+    units, before, after = facts.units, facts.node_stages, other.node_stages
+    if units is None:
         return []
-    before, after = facts.stage_of[units.label], other.stage_of[others.label]
     times = facts.unit_times[units.label] / np.bincount(units.label)[units.label]
     rows: list[Row] = []
     for a, b in sorted({*zip(before.tolist(), after.tolist(), strict=True)}):

@@ -27,8 +27,8 @@ class Table(NamedTuple):
 def plans(facts: Facts) -> Table:
     """The plan: what a comparison of methods is made of."""
     header = (
-        "model", "nodes", "units", "objective", "k", "method", "validity", "status", "value",
-        "bound", "time_unit", "gap", "elapsed_s", "stages", "balance", "cut_bytes",
+        "model", "nodes", "units", "objective", "k", "method", "validity", "status", "value_s",
+        "bound_s", "time_unit", "gap", "elapsed_s", "stages", "balance", "cut_bytes",
         "memory_bytes", "memory_share", "measured_per_s", "tokens_per_s", "ttft_s", "tpot_s",
         "in_flight", "rules",
     )  # fmt: skip
@@ -51,7 +51,7 @@ def plans(facts: Facts) -> Table:
 def tried(facts: Facts) -> Table:
     """A row for each method that was tried for the plan, or for its own."""
     header = (
-        "model", "objective", "k", "method", "made_by", "validity", "status", "value", "bound",
+        "model", "objective", "k", "method", "made_by", "validity", "status", "value_s", "bound_s",
         "time_unit", "gap", "elapsed_s", "reason", "rules",
     )  # fmt: skip
     plan = facts.plan
@@ -68,13 +68,11 @@ def tried(facts: Facts) -> Table:
     for one in found:
         proven = (None, None) if one.value is None else (one.bound, one.gap)
         gap = None if facts.blind else proven[1]
-        rows.append(
-            [
-                facts.model, plan.objective, plan.k, one.method, one.made_by, one.validity,
-                one.status, one.value, proven[0], unit, gap, one.time_s, one.reason,
-                rule_words(facts),
-            ]
-        )  # fmt: skip
+        rows.append([
+            facts.model, plan.objective, plan.k, one.method, one.made_by, one.validity,
+            one.status, one.value, proven[0], unit, gap, one.time_s, one.reason,
+            rule_words(facts),
+        ])  # fmt: skip
     return Table(header, rows)
 
 
@@ -91,16 +89,14 @@ def stages(facts: Facts) -> Table:
         stage = part.stage
         names = [facts.layers[u] for u in part.units if facts.layers[u]]
         limit = part.capacity_bytes if math.isfinite(part.capacity_bytes) else None
-        rows.append(
-            [
-                number, stage.device, stage.replicas, len(stage.nodes), len(part.units),
-                part.layers, stage.load_s, stage.in_s, stage.compute_s, stage.overflow_s,
-                stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
-                stage.end_s, stage.memory_bytes, limit, part.measured_s,
-                stage.shards, len(stage.recomputed), stage.in_flight, names[0] if names else None,
-                int(stage.shared), part.resident_bytes, part.cache_bytes,
-            ]
-        )  # fmt: skip
+        rows.append([
+            number, stage.device, stage.replicas, len(stage.nodes), len(part.units),
+            part.layers, stage.load_s, stage.in_s, stage.compute_s, stage.overflow_s,
+            stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
+            stage.end_s, stage.memory_bytes, limit, part.measured_s,
+            stage.shards, len(stage.recomputed), stage.in_flight, names[0] if names else None,
+            int(stage.shared), part.resident_bytes, part.cache_bytes,
+        ])  # fmt: skip
     return Table(header, rows)
 
 
@@ -122,16 +118,14 @@ def nodes(facts: Facts) -> Table:
         times = record.get("time_s", {})
         name = part.stage.device_class if part else next(iter(sorted(times)), "")
         name, speed = own.get(name, (name, 1.0))
-        rows.append(
-            [
-                record["id"], record["name"], record["op"], facts.layers[unit],
-                int(record.get("backward", False)), int(units.group_ids[unit]),
-                None if part is None else of[unit], None if part is None else part.stage.device,
-                record.get("flop"), record.get("bytes"),
-                times[name] / speed if name in times else None,
-                record.get("memory_bytes"),
-            ]
-        )  # fmt: skip
+        rows.append([
+            record["id"], record["name"], record["op"], facts.layers[unit],
+            int(record.get("backward", False)), int(units.group_ids[unit]),
+            None if part is None else of[unit], None if part is None else part.stage.device,
+            record.get("flop"), record.get("bytes"),
+            times[name] / speed if name in times else None,
+            record.get("memory_bytes"),
+        ])  # fmt: skip
     return Table(header, rows)
 
 
@@ -151,7 +145,7 @@ def cuts(facts: Facts) -> Table:
 
 def bounds(facts: Facts) -> Table:
     """A row an argument that was tried for the bound."""
-    header = ("method", "status", "value", "gap", "elapsed_s", "reason")
+    header = ("method", "status", "value_s", "gap", "elapsed_s", "reason")
     value = facts.plan.value if facts.plan else 0.0
     rows: list[Row] = []
     for entry in facts.bound["tried"] if facts.bound else ():
@@ -205,7 +199,7 @@ TIMED = frozenset(
     f"{name}_s"
     for name in (
         "load", "in", "compute", "overflow", "out", "sync", "forward", "backward", "begin", "start",
-        "end", "time",
+        "end", "time", "value", "bound",
     )
 )  # fmt: skip
 """Columns in the unit of the stream's times; where that is not known, their names tell none."""

@@ -61,6 +61,16 @@ def element_type(dtype: str | None) -> int:
     return _ELEMENT_TYPES.get(dtype, 0)
 
 
+def attribute_words(attribute: onnx.AttributeProto) -> str:
+    """Name and value of an attribute, `axis = 1`; of a tensor its element type and dimensions."""
+    if attribute.HasField("f"):
+        return f"{attribute.name} = {attribute.f:.7g}"
+    if attribute.HasField("t"):
+        dims = " x ".join(map(str, attribute.t.dims)) or "scalar"
+        return f"{attribute.name} = {dtype_name(attribute.t.data_type)} {dims}"
+    return str(onnx.helper.printable_attribute(attribute))
+
+
 def describe(proto: onnx.TypeProto) -> TensorType:
     """A type in words."""
     kind = proto.WhichOneof("value")

@@ -12,9 +12,11 @@ import pytest
 import dnnp as api
 from dnnp.core.view.facts import Facts
 from dnnp.graph import Graph
+from dnnp.samples import build
 from dnnp.viewing import read_facts
 from support.graphs import random_stream
 from support.layers import CHROMIUM, layered
+from support.run import dnnp
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install playwright"
@@ -344,6 +346,13 @@ def test_two_plans_and_what_moved(opened: Opener) -> None:
     second = layered(200, k=4)
     page = opened(first, second)
     assert page.locator(".answer").count() == 2
+    assert page.locator(".stage .moved").count() > 3
+    narrow = opened(first, second, width=900)
+    for each, beside in ((page, True), (narrow, False)):
+        left, right = (place.bounding_box() for place in each.locator(".answer").all())
+        assert (right["x"] >= left["x"] + left["width"]) == beside
+        assert (right["y"] >= left["y"] + left["height"]) != beside
+        assert right["x"] + right["width"] <= (1400 if beside else 900)
     held = [
         {v: s for s, stage in enumerate(g.stages) for v in stage.nodes} for g in (first, second)
     ]
@@ -390,6 +399,27 @@ def test_neighbours_are_jumped_to(opened: Opener) -> None:
     assert sections.locator("button").first.text_content().startswith("/model/layers.1/attn/op_4")
     sections.locator("button").first.click()
     page.wait_for_selector("#panel h3:has-text('op_4')")
+
+
+def test_attributes_are_in_the_panel(opened: Opener, tmp_path: Path) -> None:
+    path = build.write("resnet50-small", tmp_path)
+    graph = api.split(Graph.from_bytes(dnnp("import", "-q", path).out), k=2, method="uniform")
+    script = "() => graph.reveal(D.nodes.op.findIndex((op) => D.ops[op] === 'Conv'))"
+    shown = {}
+    for there in (True, False):
+        page = opened(graph)
+        page.evaluate(script)
+        page.wait_for_selector("#panel dt:has-text('operator')")
+        rows = page.locator("#panel > dl").first.locator("div").all()
+        pairs = [[each.locator(tag).text_content() for tag in ("dt", "dd")] for each in rows]
+        shown[there] = dict(pairs)
+        path.unlink(missing_ok=True)
+    assert shown[True]["operator"] == shown[False]["operator"] == "Conv"
+    assert shown[True]["· kernel_shape"] == "[7, 7]"
+    assert shown[True]["· strides"] == "[2, 2]"
+    assert "attributes" not in shown[True]
+    assert shown[False]["attributes"] == "in resnet50-small.onnx"
+    assert not [name for name in shown[False] if name.startswith("·")]
 
 
 def test_tables_are_sorted_by_their_heads(opened: Opener) -> None:

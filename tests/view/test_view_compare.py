@@ -252,8 +252,8 @@ def test_methods_that_were_tried(tmp_path: Path) -> None:
     done = shown(tmp_path, streams, "--as", "csv", "--table", "tried")
     rows = list(csv.DictReader(io.StringIO(done.out.decode())))
     assert [row["method"] for row in rows] == ["slow", "slice", "gone", "alone"]
-    assert [row["value"] for row in rows] == ["38.0", "19.0", "", "57.0"]
-    assert [row["bound"] for row in rows] == ["9.5", "6.0", "", "5.0"]
+    assert [row["value_s"] for row in rows] == ["38.0", "19.0", "", "57.0"]
+    assert [row["bound_s"] for row in rows] == ["9.5", "6.0", "", "5.0"]
     assert [row["elapsed_s"] for row in rows] == ["0.25", "0.5", "", ""]
 
 

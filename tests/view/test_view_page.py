@@ -12,14 +12,18 @@ from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
+import onnx
 import orjson
 import pytest
+from onnx import TensorProto, helper
 
 import dnnp as api
 from dnnp.core.model.errors import UsageError
 from dnnp.core.view import page
 from dnnp.formats.plan import plan_digest
 from dnnp.graph import Graph
+from dnnp.samples import build
 from support.graphs import random_stream
 from support.project import ROOT, pyproject
 from support.run import PATIENCE_S
@@ -72,12 +76,17 @@ def planned(seed: int = 2, nodes: int = 14, **options: object) -> Graph:
     return api.split(Graph(stream), k=3, method="greedy", bandwidth=2, memory=10_000)
 
 
-def page_of(records: list[dict]) -> str:
-    """The page of a stream that is given as records."""
-    done = command("view", "--as", "html", stdin=encode(records))
+def seen(stream: bytes, *options: str | Path) -> str:
+    """The page of a stream."""
+    done = command("view", "--as", "html", *options, stdin=stream)
     assert done.status == 0, done.err
     assert done.err == ""
     return done.out.decode()
+
+
+def page_of(records: list[dict]) -> str:
+    """The page of a stream that is given as records."""
+    return seen(encode(records))
 
 
 def read(graph: Graph) -> tuple[str, Reader, dict]:
@@ -169,6 +178,135 @@ def test_two_plans_of_one_graph() -> None:
             api.view(others, as_="html")
     with pytest.raises(UsageError, match="one stream, or two"):
         api.view([first, second, first], as_="html")
+
+
+def test_two_plans_say_what_moved_in_both() -> None:
+    first = planned()
+    second = api.split(first, k=2, method="uniform")
+    text = api.view([first, second], as_="html").decode()
+    held = [{v: s for s, one in enumerate(g.stages) for v in one.nodes} for g in (first, second)]
+    said = []
+    for mine, other in (held, held[::-1]):
+        for number in range(max(mine.values()) + 1):
+            inside = [v for v in mine if mine[v] == number]
+            if count := sum(other[v] != number for v in inside):
+                noun = "operator" if len(inside) == 1 else "operators"
+                said.append((str(count), str(len(inside)), noun))
+    assert len(said) > 3
+    words = r'<span class="moved">(\d+) of (\d+) (operators?) in another stage of the other plan'
+    assert re.findall(words, text) == said
+    bars = re.findall(r'<div class="bar" role.*?</div>', text)
+    long = [sum(map(float, re.findall(r"<i style=.width:([\d.]+)%", bar))) for bar in bars]
+    loads = [stage.record["load_s"] for graph in (first, second) for stage in graph.stages]
+    assert long == pytest.approx([100 * load / max(loads) for load in loads], abs=0.01)
+    assert 'class="moved"' not in api.view([first, first], as_="html").decode()
+    assert 'class="moved"' not in read(first)[0]
+
+
+def with_attributes() -> onnx.ModelProto:
+    """A model with an attribute of each kind, and one that tries to break out."""
+    words = {"a": 0.1, "b": 3, "c": [1, -2], "d": "two\nlines </script>", "e": [0.5, 2.0]}
+    value = helper.make_tensor("v", TensorProto.INT64, [1], [7])
+    inner = [helper.make_node("Relu", ["x"], ["q"]), helper.make_node("Neg", ["q"], ["r"])]
+    body = helper.make_graph(inner, "body", [], [helper.make_tensor_value_info("r", 1, [4])])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["p"]),
+        helper.make_node("Mine", ["p"], ["u"], domain="mine", **words),
+        helper.make_node("ConstantOfShape", ["n"], ["s"], value=value),
+        helper.make_node("If", ["yes"], ["t"], then_branch=body, else_branch=body),
+        helper.make_node("Mine", ["u", "s", "t"], ["y"], domain="mine", long=[*range(999)]),
+    ]
+    inputs = [("x", 1, [4]), ("n", TensorProto.INT64, [1]), ("yes", TensorProto.BOOL, [])]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(*one) for one in inputs],
+        [helper.make_tensor_value_info("y", 1, [4])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    return helper.make_model(graph, ir_version=8, opset_imports=opsets)
+
+
+def attributes_in(data: dict) -> dict[int, list[str]]:
+    """Attributes of each node, by id."""
+    held = [data["attributes"][at].split("\n") for at in data["nodes"]["attributes"]]
+    return dict(zip(data["nodes"]["id"], held, strict=True))
+
+
+def test_attributes_are_read_from_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(with_attributes(), path)
+    stream = command("import", "-q", path).out
+    found = attributes_in(unpacked(Reader(seen(stream)).held["data"]))
+    long = found.pop(4)
+    assert found == {
+        0: [""],
+        1: ["a = 0.1", "b = 3", "c = [1, -2]", r"d = 'two\nlines </script>'", "e = [0.5, 2]"],
+        2: ["value = int64 1"],
+        3: ["else_branch = <graph body>", "then_branch = <graph body>"],
+    }
+    assert [len(text) for text in long] == [90]
+    assert long[0].startswith("long = [0, 1, 2")
+    # Operators of a branch that is fixed stand in its place.
+    stream = command("import", "-q", "--set-input", "yes=true", path).out
+    fixed = attributes_in(unpacked(Reader(seen(stream)).held["data"]))
+    assert fixed == {**found, 3: [""], 4: [""], 5: long}
+
+
+def test_attributes_of_samples_are_those_of_their_operators(tmp_path: Path) -> None:
+    """Of graphs with constants that are folded, with groups, and for training."""
+    compared = 0
+    for name, options in (
+        ("bert-small", []),
+        ("resnet50-small", ["--training"]),
+        ("raft-small", []),
+    ):
+        path = build.write(name, tmp_path)
+        graph = Graph.from_bytes(command("import", "-q", *options, path).out)
+        found = attributes_in(read(api.coarsen(graph))[2])
+        nodes = {node.output[0]: node for node in onnx.load(path).graph.node}
+        names = {tensor["id"]: tensor["name"] for tensor in graph.tensors}
+        for node in graph.nodes:
+            if node.get("backward"):
+                assert found[node["id"]] == [""]
+                continue
+            source = nodes[names[node["outputs"][0]]]
+            wanted = {a.name: a for a in source.attribute}
+            assert [text.split(" = ")[0] for text in found[node["id"]]] == (list(wanted) or [""])
+            for text in filter(None, found[node["id"]]):
+                key, value = text.split(" = ")
+                if wanted[key].type == onnx.AttributeProto.INT:
+                    assert int(value) == wanted[key].i
+                elif wanted[key].type == onnx.AttributeProto.INTS:
+                    assert orjson.loads(value) == list(wanted[key].ints)
+                elif wanted[key].type == onnx.AttributeProto.FLOAT:
+                    assert np.float32(value) == np.float32(wanted[key].f)
+                compared += 1
+    assert compared > 300
+
+
+def test_attributes_are_missing_where_the_model_is(tmp_path: Path) -> None:
+    path, other = tmp_path / "m.onnx", tmp_path / "other.onnx"
+    model = with_attributes()
+    onnx.save(model, path)
+    stream = command("import", "-q", path).out
+    path.rename(other)
+    data = unpacked(Reader(seen(stream)).held["data"])
+    assert ("attributes" in data, data["source"]) == (False, "m.onnx")
+    held = unpacked(Reader(seen(stream, "--model", other)).held["data"])
+    assert held.pop("attributes")[0] == ""
+    assert len(held["nodes"].pop("attributes")) == 5
+    assert held == data
+    model.producer_name = "changed"
+    onnx.save(model, path)
+    assert unpacked(Reader(seen(stream)).held["data"]) == data
+    wrong = command("view", "--as", "html", "--model", path, stdin=stream)
+    assert (wrong.status, wrong.out) == (3, b"")
+    assert "not the model that was imported" in wrong.err
+    gone = command("view", "--as", "html", "--model", tmp_path / "none.onnx", stdin=stream)
+    assert (gone.status, gone.out) == (1, b"")
+    kept = command("view", "--as", "html", "-o", other, "--model", other, stdin=stream)
+    assert kept.status == 2
+    assert read(planned())[2]["source"] is False
+    assert other.read_bytes() != b""
 
 
 @pytest.mark.parametrize("what", ["latency", "training", "schedule", "bare"])

@@ -166,7 +166,7 @@ def test_many_plans_in_one_table(files: list[Path]) -> None:
     for row, path in zip(rows, files, strict=True):
         plan = api.load(path).plan
         assert plan is not None
-        assert float(row["value"]) == plan.value
+        assert float(row["value_s"]) == plan.value
         assert (row["model"], row["k"], row["method"]) == (
             f"m{path.stem[0]}", path.stem[2], path.stem[4:],
         )  # fmt: skip

@@ -325,8 +325,8 @@ class ViewOptions(Options):
         help="a chart of plans' values, over k or method; over the number of devices or over "
         "the methods, with a panel for each model")
     model: str | None = option(
-        needs=("--as onnx",), metavar="PATH", page=True,
-        help="with --as onnx: the model; if it is not where the stream says")
+        needs=("--as html|onnx",), metavar="PATH", page=True,
+        help="with --as html or onnx: the model; if it is not where the stream says")
     verbose: bool = option(
         False, flag="", help="text with all rows, not the most important ones alone")
     width: int = option(100, flag="", help="columns of a text")

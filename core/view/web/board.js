@@ -102,11 +102,9 @@ class Board {
   find(e) {
     const r = this.canvas.getBoundingClientRect();
     const [x, y] = [this.view.invertX(e.clientX - r.left), e.clientY - r.top];
-    for (let i = this.items.length - 1; i >= 0; i--) {
-      const m = this.items[i];
-      if (x >= m.x && x <= m.x + m.w && y >= this.down(m.y) && y <= this.down(m.y + m.h)) return m;
-    }
-    return null;
+    const inX = (m) => x >= m.x && x <= m.x + m.w;
+    const inY = (m) => y >= this.down(m.y) && y <= this.down(m.y + m.h);
+    return this.items.findLast((m) => inX(m) && inY(m)) ?? null;
   }
   draw(c = this.canvas.getContext("2d")) {
     if (!this.w) return;
@@ -154,10 +152,8 @@ class Board {
     if (room > 10 && h >= 14 * scale && scale > 0.4) {
       const font = `${m.mark ? "bold " : ""}${12 * scale}px ${FONT}`;
       fitted(c, [m.mark, m.name].filter(Boolean).join(" "), left, y + 16 * scale, room, font);
-      c.fillStyle = soft;
       const more = !m.inside && h >= 32 * scale;
       if (more) fitted(c, m.sub, left, y + 31 * scale, room, `${11 * scale}px ${FONT}`);
-      c.fillStyle = ink;
       if (more && m.share > 0) c.fillRect(left, y + h - 5 * scale, Math.max(1, room * m.share), 2 * scale);
     }
     c.globalAlpha = 1;

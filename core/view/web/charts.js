@@ -71,9 +71,9 @@ class Timeline {
     this.board.show(R.row.map((_, i) => this.item(R, i)), []);
   }
   item(R, i) {
-    const [from, to] = [R.start[i], R.end[i]];
+    const [from, to, k] = [R.start[i], R.end[i], 1000 / this.end];
     return {
-      x: (1000 * from) / this.end, w: (1000 * (to - from)) / this.end, y: R.row[i] * ROW.all + 18, h: ROW.bar,
+      x: k * from, w: k * (to - from), y: R.row[i] * ROW.all + 18, h: ROW.bar,
       fill: R.fill[i], strength: 0.5, name: R.name[i], said: R.said[i], batch: R.batch[i], from, to,
     };
   }

@@ -7,9 +7,7 @@ const [MOST_LINES, AT_FIRST] = [240, 90];
 let worker = null;
 try {
   worker = new Worker(URL.createObjectURL(new Blob([byId("libs").textContent])));
-} catch {
-  worker = null;
-}
+} catch {}
 
 let before = Promise.resolve();
 function placed(box) {
@@ -166,7 +164,7 @@ class GraphView {
         const other = this.items[this.seen[v]];
         if (other && other !== at) found.set(`${forward}${this.seen[v]}`, [other, forward]);
       }
-    const ends = [...found.values()].slice(0, 60).map(([m, forward]) => (forward ? [at, m] : [m, at]));
+    const ends = [...found.values()].slice(0, 60).map(([m, out]) => (out ? [at, m] : [m, at]));
     return ends.map(([p, q]) => ({ points: joining(p, q), wide: 2, strong: true }));
   }
   drawMap() {

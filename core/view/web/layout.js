@@ -4,12 +4,13 @@ const SPACE = { head: 30, pad: 14, rank: 34, side: 16, gutter: 44 };
 const HEEDED = 80;
 const arranged = new Map();
 
-// A box is { w, h }, or { kids, edges: [[a, b]], right, wide } where it is open; `right`: its kids in
-// rows, to this aspect, else along the edges, to the aspect `wide`. Gets w, h, of kids x and y too.
+// A box is { w, h }, or { kids, edges: [[a, b]], right, wide } where it is open; `right`: its kids
+// in rows, to this aspect, else along the edges, to the aspect `wide`. Gets w, h, of kids x and y.
 function arrange(box) {
   if (!box.kids) return box;
   box.kids.forEach(arrange);
-  const shape = `${box.right}|${box.wide}|${box.edges.join(" ")}|${box.kids.map((k) => `${k.w}x${k.h}`)}`;
+  const sizes = box.kids.map(({ w, h }) => `${w}x${h}`);
+  const shape = [box.right, box.wide, box.edges.join(" "), sizes].join("|");
   let found = arranged.get(shape);
   if (!found) arranged.set(shape, (found = placesOf(box)));
   box.kids.forEach((kid, i) => ([kid.x, kid.y] = found.at[i]));
@@ -142,5 +143,4 @@ function finished(boxes, lines) {
   };
 }
 
-if (typeof document === "undefined")
-  onmessage = ({ data }) => postMessage(arrange(data));
+if (typeof document === "undefined") onmessage = ({ data }) => postMessage(arrange(data));

@@ -16,13 +16,13 @@ function choose(box, look = true) {
   describe(box);
   graph.paint();
   timeMap?.mark();
-  for (const b of document.querySelectorAll("[data-stage]"))
+  for (const b of query("[data-stage]"))
     b.setAttribute("aria-pressed", String(box?.kind === "stage" && +b.dataset.stage === box.stage));
   const item = look && box && graph.item(box);
   if (item && graph.items) graph.board.seek(item);
 }
 
-const tabs = () => [...document.querySelectorAll("[role=tab]")].map((each) => each.id.slice(4));
+const tabs = () => [...query("[role=tab]")].map((each) => each.id.slice(4));
 function tab(name) {
   for (const each of tabs()) {
     byId(`tab-${each}`).ariaSelected = String(each === name);
@@ -34,7 +34,7 @@ function tab(name) {
 
 // Stages and borders of the strip lead into the graph.
 function startStrip() {
-  for (const b of document.querySelectorAll("[data-stage]"))
+  for (const b of query("[data-stage]"))
     b.onclick = () => {
       const first = graph.root.nodes.find((v) => stageOf(v) === +b.dataset.stage);
       const stage = wayTo(graph.root, first).find((box) => box.kind === "stage");
@@ -43,8 +43,8 @@ function startStrip() {
       byId("graph").focus({ preventScroll: true });
       return graph.toggle(stage, true);
     };
-  for (const b of document.querySelectorAll("[data-border]")) b.onclick = () => describeBorder(+b.dataset.border);
-  document.querySelector(".stage:has(.slowest)")?.scrollIntoView({ inline: "nearest", block: "nearest" });
+  for (const b of query("[data-border]")) b.onclick = () => describeBorder(+b.dataset.border);
+  for (const s of query(".slowest")) s.parentNode.scrollIntoView({ inline: "nearest", block: "nearest" });
 }
 
 const search = { hits: [], at: -1, texts: null };
@@ -54,14 +54,11 @@ function find() {
   const [stage, op] = [byId("of-stage").value, byId("of-op").value];
   const all = !words.length && !stage && !op;
   search.at = -1;
-  search.hits = [];
-  for (let v = 0; v < M.count && !all; v++)
-    if (
-      (!stage || stageOf(v) === +stage) &&
-      (!op || D.nodes.op[v] === +op) &&
-      words.every((word) => search.texts[v].includes(word))
-    )
-      search.hits.push(v);
+  const fits = (v) =>
+    (!stage || stageOf(v) === +stage) &&
+    (!op || D.nodes.op[v] === +op) &&
+    words.every((word) => search.texts[v].includes(word));
+  search.hits = all ? [] : graph.root.nodes.filter(fits);
   graph.match = all ? null : search.hits;
   byId("found").textContent = all ? "" : `${whole(search.hits.length)} found`;
   graph.paint();
@@ -107,11 +104,9 @@ function legend() {
     time: [["#D55E0014", "little time"], ["#D55E00", "much time"]],
     moved: [["#D55E0014", "stays"], ["#D55E00", "in another stage"]],
   };
-  byId("legend").replaceChildren(
-    ...keys[graph.colors].map(([fill, text]) => {
-      return make("span", { className: "key" }, make("i", { style: `background: ${fill}` }), text);
-    }),
-  );
+  const square = (fill) => make("i", { style: `background: ${fill}` });
+  const key = ([fill, text]) => make("span", { className: "key" }, square(fill), text);
+  byId("legend").replaceChildren(...keys[graph.colors].map(key));
   graph.paint();
 }
 
@@ -162,8 +157,8 @@ async function startGraph() {
 async function start() {
   theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   byId("theme").onclick = () => theme(root.dataset.theme === "dark" ? "light" : "dark");
-  document.querySelectorAll("table.sorted").forEach(sortable);
-  for (const empty of document.querySelectorAll("[data-empty]")) {
+  query("table.sorted").forEach(sortable);
+  for (const empty of query("[data-empty]")) {
     byId(empty.id.replace("view", "tab")).remove();
     empty.remove();
   }
@@ -178,7 +173,7 @@ async function start() {
   }
   const name = () => `${D.model.replace(/[^\w.-]+/g, "-")}-${root.dataset.tab}.png`;
   const does = { fit, png: () => current().save(name()), in: () => current().enlarge(1.4), out: () => current().enlarge(0.7) };
-  for (const b of document.querySelectorAll("[data-zoom]")) b.onclick = does[b.dataset.zoom];
+  for (const b of query("[data-zoom]")) b.onclick = does[b.dataset.zoom];
   document.addEventListener("keydown", keys);
   root.dataset.shown = String(Math.round(performance.now()));
 }

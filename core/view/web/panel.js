@@ -1,11 +1,11 @@
 "use strict";
 // What is chosen, in words, beside the graph.
 const NEAR = 8;
-const KINDS = { root: "model", layer: "layer", part: "part of a long list", unit: "group", node: "operator" };
+const KINDS = { root: "model", part: "part of a long list", unit: "group", node: "operator" };
 
 function rowsOf(pairs) {
-  const held = pairs.filter(([, value]) => value);
-  return make("dl", {}, ...held.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+  const row = ([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+  return make("dl", {}, ...pairs.filter(([, value]) => value).map(row));
 }
 
 const section = (title, ...inside) => make("section", {}, make("h4", {}, title), ...inside);
@@ -58,6 +58,7 @@ function ofNode(v, { stage }) {
   const [u, other] = [M.unit[v], D.other?.stage[v] ?? -1];
   return [
     ["operator", D.ops[D.nodes.op[v]]],
+    ...attributesOf(v),
     ["node", String(D.nodes.id[v])],
     ["stage", stage >= 0 && `${stage} on ${D.stages[stage].device}`],
     ["in plan B", other >= 0 && `stage ${other} on ${D.other.stages[other]}`],
@@ -65,6 +66,10 @@ function ofNode(v, { stage }) {
     ["slowest path", M.total > 0 && onPath(u)],
   ];
 }
+
+const attributesOf = (v) =>
+  D.attributes?.[D.nodes.attributes[v]].split("\n").map((text) => `· ${text}`.split(" = ")) ??
+  [["attributes", D.source && `in ${D.source}`]];
 
 function onPath(u) {
   const { before, after, cost, all } = slowestPath();
@@ -74,17 +79,17 @@ function onPath(u) {
 }
 
 function jump(text, onclick, more = "") {
-  return make("button", { type: "button", className: "jump", onclick }, text, more && make("i", {}, more));
+  return make("button", { className: "jump", onclick }, text, more && make("i", {}, more));
 }
 
 // Boxes around, from the outermost in.
 function wayOf(box) {
   const way = [];
-  for (let one = box.parent; one?.parent; one = one.parent) way.unshift(jump(one.name, () => choose(one)));
+  for (let at = box.parent; at?.parent; at = at.parent) way.unshift(jump(at.name, () => choose(at)));
   return way.length && make("p", { className: "way" }, "in ", ...way.slice(0, -1), way.at(-1));
 }
 
-const moreThan = (shown, all) => (all > shown ? make("p", {}, `and ${whole(all - shown)} more`) : "");
+const rest = (shown, all) => (all > shown ? make("p", {}, `and ${whole(all - shown)} more`) : "");
 
 function operatorsOf(box) {
   const found = operatorsIn(box);
@@ -92,7 +97,7 @@ function operatorsOf(box) {
     D.ops[op],
     (M.total > 0 ? `${time(cost)} in ` : "") + whole(count),
   ]);
-  return section("Operators", rowsOf(pairs), moreThan(NEAR, found.length));
+  return section("Operators", rowsOf(pairs), rest(NEAR, found.length));
 }
 
 // What is read from others, and what they read: nodes to jump to, with what moves.
@@ -102,7 +107,7 @@ function nearOf(box) {
     for (const [t, other] of linked(box, forward)) found.set(other, (found.get(other) ?? new Set()).add(t));
     const rows = [...found].map(([v, tensors]) => [v, sizeOf(tensors)]).sort((a, b) => b[1] - a[1]);
     const list = rows.slice(0, NEAR).map(([v, bytes]) => jump(nodeName(v), () => graph.reveal(v), size(bytes)));
-    return list.length && section(forward ? "Goes to" : "Comes from", ...list, moreThan(NEAR, rows.length));
+    return list.length && section(forward ? "Goes to" : "Comes from", ...list, rest(NEAR, rows.length));
   });
 }
 
@@ -118,7 +123,7 @@ function tensorsOf(v) {
       D.tensors.name[t] || "tensor",
       listed(D.types[D.tensors.type[t]], size(D.tensors.size[t] ?? 0)),
     ]);
-    const list = section(title, rowsOf(pairs), moreThan(3 * NEAR, tensors.length));
+    const list = section(title, rowsOf(pairs), rest(3 * NEAR, tensors.length));
     return tensors.length && Object.assign(list, { className: "tensors" });
   });
 }
@@ -138,5 +143,5 @@ function describeBorder(border) {
     return jump(D.tensors.name[t] || nodeName(maker), () => graph.reveal(maker), what);
   });
   const where = `between stage ${border - 1} and ${border}`;
-  showPanel(counted(rows.length, "tensor"), where, ...list, moreThan(4 * NEAR, rows.length));
+  showPanel(counted(rows.length, "tensor"), where, ...list, rest(4 * NEAR, rows.length));
 }

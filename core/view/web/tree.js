@@ -55,7 +55,7 @@ function slowestPath() {
   const each = (v, heed) => {
     for (const t of read(v)) if (M.maker[t] >= 0) heed(M.unit[M.maker[t]], M.unit[v]);
   };
-  const longer = (found, at, from) => at !== from && (found[at] = Math.max(found[at], found[from] + cost[from]));
+  const longer = (way, b, a) => a !== b && (way[b] = Math.max(way[b], way[a] + cost[a]));
   for (let v = 0; v < M.count; v++) each(v, (a, b) => longer(before, b, a));
   for (let v = M.count - 1; v >= 0; v--) each(v, (a, b) => longer(after, a, b));
   const all = before.reduce((most, each, u) => Math.max(most, each + cost[u] + after[u]), 0);

@@ -1,6 +1,7 @@
 "use strict";
 // Numbers and elements, as the page shows them.
 const byId = (id) => document.getElementById(id);
+const query = (selector) => document.querySelectorAll(selector);
 
 function make(tag, fields = {}, ...inside) {
   const found = Object.assign(document.createElement(tag), fields);
@@ -14,7 +15,7 @@ function scaled(value, units) {
 }
 const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "us"]];
 const SIZES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
-const AMOUNTS = [[1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]];
+const AMOUNTS = ["P", "T", "G", "M", "k", ""].map((p, i) => [10 ** (15 - 3 * i), `${p}FLOP`]);
 
 function time(value) {
   if (value === null || value === undefined) return "not priced";

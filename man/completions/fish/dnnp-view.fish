@@ -6,7 +6,7 @@ complete -c dnnp-view -l digits -x -d 'round numbers of the table; to so many si
 complete -c dnnp-view -l raw -d 'with --as csv, tsv or md: texts as they are, also where a spreadsheet would take them for formulas, or Markdown for HTML and links'
 complete -c dnnp-view -l picture -x -a 'loads schedule graph' -d 'loads, schedule or graph; with --as svg or png: what loads are made of, the schedule, or the graph in the colours of its stages'
 complete -c dnnp-view -l plot -x -a 'k method' -d 'a chart of plans\' values, over k or method; over the number of devices or over the methods, with a panel for each model'
-complete -c dnnp-view -l model -r -F -d 'with --as onnx: the model; if it is not where the stream says'
+complete -c dnnp-view -l model -r -F -d 'with --as html or onnx: the model; if it is not where the stream says'
 complete -c dnnp-view -s o -l output -r -F -d 'write to FILE'
 complete -c dnnp-view -s q -l quiet -d 'only warnings and errors'
 complete -c dnnp-view -s v -l verbose -d 'say more on stderr'
