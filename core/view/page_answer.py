@@ -197,8 +197,8 @@ def _stage(facts: Facts, plans: Sequence[Facts], number: int, bound: float | Non
         rows.append(_value("measured", shown_time(part.measured_s, True, 3), ratio))
     inside = facts.node_stages == number
     if moved := sum(int((inside & (one.node_stages != number)).sum()) for one in plans):
-        said = f"{moved:,} of {counted(int(inside.sum()), 'operator')} in another stage"
-        rows.append(f'<span class="moved">{said} of the other plan</span>')
+        said = f"{moved:,} of {counted(int(inside.sum()), 'operator')} moved"
+        rows.append(f'<span class="moved" title="in another stage of the other plan">{said}</span>')
     if number == loads.index(max(loads)) and len(loads) > 1:
         rows.append(f'<span class="slowest">{"busiest" if late else "slowest"}</span>')
     return _item("stage", number, "".join(rows), facts is plans[0])

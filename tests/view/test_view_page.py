@@ -193,7 +193,7 @@ def test_two_plans_say_what_moved_in_both() -> None:
                 noun = "operator" if len(inside) == 1 else "operators"
                 said.append((str(count), str(len(inside)), noun))
     assert len(said) > 3
-    words = r'<span class="moved">(\d+) of (\d+) (operators?) in another stage of the other plan'
+    words = r'<span class="moved" title=".*?">(\d+) of (\d+) (operators?) moved<'
     assert re.findall(words, text) == said
     bars = re.findall(r'<div class="bar" role.*?</div>', text)
     long = [sum(map(float, re.findall(r"<i style=.width:([\d.]+)%", bar))) for bar in bars]
