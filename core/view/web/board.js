@@ -173,7 +173,7 @@ class Board {
 
 // A text that has no more room than it is wide, without its middle where it has less.
 const widths = new Map();
-function fitted(c, text, x, y, room, font) {
+function fitted(c, text, x, y, room, font = `12px ${FONT}`) {
   const key = `${font}|${Math.round(room)}|${text}`;
   c.font = font;
   const cut = (n) => (n < text.length ? text.slice(0, (n + 1) >> 1) + "…" + text.slice(text.length - (n >> 1)) : text);

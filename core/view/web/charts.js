@@ -27,25 +27,25 @@ class TimeMap {
   }
   // Boxes in the one that is entered, and theirs, where there is room.
   show() {
-    const { board } = this;
+    const { board, at } = this;
     if (!board.w) return;
-    const kids = kidsOf(this.at);
+    const kids = kidsOf(at);
     const inner = kids.reduce((sum, kid) => sum + kidsOf(kid).length, 0) <= MOST_OPEN;
-    const data = { kids: kids.map((box) => ({ box, kids: inner ? kidsOf(box).map((b) => ({ box: b })) : [] })) };
-    const tree = lib.hierarchy(data, (d) => d.kids);
-    tree.sum((d) => (d.kids?.length || !d.box ? 0 : M.total > 0 ? d.box.time : d.box.nodes.length));
+    const open = new Set(inner ? [at, ...kids] : [at]);
+    const tree = lib.hierarchy(at, (box) => (open.has(box) ? kidsOf(box) : null));
+    tree.each((d) => (d.value = M.total > 0 ? d.data.time : d.data.nodes.length));
     tree.sort((a, b) => b.value - a.value);
-    lib.treemap().size([board.w, board.h]).paddingInner(2).paddingTop((d) => (d.depth === 1 && d.children ? 24 : 0))(tree);
+    const head = (d) => (d.depth === 1 && d.children ? 24 : 0);
+    lib.treemap().size([board.w, board.h]).paddingInner(2).paddingTop(head)(tree);
     const items = tree.descendants().slice(1).filter((d) => d.x1 - d.x0 > 1 && d.y1 - d.y0 > 1);
     board.show(items.map((d) => this.item(d, tree.value)), []);
-    byId("within").textContent = this.at.parent ? `${this.at.name}, ${time(this.at.time)}; Escape: all` : "";
+    byId("within").textContent = at.parent ? `${at.name}, ${time(at.time)}; Escape: all` : "";
     this.mark();
   }
-  item(d, all) {
-    const { box } = d.data;
+  item({ data: box, value, children, x0, y0, x1, y1 }, all) {
     return {
-      box, x: d.x0, y: d.y0, w: d.x1 - d.x0, h: d.y1 - d.y0, inside: !!d.children,
-      name: `${box.short}  ·  ${share(d.value / all)}`,
+      box, x: x0, y: y0, w: x1 - x0, h: y1 - y0, inside: !!children,
+      name: `${box.short}  ·  ${share(value / all)}`,
       sub: contents(box), fill: color(box.stage), strength: 0.4,
     };
   }
@@ -96,7 +96,7 @@ class Timeline {
   axis(c, { ink, paper, soft }) {
     const { board } = this;
     c.fillStyle = ink;
-    D.runs.rows.forEach((name, i) => fitted(c, name, 6, board.down(i * ROW.all) + 13, board.w - 12, `12px ${FONT}`));
+    D.runs.rows.forEach((name, i) => fitted(c, name, 6, board.down(i * ROW.all) + 13, board.w - 12));
     c.fillStyle = paper;
     c.fillRect(0, 0, board.w, ROW.axis);
     const at = (x) => (Math.max(0, Math.min(1000, board.view.invertX(x))) * this.end) / 1000;
@@ -107,7 +107,7 @@ class Timeline {
       c.globalAlpha = 0.25;
       c.fillRect(x, ROW.axis, 1, board.h);
       c.globalAlpha = 1;
-      if (x + 60 < board.w) fitted(c, time(t), x + 3, 16, 60, `12px ${FONT}`);
+      if (x + 60 < board.w) fitted(c, time(t), x + 3, 16, 60);
     }
     c.fillStyle = soft;
     c.fillRect(0, ROW.axis - 1, board.w, 1);

@@ -171,8 +171,9 @@ async function start() {
     byId("batch-all").onclick = () => timeline.light(null);
     timeline.light(null);
   }
-  const name = () => `${D.model.replace(/[^\w.-]+/g, "-")}-${root.dataset.tab}.png`;
-  const does = { fit, png: () => current().save(name()), in: () => current().enlarge(1.4), out: () => current().enlarge(0.7) };
+  const png = () => current().save(`${D.model.replace(/[^\w.-]+/g, "-")}-${root.dataset.tab}.png`);
+  const enlarge = (factor) => () => current().enlarge(factor);
+  const does = { fit, png, in: enlarge(1.4), out: enlarge(0.7) };
   for (const b of query("[data-zoom]")) b.onclick = does[b.dataset.zoom];
   document.addEventListener("keydown", keys);
   root.dataset.shown = String(Math.round(performance.now()));

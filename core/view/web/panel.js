@@ -48,8 +48,8 @@ function ofStage({ device, layers, parts, load, capacity, memory, measured, resi
     ["load", time(load)],
     ...Object.entries(parts).map(([name, found]) => [`· ${name}`, time(found)]),
     ["proven bound", D.bound !== null && time(D.bound)],
-    ["measured", measured !== null && `${time(measured)}, ${(measured / load).toFixed(2)} times the load`],
-    ["memory", capacity ? `${size(memory)} of ${size(capacity)}, ${share(memory / capacity)}` : size(memory)],
+    ["measured", measured && `${time(measured)}, ${(measured / load).toFixed(2)} times the load`],
+    ["memory", size(memory) + (capacity ? ` of ${size(capacity)}, ${share(memory / capacity)}` : "")],
     ["memory measured", resident !== null && size(resident)],
   ];
 }
@@ -85,7 +85,7 @@ function jump(text, onclick, more = "") {
 // Boxes around, from the outermost in.
 function wayOf(box) {
   const way = [];
-  for (let at = box.parent; at?.parent; at = at.parent) way.unshift(jump(at.name, () => choose(at)));
+  for (let b = box.parent; b?.parent; b = b.parent) way.unshift(jump(b.name, () => choose(b)));
   return way.length && make("p", { className: "way" }, "in ", ...way.slice(0, -1), way.at(-1));
 }
 
