@@ -513,10 +513,9 @@ def proof_lines(facts: Facts) -> list[str]:
         argument = str(certificate["argument"])
         meaning = MEANINGS.get(argument)
         text = f"certificate: {printable(argument)}" + (f": {meaning}" if meaning else "")
+        lines += [text, "verify it with: dnnp-check --certificate"]
         if certificate.get("checkable") is False:
-            lines += [text, "it cannot be verified without the search that found it"]
-        else:
-            lines += [text, "verify it with: dnnp-check --certificate"]
+            lines[-1] = "it cannot be verified without the search that found it"
     return lines
 
 

@@ -123,10 +123,9 @@ def _loads(facts: Facts) -> Drawn | None:
         body.append(label(left + BAR + 12, y + 18, _numbers(facts, part), 11))
     bottom = HEAD + ROW * len(numbers)
     if late:
+        end = shown_time(plan.value, facts.seconds)
         body.append(label(left, bottom + 14, "0"))
-        body.append(
-            label(left + BAR, bottom + 14, shown_time(plan.value, facts.seconds), 11, "end")
-        )
+        body.append(label(left + BAR, bottom + 14, end, 11, "end"))
     bound = None if late else bar_bound(plan, facts.parts)
     if bound is not None:
         x = left + min(bound * scale, BAR)
@@ -141,12 +140,8 @@ def _loads(facts: Facts) -> Drawn | None:
         bottom += 18
         body.append(label(left, bottom + 18, OVERLAP))
     text = _said(facts, plan, len(numbers))
-    wide = (
-        left
-        + BAR
-        + 12
-        + max((text_width(_numbers(facts, facts.parts[n]), 11) for n in numbers), default=0.0)
-    )
+    widths = (text_width(_numbers(facts, facts.parts[n]), 11) for n in numbers)
+    wide = left + BAR + 12 + max(widths, default=0.0)
     body.append(label(0, 16, text, 12, extra=BOLD, width=wide))
     notes = plan_notes(facts)
     body += [label(0, bottom + 36 + 18 * i, words, width=wide) for i, words in enumerate(notes)]

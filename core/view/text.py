@@ -100,11 +100,8 @@ def _row(facts: Facts, number: int, time: float, most: int) -> list[str]:
     """Cells of a stage: number, devices, layers in `most` columns, a time, memory."""
     part = facts.parts[number]
     layers = part.layers or counted(len(part.stage.nodes), "node")
-    held = shown_bytes(part.stage.memory_bytes)
-    return [
-        str(number), part.stage.where, shortened(layers, most), shown_time(time, facts.seconds),
-        held,
-    ]  # fmt: skip
+    took, held = shown_time(time, facts.seconds), shown_bytes(part.stage.memory_bytes)
+    return [str(number), part.stage.where, shortened(layers, most), took, held]
 
 
 def _bar(stage: Stage, scale: float, columns: int, fills: dict[str, str]) -> str:
@@ -313,9 +310,8 @@ def _heaviest(facts: Facts, page: Page) -> list[str]:
         ]
         for u, time, share in facts.heaviest(page.most(units.g) if page.more else 5)
     ]
-    if not rows:
-        return []
-    return table(["heaviest", "layer", "stage", "compute", "share"], rows, left=(0, 1))
+    head = ["heaviest", "layer", "stage", "compute", "share"]
+    return table(head, rows, left=(0, 1)) if rows else []
 
 
 def _measured(facts: Facts, page: Page) -> list[str]:
@@ -361,9 +357,8 @@ def _arrivals(run: Record) -> list[str]:
     ]
     if "sweep" in run:
         known = [(name, run["sweep"].get(f"{name}_per_s")) for name in ("capacity", "sustained")]
-        lines.append(
-            "  " + ", ".join(f"{name} {rate:.4g} samples/s" for name, rate in known if rate)
-        )
+        rates = (f"{name} {rate:.4g} samples/s" for name, rate in known if rate)
+        lines.append(f"  {', '.join(rates)}")
     return lines
 
 
