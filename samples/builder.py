@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx.helper import make_attribute, np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 
+from dnnp.formats.onnx.scope import leave_only
 from dnnp.samples.shapes import ABSENT, BOOL, FLOAT, INT64, Shape, Value, results
 from dnnp.samples.weights import Fill, Sample, Weight, normal
 
@@ -311,10 +312,7 @@ class Builder:
         for old, new in self._outputs.items():
             self.values[new] = self.values.pop(old)._replace(name=new)
         if self.planning:
-            kept = [info for info in self._model.graph.value_info if info.name not in self._outputs]
-            if len(kept) != len(self._model.graph.value_info):
-                del self._model.graph.value_info[:]
-                self._model.graph.value_info.extend(kept)
+            leave_only(self._model.graph.value_info, lambda info: info.name not in self._outputs)
         weights = tuple(self._weights.values())
         sample = Sample(self._model, weights, self.values, self.seed, self.planning)
         self.properties["dnnp.parameters"] = str(sample.parameters)

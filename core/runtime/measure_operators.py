@@ -341,12 +341,12 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
     """
     import onnx
 
+    from dnnp.formats.onnx.scope import leave_only
+
     light = onnx.ModelProto()
     light.CopyFrom(model)
     large = {t.name: t for t in model.graph.initializer if math.prod(t.dims) > _SMALL_ELEMENTS}
-    small = [t for t in model.graph.initializer if t.name not in large]
-    del light.graph.initializer[:]
-    light.graph.initializer.extend(small)
+    leave_only(light.graph.initializer, lambda tensor: tensor.name not in large)
     declared = {v.name for v in model.graph.input}
     for tensor in large.values():
         if tensor.name not in declared:
@@ -366,9 +366,7 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
             resolved = onnx.load(path, load_external_data=False)
     except (InputFileError, OSError):
         return None
-    inputs = [v for v in resolved.graph.input if v.name in declared or v.name not in large]
-    del resolved.graph.input[:]
-    resolved.graph.input.extend(inputs)
+    leave_only(resolved.graph.input, lambda v: v.name in declared or v.name not in large)
     resolved.graph.initializer.extend(large.values())
     return resolved
 

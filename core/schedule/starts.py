@@ -10,7 +10,6 @@ one division.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from dnnp.core.kernels.kernel import inlined, lean
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, kahn, place_of
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem
 
 
@@ -79,22 +78,11 @@ def topological_order(count: int, tail: Ints, head: Ints, key: Floats | None = N
     Of those that could be next the one of the least key is, f64[count], or else of the least
     number. Blocks that wait for each other in a circle, or for such blocks, are left out.
     """
-    followers: list[list[int]] = [[] for _ in range(count)]
-    for a, b in zip(tail.tolist(), head.tolist(), strict=True):
-        followers[a].append(b)
-    waiting = np.bincount(head, minlength=count).tolist()
-    keys = [0.0] * count if key is None else key.tolist()
-    ready = [(keys[i], i) for i, w in enumerate(waiting) if not w]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        i = heapq.heappop(ready)[1]
-        order.append(i)
-        for j in followers[i]:
-            waiting[j] -= 1
-            if not waiting[j]:
-                heapq.heappush(ready, (keys[j], j))
-    return np.array(order, dtype=np.int64)
+    if key is None:
+        return kahn(tail, head, count)[0]
+    order = np.argsort(key, kind="stable")
+    place = place_of(order)
+    return order[kahn(place[tail], place[head], count)[0]]
 
 
 class Arcs(NamedTuple):

@@ -16,6 +16,7 @@ import onnx
 from dnnp.core.model.errors import UnavailableError
 from dnnp.formats.export.manifest import Record
 from dnnp.formats.export.triton import gpu_numbers, is_cpu
+from dnnp.formats.onnx.scope import leave_only
 
 LAYER = "layer_ann"
 """Key of the metadata of a node that ONNX Runtime looks at."""
@@ -85,9 +86,7 @@ def add_device_configurations(
         )
     _raise_ir(model, DEVICES_IR)
     names = list(dict.fromkeys(name for row in devices for name in row))
-    others = [entry for entry in model.configuration if entry.name != CONFIGURATION]
-    del model.configuration[:]
-    model.configuration.extend(others)
+    leave_only(model.configuration, lambda entry: entry.name != CONFIGURATION)
     model.configuration.add(name=CONFIGURATION, num_devices=len(names), device=names)
     position = {name: i for i, name in enumerate(names)}
     for number, (nodes, row) in enumerate(zip(stages, devices, strict=True)):
@@ -112,18 +111,14 @@ def add_view(model: onnx.ModelProto, about: Mapping[int, Mapping[str, str]]) -> 
 
 def _annotate(node: onnx.NodeProto, values: Mapping[str, str]) -> None:
     """Set entries in the metadata of a node."""
-    others = [entry for entry in node.metadata_props if entry.key not in values]
-    del node.metadata_props[:]
-    node.metadata_props.extend(others)
+    leave_only(node.metadata_props, lambda entry: entry.key not in values)
     for key, value in values.items():
         node.metadata_props.add(key=key, value=value)
 
 
 def _place(node: onnx.NodeProto, stage: int, devices: Sequence[int]) -> None:
     """Write stage and devices of a node."""
-    others = [c for c in node.device_configurations if c.configuration_id != CONFIGURATION]
-    del node.device_configurations[:]
-    node.device_configurations.extend(others)
+    leave_only(node.device_configurations, lambda c: c.configuration_id != CONFIGURATION)
     mine = node.device_configurations.add(configuration_id=CONFIGURATION, pipeline_stage=stage)
     for name in filter(None, node.output):
         spec = mine.sharding_spec.add(tensor_name=name)
@@ -138,7 +133,5 @@ def _raise_ir(model: onnx.ModelProto, version: int) -> None:
     """Give a model at least an IR version; what is stored stays constant."""
     if model.ir_version < _STORED_IR:
         stored = {tensor.name for tensor in model.graph.initializer}
-        kept = [value for value in model.graph.input if value.name not in stored]
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
+        leave_only(model.graph.input, lambda value: value.name not in stored)
     model.ir_version = max(model.ir_version, version)

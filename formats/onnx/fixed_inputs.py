@@ -9,7 +9,7 @@ plain graph. Every command that opens the model again does the same, from the va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -19,7 +19,14 @@ from onnx import numpy_helper
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted, instead
-from dnnp.formats.onnx.scope import copy_fields, domain_of, nested_nodes, reads, subgraphs
+from dnnp.formats.onnx.scope import (
+    copy_fields,
+    domain_of,
+    leave_only,
+    nested_nodes,
+    reads,
+    subgraphs,
+)
 from dnnp.formats.onnx.value_types import require_type
 
 SMALL = 64
@@ -84,9 +91,9 @@ def keep_outputs(model: onnx.ModelProto, texts: Sequence[str]) -> tuple[list[str
     stored = {t.name for t in graph.initializer}
     inputs = [value.name for value in graph.input if value.name not in stored]
     nodes = len(graph.node)
-    _only(graph.output, lambda value: value.name in asked)
+    leave_only(graph.output, lambda value: value.name in asked)
     needed = _keep(graph, graph.node)
-    _only(graph.input, lambda value: value.name in needed)
+    leave_only(graph.input, lambda value: value.name in needed)
     gone = [counted(nodes - len(graph.node), "node"), counted(len(stored - needed), "initializer")]
     gone += [f"input {name}" for name in inputs if name not in needed]
     return [name for name in there if name in asked], ", ".join(gone)
@@ -113,18 +120,11 @@ def part_model(
     graph.output.extend(onnx.ValueInfoProto(name=name, type=types.get(name)) for name in outputs)
     needed = _keep(graph, [graph.node[v] for v in sorted(chosen)])
     made = stored.union(*(node.output for node in graph.node))
-    _only(graph.input, lambda value: value.name in stored & needed)
+    leave_only(graph.input, lambda value: value.name in stored & needed)
     for name in sorted(needed - made):
         graph.input.add(name=name, type=require_type(known, name))
-    _only(graph.value_info, lambda value: value.name in made.difference(outputs))
+    leave_only(graph.value_info, lambda value: value.name in made.difference(outputs))
     return part
-
-
-def _only(held: Any, wanted: Callable[[Any], bool]) -> None:
-    """Leave those parts of a repeated field that are wanted."""
-    left = [each for each in held if wanted(each)]
-    del held[:]
-    held.extend(left)
 
 
 def _small(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -250,6 +250,6 @@ def _keep(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
             waiting += more
     del graph.node[:]
     graph.node.extend(every[i] for i in sorted(kept))
-    _only(graph.initializer, lambda tensor: tensor.name in needed)
-    _only(graph.sparse_initializer, lambda tensor: tensor.values.name in needed)
+    leave_only(graph.initializer, lambda tensor: tensor.name in needed)
+    leave_only(graph.sparse_initializer, lambda tensor: tensor.values.name in needed)
     return needed

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import kahn
 from dnnp.core.model.text import called
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.onnx.scope import captures, domain_of
@@ -263,22 +264,6 @@ def _order(found: OnnxGraph, defined: dict[str, int]) -> None:
     if cycle:
         shown = " -> ".join(str(found.operators[position]) for position in cycle[:8])
         raise FormatError(f"the graph has a cycle: {shown}")
-    found.operators = [found.operators[position] for position in _first_ready(edges, found)]
-
-
-def _first_ready(edges: Sequence[tuple[int, int]], found: OnnxGraph) -> list[int]:
-    """Positions in topological order; of those that are ready, the first in the file."""
-    waiting = [0] * len(found.operators)
-    readers: list[list[int]] = [[] for _ in waiting]
-    for producer, reader in edges:
-        readers[producer].append(reader)
-        waiting[reader] += 1
-    ready = [position for position, count in enumerate(waiting) if not count]
-    order: list[int] = []
-    while ready:
-        order.append(heapq.heappop(ready))
-        for reader in readers[order[-1]]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    return order
+    tail, head = np.array(edges).T
+    order = kahn(tail, head, len(found.operators))[0]  # Of those ready, the first in the file.
+    found.operators = [found.operators[position] for position in order.tolist()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, TypeVar
 
 import onnx
 from google.protobuf.message import Message
@@ -102,27 +103,15 @@ class Functions:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
         self._calls = {key: self._called_in(f.node) for key, f in self._functions.items()}
-        self._refuse_recursion()
+        try:
+            TopologicalSorter(self._calls).prepare()
+        except CycleError as error:
+            called = error.args[1][0]
+            raise FormatError(f"the local function '{called[1]}' calls itself") from None
 
     def _called_in(self, nodes: Iterable[onnx.NodeProto]) -> list[FunctionKey]:
         keys = (_key(n.domain, n.op_type, n.overload) for n in nested_nodes(nodes))
         return list(dict.fromkeys(key for key in keys if key in self._functions))
-
-    def _refuse_recursion(self) -> None:
-        waiting = {key: len(calls) for key, calls in self._calls.items()}
-        callers: dict[FunctionKey, list[FunctionKey]] = {key: [] for key in self._calls}
-        for key, calls in self._calls.items():
-            for called in calls:
-                callers[called].append(key)
-        ready = [key for key, count in waiting.items() if count == 0]
-        while ready:
-            for caller in callers[ready.pop()]:
-                waiting[caller] -= 1
-                if waiting[caller] == 0:
-                    ready.append(caller)
-        for key, count in waiting.items():
-            if count:
-                raise FormatError(f"the local function '{key[1]}' calls itself")
 
     def needed_by(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
         """Functions that the nodes call, and those that these call, in the model's order."""
@@ -161,6 +150,13 @@ def _attribute_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
+
+
+def leave_only(held: Any, wanted: Callable[[Any], bool]) -> None:
+    """Leave those parts of a repeated field that are wanted, in place."""
+    left = [each for each in held if wanted(each)]
+    del held[:]
+    held.extend(left)
 
 
 M = TypeVar("M", bound=Message)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dnnp.formats.onnx.dims import Dimensions
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.read_graph import OnnxGraph
-from dnnp.formats.onnx.scope import copy_fields, domain_of, nested_nodes, reads, writes
+from dnnp.formats.onnx.scope import copy_fields, domain_of, leave_only, nested_nodes, reads, writes
 from dnnp.formats.onnx.shape_rules import Site, rule_types
 from dnnp.formats.onnx.value_types import (
     FAILURES,
@@ -427,9 +427,7 @@ def _is_confirmed(
     chosen = [operator for operator in graph.operators if first[operator.index] == operator.index]
     light = light_model(model, replace(graph, operators=chosen), dimensions)
     made = dict.fromkeys(name for operator in chosen for name in operator.writes)
-    others = [value for value in light.graph.value_info if value.name not in made]
-    del light.graph.value_info[:]
-    light.graph.value_info.extend(others)
+    leave_only(light.graph.value_info, lambda value: value.name not in made)
     for value in light.graph.output:
         value.ClearField("type")
     data = guarded(search_apart, infer, light.SerializeToString(), [*made])

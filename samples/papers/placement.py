@@ -26,10 +26,10 @@ from dnnp.samples.papers.placement_runs import (
     Run,
     Runs,
     Workloads,
-    kahn,
     more_devices,
     process,
     published_order,
+    waits,
 )
 from dnnp.samples.papers.placement_values import TABLE_1, TABLE_4, label
 from dnnp.samples.papers.tables import Table, show
@@ -382,7 +382,7 @@ def cumulative(name: str, what: str, path: Path) -> Table:
     by_id = {node["id"]: node for node in ahead}
     pairs = [(edge["sourceId"], edge["destId"]) for edge in document["edges"]]
     inside = [(u, v) for u, v in pairs if u in by_id and v in by_id]
-    for node in map(by_id.__getitem__, kahn(by_id, inside, last_first=False)):
+    for node in map(by_id.__getitem__, waits(by_id, inside).static_order()):
         total[0] += node["fpgaLatency"]
         total[1] += back.pop(node.get("colorClass"), 0.0)
         rows.append((total[0], total[1]))

@@ -211,38 +211,26 @@ def published_order(path: Path, *, by_color: bool = False) -> list[int]:
             key = (0, v) if color is None else (1, color)
             first[item[v]] = min(key, first.get(item[v], key))
         edges = sorted(set(edges), key=lambda edge: (first[edge[0]], first[edge[1]]))
-    place = kahn(item, edges, last_first=True)
+    place: dict[int, int] = {}
+    waiting = waits(item, edges)
+    waiting.prepare()
+    ready = [*waiting.get_ready()]
+    while ready:
+        place[ready[-1]] = len(place)
+        waiting.done(ready.pop())
+        ready += waiting.get_ready()
     ahead = sorted(at, key=lambda v: place[item[at[v]]])
-    back: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(sorted(late), ()))
-    for u, v in every:
-        if u in late and v in late:
-            back.add(v, u)
+    back = waits(sorted(late), ((u, v) for u, v in every if u in late and v in late))
     return ahead + list(back.static_order())
 
 
-def kahn(
-    items: Iterable[int], pairs: Iterable[tuple[int, int]], *, last_first: bool
-) -> dict[int, int]:
-    """Place of each item where of those that are ready the one goes next that became so last.
-
-    Or else the one that became so first.
-    """
-    after: dict[int, list[int]] = {}
-    waits = dict.fromkeys(items, 0)
+def waits(items: Iterable[int], pairs: Iterable[tuple[int, int]]) -> TopologicalSorter[int]:
+    """Items of which the second of each pair waits for the first; ties by their order here."""
+    found: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(items, ()))
     for u, v in pairs:
         if u != v:
-            after.setdefault(u, []).append(v)
-            waits[v] += 1
-    ready = [v for v, left in waits.items() if not left]
-    place: dict[int, int] = {}
-    while ready:
-        u = ready.pop(-1 if last_first else 0)
-        place[u] = len(place)
-        for v in after.get(u, ()):
-            waits[v] -= 1
-            if not waits[v]:
-                ready.append(v)
-    return place
+            found.add(v, u)
+    return found
 
 
 def _contracted(colors: Sequence[int | None], pairs: Sequence[tuple[int, int]]) -> list[int]:
