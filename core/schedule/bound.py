@@ -97,8 +97,7 @@ def memory_bound(problem: ScheduleProblem, period: float, known: Residence | Non
         left = period - float(cut.sum())
         if left > 0:
             least = np.maximum(least, work.sum(axis=0) / left)
-    slack = TOLERANCE * float(np.abs(problem.memory).sum())
-    least[np.abs(problem.left_behind()) > slack] = 0.0
+    least[~problem.tracked()] = 0.0
     mine = problem.by_unit()
     for d in np.flatnonzero(least > 0).tolist():
         quantum = exact_divisor(problem.memory[mine[d]])

@@ -233,11 +233,10 @@ def _with_ends(
             break
         work = END_WORK * run.effort
         part = run.phase("warm-up and cool-down", number / len(TRIES), (number + 1) / len(TRIES))
-        first = warm_up(
-            placement, repetend, micro_batches, spare, width, work, part.phase("", 0.0, 0.5)
-        )
-        part = part.phase("", 0.5, 1.0)
-        last = cool_down(placement, repetend, micro_batches, spare, width, work, part)
+        begin = warm_up(placement, repetend, micro_batches, spare)
+        first = begin and anew(*begin, width, work, part.phase("", 0.0, 0.5))
+        finish = cool_down(placement, repetend, micro_batches, spare)
+        last = finish and anew(*finish, width, work, part.phase("", 0.5, 1.0))
         pairs = (warm, first or warm), (cool, last or cool)
         tried = [min(pair, key=lambda end: end.shift) for pair in pairs]
         whole = _joined(plain, time, *tried)
@@ -279,37 +278,28 @@ def unrolled(repetend: Repetend, micro_batches: int) -> Floats:
     return repetend.start_s[n % repetend.unroll] + period[:, None]
 
 
-def warm_up(
-    placement: Placement,
-    repetend: Repetend,
-    micro_batches: int,
-    spare: int,
-    width: int,
-    most: float,
-    run: SearchContext = PLAIN,
-) -> End | None:
-    """Schedule the blocks anew that start before all kinds have, and `spare` periods later.
+Part = tuple[ScheduleProblem, Floats, float]
+"""Micro-batches, their start times (f64[m, k]), and the time before which blocks may move."""
 
-    `width` is that of the beam, less if its work would exceed `most`. None: there are too few
-    micro-batches for that, or nothing was found.
+
+def warm_up(
+    placement: Placement, repetend: Repetend, micro_batches: int, spare: int
+) -> Part | None:
+    """The blocks that start before all kinds have, and `spare` periods later.
+
+    None: there are too few micro-batches for that.
     """
     cut = float(repetend.start_s.max()) + spare * repetend.period_s
     count = repetend.unroll * (int(np.ceil(cut / repetend.period_s)) + 1)
     if count > micro_batches:
         return None
     problem = problem_of(placement, count)
-    return _end(problem, unrolled(repetend, count), cut, width, most, run)
+    return problem, unrolled(repetend, count), cut
 
 
 def cool_down(
-    placement: Placement,
-    repetend: Repetend,
-    micro_batches: int,
-    spare: int,
-    width: int,
-    most: float,
-    run: SearchContext = PLAIN,
-) -> End | None:
+    placement: Placement, repetend: Repetend, micro_batches: int, spare: int
+) -> Part | None:
     """The same at the end of the schedule of so many micro-batches, all backwards."""
     u, period = repetend.unroll, repetend.period_s
     time = np.array([block.time_s for block in placement.blocks])
@@ -322,10 +312,10 @@ def cool_down(
     problem = reversed_problem(problem_of(placement, before + count))
     start = -(unrolled(repetend, micro_batches)[: -count - 1 : -1] + time)
     extra = np.zeros((before, start.shape[1]))
-    return _end(problem, np.concatenate([start, extra + np.inf]), cut, width, most, run)
+    return problem, np.concatenate([start, extra + np.inf]), cut
 
 
-def _end(
+def anew(
     problem: ScheduleProblem,
     start: Floats,
     cut: float,
@@ -333,7 +323,10 @@ def _end(
     most: float,
     run: SearchContext,
 ) -> End | None:
-    """Schedule the blocks that start before `cut` anew; the others keep their places."""
+    """Schedule the blocks that start before `cut` anew; the others keep their places.
+
+    `width` is that of the beam, less if its work would exceed `most`. None: nothing was found.
+    """
     flat = start.ravel()
     fixed = flat >= cut
     if fixed.all():

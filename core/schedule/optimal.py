@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, totals
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.schedule.beam_kernel import (
     Children,
@@ -253,11 +253,8 @@ def _kept(
 
 def _fits(shop: Shop) -> bool:
     """True if the memory held after all blocks keeps the limits."""
-    held = np.bincount(
-        shop.unit,
-        np.repeat(shop.total * shop.memory, np.diff(shop.unit_ptr)),
-        minlength=len(shop.cap),
-    )
+    each = np.repeat(shop.total * shop.memory, np.diff(shop.unit_ptr))
+    held = totals(shop.unit, each, len(shop.cap))
     return not (held > shop.cap + shop.slack).any()
 
 

@@ -78,8 +78,8 @@ def order_tables(problem: ScheduleProblem) -> OrderTables:
     waits = problem.time[problem.tail] + problem.delay
     np.maximum.at(path, (problem.tail, problem.head), waits)
     close(path)  # not `bound.longest_paths`: gaps are closed by the same additions
-    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
-    tracked = np.abs(problem.left_behind()) <= slack
+    slack = TOLERANCE * float(np.abs(problem.memory).sum())
+    tracked = problem.tracked()
     first, second, shared, units = _pairs(problem, tracked)
     pair = np.full((b, b), -1, dtype=np.int64)
     pair[first, second] = np.arange(len(first))

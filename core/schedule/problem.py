@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import Floats, Ints, csr, offsets
+from dnnp.core.model.graph import Floats, Ints, csr, offsets, totals
 from dnnp.core.model.schedule import Placement, Repetend
 
 TOLERANCE = 1e-9
@@ -90,9 +90,7 @@ class ScheduleProblem:
 
     def load(self) -> Floats:
         """Time that each unit is busy for all blocks; f64[D]."""
-        return np.bincount(
-            self.unit, np.repeat(self.time, np.diff(self.ptr)), minlength=self.units
-        ).astype(np.float64)
+        return totals(self.unit, self.time[self.owner()], self.units)
 
     def owner(self) -> Ints:
         """The block of each entry of `unit`."""
@@ -105,8 +103,11 @@ class ScheduleProblem:
 
     def left_behind(self) -> Floats:
         """Memory that each unit holds after all blocks; f64[D]. Not 0: it does not repeat."""
-        held = np.repeat(self.memory, np.diff(self.ptr))
-        return np.bincount(self.unit, held, minlength=self.units).astype(np.float64)
+        return totals(self.unit, self.memory[self.owner()], self.units)
+
+    def tracked(self) -> NDArray[np.bool_]:
+        """Units where nothing is left behind but rounding, so that memory repeats; bool[D]."""
+        return np.abs(self.left_behind()) <= TOLERANCE * float(np.abs(self.memory).sum())
 
 
 def problem_of(placement: Placement, unroll: int) -> ScheduleProblem:

@@ -177,10 +177,15 @@ def opposite_chains(placement: Placement, name: str) -> list[list[Stage]]:
 
 def fill(rank: Ints, stage: Stage, turn: Ints, warm: int, lag: int) -> None:
     """`warm` forwards, then backward, weight (`lag` later) and forward in turn."""
-    rank[:, stage.forward] = 3 * (turn - warm) + 2
-    rank[:, stage.backward] = 3 * turn
+    set_ranks(rank, stage, 3 * (turn - warm) + 2, 3 * turn, 3 * lag + 1)
+
+
+def set_ranks(rank: Ints, stage: Stage, forward: Ints, backward: Ints, lag: int = 1) -> None:
+    """Ranks of the blocks of a stage; that of the weight block is `lag` after the backward's."""
+    rank[:, stage.forward] = forward
+    rank[:, stage.backward] = backward
     if stage.weight >= 0:
-        rank[:, stage.weight] = 3 * (turn + lag) + 1
+        rank[:, stage.weight] = backward + lag
 
 
 SPLIT = ("zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev")
@@ -307,10 +312,7 @@ def interleaved(placement: Placement, count: int) -> Ints:
         backward = (group * chunks + chunks - 1 - chunk) * devices + place
         # With one chunk this is 1f1b; else the first backward pass is further away.
         warm = devices - d if chunks == 1 else 2 * (devices - d - 1) + (chunks - 1) * devices + 1
-        rank[:, stage.forward] = 3 * (forward - warm) + 2
-        rank[:, stage.backward] = 3 * backward
-        if stage.weight >= 0:
-            rank[:, stage.weight] = 3 * backward + 1
+        set_ranks(rank, stage, 3 * (forward - warm) + 2, 3 * backward)
     return rank
 
 
@@ -348,10 +350,7 @@ def chimera(placement: Placement, count: int) -> Ints:
     for chain in chains:
         for d, stage in enumerate(chain):
             forward, backward = _slots(depth, d, place + depth * group)
-            rank[:, stage.forward] = 2 * forward
-            rank[:, stage.backward] = 2 * backward
-            if stage.weight >= 0:
-                rank[:, stage.weight] = 2 * backward + 1
+            set_ranks(rank, stage, 2 * forward, 2 * backward)
     return rank
 
 
@@ -378,10 +377,7 @@ def one_f_one_b_plus(placement: Placement, count: int) -> Ints:
         # Stages before their neighbour come before its slot on the way there, after it on the
         # way back, in chain order.
         away = 4 * (s - beside)
-        rank[:, stage.forward] = width * forward + away
-        rank[:, stage.backward] = width * backward - away
-        if stage.weight >= 0:
-            rank[:, stage.weight] = width * backward - away + 1
+        set_ranks(rank, stage, width * forward + away, width * backward - away)
     return rank
 
 
@@ -413,9 +409,7 @@ def _with_moves(placement: Placement, kept: Ints, sequence: Ints, start: Floats)
     problem = problem_of(placement, count)
     time, place = np.zeros((count, k)), np.zeros((count, k))
     time[:, kept] = start.reshape(count, -1)
-    position = np.empty(len(sequence))
-    position[sequence] = np.arange(len(sequence))
-    place[:, kept] = position.reshape(count, -1)
+    place[:, kept] = place_of(sequence).reshape(count, -1)
     for i in block_order(placement):
         if placement.blocks[i].kind == "transfer":
             place[:, i] = -1.0

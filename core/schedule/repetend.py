@@ -110,10 +110,10 @@ def minimise(
     return FoundOrder(start, value, value, True)
 
 
-def largest_memory(tables: OrderTables, start: Floats, period: float) -> float:
+def largest_memory(problem: ScheduleProblem, start: Floats, period: float) -> float:
     """The largest `steady_memory` over units where nothing is left behind."""
-    held = steady_memory(tables.problem, start, period)
-    return float(np.where(tables.tracked, held, tables.problem.fixed).max(initial=0.0))
+    held = steady_memory(problem, start, period)
+    return float(np.where(problem.tracked(), held, problem.fixed).max(initial=0.0))
 
 
 def least_memory(
@@ -139,7 +139,7 @@ def least_memory(
         return search_orders(tables, Demand(period, cap), part, weight)
 
     def worth(found: Floats) -> float:
-        return largest_memory(tables, found, period)
+        return largest_memory(problem, found, period)
 
     steps = _memory_steps(problem)
     bound = float(floor.max(initial=0.0))
@@ -319,12 +319,11 @@ def check_repeats(problem: ScheduleProblem) -> None:
     Raises InfeasibleError: every micro-batch leaves memory behind on a unit with a limit, or a
     limit is too small for what is always held.
     """
-    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
-    left = problem.left_behind()
+    left, tracked = problem.left_behind(), problem.tracked()
     for d in np.flatnonzero(np.isfinite(problem.capacity)).tolist():
         if problem.capacity[d] < 0:
             raise InfeasibleError(f"{problem.names[d]} may hold less than what it always holds")
-        if abs(left[d]) > slack:
+        if not tracked[d]:
             what = "leave memory behind on" if left[d] > 0 else "release more than they took of"
             raise InfeasibleError(
                 f"micro-batches {what} {problem.names[d]}, so no repetend keeps its limit"
@@ -447,10 +446,7 @@ def _unproven(
     memory = memory_bound(problem, period, residence)
     span = float((ends(problem)[0] + problem.time).max())
     first = FoundOrder(start, period, load, load >= period)
-    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
-    counts = np.abs(problem.left_behind()) <= slack
-    peaks = np.where(counts, steady_memory(problem, start, period), problem.fixed)
-    held = float(peaks.max(initial=0.0))
+    held = largest_memory(problem, start, period)
     second = FoundOrder(start, held, memory, memory >= held * (1 - TOLERANCE))
     took = span_of(problem, start)
     third = FoundOrder(start, took, span, span >= took * (1 - TOLERANCE))

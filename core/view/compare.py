@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import OBJECTIVES, VALIDITIES, Plan, status_words
 from dnnp.core.model.text import printable, shown_bytes, shown_share, shown_time, table
-from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
+from dnnp.core.view.drawing import (
+    PALETTE,
+    dashed,
+    label,
+    marker,
+    picture,
+    powers,
+    text_width,
+    ticks,
+)
 from dnnp.core.view.facts import Facts, Page, rule_words, shortened
 from dnnp.core.view.text import laid_out, load_lines, timeline
 
@@ -295,7 +304,9 @@ def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
         unit += ", logarithmic"
     turned = f' transform="rotate(-90 14 {base - high / 2:.1f})"'
     lines.append(label(14, base - high / 2, unit, SIZE, "middle", turned))
-    lines += _bounds(panel, xs, step, y_of)
+    for x, bound in zip(xs, panel.bounds, strict=True):
+        if bound:
+            lines.append(dashed(f"M{x - step / 2 + 2:.1f} {y_of(bound):.1f}h{step - 4:.1f}"))
     for number, row in enumerate(panel.series.values()):
         # Marks of equal values stand side by side.
         aside = (number - (len(panel.series) - 1) / 2) * min(8.0, step / (len(panel.series) + 1))
@@ -310,18 +321,6 @@ def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
     return lines + _legend(panel, top + TOP)
 
 
-def _bounds(
-    panel: _Panel, xs: Sequence[float], step: float, y_of: Callable[[float], float]
-) -> list[str]:
-    """A dashed line at each place that has a bound."""
-    return [
-        f'<path d="M{x - step / 2 + 2:.1f} {y_of(bound):.1f}h{step - 4:.1f}" stroke="currentColor" '
-        'stroke-dasharray="5 4"/>'
-        for x, bound in zip(xs, panel.bounds, strict=True)
-        if bound
-    ]
-
-
 def _legend(panel: _Panel, top: float) -> list[str]:
     """Names of the series beside the panel."""
     x = LEFT + panel.wide + 22
@@ -332,9 +331,7 @@ def _legend(panel: _Panel, top: float) -> list[str]:
         lines.append(label(x + 12, y, name, SIZE, width=LEGEND_WIDE - 46))
     if any(panel.bounds):
         y = top + 10 + 20 * len(panel.series)
-        lines.append(
-            f'<path d="M{x - 8} {y - 4}h18" stroke="currentColor" stroke-dasharray="5 4"/>'
-        )
+        lines.append(dashed(f"M{x - 8} {y - 4}h18"))
         lines.append(label(x + 16, y, "proven bound", SIZE))
     return lines
 

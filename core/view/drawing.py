@@ -78,6 +78,11 @@ def line(x: float, y: float, length: float, opacity: float = 0.15) -> str:
     )
 
 
+def dashed(way: str) -> str:
+    """The line of a bound along a path, as SVG has it."""
+    return f'<path d="{way}" stroke="currentColor" stroke-dasharray="5 4"/>'
+
+
 def box(
     x: float, y: float, wide: float, high: float, fill: str, tooltip: str, text: str = ""
 ) -> str:
@@ -105,8 +110,9 @@ def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> list[str]:
     return body
 
 
-def marker(number: int, x: float, y: float, size: float = 4.5) -> str:
+def marker(number: int, x: float, y: float) -> str:
     """A mark of a series: its colour differs from that of seven others, its shape as well."""
+    size = 4.5
     shape = (number + number // len(PALETTE)) % 4
     color = PALETTE[number % len(PALETTE)]
     style = f'fill="{color}" stroke="currentColor" stroke-width="0.7"'

@@ -14,6 +14,7 @@ from dnnp.core.view.drawing import (
     PALETTE,
     Drawn,
     box,
+    dashed,
     label,
     legend,
     picture,
@@ -105,6 +106,7 @@ def _loads(facts: Facts) -> Drawn | None:
         " · ".join(filter(None, (str(number), part.stage.where, part.layers)))
         for number, part in ((number, facts.parts[number]) for number in numbers)
     ]
+    sizes = [_numbers(facts, facts.parts[number]) for number in numbers]
     left = min(max((text_width(name, 11) for name in names), default=0.0), 300.0) + 14
     scale = BAR / ((plan.value or 1.0) if late else longest_bar(facts.parts))
     body = []
@@ -120,7 +122,7 @@ def _loads(facts: Facts) -> Drawn | None:
             ]  # fmt: skip
         else:
             body += _bar(facts, part, left, y + 3, scale)
-        body.append(label(left + BAR + 12, y + 18, _numbers(facts, part), 11))
+        body.append(label(left + BAR + 12, y + 18, sizes[i], 11))
     bottom = HEAD + ROW * len(numbers)
     if late:
         end = shown_time(plan.value, facts.seconds)
@@ -129,10 +131,7 @@ def _loads(facts: Facts) -> Drawn | None:
     bound = None if late else bar_bound(plan, facts.parts)
     if bound is not None:
         x = left + min(bound * scale, BAR)
-        body.append(
-            f'<path d="M{x:.1f} {HEAD - 4:.1f}V{bottom:.1f}" stroke="currentColor" '
-            'stroke-dasharray="5 4"/>'
-        )
+        body.append(dashed(f"M{x:.1f} {HEAD - 4:.1f}V{bottom:.1f}"))
     if not late:
         used = used_loads(facts.parts)
         body += legend([(FILLS[name], name) for name in used], left, bottom + 18)
@@ -140,8 +139,7 @@ def _loads(facts: Facts) -> Drawn | None:
         bottom += 18
         body.append(label(left, bottom + 18, OVERLAP))
     text = _said(facts, plan, len(numbers))
-    widths = (text_width(_numbers(facts, facts.parts[n]), 11) for n in numbers)
-    wide = left + BAR + 12 + max(widths, default=0.0)
+    wide = left + BAR + 12 + max((text_width(words, 11) for words in sizes), default=0.0)
     body.append(label(0, 16, text, 12, extra=BOLD, width=wide))
     notes = plan_notes(facts)
     body += [label(0, bottom + 36 + 18 * i, words, width=wide) for i, words in enumerate(notes)]

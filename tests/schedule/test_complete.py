@@ -11,6 +11,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Placement, Repetend, Unit
 from dnnp.core.model.search_context import SearchContext
 from dnnp.core.schedule.complete import (
+    anew,
     complete,
     cool_down,
     least_end,
@@ -175,13 +176,15 @@ def test_bound_of_many_micro_batches(name: str) -> None:
 def test_ends_alone() -> None:
     placement, repetend = training("M")
     late = replace(repetend, start_s=repetend.start_s.copy())
-    warm = warm_up(placement, late, 20, 0, 64, 1e8)
-    cool = cool_down(placement, late, 20, 0, 64, 1e8)
+    first, last = warm_up(placement, late, 20, 0), cool_down(placement, late, 20, 0)
+    assert first is not None
+    assert last is not None
+    warm, cool = (anew(*part, 64, 1e8, SearchContext()) for part in (first, last))
     assert warm is not None
     assert cool is not None
     assert warm.shift + cool.shift == 20 * 6 + 12
-    assert warm_up(placement, late, 2, 0, 64, 1e8) is None
-    assert cool_down(placement, late, 2, 0, 64, 1e8) is None
+    assert warm_up(placement, late, 2, 0) is None
+    assert cool_down(placement, late, 2, 0) is None
 
 
 def test_stop_and_determinism() -> None:
