@@ -19,6 +19,7 @@ from pathlib import Path
 
 import dnnp
 from dnnp import DnnpError, Graph
+from dnnp.samples.arguments import count
 
 Split = tuple[tuple[int, ...], ...]
 
@@ -92,13 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mode", choices=("analytic", "measure"), default="analytic", help="what costs start from"
     )
     parser.add_argument(
-        "--rounds", type=int, default=8, metavar="N", help="runs at most (default: 8)"
+        "--rounds", type=count, default=8, metavar="N", help="runs at most (default: 8)"
     )
     parser.add_argument("-n", type=int, metavar="N", help="samples of a run (default: a second)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the best run's stream there")
     args = parser.parse_args(arguments)
-    if args.rounds < 1:
-        parser.error("--rounds: must be at least 1")
     try:
         groups = dnnp.coarsen(dnnp.load(args.model))
 

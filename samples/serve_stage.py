@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import dnnp
 from dnnp import DnnpError, Stages
-from dnnp.samples.arguments import status_of
+from dnnp.samples.arguments import count, status_of
 from dnnp.samples.frames import Frame, address, connect, listen, receive, send
 
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--next", required=True, metavar="HOST:PORT", help="where they go")
     parser.add_argument("--provider", default="cpu", help="of ONNX Runtime (default: cpu)")
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="of the stage (default: 1)"
+        "--threads", type=count, default=1, metavar="N", help="of the stage (default: 1)"
     )
     parser.add_argument("--once", action="store_true", help="end after the first connection")
     parser.add_argument(
@@ -53,8 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "one to listen (default: 60)",
     )  # fmt: skip
     args = parser.parse_args(arguments)
-    if args.threads < 1:
-        parser.error("--threads: must be at least 1")
     return status_of(parser.prog, lambda: _serve_all(args))
 
 
@@ -71,8 +69,8 @@ def _serve_all(args: argparse.Namespace) -> None:
             source, _ = server.accept()
             try:
                 with source, connect(there, args.patience) as target:
-                    count = serve(stages, args.stage, source, target)
-                print(f"stage {args.stage}: {count} samples", file=sys.stderr, flush=True)
+                    served = serve(stages, args.stage, source, target)
+                print(f"stage {args.stage}: {served} samples", file=sys.stderr, flush=True)
             except DnnpError as error:
                 if args.once:
                     raise
