@@ -63,7 +63,6 @@ MOST_NAMED = 3
 REPLICAS = 2
 """Sessions of the whole model, side by side, that `--compare` times beside one."""
 
-
 MOST_WORDS = 2**31
 """More words than any model has."""
 
@@ -137,8 +136,8 @@ class _Setting:
         self.known = {n: TensorType(t.dtype, None) for n, t in types_of(stream).items()}
         workload = plan.options.workload
         self.rows = options.pass_rows or (1 if workload is None else workload.rows)
-        if self.rows > 1 and not self.decoder.in_place:
-            caller.note("states grow in each pass: one sequence a pass")
+        if self.rows > 1 and not self.decoder.by_row:
+            caller.note("rows cannot be padded where caches grow: one sequence a pass")
             self.rows = 1
         flow = options.under_way or plan.options.in_flight or self.rows * len(plan.stages)
         # Random prompts are twice as many as keep all stages busy.

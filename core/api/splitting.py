@@ -17,7 +17,7 @@ from dnnp.core.model.errors import (
     LimitError,
     UnavailableError,
 )
-from dnnp.core.model.graph import Floats, Graph, Ints
+from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.phases import PROMPT, TOKEN, passes_of, rows_of
 from dnnp.core.model.plan import CLOSED, Plan, Tried, Way, generation_words, with_contiguous, within
 from dnnp.core.model.search_context import MethodOptions, SearchContext, Training
@@ -118,7 +118,7 @@ def add_plan(
     report(options.caller, plan, problem, record, one_of_many=search is not None)
     if given is None and not search:
         _note_fewer(problem, options)
-    _note_idle(plan, work.graph, options.caller)
+    _note_idle(plan, stream, options.caller)
     if search:
         return
     if stream.header.get("measured", {}).get("disturbed"):
@@ -156,7 +156,9 @@ def _of_best_rows(
     """
     workload, phases = problem.options.workload, work.graph.phases
     choices = [] if phases is None or workload is None else rows_of(phases.points)
-    if workload is None or len(choices) < 2:
+    apart = _rows_apart(work.stream)
+    choices = [1] if apart and 1 in choices else choices
+    if workload is None or choices == [workload.rows]:
         return _that_fits(work, problem, options, search)
     best: tuple[SplitProblem, Plan] | None = None
     failure: InfeasibleError | None = None
@@ -179,8 +181,14 @@ def _of_best_rows(
     if best is None:
         raise failure or InfeasibleError("infeasible: fewer sequences than rows of any pass")
     chosen = best[1].options.workload
-    options.caller.note(f"{chosen.rows if chosen else 1} sequences a pass over tokens")
+    many = counted(chosen.rows if chosen else 1, "sequence")
+    options.caller.note(f"{many} a pass over tokens{': rows cannot be padded' * apart}")
     return best
+
+
+def _rows_apart(stream: Stream) -> bool:
+    """True if rows of different lengths share no pass when the model of a stream generates."""
+    return not all(s.get("shared") or s.get("padded") for s in stream.get("state"))
 
 
 def _that_fits(
@@ -218,7 +226,7 @@ def _that_fits(
     return best
 
 
-def _note_idle(plan: Plan, graph: Graph, caller: Callbacks) -> None:
+def _note_idle(plan: Plan, stream: Stream, caller: Callbacks) -> None:
     """Say where sequences under way keep few stages busy, or rows share no pass."""
     workload, in_flight = plan.options.workload, plan.options.in_flight
     if workload is None or in_flight is None:
@@ -229,10 +237,8 @@ def _note_idle(plan: Plan, graph: Graph, caller: Callbacks) -> None:
             f"{counted(in_flight, 'sequence')} in passes of {workload.rows} keep {passes} of "
             f"{len(plan.stages)} stages busy: fewer stages may be as fast"
         )
-    if workload.rows > 1 and graph.states is not None and not graph.states.shared.all():
-        caller.note(
-            "caches of this model grow in each pass: dnnp-run --generate has one sequence a pass"
-        )
+    if workload.rows > 1 and _rows_apart(stream):
+        caller.note("rows cannot be padded: dnnp-run --generate has one sequence a pass")
 
 
 def generating(work: Workload, problem: SplitProblem, plan: Plan, options: SplitOptions) -> Plan:

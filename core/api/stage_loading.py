@@ -87,7 +87,7 @@ class Stages:
         in_flight
             Sequences under way at a time.
         rows
-            Sequences of a pass over tokens, where caches are one buffer for both ends; else 1.
+            Sequences of a pass over tokens, where these may have different lengths; else 1.
         chunk
             Tokens of a pass over prompts; None: all of one, of several together at most 256.
         stop
@@ -119,7 +119,7 @@ class Stages:
             raise UsageError("generating needs prompts, tokens and rows: at least one of each")
         dtypes = {tensor["name"]: tensor["dtype"] for tensor in self._manifest["inputs"]}
         decoder = decoder_in(found, dtypes)
-        rows = rows if decoder.in_place else 1
+        rows = rows if decoder.by_row else 1
         longest = max(map(len, prompts))
         stages = [
             StageRunner(runner.session, runner.outputs, decoder, rows, longest + max_tokens)

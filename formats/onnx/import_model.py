@@ -27,6 +27,7 @@ from dnnp.formats.onnx.dims import MAX_DIMENSION, Dimensions, Sizes, bind_inputs
 from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.guard import guarded
 from dnnp.formats.onnx.load_model import load_with_hash
+from dnnp.formats.onnx.padding import may_pad
 from dnnp.formats.onnx.phases import cache_sizes, parse_phases, sizes_at
 from dnnp.formats.onnx.read_graph import OnnxGraph, Operator, read_graph
 from dnnp.formats.onnx.scope import Functions, domain_of, inner_nodes, stored_tensors, subgraphs
@@ -257,12 +258,16 @@ def import_onnx(
         bound = [sizes_at(model.graph, point, {**sizes, **own}) for point, own in points]
         copies = [_copy(model) for _ in bound[1:]]
         first = bound[0] if bound else sizes
+        more = {**sizes, **points[0][1]} if points else {}
+        padded = bool(points) and guarded(may_pad, model, more, inherited=True)
         stream = _import(model, digest, path, first, shapes, name, helpers, states)
         for point, _ in points:
             check_positions(stream, point.past + point.seq, f"--phase {point.name}")
         if points:
             stream.header["version"] = WITH_STATE
             stream.records["phase"] = [phase_record(points[0][0], 0, None)]
+            for state in stream.get("state") if padded else ():
+                state["padded"] = True
         for i, (copy, sizes) in enumerate(zip(copies, bound[1:], strict=True), 1):
             part = _import(copy, digest, path, sizes, shapes, name, helpers, states)
             stream.get("phase").append(phase_record(points[i][0], i, part))

@@ -47,7 +47,7 @@ _EVALUATED = frozenset(
         "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range",
         "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round",
         "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
-        "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
+        "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
     }
 )  # fmt: skip
 """Operators that shapes are computed with; none makes much of little, but see `_explodes`."""

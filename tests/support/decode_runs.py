@@ -10,10 +10,10 @@ from dnnp import load, profile, split
 from dnnp.generating import generate_stream
 from dnnp.graph import Graph
 from dnnp.options.run import RunOptions
-from support.decoder_models import eager_decoder, grouped_decoder
+from support.decoder_models import eager_decoder, grouped_decoder, masked_decoder
 
 PHASES = ["prompt:batch=1,seq=4..40", "token:batch=3,past=4..60"]
-MAKERS = (eager_decoder, grouped_decoder)
+MAKERS = (eager_decoder, grouped_decoder, masked_decoder)
 
 
 def planned(path: Path, k: int = 2, **more: Any) -> Graph:

@@ -66,17 +66,38 @@ class _Model:
 
 def eager_decoder(path: Path, layers: int = 4, seed: int = 0) -> Path:
     """Caches grow by `Concat`; a mask hides what comes later in a pass."""
+    return _eager(path, layers, seed)
+
+
+def masked_decoder(
+    path: Path, layers: int = 4, seed: int = 0, places: str = "given", hides: bool = True
+) -> Path:
+    """Caches grow by `Concat`, and an input says which tokens are hidden.
+
+    `places`: positions are `given`, or a bias that is `counted` in the mask; or they follow from
+    the length of the past, by a `range` or as rows of a table that are `sliced`. `hides`: false:
+    the mask hides nothing.
+    """
+    return _eager(path, layers, seed, places, masked=True, hides=hides)
+
+
+def _eager(
+    path: Path, layers: int, seed: int, places: str = "given", *, masked: bool = False,
+    hides: bool = True,
+) -> Path:  # fmt: skip
     model = _Model(seed)
     model.given("input_ids", TensorProto.INT64, BATCH, SEQ)
-    model.given("position_ids", TensorProto.INT64, BATCH, SEQ)
     model.constant("heads", 0, 0, HEADS, WIDTH // HEADS)
     model.constant("whole", 0, 0, WIDTH)
     model.constant("ends", 0, 1)
     model.constant("axis", 1)
     model.node("Gather", f"{model.weight('words', WORDS, WIDTH)} input_ids", "word")
-    model.node("Gather", f"{model.weight('places', 256, WIDTH)} position_ids", "place")
-    x = model.node("Add", "word place", "x0")
     _hidden_later(model)
+    if masked:
+        model.given("attention_mask", TensorProto.INT64, BATCH, TOTAL)
+        _hidden_by_mask(model, hides)
+    x = _placed(model, places)
+    later = model.nodes[-1].output[0] if places == "counted" else "hidden" if masked else "later"
     for i in range(layers):
         for w in "qkv":
             model.weight(f"{w}{i}.w", WIDTH, WIDTH)
@@ -88,7 +109,7 @@ def eager_decoder(path: Path, layers: int = 4, seed: int = 0) -> Path:
         model.node("Concat", f"{value[0]} v{i}.t", value[1], axis=2)
         model.node("Transpose", key[1], f"keys{i}", perm=[0, 1, 3, 2])
         model.node("MatMul", f"q{i}.t keys{i}", f"raw{i}")
-        model.node("Add", f"raw{i} later", f"seen{i}")
+        model.node("Add", f"raw{i} {later}", f"seen{i}")
         model.node("Softmax", f"seen{i}", f"share{i}")
         model.node("MatMul", f"share{i} {value[1]}", f"mix{i}")
         model.node("Transpose", f"mix{i}", f"mix{i}.t", perm=[0, 2, 1, 3])
@@ -117,6 +138,40 @@ def _hidden_later(model: _Model) -> None:
     model.node("Greater", "columns rows.column", "is.later")
     model.node("Where", "is.later low none", "later.plain")
     model.node("Unsqueeze", "later.plain ends", "later")
+
+
+def _hidden_by_mask(model: _Model, hides: bool) -> None:
+    """A tensor `hidden`, f[batch, 1, seq, total], which also hides what the mask does."""
+    model.node("Cast", "attention_mask", "is.there", to=TensorProto.BOOL)
+    model.node("Where", "is.there none low", "gone")
+    model.constant("middle", 1, 2)
+    model.node("Unsqueeze", "gone middle", "gone.wide")
+    model.node(*("Add", "later gone.wide") if hides else ("Identity", "later"), "hidden")
+
+
+def _placed(model: _Model, places: str) -> str:
+    """Words with what depends on their positions; where these are counted, a bias for scores."""
+    table = model.weight("places", 256, WIDTH)
+    match places:
+        case "given":
+            model.given("position_ids", TensorProto.INT64, BATCH, SEQ)
+            model.node("Gather", f"{table} position_ids", "place")
+        case "range":
+            model.node("Gather", f"{table} rows", "place")
+        case "sliced":
+            model.constant("first", 0)
+            model.node("Slice", f"{table} past.size all.size first", "place")
+        case "counted":
+            model.node("CumSum", "attention_mask axis.one", "counts")
+            model.weights.append(numpy_helper.from_array(np.array(1, np.int64), "axis.one"))
+            model.node("Cast", "counts", "counts.float", to=TensorProto.FLOAT)
+            model.node("Unsqueeze", "counts.float middle", "counts.wide")
+            slopes = np.array([0.5, 0.125], np.float32).reshape(1, HEADS, 1, 1)
+            model.weights.append(numpy_helper.from_array(slopes, "slopes"))
+            model.node("Mul", "counts.wide slopes", "bias")
+            model.node("Add", "hidden bias", "hidden.biased")
+            return "word"
+    return model.node("Add", "word place", "x0")
 
 
 def grouped_decoder(path: Path, layers: int = 4, seed: int = 0) -> Path:

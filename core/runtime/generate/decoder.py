@@ -51,6 +51,8 @@ class State:
     tokens_axis: int | None
     shared: bool
     """True if one buffer can be input and output."""
+    padded: bool = False
+    """True if a row may be padded at the left, where masks hide that."""
 
     def buffer(self, rows: int, tokens: int) -> Array:
         """Zeros for some rows of so many tokens."""
@@ -59,6 +61,16 @@ class State:
         if self.tokens_axis is not None:
             shape[self.tokens_axis] = tokens
         return np.zeros(shape, self.dtype)
+
+    def side_by_side(self, parts: Sequence[tuple[Array, int, int]]) -> tuple[Array, list[int]]:
+        """Rows as one array, and the padding of each at its left; `parts`: array, row, padding."""
+        axes = (self.rows_axis, self.tokens_axis or 0), (0, 1)
+        rows = [np.moveaxis(array, *axes)[row, padding:] for array, row, padding in parts]
+        whole = self.buffer(len(rows), max(map(len, rows)))
+        ends = np.moveaxis(whole, *axes)
+        for end, row in zip(ends, rows, strict=True):
+            end[len(end) - len(row) :] = row
+        return whole, [ends.shape[1] - len(row) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -73,9 +85,15 @@ class Decoder:
 
     @property
     def in_place(self) -> bool:
-        """True if all states are one buffer: rows of different lengths can share a pass."""
+        """True if all states are one buffer, and passes of tokens are bound to it."""
+        return self.by_row and all(state.shared for state in self.states)
+
+    @property
+    def by_row(self) -> bool:
+        """True if rows of different lengths can share a pass."""
         alike = any(role == STEPS for role, _ in self.roles.values())
-        return bool(self.states) and not alike and all(state.shared for state in self.states)
+        apart = all(s.shared for s in self.states) or all(s.padded for s in self.states)
+        return bool(self.states) and not alike and apart
 
     def feeds(self, ids: Array, past: Array, room: int = 0) -> dict[str, Array]:
         """The inputs of a pass, states apart.
@@ -87,7 +105,8 @@ class Decoder:
         past
             i64[rows], tokens of each row before the pass.
         room
-            Tokens that a mask is for, so that all passes have one shape; 0: as many as there are.
+            Tokens that a mask is for, so that all passes have one shape; 0: those of the longest
+            row, and others are padded at the left.
         """
         rows, count = ids.shape
         total = room or int(past.max()) + count
@@ -96,7 +115,8 @@ class Decoder:
             if role == IDS:
                 found[name] = ids.astype(dtype)
             elif role == MASK:
-                seen = np.arange(total)[None, :] < (past + count)[:, None]
+                columns, lengths = np.arange(total)[None, :], (past + count)[:, None]
+                seen = columns < lengths if room else columns >= total - lengths
                 found[name] = seen.astype(dtype)
             elif role == POSITIONS:
                 found[name] = (past[:, None] + np.arange(count)[None, :]).astype(dtype)
@@ -137,12 +157,8 @@ def described(decoder: Decoder) -> dict[str, Any]:
     """The record of a decoder in a manifest."""
     states: list[dict[str, Any]] = []
     for state in decoder.states:
-        row: dict[str, Any] = {"input": state.input, "output": state.output}
-        row["shape"] = list(state.shape)
-        row["rows_axis"] = state.rows_axis
-        if state.tokens_axis is not None:
-            row["tokens_axis"] = state.tokens_axis
-        states.append({**row, "shared": True} if state.shared else row)
+        row = {**vars(state), "shape": list(state.shape), "dtype": None}
+        states.append({k: v for k, v in row.items() if v is not None and v is not False})
     roles = {name: role for name, (role, _) in decoder.roles.items()}
     return {"roles": roles, "logits": decoder.logits, "states": states}
 
@@ -153,6 +169,7 @@ def decoder_in(record: Mapping[str, Any], dtypes: Mapping[str, str]) -> Decoder:
         State(
             s["input"], s["output"], tuple(s["shape"]), np.dtype(dtypes[s["input"]]),
             s["rows_axis"], s.get("tokens_axis"), s.get("shared", False),
+            s.get("padded", False),
         )
         for s in record["states"]
     ]  # fmt: skip
@@ -187,16 +204,15 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
         for at, role in _SLOTS.items()
         if len(node.input) > at
     }
-    roles: dict[str, tuple[str, np.dtype[Any]]] = {}
     types = {
         name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type))
         for name, v in values.items()
     }
-    for name in values:
-        if name in ends:
-            continue
-        role = told.get(name) or _NAMED.get(name)
-        roles[name] = _fitting(values[name], role), types[name]
+    roles = {
+        name: (_fitting(value, told.get(name) or _NAMED.get(name)), types[name])
+        for name, value in values.items()
+        if name not in ends
+    }
     if not any(role == IDS for role, _ in roles.values()):
         raise FormatError("the model has no input of ids, such as 'input_ids'")
     states = []
@@ -206,7 +222,8 @@ def decoder_of(model: ModelProto, records: Sequence[Mapping[str, Any]]) -> Decod
         shape = tuple(0 if i == tokens_axis else size for i, size in enumerate(record["shape"]))
         states.append(
             State(name, record["output"], shape, types[name], rows_axis or 0, tokens_axis,
-                  bool(record.get("shared")) and tokens_axis is not None and not rows_axis)
+                  bool(record.get("shared")) and tokens_axis is not None and not rows_axis,
+                  bool(record.get("padded")) and None not in (rows_axis, tokens_axis))
         )  # fmt: skip
     return Decoder(roles, states, _logits(model, {record["output"] for record in records}))
 

@@ -3,7 +3,8 @@
 A thread runs each stage; passes go from one to the next by queues. The last stage chooses the
 tokens, hands them to the loop and begins the next pass of their group. States stay with their
 stage. Those that are one buffer hold all rows of a group and are bound once: a pass over tokens
-changes the numbers in place. Others grow, are bound anew in each pass, and have groups of one row.
+changes the numbers in place. Others grow and are bound anew in each pass; the rows of a pass lie
+side by side, padded at the left, where a mask can hide it, and else there is one.
 A prompt goes in chunks, between which the other rows of its group go on. Neighbouring rows that
 begin with as many tokens share a pass, which is never padded; on top of a cache,
 `GroupQueryAttention` takes several tokens of one row alone.
@@ -15,35 +16,24 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.model.processes import keep_on
-from dnnp.core.runtime.generate.decoder import Decoder, State
+from dnnp.core.runtime.generate.decoder import Decoder
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.model.providers import first_line, ort_errors
 from dnnp.core.runtime.model.session import is_added, to_numpy, to_ort_value
 
 Array = NDArray[Any]
-T = TypeVar("T")
 
 SHARED = 256
 """Tokens of a pass over several prompts: with more, a pass for each takes about as long."""
-
-
-class Queue(Protocol[T]):
-    """A queue between threads."""
-
-    def put(self, item: T) -> None:
-        """Append an item."""
-
-    def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """Take the first item, and wait for it."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +82,9 @@ class Pass:
     """Rows whose logits count: all that are active, or the neighbours whose prompts it reads."""
     feeds: dict[str, Array]
     past: int
+    """Tokens before the pass, of the longest row."""
     whole: bool
-    """True for a pass over tokens, of all rows of the group."""
+    """True for a pass over tokens, of all active rows; in place, of free ones too."""
     values: dict[str, Any] = field(default_factory=dict)
     """Tensors between stages."""
 
@@ -110,6 +101,15 @@ class Stage(Protocol):
         """Run one pass: its outputs that are no states."""
 
 
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """States that grow, of some rows of a group, by input; `padding`: tokens before each row."""
+
+    rows: tuple[int, ...]
+    padding: Sequence[int]
+    values: Mapping[str, Any]
+
+
 class StageRunner:
     """A stage with the states that are its own, of all groups."""
 
@@ -117,67 +117,76 @@ class StageRunner:
         self, session: Any, outputs: Sequence[str], decoder: Decoder, rows: int, tokens: int
     ) -> None:
         self.session = session
-        names = {value.name for value in session.get_inputs()}
-        self.inputs = names
-        self.states = [state for state in decoder.states if state.input in names]
+        self.inputs = {value.name for value in session.get_inputs()}
+        self.states = [state for state in decoder.states if state.input in self.inputs]
         after = {state.output for state in self.states}
         self.made = [name for name in outputs if name not in after]
         """Outputs that are no states."""
+        self._order = [*(state.output for state in self.states), *self.made]
         self.rows, self.tokens, self.in_place = rows, tokens, decoder.in_place
         self._buffers: dict[int, dict[str, Array]] = {}
-        self._grown: dict[int, dict[str, Any]] = {}
+        self._grown: dict[int, dict[int, Grown]] = {}
+        """Group -> row -> its states, with those of rows of the same pass."""
         self._bound: dict[int, tuple[Any, dict[str, Array], dict[str, Any]]] = {}
 
-    def buffers(self, group: int) -> dict[str, Array]:
-        """The shared buffers of a group, by the input that reads them."""
-        if group not in self._buffers:
+    def _shared(self, item: Pass) -> dict[str, Array]:
+        """The part of shared buffers that a pass is for, by the input that reads it."""
+        if item.group not in self._buffers:
             shared = [state for state in self.states if state.shared]
-            self._buffers[group] = {s.input: s.buffer(self.rows, self.tokens) for s in shared}
-        return self._buffers[group]
+            self._buffers[item.group] = {s.input: s.buffer(self.rows, self.tokens) for s in shared}
+        rows = slice(None) if item.whole else slice(item.rows[0], item.rows[-1] + 1)
+        return {name: whole[rows] for name, whole in self._buffers[item.group].items()}
 
     def run(self, item: Pass) -> dict[str, Any]:
         """Run one pass: its outputs that are no states; the first one of a sequence begins them."""
-        if not item.past:  # shared buffers need no clearing
-            self._grown.pop(item.group, None)
         if item.whole and self.in_place:
             return self._again(item)
-        binding = self._bind(item)
+        before = self._before(item)
+        binding = self._bind(item, before.values)
         self.session.run_with_iobinding(binding)
         found = dict(zip(self._order, binding.get_outputs(), strict=True))
-        grown = {s.input: found[s.output] for s in self.states if not s.shared}
-        if grown:
-            self._grown[item.group] = grown
+        after = {s.input: found[s.output] for s in self.states if not s.shared}
+        held = dict.fromkeys(item.rows, replace(before, values=after))
+        self._grown.setdefault(item.group, {}).update(held)
         return {name: found[name] for name in self.made}
 
-    def _bind(self, item: Pass) -> Any:
-        """A binding of one pass."""
-        binding = self.session.io_binding()
-        for name in self.inputs - {state.input for state in self.states}:
+    def _before(self, item: Pass) -> Grown:
+        """States that grow, of the rows of a pass alone, which are laid side by side."""
+        rows, grown = item.rows, [state for state in self.states if not state.shared]
+        if not item.past:
+            new = {state.input: state.buffer(len(rows), 0) for state in grown}
+            return Grown(rows, [0] * len(rows), new)
+        held = self._grown[item.group]
+        found = [held[row] for row in rows]
+        if found[0].rows == rows and len({*found}) == 1:
+            return found[0]
+        self._grown[item.group] = {row: each for row, each in held.items() if each not in found}
+        at = [(each, each.rows.index(row)) for row, each in zip(rows, found, strict=True)]
+        values, padding = dict[str, Any](), found[0].padding
+        for state in grown:
+            parts = [(to_numpy(each.values[state.input]), i, each.padding[i]) for each, i in at]
+            values[state.input], padding = state.side_by_side(parts)
+        return Grown(rows, padding, values)
+
+    def _bind(self, item: Pass, grown: Mapping[str, Any]) -> Any:
+        """A binding of one pass; `grown`: states that grow, by input."""
+        binding, held = self.session.io_binding(), {**self._shared(item), **grown}
+        for name in self.inputs - held.keys():
             _bind_input(binding, name, item.values.get(name, item.feeds.get(name)))
-        self._order: list[str] = []
         for state in self.states:
-            self._bind_state(binding, state, item)
+            _bind_input(binding, state.input, held[state.input])
+            if state.shared:
+                binding.bind_ortvalue_output(state.output, to_ort_value(held[state.input]))
+            else:
+                binding.bind_output(state.output, "cpu")
         for name in self.made:
             binding.bind_output(name, "cpu")
-            self._order.append(name)
         return binding
-
-    def _bind_state(self, binding: Any, state: State, item: Pass) -> None:
-        if state.shared:
-            whole = self.buffers(item.group)[state.input]
-            part = whole if item.whole else whole[item.rows[0] : item.rows[-1] + 1]
-            _bind_input(binding, state.input, part)
-            binding.bind_ortvalue_output(state.output, to_ort_value(part))
-        else:
-            held = self._grown.get(item.group, {}).get(state.input)
-            _bind_input(binding, state.input, state.buffer(1, 0) if held is None else held)
-            binding.bind_output(state.output, "cpu")
-        self._order.append(state.output)
 
     def _again(self, item: Pass) -> dict[str, Any]:
         """A pass over tokens by the binding of its group, whose arrays are changed in place."""
         if item.group not in self._bound:
-            binding = self._bind(item)
+            binding = self._bind(item, {})
             self.session.run_with_iobinding(binding)
             found = dict(zip(self._order, binding.get_outputs(), strict=True))
             made = {name: found[name] for name in self.made}
@@ -198,7 +207,7 @@ Result = list[Event] | BaseException | None
 """Tokens of a pass, why there are no more, or None: all are there."""
 
 
-def _waited(results: Queue[Result]) -> Result:
+def _waited(results: SimpleQueue[Result]) -> Result:
     """The next result; a signal is heeded while it is waited for."""
     while True:
         with suppress(Empty):
@@ -239,8 +248,8 @@ class Generation:
     def run(self, prompts: Iterable[Prompt]) -> Iterator[Event]:
         """Yield what comes, in the order of time."""
         waiting = iter(prompts)
-        queues: list[Queue[Pass | None]] = [SimpleQueue() for _ in self.stages]
-        results: Queue[Result] = SimpleQueue()
+        queues: list[SimpleQueue[Pass | None]] = [SimpleQueue() for _ in self.stages]
+        results: SimpleQueue[Result] = SimpleQueue()
         seats = range(0 if self.interrupted() else len(self.seats))
         begun = [item for group in seats if (item := self._next(group, waiting)) is not None]
         threads = [
@@ -267,8 +276,8 @@ class Generation:
     def _serve(
         self,
         number: int,
-        queues: Sequence[Queue[Pass | None]],
-        results: Queue[Result],
+        queues: Sequence[SimpleQueue[Pass | None]],
+        results: SimpleQueue[Result],
         waiting: Iterator[Prompt],
         under_way: int,
     ) -> None:
@@ -341,8 +350,9 @@ class Generation:
         return Pass(group, tuple(reading[: len(chunks)]), feeds, done, whole=False)
 
     def _tokens(self, group: int, going: Sequence[int]) -> Pass:
-        """A pass over the last token of each row; rows that wait write where they will."""
+        """A pass over the last token of each row; in place also of others, which is not kept."""
         seats = self.seats[group]
+        seats = seats if self.decoder.in_place else [seats[row] for row in going]
         ids = np.array([[s.tokens[-1]] if s and s.tokens else [0] for s in seats])
         past = [0 if s is None else s.length for s in seats]
         feeds = self._fed.get(group)
@@ -364,7 +374,7 @@ class Generation:
                 sequence.done = min(sequence.done + self.chunk, len(sequence.prompt.ids))
                 if sequence.done < len(sequence.prompt.ids):
                     continue
-            own = logits[row if item.whole else at]
+            own = logits[row if item.whole and self.decoder.in_place else at]
             where = f"sequence {sequence.prompt.number}, token {len(sequence.tokens)}"
             token = self.sampling.choose(own if own.ndim == 1 else own[-1], sequence.draw, where)
             sequence.tokens.append(token)
