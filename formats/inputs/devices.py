@@ -9,12 +9,12 @@ Options name devices as in `a100:4,t4:4`, and links as in `a100,t4=10G,5us`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.text import instead, shown_bytes
+from dnnp.core.model.text import instead, shown_bytes, table
 from dnnp.formats.fields import MAX_ID, MIN_POSITIVE, describe_fault, shown
 from dnnp.formats.files import bundled_names, read_bundled, read_file
 from dnnp.formats.inputs.amounts import parse_latency, parse_rate
@@ -120,9 +120,6 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         raise fields.fault("name", f"{shown(name)} is not a name without spaces and slashes")
     if kind not in _KINDS:
         raise fields.fault("kind", f"{shown(kind)} is not one of {', '.join(_KINDS)}")
-    fitted = fields.get("fitted", False)
-    if not isinstance(fitted, bool):
-        raise fields.fault("fitted", f"{shown(fitted)} is neither true nor false")
     return DeviceSpec(
         name=name,
         kind=kind,
@@ -142,7 +139,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         caches=parse_caches(fields),
         channel_block=max(fields.count("channel_block", 1), 1),
         provider=fields.text("provider", ""),
-        efficiency_fitted=fitted,
+        efficiency_fitted=fields.flag("fitted", False),
     )
 
 
@@ -454,12 +451,4 @@ def listed_devices() -> list[str]:
         spec = load_device(name)
         link = f"{shown_bytes(spec.link_bandwidth_bytes_per_s)}/s"
         rows.append((name, spec.kind, shown_bytes(spec.memory_bytes), link, spec.description))
-    return _columns(rows)
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return table([""] * 5, rows, left=range(5))[1:]

@@ -202,7 +202,9 @@ def work_off(tasks: list[Task], journal: Journal) -> None:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     workers = min(cores or 1, len(tasks))
-    with ProcessPoolExecutor(workers, get_context("spawn"), _quiet) as pool:
+    # Ctrl-C ends a worker without a word.
+    quiet = signal.signal, (signal.SIGINT, signal.SIG_DFL)
+    with ProcessPoolExecutor(workers, get_context("spawn"), *quiet) as pool:
         try:
             for future in as_completed([pool.submit(measure, task) for task in tasks]):
                 journal.add(future.result())
@@ -211,11 +213,6 @@ def work_off(tasks: list[Task], journal: Journal) -> None:
             for child in active_children():
                 child.terminate()
             raise
-
-
-def _quiet() -> None:
-    """Ctrl-C ends a worker without a word."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def table(

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,20 +178,16 @@ def table_1(study: Study) -> Iterator[Table]:
     yield _agreement(answers)
 
 
-def free_splits(study: Study) -> Iterator[Table]:
-    """Splits that need not be contiguous, and how far from the best they can be at most."""
-    title = "Table 1: non-contiguous splits, with a bound"
-    yield _bounded(study, "table-1-free", title, "any split", FREE)
+BOUNDED = {
+    "table-1-free": ("non-contiguous splits", "any split", FREE),
+    "table-1-convex": ("stages contiguous one by one", "convex", CONVEX),
+}
+"""Tables of splits with bounds: kind of splits, heading, options."""
 
 
-def convex_splits(study: Study) -> Iterator[Table]:
-    """Splits whose stages are contiguous one by one, beside the program's for these."""
-    title = "Table 1: stages contiguous one by one, with a bound"
-    yield _bounded(study, "table-1-convex", title, "convex", CONVEX)
-
-
-def _bounded(study: Study, name: str, title: str, column: str, options: tuple[str, ...]) -> Table:
+def bounded(name: str, study: Study) -> Iterator[Table]:
     """Values of a method with their bounds, beside the printed ones."""
+    kind, column, options = BOUNDED[name]
     files = study.named("throughput", [*TABLE_1])
     jobs = {workload: Job(path, options) for workload, path in files.items()}
     study.runs.all(jobs.values())
@@ -208,7 +205,8 @@ def _bounded(study: Study, name: str, title: str, column: str, options: tuple[st
                 f"{found.seconds:.1f}s" + (f" ({row.free_seconds})" if is_free else ""),
             )
         )
-    return Table(name, title, ("workload", column, "bound", "gap", "time"), rows)
+    title = f"Table 1: {kind}, with a bound"
+    yield Table(name, title, ("workload", column, "bound", "gap", "time"), rows)
 
 
 def _agreement(answers: dict[str, dict[str, Found]]) -> Table:
@@ -422,7 +420,7 @@ def figure_10(study: Study) -> Iterator[Table]:
 
 
 PARTS: dict[str, Callable[[Study], Iterator[Table]]] = {
-    "table-1": table_1, "table-1-free": free_splits, "table-1-convex": convex_splits,
+    "table-1": table_1, **{name: partial(bounded, name) for name in BOUNDED},
     "table-2": table_2, "figure-8": figure_8, "figure-9": figure_9, "figure-10": figure_10,
     "table-4": table_4,
 }  # fmt: skip
@@ -432,8 +430,10 @@ def main(run: Run = process, words: Sequence[str] | None = None) -> None:
     """Print the tables that are asked for."""
     given = argparse.ArgumentParser(description="Repeat tables and figures of the 2020 paper.")
     given.add_argument("folder", type=Path, metavar="DIR", help="the workloads")
-    given.add_argument("--part", nargs="+", default=[], metavar="PART", help=", ".join(PARTS))
-    given.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the workloads")
+    given.add_argument("--part", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    given.add_argument(
+        "--only", nargs="+", choices=TABLE_1, default=[], metavar="NAME", help="of the workloads"
+    )
     given.add_argument("--csv", type=Path, metavar="FOLDER", help="write a CSV file of each, too")
     given.add_argument(
         "--full",
@@ -442,9 +442,6 @@ def main(run: Run = process, words: Sequence[str] | None = None) -> None:
     )
     given.add_argument("--time-limit", type=seconds, metavar="S", help="for a latency")
     args = given.parse_args(words)
-    unknown = {*args.part} - {*PARTS} | {*args.only} - {*TABLE_1}
-    if unknown:
-        given.error(f"no {', '.join(sorted(unknown))}: there are {', '.join([*PARTS, *TABLE_1])}")
     if not args.folder.is_dir():
         given.error(f"{args.folder}: no such folder")
     limit = args.time_limit or (300.0 if args.full else 60.0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -261,17 +261,10 @@ def cut(model: Model, layers: Sequence[Layer], batch: int, training: bool) -> li
     """
     cuts = _Cuts(model, layers, batch, training)
     times = cuts.times()
-    answer = cuts.within(times[-1])
+    least = bisect_left(times, True, key=lambda time: cuts.within(time) is not None)
+    answer = cuts.within(times[least]) if least < len(times) else None
     if answer is None:
         return None
-    low, high = 0, len(times) - 1
-    while low < high:
-        middle = (low + high) // 2
-        found = cuts.within(times[middle])
-        if found is None:
-            low = middle + 1
-        else:
-            answer, high = found, middle
     stages, i, first = [], 0, 0
     for j, width in answer:
         stages.append(Stage(tuple(layers[i:j]), tuple(range(first, first + width))))
@@ -344,10 +337,8 @@ class _Cuts:
 
 def _prefix(layers: Sequence[Layer], width: int, batch: int, how: How) -> list[float]:
     """Sums of the times of a forward and a backward pass."""
-    sums = [0.0]
-    for layer in layers:
-        sums.append(sums[-1] + sum(times_s([layer], width, batch, how)))
-    return sums
+    each = (sum(times_s([layer], width, batch, how)) for layer in layers)
+    return list(itertools.accumulate(each, initial=0.0))
 
 
 class Plan:

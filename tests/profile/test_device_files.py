@@ -117,7 +117,7 @@ def test_file_by_path(tmp_path: Path) -> None:
             {"caches": [{"bytes": 2, "bandwidth_bytes_per_s": 1}] * 2},
             "field 'caches[1].bytes': 2.0 is not above that of the cache before it",
         ),
-        ({"fitted": 1}, "field 'fitted': 1 is neither true nor false"),
+        ({"fitted": 2}, "field 'fitted': 2 is not true, false, 1 or 0"),
         ({"channel_block": 1.5}, "field 'channel_block': 1.5 is not an integer"),
         ({"efficiency": {"matrx": 1}}, "field 'efficiency.matrx': is not known; did you mean"),
     ],
