@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike
-from onnx.helper import make_attribute, np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
+from onnx.helper import (
+    make_attribute,
+    make_tensor_value_info,
+    np_dtype_to_tensor_dtype,
+    tensor_dtype_to_np_dtype,
+)
 
 from dnnp.formats.onnx.scope import leave_only
 from dnnp.samples.shapes import ABSENT, BOOL, FLOAT, INT64, Shape, Value, results
@@ -23,14 +28,6 @@ Operand = Value | float
 """A tensor, or a number that becomes a constant of the other operand's type."""
 
 Body = Callable[[Sequence[Value]], Sequence[Value]]
-
-
-def _set_type(info: onnx.ValueInfoProto, dtype: int, shape: Shape) -> None:
-    tensor = info.type.tensor_type
-    tensor.elem_type = dtype
-    tensor.shape.SetInParent()
-    for size in shape:
-        tensor.shape.dim.add(dim_value=size)
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
@@ -116,7 +113,7 @@ class Builder:
         self, name: str, shape: Shape, dtype: int = FLOAT, span: tuple[int, int] | None = None
     ) -> Value:
         """Add a model input; `span` is the inclusive range of valid integers."""
-        _set_type(self._model.graph.input.add(name=name), dtype, shape)
+        self._model.graph.input.append(make_tensor_value_info(name, dtype, shape))
         if span is not None:
             self.properties[f"dnnp.input_range.{name}"] = f"{span[0]},{span[1]}"
         return self._remember(Value(name, dtype, shape))
@@ -140,11 +137,8 @@ class Builder:
         key = (kind, array.shape, array.tobytes())
         if self.constant_nodes and len(self._graphs) == 1:
             tensor = onnx.TensorProto(data_type=kind, dims=array.shape, raw_data=key[2])
-            name = self._node_name("Constant")
-            node = self._graphs[-1].node.add(op_type="Constant", name=name)
-            node.attribute.append(make_attribute("value", tensor))
-            node.output.append(f"{name}_output_0")
-            return self._remember(Value(node.output[0], kind, array.shape, array))
+            (made,) = self._add("Constant", (), [(kind, array.shape)], {"value": tensor})
+            return self._remember(made._replace(const=array))
         if key not in self._constants:
             value = Value(f"constant_{len(self._constants)}", kind, array.shape, array)
             self._model.graph.initializer.add(
@@ -159,7 +153,7 @@ class Builder:
 
     def output(self, name: str, value: Value) -> None:
         """Make `value`, the result of a node, a model output called `name`."""
-        _set_type(self._model.graph.output.add(name=name), value.dtype, value.shape)
+        self._model.graph.output.append(make_tensor_value_info(name, value.dtype, value.shape))
         self._outputs[value.name] = name
 
     # ---- nodes -----------------------------------------------------------------------------
@@ -191,7 +185,7 @@ class Builder:
             value = Value(f"{name}_output_{position}", dtype, shape)
             node.output.append(value.name)
             if self.planning:
-                _set_type(graph.value_info.add(name=value.name), dtype, shape)
+                graph.value_info.append(make_tensor_value_info(value.name, dtype, shape))
             values.append(self._remember(value))
         return values
 
@@ -267,14 +261,14 @@ class Builder:
     def _subgraph(self, name: str, inputs: Sequence[Value], body: Body) -> onnx.GraphProto:
         graph = onnx.GraphProto(name=name)
         for value in inputs:
-            _set_type(graph.input.add(name=value.name), value.dtype, value.shape)
+            graph.input.append(make_tensor_value_info(value.name, value.dtype, value.shape))
             self._remember(value)
         self._graphs.append(graph)
         with self.scope(name):
             results = body(inputs)
         self._graphs.pop()
         for value in results:
-            _set_type(graph.output.add(name=value.name), value.dtype, value.shape)
+            graph.output.append(make_tensor_value_info(value.name, value.dtype, value.shape))
         return graph
 
     def if_(self, condition: Value, then: Body, otherwise: Body) -> list[Value]:

@@ -210,10 +210,8 @@ def _take_weight(
     if len(node.input) != 1 or node.input[0] not in shapes:
         return False
     shape = int64s(shapes[node.input[0]])
-    elem_type = int(onnx.TensorProto.FLOAT)
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            elem_type = attribute.t.data_type
+    held = (attribute.t.data_type for attribute in node.attribute if attribute.name == "value")
+    elem_type = next(held, int(onnx.TensorProto.FLOAT))
     found.parameters[name] = _stored_type(name, elem_type, shape)
     return True
 

@@ -655,8 +655,4 @@ def inlined_size(model: onnx.ModelProto) -> float:
 
 
 def _declare(graph: onnx.GraphProto, name: str, elem_type: int, dims: Sequence[int]) -> None:
-    value = graph.input.add(name=name)
-    value.type.tensor_type.elem_type = elem_type
-    value.type.tensor_type.shape.SetInParent()
-    for size in dims:
-        value.type.tensor_type.shape.dim.add().dim_value = size
+    graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, dims))
