@@ -104,9 +104,7 @@ def _stages(passes: Sequence[Record]) -> tuple[dict[int, int], list[tuple[int, i
     done = {"backward": 0, "weight": 0}
     for number in _in_order(passes):
         one = passes[number]
-        if one["kind"] == "transfer":
-            continue
-        if one["kind"] == "forward":
+        if one["kind"] in ("transfer", "forward"):
             continue
         # Without the number of a stage, backward passes come in the opposite order.
         opposite = len(forward) - 1 - done["backward"]
