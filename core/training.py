@@ -26,7 +26,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.graph import gradient_type
+from dnnp.core.model.graph import GRADIENT
 
 READS, WRITES = "reads", "writes"
 """Tensors kept for the backward pass: those that the operator reads, or writes."""
@@ -111,11 +111,6 @@ OTHERS = Rule(frozenset({READS, WRITES}), work=2.0)
 def rule_of(op: str) -> Rule | None:
     """The rule of an operator type; None: it has no gradient."""
     return None if op in STOPS else RULES.get(op, OTHERS)
-
-
-def is_known(op: str) -> bool:
-    """True if an operator type has a rule of its own."""
-    return op in STOPS or op in RULES
 
 
 class Operand(NamedTuple):
@@ -265,7 +260,8 @@ def train(
     _state_memory(tensor, forward, made, optimizer)
     _join_by_color(forward, made)
     done = set(made.beside.values())
-    unruled = Counter(n["op"] for n in nodes if n["id"] in done and not is_known(n["op"]))
+    ops = [node["op"] for node in nodes if node["id"] in done]
+    unruled = Counter(op for op in ops if op not in STOPS and op not in RULES)
     return Trained(
         list(tensor.values()),
         [*forward, *made.nodes],
@@ -383,7 +379,7 @@ class _BackwardPass:
         inputs = dict.fromkeys([*_kept(node, ruled), *arriving])
         outputs = [self._gradient(t) for t in through if t not in parameters]
         name = f"{node['name']}.grad" if node["name"] else ""
-        record = self._node(node, gradient_type(node["op"]), name, list(inputs), outputs)
+        record = self._node(node, node["op"] + GRADIENT, name, list(inputs), outputs)
         self.beside[record["id"]] = node["id"]
         self.trained[record["id"]] = parameters
         self._price(record, node, ruled, arriving)

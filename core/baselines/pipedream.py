@@ -137,9 +137,8 @@ def _weights(graph: Graph, line: LinearizedItems) -> tuple[Ints, Floats, Ints]:
     item = line.item_of_node
     own = weights_stated(graph)
     stated = np.flatnonzero(own)
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    read = ~own[reader] & (graph.tensor_kind[graph.in_idx] == PARAMETER)
-    pairs = distinct(graph.in_idx[read] * max(line.n, 1) + item[reader[read]])
+    read = ~own[graph.reader] & (graph.tensor_kind[graph.in_idx] == PARAMETER)
+    pairs = distinct(graph.in_idx[read] * max(line.n, 1) + item[graph.reader[read]])
     tensor, at = pairs // max(line.n, 1), pairs % max(line.n, 1)
     before = np.full(len(pairs), -1, dtype=np.int64)
     again = np.flatnonzero(tensor[1:] == tensor[:-1]) + 1

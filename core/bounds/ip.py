@@ -217,14 +217,9 @@ class CandidateSearch:
         for tolerance in TOLERANCES:
             seconds, patience = self._times(c, single)
             with solver_process() as process:
-                outcome = process.solve(
-                    self.solver,
-                    formulas.program,
-                    start,
-                    seconds,
-                    tolerance,
-                    patience=patience,
-                    stop=self.run.interrupted,
+                request = self.solver, formulas.program, start, seconds, tolerance
+                outcome = process.ask(
+                    "solve", *request, patience=patience, stop=self.run.interrupted
                 )
             outcome = _with_bound(outcome, formulas)
             if outcome.status == "infeasible":

@@ -129,7 +129,9 @@ def _claim(problem: SplitProblem, whole: Whole, known: BoundTask, run: SearchCon
         if run.stop():
             status = LIMIT
             break
-        units = search.try_item(v, units)
+        found, proof = search.around(v, range(len(whole.devices)), units)
+        if found > units:
+            units, search.best = found, proof
     if search.best is None:
         return LowerBound(0.0, status)
     return whole.claim("node-cut", units, search.best, status)
@@ -151,13 +153,6 @@ class _CutSearch:
         self.loads = (whole.work + np.array(around)) / np.array(copies)[:, None]
         """f64[C, n], of each item alone."""
         self.alone = self.loads.min(axis=0)
-
-    def try_item(self, v: int, known: int) -> int:
-        """Cut around item `v` on every class; return what is proven then."""
-        units, proof = self.around(v, range(len(self.whole.devices)), known)
-        if units > known:
-            self.best = proof
-        return units
 
     def around(self, v: int, classes: Iterable[int], known: int) -> tuple[int, dict[str, Any]]:
         """Bound of item `v` on some classes, and its proof; `known`, without one, if not above."""

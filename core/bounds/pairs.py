@@ -47,7 +47,7 @@ from dnnp.core.bounds.lower_bound import (
     one_class,
     refused,
 )
-from dnnp.core.cost.items import Items
+from dnnp.core.cost.items import Items, ordered_edges
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
@@ -87,9 +87,7 @@ def between_of(graph: Graph, items: Items, validity: str) -> Between:
     else:
         label = items.label
         order = graph.order
-        tail, head = graph.edges
-        same = graph.backward[tail] == graph.backward[head]
-        tail, head = tail[same], head[same]
+        tail, head = ordered_edges(graph, along=True)
     rank = np.argsort(order)
     ahead = np.argsort(rank[tail], kind="stable")
     after = closure(items.count, label, tail[ahead], head[ahead])

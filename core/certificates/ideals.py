@@ -129,14 +129,6 @@ MOST_TOUCHED = 4_000_000
 """Vertices times vertices up to which contraction is tried: reachability takes as many bits."""
 
 
-def lattices(exact: Exact, units: int) -> Iterator[Lattice]:
-    """One of which every split with all loads below `units` quanta is a chain of ideals of."""
-    for edges in _orders(exact):
-        draft = Draft(exact, edges, units)
-        draft.contract()
-        yield draft.lattice()
-
-
 def _orders(exact: Exact) -> list[Edges]:
     """Edges between items that stages keep: one of these sets."""
     if not exact.tables.training:
@@ -390,8 +382,11 @@ def ideal_units(exact: Exact, units: int) -> int:
     """`units`, if no ordered split has all loads below so many quanta."""
     if exact.validity != "ordered" or exact.options.objective != "throughput":
         raise UnprovenError("it is for the throughput of ordered splits only")
-    for lattice in lattices(exact, units):
-        if _Walk(exact.budget, lattice, units).reaches_end():
+    # Every split with all loads below is a chain of ideals of one of these lattices.
+    for edges in _orders(exact):
+        draft = Draft(exact, edges, units)
+        draft.contract()
+        if _Walk(exact.budget, draft.lattice(), units).reaches_end():
             raise UnprovenError("stages of smaller loads may hold all items")
     return units
 

@@ -297,11 +297,7 @@ def work_shares(graph: Graph) -> Floats:
     """
     columns = [np.where(np.isfinite(t), t, 0.0) for t in graph.times.values()]
     if not columns:
-        touched = np.zeros(graph.n)
-        for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
-            node = np.repeat(np.arange(graph.n), np.diff(ptr))
-            touched += np.bincount(node, weights=graph.tensor_bytes[idx], minlength=graph.n)
-        columns = [touched]
+        columns = [graph.touched(graph.tensor_bytes)]
     shares = [column / (column.sum() or 1.0) for column in columns]
     return np.max(shares, axis=0)
 

@@ -170,9 +170,8 @@ def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats
         return totals(units.label, node_memory(graph), units.g)
     graph = graph.in_memory
     stated = ~np.isnan(graph.node_bytes) & (options.memory_model == "weights")
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    static = (graph.tensor_kind[graph.in_idx] >= PARAMETER) & ~stated[reader]
-    pairs = distinct(units.label[reader[static]] * graph.m + graph.in_idx[static])
+    static = (graph.tensor_kind[graph.in_idx] >= PARAMETER) & ~stated[graph.reader]
+    pairs = distinct(units.label[graph.reader[static]] * graph.m + graph.in_idx[static])
     own = totals(units.label[stated], graph.node_bytes[stated], units.g)
     return own + totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
 

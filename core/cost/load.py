@@ -188,11 +188,9 @@ def node_memory(graph: Graph) -> Floats:
     Where the source does not give it: the parameters a node reads and the tensors it writes.
     """
     graph = graph.in_memory
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
     static = np.where(graph.tensor_kind >= PARAMETER, graph.tensor_bytes, 0.0)
-    own = totals(reader, static[graph.in_idx], graph.n)
-    own += totals(writer, graph.tensor_bytes[graph.out_idx], graph.n)
+    own = totals(graph.reader, static[graph.in_idx], graph.n)
+    own += totals(graph.writer, graph.tensor_bytes[graph.out_idx], graph.n)
     return np.where(np.isnan(graph.node_bytes), own, graph.node_bytes)
 
 

@@ -575,10 +575,11 @@ def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
     else:
         graph = graph.in_memory
         least = np.zeros(units.g)
-        np.maximum.at(least, units.label, _own_activations(graph))
-        reader = units.label[np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))]
+        # What is live while a node runs at least, and the weights.
+        live = np.where(graph.tensor_kind < PARAMETER, graph.tensor_bytes, 0.0)
+        np.maximum.at(least, units.label, graph.touched(live))
         static = graph.tensor_kind[graph.in_idx] >= PARAMETER
-        pairs = distinct(reader[static] * graph.m + graph.in_idx[static])
+        pairs = distinct(units.label[graph.reader[static]] * graph.m + graph.in_idx[static])
         least += totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
     large = np.flatnonzero(~(runs & (least <= room[:, None] * (1 + MARGIN))).any(axis=0))
     if len(large):
@@ -592,15 +593,6 @@ def over_capacity(problem: SplitProblem) -> InfeasibleError | None:
             what = "the weights, each counted once, and the states"
         sizes = graph.tensor_bytes[distinct(pairs[bound[pairs // graph.m]] % graph.m)]
     return shortage(float(sizes.sum()), what, devices)
-
-
-def _own_activations(graph: Graph) -> Floats:
-    """Activations that each node reads and writes, which are live while it runs; f64[n], bytes."""
-    live = np.where(graph.tensor_kind < PARAMETER, graph.tensor_bytes, 0.0)
-    own = np.zeros(graph.n)
-    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
-        own += totals(np.repeat(np.arange(graph.n), np.diff(ptr)), live[idx], graph.n)
-    return own
 
 
 def shortage(need: float, what: str, devices: Sequence[DeviceClass]) -> InfeasibleError | None:

@@ -164,6 +164,21 @@ class Graph:
         return self.use_idx[self.use_ptr[tensor] : self.use_ptr[tensor + 1]]
 
     @cached_property
+    def reader(self) -> Ints:
+        """Node of each entry of `in_idx`."""
+        return np.repeat(np.arange(self.n, dtype=np.int64), np.diff(self.in_ptr))
+
+    @cached_property
+    def writer(self) -> Ints:
+        """Node of each entry of `out_idx`."""
+        return np.repeat(np.arange(self.n, dtype=np.int64), np.diff(self.out_ptr))
+
+    def touched(self, size: Floats) -> Floats:
+        """Sum of the sizes of tensors (f64[m]) that each node reads and writes; f64[n]."""
+        read = totals(self.reader, size[self.in_idx], self.n)
+        return read + totals(self.writer, size[self.out_idx], self.n)
+
+    @cached_property
     def order(self) -> Ints:
         """Kahn order with the least position first; i64[n].
 
@@ -199,8 +214,7 @@ class Graph:
             return self
         made = (self.producer >= 0) & self.folded[self.producer]
         rows = []
-        for ptr, idx in ((self.in_ptr, self.in_idx), (self.out_ptr, self.out_idx)):
-            node = np.repeat(np.arange(self.n), np.diff(ptr))
+        for node, idx in ((self.reader, self.in_idx), (self.writer, self.out_idx)):
             runs = ~self.folded[node]
             rows.append((offsets(np.bincount(node[runs], minlength=self.n)), idx[runs], node[runs]))
         (in_ptr, in_idx, reader), (out_ptr, out_idx, _) = rows
@@ -490,15 +504,6 @@ def strong(count: int, tail: Ints, head: Ints) -> Ints:
 
 GRADIENT = "Grad"
 """End of the types of backward operators, after the type of the forward operator."""
-
-
-def gradient_type(op: str) -> str:
-    """The type of what computes the gradient of an operator.
-
-    >>> gradient_type("MatMul")
-    'MatMulGrad'
-    """
-    return op + GRADIENT
 
 
 def forward_type(op: str) -> str:

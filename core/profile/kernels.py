@@ -262,9 +262,8 @@ def _read_again(source: Sequence[int], operands: Sequence[float]) -> float:
 
 def _foregone(graph: Graph, constant: Bools) -> Bools:
     """Nodes that write nothing but what is known before the model runs; bool[n]."""
-    node = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
     open_ = np.zeros(graph.n, dtype=np.bool_)
-    open_[node[~constant[graph.out_idx]]] = True
+    open_[graph.writer[~constant[graph.out_idx]]] = True
     return ~open_
 
 
@@ -293,9 +292,8 @@ def _traffic(
         np.minimum(boundary_traffic(graph, label, q), alone),
         alone,
     )
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     fixed = np.where(constant[graph.in_idx], graph.tensor_bytes[graph.in_idx], 0.0)
-    weights = np.minimum(np.bincount(label[reader], weights=fixed, minlength=q), total)
+    weights = np.minimum(np.bincount(label[graph.reader], weights=fixed, minlength=q), total)
     return total - weights, weights
 
 

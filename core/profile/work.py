@@ -86,7 +86,7 @@ def work_by_columns(
     known = told & ~partial
     absent = np.isnan(moved)
     if absent.any():
-        moved = np.where(absent, tensor_traffic(graph), moved)
+        moved = np.where(absent, graph.touched(graph.tensor_bytes), moved)
     kinds = [_float_rate(dtype) for dtype in dtypes]
     gone = weight_only(graph)
     return Work(
@@ -112,9 +112,8 @@ def weight_only(graph: Graph) -> Bools:
     matrix products alone read. Weights that are trained change.
     """
     found = np.zeros(graph.n, dtype=np.bool_)
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     kind = graph.tensor_kind[graph.in_idx]
-    open_ = np.bincount(reader[(kind != PARAMETER) & (kind != CONSTANT)], minlength=graph.n)
+    open_ = np.bincount(graph.reader[(kind != PARAMETER) & (kind != CONSTANT)], minlength=graph.n)
     open_[np.diff(graph.in_ptr) == 0] = -1
     ready = [] if graph.backward.any() else np.flatnonzero(open_ == 0).tolist()
     while ready:
@@ -150,8 +149,7 @@ def _float_rate(dtype: str) -> int:
 def _rates(graph: Graph, kinds: Ints) -> Ints:
     """Rate code of each node, from the codes of its tensors."""
     rate = np.full(graph.n, -1, dtype=np.int64)
-    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
-        node = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(ptr))
+    for node, idx in ((graph.reader, graph.in_idx), (graph.writer, graph.out_idx)):
         code = kinds[idx] if len(kinds) else np.zeros(0, dtype=np.int64)
         floating = np.flatnonzero(code >= 0)[::-1]
         # Assigned backwards, the first one of a node is the one that stays.
@@ -160,15 +158,6 @@ def _rates(graph: Graph, kinds: Ints) -> Ints:
     quantized = [op.startswith(_INTEGER_PRODUCTS) for op in graph.ops]
     rate[np.array(quantized, dtype=np.bool_)] = _INT8
     return rate
-
-
-def tensor_traffic(graph: Graph) -> Floats:
-    """Bytes of all tensors that each node reads and writes, each once; f64[n]."""
-    total = np.zeros(graph.n)
-    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
-        node = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(ptr))
-        total += np.bincount(node, weights=graph.tensor_bytes[idx], minlength=graph.n)
-    return total
 
 
 def boundary_traffic(graph: Graph, label: Ints, n_groups: int) -> Floats:

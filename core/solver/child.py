@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.solver.program import Outcome, Program
+from dnnp.core.solver.program import Outcome
 from dnnp.core.solver.scheduling_model import NEWS
 
 POLL_S = 0.05
@@ -57,27 +57,6 @@ class SolverProcess:
         self.kind = kind
         """Requests that it takes: `mip`, `sparse`, `cpsat` or `metis`."""
 
-    def solve(
-        self,
-        solver: str,
-        program: Program,
-        start: list[float] | None,
-        seconds: float | None,
-        tolerance: float,
-        *,
-        patience: float | None,
-        stop: Callable[[], bool],
-        presolve: bool = True,
-    ) -> Outcome:
-        """Have a program solved.
-
-        The solver is given `seconds` and a feasibility tolerance; `presolve` is for HiGHS. It is
-        killed after `patience` seconds, or as soon as `stop` says so, and the outcome is `limit`.
-        A solver that crashes gives `failed`.
-        """
-        request = solver, program, start, seconds, tolerance, presolve
-        return self.ask("solve", *request, patience=patience, stop=stop)
-
     def ask(
         self,
         what: str,
@@ -89,20 +68,18 @@ class SolverProcess:
         """Have a function of `worker.py` run: `what` is its name among those that `main` answers.
 
         A process answers only requests of its kind. `news` is called with each outcome that a
-        solver tells before its last one. For `patience`, `stop` and crashes see `solve`.
+        solver tells before its last one. It is killed after `patience` seconds, or as soon as
+        `stop` says so, and the outcome is `limit`. A solver that crashes gives `failed`.
         """
         end = None if patience is None else time.monotonic() + patience
         try:
             self._pipe.send((what, *arguments))
             while True:
-                while not self._pipe.poll(POLL_S):
-                    if stop() or (end is not None and time.monotonic() > end):
-                        self.close()
-                        return Outcome("limit")
-                outcome: Outcome = self._pipe.recv()
-                if outcome.status != NEWS:
-                    break
-                news(outcome)
+                if self._pipe.poll(POLL_S):
+                    outcome: Outcome = self._pipe.recv()
+                    if outcome.status != NEWS:
+                        break
+                    news(outcome)
                 if stop() or (end is not None and time.monotonic() > end):
                     self.close()
                     return Outcome("limit")

@@ -97,15 +97,9 @@ class Slices:
         outcome = Outcome("limit")
         for tolerance, presolved in zip(TOLERANCES, presolve, strict=True):
             seconds, patience = self.times(blind=blind)
-            outcome = self.process.solve(
-                self.solver,
-                program,
-                start,
-                seconds,
-                tolerance,
-                patience=patience,
-                stop=self.run.interrupted,
-                presolve=presolved,
+            request = self.solver, program, start, seconds, tolerance, presolved
+            outcome = self.process.ask(
+                "solve", *request, patience=patience, stop=self.run.interrupted
             )
             if outcome.status != "infeasible":
                 return outcome
@@ -361,9 +355,8 @@ def ask(
     """
 
     def work(process: SolverProcess) -> Outcome:
-        return process.solve(
-            "cbc", program, None, seconds, tolerance, patience=patience + KILL_S, stop=run.stop
-        )
+        request = "cbc", program, None, seconds, tolerance
+        return process.ask("solve", *request, patience=patience + KILL_S, stop=run.stop)
 
     return attempted(work, lambda outcome: outcome.status == "failed", run)
 

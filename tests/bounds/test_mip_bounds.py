@@ -202,7 +202,7 @@ class Fake:
 
     def __init__(self, monkeypatch, *outcomes: Outcome) -> None:
         self.outcomes, self.calls = outcomes, 0
-        monkeypatch.setattr(child.SolverProcess, "solve", self)
+        monkeypatch.setattr(child.SolverProcess, "ask", self)
 
     def __call__(self, *_, **__) -> Outcome:
         self.calls += 1

@@ -132,7 +132,7 @@ def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dnnp.core.split.heuristic.start", lambda *_: (start, "slice"))
-    monkeypatch.setattr(SolverProcess, "solve", failing)
+    monkeypatch.setattr(SolverProcess, "ask", failing)
     said: list[str] = []
     devices = DeviceClass("dev", count=2)
     problem = problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), devices)

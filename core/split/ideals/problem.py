@@ -344,8 +344,7 @@ def memory_arrays(
     """Arrays that give the memory and the weights of a block, by their names in `PricedGraph`."""
     graph, n = graph.in_memory, line.n
     where = line.item_of_node
-    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    tensor = graph.in_idx
+    node, tensor = graph.reader, graph.in_idx
     static = graph.tensor_kind[tensor] >= PARAMETER
     stated = weights_stated(graph)
     peak = options.memory_model == "peak"

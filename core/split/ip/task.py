@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import LinearizedItems
+from dnnp.core.cost.items import LinearizedItems, ordered_edges
 from dnnp.core.cost.load_formula import common_divisor
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
@@ -56,9 +56,7 @@ def cells_of(graph: Graph, units: Clustering) -> Cells:
     The nodes that a unit has in one pass are one cell if a path that enters the unit at any of
     them can leave it at any of them.
     """
-    tail, head = graph.edges
-    same = graph.backward[tail] == graph.backward[head]
-    tail, head = tail[same], head[same]
+    tail, head = ordered_edges(graph, along=True)
     part = 2 * units.label + graph.backward
     inside = part[tail] == part[head]
     ptr, after = csr(tail[inside], head[inside], graph.n)
@@ -183,13 +181,8 @@ def storage_of(graph: Graph, line: LinearizedItems, options: CostOptions) -> Sto
         return Storage(Bytes(line.memory, ()), nothing, float(line.memory.sum()), exact=True)
     graph, item = graph.in_memory, line.item_of_node
     static = graph.tensor_kind >= PARAMETER
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
-    moving = np.where(static, 0.0, graph.tensor_bytes)
-    live = totals(reader, moving[graph.in_idx], graph.n)
-    live += totals(writer, moving[graph.out_idx], graph.n)
     most = np.zeros(line.n)
-    np.maximum.at(most, item, live)
+    np.maximum.at(most, item, graph.touched(np.where(static, 0.0, graph.tensor_bytes)))
     every = np.ones(graph.n, dtype=np.bool_)
     held = _read_by(graph, item, np.flatnonzero(static), every)
     return Storage(held, most, float(graph.tensor_bytes.sum()), exact=False)
