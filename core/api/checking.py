@@ -503,7 +503,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     if options.certificate and (plan is None or not bounds):
         missing = "plan" if plan is None else "bound"
         raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)
-    violations, digest, report = [], None, None
+    violations, digest, report = list[Violation](), None, None
     if graph is not None:
         violations += check_graph(graph)
         if has(stream.rows("node"), "shards"):

@@ -120,8 +120,7 @@ def _claim(problem: SplitProblem, whole: Whole, known: BoundTask, run: SearchCon
         return refused("a unit runs on no device that is offered")
     copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
     search = _CutSearch(whole, copies, problem.options.comm)
-    units = int(known.floor / whole.quantum)
-    status = SOLVED
+    units, best, status = int(known.floor / whole.quantum), None, SOLVED
     for number, v in enumerate(np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist()):
         run.report_progress(share=number / MOST_CUTS)
         if search.alone[v] <= units:
@@ -131,10 +130,10 @@ def _claim(problem: SplitProblem, whole: Whole, known: BoundTask, run: SearchCon
             break
         found, proof = search.around(v, range(len(whole.devices)), units)
         if found > units:
-            units, search.best = found, proof
-    if search.best is None:
+            units, best = found, proof
+    if best is None:
         return LowerBound(0.0, status)
-    return whole.claim("node-cut", units, search.best, status)
+    return whole.claim("node-cut", units, best, status)
 
 
 class _CutSearch:
@@ -146,7 +145,6 @@ class _CutSearch:
         self.outside = np.zeros(whole.items.count, dtype=np.bool_)
         """Items that are in no set on an accelerator."""
         self.networks: dict[tuple[int, int, int], Network] = {}
-        self.best: dict[str, Any] | None = None
         net, pins = whole.nets.net_of_pin, whole.nets.pins
         # No bound of an item is above what it costs by itself.
         around = [totals(pins, cost[net], whole.items.count) for cost in whole.cost]

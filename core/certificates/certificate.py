@@ -5,7 +5,7 @@ What each argument proves, and of what form its certificate is, stands in `dnnp-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -128,24 +128,24 @@ def _check_anew(
     return CertificateReport(VERIFIED, argument, "", proven=claim)
 
 
-def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
+def check_proven(plan: Plan, proof: CertificateReport) -> Iterator[Violation]:
     """Find claims of a plan and its bound record beyond what the certificate proves."""
     if proof.verdict == NOT_CHECKABLE:
         message = f"the bound is not verified: its certificate ({proof.argument}) is not checkable"
-        return [Violation("unchecked", "bound", f"{message}; {proof.detail}")]
-    found = []
+        yield Violation("unchecked", "bound", f"{message}; {proof.detail}")
     if proof.verdict == VERIFIED and above(plan.contiguous_bound, proof.proven):
         message = f"contiguous_bound {plan.contiguous_bound!r} is not checkable: no certificate is "
-        found.append(Violation("unchecked", "plan", f"{message}about contiguous clusters"))
+        yield Violation("unchecked", "plan", f"{message}about contiguous clusters")
     if proof.verdict != VERIFIED or not above(plan.bound, proof.proven):
-        return found
+        return
     claim = "that it is optimal" if plan.status == "optimal" else f"its bound {plan.bound!r}"
     shows = f"the certificate ({proof.argument}) proves {proof.proven!r}"
     if plan.rules:  # a bound for plans without them is verified
         message = f"{claim} is not checkable: {shows}, of plans without its rules too"
-        return [*found, Violation("unchecked", "plan", message)]
-    message = f"{claim} is not verified: {shows}"
-    return [*found, Violation("unverified", "plan", message, proof.proven, plan.bound)]
+        yield Violation("unchecked", "plan", message)
+    else:
+        message = f"{claim} is not verified: {shows}"
+        yield Violation("unverified", "plan", message, proof.proven, plan.bound)
 
 
 def _refuted(argument: str, reason: str) -> CertificateReport:

@@ -18,26 +18,25 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Plan, Stage, Tried
 
 
-def check_devices(plan: Plan) -> list[Violation]:
+def check_devices(plan: Plan) -> Iterator[Violation]:
     """Check that stages have distinct existing devices, at most k of them accelerators."""
     devices = {device.name: device for device in plan.devices}
     most = plan.options.max_replicas if plan.hybrid is None else plan.hybrid.data_parallel
-    found = []
     accelerators = 0
     if most < 1:
-        found.append(Violation("replicas", "plan", f"allows {most} replicas", ">= 1", most))
+        yield Violation("replicas", "plan", f"allows {most} replicas", ">= 1", most)
     for number, stage in enumerate(plan.stages):
         subject = f"stage {number}"
         if stage.replicas < 1:
             message = f"has {stage.replicas} replicas, expected at least 1"
-            found.append(Violation("replicas", subject, message, 1, stage.replicas))
+            yield Violation("replicas", subject, message, 1, stage.replicas)
         elif stage.replicas > max(most, 1):
             message = f"has {stage.replicas} replicas, the plan allows {most}"
-            found.append(Violation("replicas", subject, message, most, stage.replicas))
+            yield Violation("replicas", subject, message, most, stage.replicas)
         device = devices.get(stage.device_class)
         if device is None:
             message = f"device class '{stage.device_class}' is not among the plan's devices"
-            found.append(Violation("device", subject, message))
+            yield Violation("device", subject, message)
             continue
         if not device.is_cpu and not stage.shared:
             accelerators += width_of(stage)
@@ -45,17 +44,16 @@ def check_devices(plan: Plan) -> list[Violation]:
         if first is None or first >= device.count:
             message = f"there is no device '{stage.device}'"
             message += f"; class '{device.name}' has {device.count}"
-            found.append(Violation("device", subject, message))
+            yield Violation("device", subject, message)
         elif first + width_of(stage) > device.count:
             last = f"{device.name}/{first + width_of(stage) - 1}"
             message = f"its {stage.replicas} replicas reach to device '{last}'"
             message += f"; class '{device.name}' has {device.count}"
-            found.append(Violation("device", subject, message))
-    found += _overlaps(plan)
+            yield Violation("device", subject, message)
+    yield from _overlaps(plan)
     if accelerators > plan.k:
         message = f"{accelerators} accelerators are in use, but k is {plan.k}"
-        found.append(Violation("stages", "plan", message, plan.k, accelerators))
-    return found
+        yield Violation("stages", "plan", message, plan.k, accelerators)
 
 
 def width_of(stage: Stage) -> int:
@@ -102,33 +100,34 @@ def _overlaps(plan: Plan) -> Iterator[Violation]:
             reach[owner] = (end, stage_number)
 
 
-def check_claims(plan: Plan) -> list[Violation]:
+def check_claims(plan: Plan) -> Iterator[Violation]:
     """Return contradictions between the figures of a plan, its devices and its stages."""
-    found = check_offer(plan) + check_tried(plan)
+    yield from check_offer(plan)
+    yield from check_tried(plan)
     if plan.objective != "latency":
-        found += check_devices(plan) + check_shared(plan)
+        yield from check_devices(plan)
+        yield from check_shared(plan)
         for number, stage in enumerate(plan.stages):
-            found += _load(plan, stage, f"stage {number}")
+            yield from _load(plan, stage, f"stage {number}")
     value = _value(plan)
     if value is not None and not same(plan.value, value):
         message = f"the value is {plan.value!r}, but by its stages {value!r}"
-        found.append(Violation("value", "plan", message, value, plan.value))
-    found += check_excess(plan, [stage.memory_bytes for stage in plan.stages])
-    return found + check_objective(plan, None)
+        yield Violation("value", "plan", message, value, plan.value)
+    yield from check_excess(plan, [stage.memory_bytes for stage in plan.stages])
+    yield from check_objective(plan, None)
 
 
-def check_offer(plan: Plan) -> list[Violation]:
+def check_offer(plan: Plan) -> Iterator[Violation]:
     """Check that classes are distinct and k is at most the number of devices."""
-    found = []
     if len({device.name for device in plan.devices}) < len(plan.devices):
-        found.append(Violation("device", "plan", "a device class is listed twice"))
-    found += _members(plan)
+        yield Violation("device", "plan", "a device class is listed twice")
+    yield from _members(plan)
     accelerators = sum(device.count for device in plan.devices if not device.is_cpu)
     offered = accelerators or sum(device.count for device in plan.devices)
     if plan.k > offered:
         message = f"k is {plan.k}, but its devices are {offered}"
-        found.append(Violation("stages", "plan", message, offered, plan.k))
-    return [*found, *_links(plan)]
+        yield Violation("stages", "plan", message, offered, plan.k)
+    yield from _links(plan)
 
 
 def _members(plan: Plan) -> Iterator[Violation]:
@@ -164,27 +163,26 @@ def _links(plan: Plan) -> Iterator[Violation]:
         seen.add(pair)
 
 
-def check_tried(plan: Plan) -> list[Violation]:
+def check_tried(plan: Plan) -> Iterator[Violation]:
     """Check that the plan is the first of the best methods that were tried."""
-    found, mine = [], []
+    mine = []
     for entry in plan.tried:
         subject = f"tried {entry.method}"
         if entry.value is not None and above(plan.value, entry.value):
             message = f"has the value {entry.value!r}, better than the plan's {plan.value!r}"
-            found.append(Violation("value", subject, message, plan.value, entry.value))
+            yield Violation("value", subject, message, plan.value, entry.value)
         if entry.value is not None and same(plan.value, entry.value):
             mine.append((subject, entry.made_by or entry.method, entry.validity))
         if entry.value is not None:
-            found += _tried(plan, entry, subject)
+            yield from _tried(plan, entry, subject)
     if plan.tried and not mine:
         message = f"no method that was tried has its value {plan.value!r}"
-        found.append(Violation("value", "plan", message, plan.value))
+        yield Violation("value", "plan", message, plan.value)
     for subject, method, validity in mine[:1]:
         if (method, validity) != (plan.method, plan.validity):
             message = f"is the first of the best, {validity} by {method}, but the plan is "
             message += f"{plan.validity} by {plan.method}"
-            found.append(Violation("value", subject, message))
-    return found
+            yield Violation("value", subject, message)
 
 
 def _tried(plan: Plan, entry: Tried, subject: str) -> Iterator[Violation]:
@@ -206,24 +204,22 @@ def _tried(plan: Plan, entry: Tried, subject: str) -> Iterator[Violation]:
         yield Violation("bound", subject, message, least, entry.bound)
 
 
-def check_objective(plan: Plan, value: float | None) -> list[Violation]:
+def check_objective(plan: Plan, value: float | None) -> Iterator[Violation]:
     """Check value, bound and status; `value` is the recomputed objective, if defined."""
-    found: list[Violation] = []
     if value is not None:
-        found += differs("value", "plan", "the value", plan.value, value)
+        yield from differs("value", "plan", "the value", plan.value, value)
     least = plan.value if value is None else min(plan.value, value)
     if above(plan.bound, least):
         message = f"the bound {plan.bound!r} exceeds the value {least!r}"
-        found.append(Violation("bound", "plan", message, least, plan.bound))
+        yield Violation("bound", "plan", message, least, plan.bound)
     if plan.status == "optimal" and not same(plan.bound, plan.value):
         message = f"claims to be optimal, but value {plan.value!r} is above bound {plan.bound!r}"
-        found.append(Violation("status", "plan", message, plan.value, plan.bound))
-    found += _contiguous(plan, least)
+        yield Violation("status", "plan", message, plan.value, plan.bound)
+    yield from _contiguous(plan, least)
     near = plan.status == "within_gap"
     if near != (plan.max_gap > 0) or (near and above(plan.gap, plan.max_gap)):
         message = f"the status is {plan.status!r}, max_gap {plan.max_gap!r}, the gap {plan.gap!r}"
-        found.append(Violation("status", "plan", message, plan.gap, plan.max_gap))
-    return found
+        yield Violation("status", "plan", message, plan.gap, plan.max_gap)
 
 
 def _contiguous(plan: Plan, value: float) -> Iterator[Violation]:
@@ -247,7 +243,7 @@ def _contiguous(plan: Plan, value: float) -> Iterator[Violation]:
         yield Violation("status", "plan", message, value, among)
 
 
-def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
+def check_excess(plan: Plan, memory: Sequence[float]) -> Iterator[Violation]:
     """Check that the status is infeasible exactly if ignored capacities are exceeded, by
     `excess_bytes`.
 
@@ -272,16 +268,14 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
         name: held[name] - capacity[name] for name in held if not fits(held[name], capacity[name])
     }
     most = max(over.values(), default=0.0)
-    found = []
     if not same(plan.excess_bytes, most, max(held.values(), default=0.0)):
         message = f"excess_bytes is {plan.excess_bytes!r}, its devices lack {most!r}"
-        found.append(Violation("load", "plan", message, most, plan.excess_bytes))
+        yield Violation("load", "plan", message, most, plan.excess_bytes)
     if (plan.status == "infeasible") != bool(over):
         truth = f"{max(over, key=lambda name: over[name])} lacks memory" if over else "all fits"
         message = f"the status is {plan.status!r}, but {truth}"
         expected = "infeasible" if over else "feasible"
-        found.append(Violation("status", "plan", message, expected, plan.status))
-    return found
+        yield Violation("status", "plan", message, expected, plan.status)
 
 
 def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
@@ -333,14 +327,13 @@ def fullest(plan: Plan, amounts: Sequence[float]) -> float:
     return own + math.fsum(amount for stage, amount in pairs if stage.shared)
 
 
-def check_shared(plan: Plan) -> list[Violation]:
+def check_shared(plan: Plan) -> Iterator[Violation]:
     """Check that shared stages are few enough, and on all devices of their class."""
-    found = []
     most = 0 if plan.hybrid is None else plan.hybrid.shared_stages
     count = sum(stage.shared for stage in plan.stages)
     if count > most:
         message = f"{count} stages are shared, the plan allows {most}"
-        found.append(Violation("replicas", "plan", message, most, count))
+        yield Violation("replicas", "plan", message, most, count)
     devices = {device.name: device for device in plan.devices}
     for number, stage in enumerate(plan.stages):
         device = devices.get(stage.device_class)
@@ -349,8 +342,7 @@ def check_shared(plan: Plan) -> list[Violation]:
         if (number_of(stage), stage.shards, stage.replicas) != (0, device.count, 1):
             width = f"{stage.device} x{stage.replicas} / {stage.shards}"
             message = f"is shared, but on {width}, not on all {device.count} devices"
-            found.append(Violation("device", f"stage {number}", message))
-    return found
+            yield Violation("device", f"stage {number}", message)
 
 
 def together(plan: Plan, stages: Sequence[int]) -> bool:

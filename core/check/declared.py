@@ -150,7 +150,7 @@ CERTIFICATES: dict[str, Tree] = {
 
 def check_declared(
     records: Mapping[str, Sequence[Record]], covered: Covered, training: bool
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Return what the records of a stream say that no check covers, each field once.
 
     `training`: the graph has a backward pass.
@@ -241,14 +241,12 @@ class _Found:
             first, count = self.places.get(key, (subject, 0))
             self.places[key] = first, count + 1
 
-    def violations(self) -> list[Violation]:
+    def violations(self) -> Iterator[Violation]:
         """One for each field, whatever the number of records."""
-        found = []
         for (kind, field, what), (subject, count) in self.places.items():
             message = f"not checkable: no check covers the field '{printable(field, 80)}'{what}"
             message += f" ({count} {kind} records)" * (count > 1)
-            found.append(Violation("unchecked", subject, message, None, field))
-        return found
+            yield Violation("unchecked", subject, message, None, field)
 
 
 def _beyond(

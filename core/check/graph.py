@@ -199,28 +199,25 @@ def on_a_cycle(vertices: Iterable[int], after: Callable[[int], Iterable[int]]) -
     return []
 
 
-def check_graph(graph: Graph) -> list[Violation]:
+def check_graph(graph: Graph) -> Iterator[Violation]:
     """Return what is wrong with `graph`: ids, producers, sizes, times, cycles."""
     tables = tables_of(graph)
-    found = [
-        *_ids("node", tables.ids),
-        *_ids("tensor", graph.tensor_ids.tolist()),
-        *_tensors(graph, tables),
-    ]
+    yield from _ids("node", tables.ids)
+    yield from _ids("tensor", graph.tensor_ids.tolist())
+    yield from _tensors(graph, tables)
     for name, times in graph.times.items():
         for node, time in enumerate(times.tolist()):
             if not time >= 0:
                 message = f"time {time} on '{name}' is not a number >= 0"
-                found.append(Violation("graph", f"node {tables.ids[node]}", message, ">= 0", time))
+                yield Violation("graph", f"node {tables.ids[node]}", message, ">= 0", time)
     for node in range(tables.n):
         if not set(tables.writes[node]).isdisjoint(tables.reads[node]):
             subject = f"node {tables.ids[node]}"
-            found.append(Violation("graph", subject, "the node reads what it writes"))
+            yield Violation("graph", subject, "the node reads what it writes")
     cycle = on_a_cycle(range(tables.n), tables.producers)[::-1]
     if cycle:
         message = f"nodes {shown([tables.ids[v] for v in cycle])} form a cycle"
-        found.append(Violation("graph", "graph", message))
-    return found
+        yield Violation("graph", "graph", message)
 
 
 def _ids(what: str, ids: list[int]) -> Iterator[Violation]:
@@ -251,10 +248,9 @@ def _tensors(graph: Graph, tables: Tables) -> Iterator[Violation]:
             yield Violation("graph", subject, message, ">= 0", transfer)
 
 
-def check_clustering(graph: Graph, clustering: Clustering) -> list[Violation]:
+def check_clustering(graph: Graph, clustering: Clustering) -> Iterator[Violation]:
     """Return what is wrong with the groups: every node in one, members in topological order."""
     tables = tables_of(graph)
-    found = []
     member_of: dict[int, int] = {}
     starts, members = clustering.member_ptr.tolist(), clustering.member_idx.tolist()
     for group, group_id in enumerate(clustering.group_ids.tolist()):
@@ -262,25 +258,24 @@ def check_clustering(graph: Graph, clustering: Clustering) -> list[Violation]:
         seen: set[int] = set()
         inside = set(members[starts[group] : starts[group + 1]])
         if not inside:
-            found.append(Violation("group", subject, "the group is empty"))
+            yield Violation("group", subject, "the group is empty")
         for node in members[starts[group] : starts[group + 1]]:
             if node in member_of:
                 other = int(clustering.group_ids[member_of[node]])
                 message = f"node {tables.ids[node]} is already in group {other}"
-                found.append(Violation("group", subject, message))
+                yield Violation("group", subject, message)
             member_of[node] = group
             late = [u for u in tables.producers(node) if u in inside and u not in seen]
             if late:
                 message = (
                     f"node {tables.ids[node]} stands before its producer {tables.ids[late[0]]}"
                 )
-                found.append(Violation("group", subject, message))
+                yield Violation("group", subject, message)
             seen.add(node)
     missing = [tables.ids[v] for v in range(tables.n) if v not in member_of]
     if missing:
         message = f"nodes {shown(missing)} are in no group"
-        found.append(Violation("group", "groups", message, 0, len(missing)))
-    return found
+        yield Violation("group", "groups", message, 0, len(missing))
 
 
 Record = Mapping[str, Any]
@@ -291,16 +286,14 @@ ALL: State = (-1, 1)
 """Each device has all of a tensor."""
 
 
-def check_layouts(nodes: Sequence[Record], tensors: Sequence[Record]) -> list[Violation]:
+def check_layouts(nodes: Sequence[Record], tensors: Sequence[Record]) -> Iterator[Violation]:
     """Return contradictions to the layouts, at each degree that all nodes state one for."""
     degrees = sorted({one["devices"] for node in nodes for one in node.get("shards", ())})
     table = {tensor["id"]: tensor for tensor in tensors} if degrees else {}
-    found: list[Violation] = []
     for t in degrees:
         stated = [_at(node, t) for node in nodes]
         if all("layout" in one for one in stated):
-            found += _Degree(t, nodes, stated, table).violations()
-    return found
+            yield from _Degree(t, nodes, stated, table).violations()
 
 
 def _at(record: Record, t: int) -> Record:

@@ -23,7 +23,7 @@ MOST_TAILS = 4096
 """Passes in one bit mask."""
 
 
-def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """Return what does not hold between a schedule and the plan of its stream.
 
     Every stage runs, on its own devices, all of its nodes, and no pass starts before another one
@@ -32,36 +32,35 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
     and nodes are looked at.
     """
     stages = {stage["id"]: stage for stage in records.get("stage", ())}
-    found: list[Violation] = []
     owned: dict[int, list[int]] = {number: [] for number in stages}
     for number, row in enumerate(schedule["passes"]):
         subject, stage = f"pass {row['name']}", row.get("stage")
         if stage is not None and stage not in stages:
             message = f"there is no stage {stage}; there are {len(stages)}"
-            found.append(Violation("stages", subject, message, None, stage))
+            yield Violation("stages", subject, message, None, stage)
         elif row["kind"] == "transfer":
             if stage is not None:
-                found += _places(schedule["units"], row, stages[stage], subject)
+                yield from _places(schedule["units"], row, stages[stage], subject)
         elif stage is None:
-            found.append(Violation("stages", subject, "is of no stage of the plan"))
+            yield Violation("stages", subject, "is of no stage of the plan")
         else:
             owned[stage].append(number)
-            found += _places(schedule["units"], row, stages[stage], subject)
+            yield from _places(schedule["units"], row, stages[stage], subject)
     backward = {node["id"] for node in records.get("node", ()) if node.get("backward", False)}
     training = any(row["kind"] not in ("forward", "transfer") for row in schedule["passes"])
     makers: dict[int, list[int]] = {}
     for number, stage in sorted(stages.items()):
         mine = [(p, schedule["passes"][p]) for p in owned[number]]
-        found += _covered(stage, mine, backward, training=training)
+        yield from _covered(stage, mine, backward, training=training)
         for p, row in mine:
             late = row["kind"] != "forward"
             for node in _nodes(row, stage):
                 if late == (node in backward) and (training or not late):
                     makers.setdefault(node, []).append(p)
         if all(plan["objective"] != "latency" for plan in records["plan"]):
-            found += _times(stage, [row for _, row in mine], backward, training=training)
-    found += _plan_memory(schedule, records["plan"][0], list(stages.values()))
-    return [*found, *_reads(schedule, records.get("node", ()), makers)]
+            yield from _times(stage, [row for _, row in mine], backward, training=training)
+    yield from _plan_memory(schedule, records["plan"][0], list(stages.values()))
+    yield from _reads(schedule, records.get("node", ()), makers)
 
 
 def _nodes(row: Record, stage: Record) -> Sequence[int]:

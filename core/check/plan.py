@@ -86,11 +86,11 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
             reasons = compute_of(units, stage, block)[1]
             found += [Violation("support", f"stage {number}", reason) for reason in reasons]
         wrong, value, costs = check_latency(case)
-        found += wrong + check_objective(plan, value)
+        found += [*wrong, *check_objective(plan, value)]
         found += check_excess(plan, [case.memory(number) for number in range(len(case.blocks))])
         return PlanReport(tuple(found), value, validity, tuple(costs))
     found += check_colors(case)
-    found += check_devices(plan) + check_shared(plan)
+    found += [*check_devices(plan), *check_shared(plan)]
     if plan.hybrid is not None:
         from dnnp.core.check.parallel import hybrid_costs
 
@@ -106,7 +106,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         if plan.options.memory_mode == "hard" and not device.is_cpu:
             found += _capacity(needed, device, subject)
     value, undefined = _value(plan, costs, training=tables.training)
-    found += undefined + check_objective(plan, value)
+    found += [*undefined, *check_objective(plan, value)]
     found += check_excess(plan, [cost.memory_bytes for cost in costs])
     if plan.ways and plan.hybrid is None and not _is_cyclic(tables):
         found += _ways(case)
@@ -240,7 +240,7 @@ def _states(case: PlanCase) -> Iterator[Violation]:
             yield Violation("state", f"state of tensor {ids[row.before]}", message, 1, len(homes))
 
 
-def check_colors(case: PlanCase) -> list[Violation]:
+def check_colors(case: PlanCase) -> Iterator[Violation]:
     """Check that nodes of one colour share a stage, or are in shared stages if allowed."""
     stage_of = {v: number for number, block in enumerate(case.blocks) for v in block}
     classes: dict[int, list[int]] = {}
@@ -252,15 +252,13 @@ def check_colors(case: PlanCase) -> list[Violation]:
     for number, block in enumerate(case.blocks):
         for node in block:
             homes.setdefault(colors[node], set()).add(number)
-    found = []
     for color, nodes in sorted(classes.items()):
         stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
         apart = len(stages) > 1
         if not together(case.plan, stages) or (apart and not _may_part(case, nodes, stage_of)):
             message = f"nodes {shown([case.tables.ids[v] for v in nodes])} must share a device"
             message += f" but are in stages {shown(stages)}"
-            found.append(Violation("color", f"color {color}", message, 1, len(stages)))
-    return found
+            yield Violation("color", f"color {color}", message, 1, len(stages))
 
 
 def _may_part(case: PlanCase, nodes: Sequence[int], stage_of: Mapping[int, int]) -> bool:

@@ -190,20 +190,18 @@ def late(case: PassCase, times: Times) -> list[Violation]:
     return found
 
 
-def overlaps(case: PassCase, times: Times, entries: Entries) -> list[Violation]:
+def overlaps(case: PassCase, times: Times, entries: Entries) -> Iterator[Violation]:
     """Find blocks that overlap on a unit; those without duration cannot."""
-    found = []
     for unit, part in _by_unit(entries.unit):
         time = case.time[entries.number[part]]
         busy = time > times.earliness
         lost = math.fsum(time[~busy].tolist())
         wrong, over = _one_at_a_time(case, times, entries, part[busy])
-        found += wrong
+        yield from wrong
         lost += over
         if not wrong and lost > TOLERANCE * times.window:
             message = f"blocks overlap by {lost!r} in all"
-            found.append(Violation("overlap", f"{times.where}unit {case.units[unit]}", message))
-    return found
+            yield Violation("overlap", f"{times.where}unit {case.units[unit]}", message)
 
 
 def _one_at_a_time(

@@ -42,30 +42,28 @@ def check_stream(
     plan_digest: str | None,
     covered: Covered,
     training: bool,
-) -> list[Violation]:
+) -> Iterator[Violation]:
     """Return what does not hold between the records of a stream, or is not checkable.
 
     The digests are those of graph, costs and groups, and of the plan, as they stand in the stream;
     None where they are not there. `covered`, `training`: see `check_declared`.
     """
-    found = [
-        *check_declared(records, covered, training),
-        *_present(records),
-        *_digests(records, graph_digest, plan_digest),
-        *_numbers(records),
-        *_work(records),
-    ]
+    yield from check_declared(records, covered, training)
+    yield from _present(records)
+    yield from _digests(records, graph_digest, plan_digest)
+    yield from _numbers(records)
+    yield from _work(records)
     for plan in records.get("plan", ()):
-        found += check_made(header, plan, records.get("device", ()))
-        found += check_unknown(header, records, plan)
-    found += check_origin(header, records)
+        yield from check_made(header, plan, records.get("device", ()))
+        yield from check_unknown(header, records, plan)
+    yield from check_origin(header, records)
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             from dnnp.core.check.passes import check_passes
 
-            found += check_passes(schedule, records)
-        found += check_runs(records)
-    return [*found, *_provenance(header, records)]
+            yield from check_passes(schedule, records)
+        yield from check_runs(records)
+    yield from _provenance(header, records)
 
 
 def _present(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
@@ -224,11 +222,11 @@ def _work(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
                 yield Violation("group", subject, message, total, group["flop"])
 
 
-def check_gap(plan: Record) -> list[Violation]:
+def check_gap(plan: Record) -> Iterator[Violation]:
     """The gap that a plan states follows from its value and its bound."""
     value, bound = float(plan["value"]), float(plan["bound"])
     gap = (value - bound) / value if value > 0 else 0.0
-    return list(differs("gap", "plan", "the gap", plan["gap"], gap, 1.0))
+    return differs("gap", "plan", "the gap", plan["gap"], gap, 1.0)
 
 
 def _bound(plan: Record, record: Record) -> Iterator[Violation]:
@@ -302,7 +300,7 @@ OPTIONS = {
 """Fields that a plan takes from a device record -> options that override them."""
 
 
-def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[Violation]:
+def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> Iterator[Violation]:
     """Return what a plan that a command made cannot state of its devices.
 
     Its k counts the accelerators, and its devices are those of the device records but for what an
@@ -311,17 +309,16 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
     """
     made = [entry["arguments"] for entry in header["provenance"] if _makes_plans(entry)]
     if not made:
-        return []
+        return
     # Whole options, of the last command that made a plan; a value may follow -k at once.
     words = {word.partition("=")[0] for word in made[-1] if not word.startswith("-k")}
     words |= {"-k"} if any(word.startswith("-k") for word in made[-1]) else set()
-    found = []
     count = sum(d.get("count", 0) for d in plan["devices"] if d["kind"] != "cpu")
     if plan["k"] != count:
         message = f"k is {plan['k']}, but {count} accelerators are offered"
-        found.append(Violation("stages", "plan", message, count, plan["k"]))
+        yield Violation("stages", "plan", message, count, plan["k"])
     if "--devices" in words:
-        return found
+        return
     mine: dict[str, dict[str, Any]] = {}
     for device in plan["devices"]:  # limits of single devices divide a class
         name = device.get("of", device["class"])
@@ -343,8 +340,7 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
                 continue
             message = f"was made for devices with {name} {device.get(name)!r}, "
             message += f"the device record says {record.get(name)!r}"
-            found.append(Violation("digest", "plan", message, record.get(name), device.get(name)))
-    return found
+            yield Violation("digest", "plan", message, record.get(name), device.get(name))
 
 
 def _double(value: object) -> object:
@@ -358,13 +354,11 @@ def _makes_plans(entry: Record) -> bool:
     return entry["tool"] == "dnnp-partition" or (entry["tool"] == "dnnp-bound" and asked)
 
 
-def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+def check_runs(records: Mapping[str, Sequence[Record]]) -> Iterator[Violation]:
     """Return what does not hold between runs, the stages of the plan and its schedule."""
-    found = []
     for number, run in enumerate(records.get("run", ())):
-        subject = f"run {number}"
-        found += [*_names(run, records, subject), *_errors(run, subject)]
-    return found
+        yield from _names(run, records, f"run {number}")
+        yield from _errors(run, f"run {number}")
 
 
 def _names(

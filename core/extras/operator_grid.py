@@ -7,7 +7,7 @@ start and end of a run, and with weights from beyond the nearest caches, as in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import prod, sqrt
@@ -179,27 +179,24 @@ def _recurrent(b: Builder, x: str, op: str, width: int) -> str:
     return b.Squeeze(layer, b.ints(1))
 
 
-def products() -> list[Case]:
+def products() -> Iterator[Case]:
     """Matrix products: with weights, with many and few rows, and of activations."""
-    cases = []
-
     for rows in (1, 8, 64, 256):
         for inner, outer in ((64, 64), (128, 512), (256, 256), (768, 768), (512, 2048)):
-            cases.append(_case("product", (1, rows, inner), _dense, inner=inner, outer=outer))
+            yield _case("product", (1, rows, inner), _dense, inner=inner, outer=outer)
     for rows, inner, outer in ((1, 512, 1000), (1, 1024, 1024), (16, 100, 30), (37, 128, 512)):
-        cases.append(_case("product", (rows, inner), _dense, inner=inner, outer=outer))
+        yield _case("product", (rows, inner), _dense, inner=inner, outer=outer)
     for shape in ((4, 32, 16), (4, 128, 32), (12, 128, 64), (8, 256, 64), (2, 16, 8)):
-        cases.append(_case("heads", shape, _heads))
+        yield _case("heads", shape, _heads)
     for dtype in ("float64", "float16"):
         for rows, inner in ((32, 128), (128, 512)):
             shape = (1, rows, inner)
-            cases.append(_case("product", shape, _dense, dtype=dtype, inner=inner, outer=inner))
+            yield _case("product", shape, _dense, dtype=dtype, inner=inner, outer=inner)
     for width in (64, 256):
-        cases.append(_case("loop", (64, width), _loop, width=width))
+        yield _case("loop", (64, width), _loop, width=width)
     for steps, width in ((8, 64), (20, 128), (16, 512)):
-        cases.append(_case("recurrent", (steps, 1, width), _recurrent, op="LSTM", width=width))
-        cases.append(_case("recurrent", (steps, 4, width), _recurrent, op="GRU", width=width))
-    return cases
+        yield _case("recurrent", (steps, 1, width), _recurrent, op="LSTM", width=width)
+        yield _case("recurrent", (steps, 4, width), _recurrent, op="GRU", width=width)
 
 
 def _same(b: Builder, x: str, channels: int, size: int, groups: int = 1) -> str:
@@ -311,16 +308,14 @@ def _quantised_conv(b: Builder, x: str, channels: int, size: int, groups: int = 
     return b.DequantizeLinear(q, scale, zero)
 
 
-def quantised() -> list[Case]:
+def quantised() -> Iterator[Case]:
     """Products and convolutions in 8-bit integers."""
-    cases = []
     for rows, width in ((1, 256), (64, 256), (128, 768)):
-        cases.append(_case("dynamic", (rows, width), _dynamic, width=width))
+        yield _case("dynamic", (rows, width), _dynamic, width=width)
     for c, side in ((64, 28), (128, 14)):
         for size, groups in ((1, 1), (3, 1), (3, c)):
             sizes: dict[str, Any] = {"channels": c, "size": size, "groups": groups}
-            cases.append(_case("quantised-conv", (1, c, side, side), _quantised_conv, **sizes))
-    return cases
+            yield _case("quantised-conv", (1, c, side, side), _quantised_conv, **sizes)
 
 
 _ON_ELEMENTS: dict[str, Callable[..., str]] = {
@@ -350,20 +345,18 @@ def _masked(b: Builder, x: str, length: int) -> str:
     return b.Where(b.constant(np.tri(length, dtype=np.bool_)[None]), x, b.scalar(-1))
 
 
-def elementwise() -> list[Case]:
+def elementwise() -> Iterator[Case]:
     """Elementwise operators, cheap and expensive, in and beyond the caches."""
-    cases = []
     for kind, block in _ON_ELEMENTS.items():
         for shape in ((16, 64), (64, 128), (128, 768), (512, 2048)):
             width: dict[str, Any] = {"width": shape[-1]} if kind == "vector" else {}
-            cases.append(_case(kind, shape, block, **width))
+            yield _case(kind, shape, block, **width)
     for heads, length in ((4, 32), (4, 128), (12, 197)):
-        cases.append(_case("mask", (heads, length, length), _masked, length=length))
+        yield _case("mask", (heads, length, length), _masked, length=length)
     for c, side in ((64, 28), (16, 112)):
-        cases.append(_case("channel", (1, c, side, side), _channel, channels=c))
+        yield _case("channel", (1, c, side, side), _channel, channels=c)
     for dtype in ("float16", "float64"):
-        cases.append(_case("arithmetic", (128, 768), _ON_ELEMENTS["arithmetic"], dtype=dtype))
-    return cases
+        yield _case("arithmetic", (128, 768), _ON_ELEMENTS["arithmetic"], dtype=dtype)
 
 
 def _norm(b: Builder, x: str, width: int) -> str:
@@ -376,9 +369,8 @@ def _gelu(b: Builder, x: str) -> str:
     return b.Mul(b.Mul(x, a), b.scalar(0.5))
 
 
-def rows() -> list[Case]:
+def rows() -> Iterator[Case]:
     """Normalisation, softmax and reductions over rows, long and short."""
-    cases = []
     for shape in ((4, 16, 16), (4, 128, 128), (12, 197, 197), (1, 128, 768), (1, 512, 1024)):
         width, over = shape[-1], {"axes": [-1], "keepdims": 1}
         for kind, block in (
@@ -389,10 +381,9 @@ def rows() -> list[Case]:
             ("reduce", lambda b, x, width, over=over: b.Sub(x, b.ReduceMean(x, **over))),
             ("reduce", lambda b, x, width, over=over: b.Sub(x, b.ReduceMax(x, **over))),
         ):
-            cases.append(_case(kind, shape, block, width=width))
+            yield _case(kind, shape, block, width=width)
     for c, side in ((32, 32), (64, 56)):
-        cases.append(_case("instance", (1, c, side, side), _instance, channels=c))
-    return cases
+        yield _case("instance", (1, c, side, side), _instance, channels=c)
 
 
 def _instance(b: Builder, x: str, channels: int) -> str:
@@ -462,29 +453,27 @@ def _sort(b: Builder, x: str) -> str:
     return b.Add(x, b.ReduceMax(y, axes=[-1], keepdims=1))
 
 
-def moves() -> list[Case]:
+def moves() -> Iterator[Case]:
     """Operators that only move data, and those that do nothing."""
-    cases = []
     shape: Shape
     for shape in ((1, 32, 4, 16), (1, 128, 4, 32), (1, 197, 12, 64), (1, 512, 8, 64)):
-        cases.append(_case("heads-apart", shape, Builder.permuted, size=shape, order=(0, 2, 1, 3)))
+        yield _case("heads-apart", shape, Builder.permuted, size=shape, order=(0, 2, 1, 3))
     for shape in ((4, 32, 48), (1, 128, 512), (1, 768, 196), (8, 256, 192)):
-        cases.append(_case("transpose", shape, Builder.permuted, size=shape, order=(0, 2, 1)))
-        cases.append(_case("halves", shape, _halves))
+        yield _case("transpose", shape, Builder.permuted, size=shape, order=(0, 2, 1))
+        yield _case("halves", shape, _halves)
         for kind, block in (("slices", _slices), ("pad", _pad), ("expand", _expand)):
-            cases.append(_case(kind, shape, block, size=shape))
+            yield _case(kind, shape, block, size=shape)
     for shape in ((1, 64), (8, 8)):
-        cases.append(_case("view", shape, _views, size=shape))
-        cases.append(_case("tiny", shape, _tiny, width=shape[-1]))
+        yield _case("view", shape, _views, size=shape)
+        yield _case("tiny", shape, _tiny, width=shape[-1])
     for shape in ((32, 64), (512, 128), (1000, 768)):
-        cases.append(_case("gather", shape, _gather, rows=shape[0]))
-        cases.append(_case("elements", shape, _elements, size=shape))
-        cases.append(_case("scatter", shape, _scatter, size=shape))
+        yield _case("gather", shape, _gather, rows=shape[0])
+        yield _case("elements", shape, _elements, size=shape)
+        yield _case("scatter", shape, _scatter, size=shape)
     for shape in ((16, 256), (128, 1000)):
-        cases.append(_case("sort", shape, _sort))
+        yield _case("sort", shape, _sort)
     for shape, table in (((128, 16), (2000, 32)), ((32, 8), (5000, 64))):
-        cases.append(_case("bag", shape, _bag, length=shape[1], size=table))
-    return cases
+        yield _case("bag", shape, _bag, length=shape[1], size=table)
 
 
 _WEIGHT = 3.0
@@ -525,24 +514,22 @@ def _branches(b: Builder, x: str, channels: int) -> str:
     return b.Concat(*parts, b.Relu(y), axis=1)
 
 
-def layers() -> list[Case]:
+def layers() -> Iterator[Case]:
     """Layers of several operators, where each finds the caches as others left them."""
-    cases = []
     for length, heads, width in (
         (64, 4, 64), (100, 6, 32), (196, 3, 64), (24, 2, 48), (160, 8, 64), (8, 2, 16), (16, 2, 32),
     ):  # fmt: skip
         sizes: dict[str, Any] = {"length": length, "heads": heads, "width": width}
         shape = (1, length, heads * width)
-        cases.append(_case("encoder", shape, _encoder, weight=_WEIGHT, **sizes))
+        yield _case("encoder", shape, _encoder, weight=_WEIGHT, **sizes)
     for c, hidden, side in ((128, 32, 28), (96, 24, 56), (320, 80, 14), (512, 128, 14)):
         sizes = {"channels": c, "hidden": hidden, "groups": 1}
-        cases.append(_case("bottleneck", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
+        yield _case("bottleneck", (1, c, side, side), _between, weight=_WEIGHT, **sizes)
     for c, hidden, side in ((16, 64, 48), (40, 240, 20), (80, 480, 10), (32, 192, 28), (16, 32, 7)):
         sizes = {"channels": c, "hidden": hidden, "groups": hidden}
-        cases.append(_case("inverted", (1, c, side, side), _between, weight=_WEIGHT, **sizes))
+        yield _case("inverted", (1, c, side, side), _between, weight=_WEIGHT, **sizes)
     for c, side in ((64, 35), (192, 17), (320, 8), (256, 28)):
-        cases.append(_case("branches", (1, c, side, side), _branches, channels=c))
-    return cases
+        yield _case("branches", (1, c, side, side), _branches, channels=c)
 
 
 QUICK = ("product", "pointwise", "arithmetic", "softmax", "transpose", "view")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dnnp.core.check.stream import check_runs
-from dnnp.core.check.violation import KINDS
+from dnnp.core.check.violation import KINDS, Violation
 
 Record = dict[str, Any]
 
@@ -59,13 +59,17 @@ def records() -> dict[str, list[Record]]:
     return {"stage": stages, "run": [pipeline, whole], "plan": [{"objective": "throughput"}]}
 
 
+def found_in(content: dict) -> list[Violation]:
+    return [*check_runs(content)]
+
+
 def test_runs_that_hold() -> None:
-    assert check_runs(records()) == []
+    assert found_in(records()) == []
     rounded = records()
     rounded["run"][0] |= {"rtol": 1e-4, "atol": 1e-5, "max_rel_error": 1e-3}
-    assert "says that it is verified" in check_runs(rounded)[0].message
+    assert "says that it is verified" in found_in(rounded)[0].message
     rounded["run"][0]["self_rel_error"] = 1e-3  # the whole model differs from itself by as much
-    assert check_runs(rounded) == []
+    assert found_in(rounded) == []
 
 
 WRONG: dict[str, tuple[int, Record, str]] = {
@@ -85,7 +89,7 @@ def test_what_does_not_hold(name: str) -> None:
     number, fields, message = WRONG[name]
     content = records()
     content["run"][number] |= fields
-    (found,) = check_runs(content)
+    (found,) = found_in(content)
     assert message in str(found)
     assert found.kind in KINDS
 
@@ -93,7 +97,7 @@ def test_what_does_not_hold(name: str) -> None:
 def test_entries_are_of_stages_of_the_plan() -> None:
     content = records()
     content["run"][0]["stages"][1]["stage"] = 2
-    (found,) = check_runs(content)
+    (found,) = found_in(content)
     assert str(found) == "run 0: there is no stage 2; there are 2"
 
 
@@ -101,7 +105,7 @@ def test_moves_are_transfers_of_the_schedule() -> None:
     content = records()
     content["schedule"] = [{"passes": [{"kind": "forward"}, {"kind": "transfer"}]}]
     content["run"][0]["transfers"] = {"moves": [{"pass": 1}]}
-    assert check_runs(content) == []
+    assert found_in(content) == []
     for wrong in (0, 2):
         content["run"][0]["transfers"]["moves"][0]["pass"] = wrong
-        assert f"pass {wrong} of the schedule is no transfer" in str(check_runs(content)[0])
+        assert f"pass {wrong} of the schedule is no transfer" in str(found_in(content)[0])

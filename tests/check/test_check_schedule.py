@@ -733,7 +733,7 @@ def test_passes_against_the_plan(name: str) -> None:
 
 
 def test_a_stream_holds_one_schedule() -> None:
-    found = check_stream({"provenance": []}, {"schedule": [{}, {}]}, None, None, covered, False)
+    found = [*check_stream({"provenance": []}, {"schedule": [{}, {}]}, None, None, covered, False)]
     assert list(map(str, found)) == ["schedule: there are 2 schedule records, a stream holds one"]
 
 

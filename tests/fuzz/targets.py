@@ -85,7 +85,7 @@ def read_stream(data: bytes, _: Path) -> None:
         if objection is not None:
             raise DefectError(f"status {error.exit_status} where the schema objects") from error
         raise
-    faults = check_graph(graph)
+    faults = [*check_graph(graph)]
     if clustering is not None:
         faults += check_clustering(graph, clustering)
     if faults:

@@ -179,7 +179,7 @@ def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -
 def chosen(result: Result) -> dict[str, Any]:
     assert result.status == 0, result.err
     kinds = ("plan", "stage", "run")
-    assert check_runs({kind: result.records(kind) for kind in kinds}) == []
+    assert not [*check_runs({kind: result.records(kind) for kind in kinds})]
     runs = {r["mode"]: r for r in result.records("run")}
     return runs["pipeline"]["choice"]
 

@@ -112,10 +112,10 @@ def test_weak_outputs_are_pointed_out() -> None:
     }
     for reason, values in cases.items():
         reference = [{"good": same, "y": values[0]}, {"good": other, "y": values[1]}]
-        messages = weak_points(reference, TOLERANCE)
+        messages = [*weak_points(reference, TOLERANCE)]
         assert messages == [f"output 'y' {reason}: its agreement proves little"]
-    assert weak_points([{"y": same}, {"y": other}], TOLERANCE) == []
-    assert weak_points([{"y": same}], TOLERANCE) == []
+    assert not [*weak_points([{"y": same}, {"y": other}], TOLERANCE)]
+    assert not [*weak_points([{"y": same}], TOLERANCE)]
 
 
 def test_the_tolerance_follows_the_precision() -> None:

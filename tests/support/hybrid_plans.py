@@ -228,7 +228,7 @@ class AllPlans:
     def colored(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> bool:
         """True if the checker finds nothing wrong with the places of colours."""
         stages = [self.stage(b, team, ()) for b, team in zip(blocks, teams, strict=True)]
-        return not check_colors(self.case(stages, blocks))
+        return not [*check_colors(self.case(stages, blocks))]
 
     def value(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> float:
         """The least value with these stages on these devices."""

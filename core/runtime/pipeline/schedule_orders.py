@@ -661,16 +661,14 @@ class _Waits:
         before = self._ends([wait["pass"] for wait in row["after"]], last=False)
         return [{"pass": number} for number in before]
 
-    def _ends(self, numbers: Sequence[int], *, last: bool) -> list[int]:
+    def _ends(self, numbers: Sequence[int], *, last: bool) -> Iterator[int]:
         """Pieces of passes, or the last one of each device; other passes as they are."""
-        found = []
         for number in numbers:
             mine = self._parts.get(number)
             if mine is None:
-                found.append(self._behind[number])
+                yield self._behind[number]
             else:
-                found += [i for i in mine if i in self._last or not last]
-        return found
+                yield from [i for i in mine if i in self._last or not last]
 
     def _brings(self, transfer: Record, homes: Sequence[Sequence[int]]) -> bool:
         """True if a transfer ends on a device, or does not say where."""

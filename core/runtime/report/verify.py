@@ -8,7 +8,7 @@ stored in its declared type, and only a declaration gives its sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -290,14 +290,12 @@ def case_of_file(item: Item, read: Callable[[str], Mapping[str, Any]], whole: Ca
     return Case(item.path, sample, expected, got)
 
 
-def weak_points(reference: Sequence[Values], tolerance: Tolerance) -> list[str]:
+def weak_points(reference: Sequence[Values], tolerance: Tolerance) -> Iterator[str]:
     """Messages about outputs whose agreement is weak evidence."""
-    messages = []
     for name in reference[0] if reference else ():
         reason = _weakness([values[name] for values in reference], tolerance)
         if reason:
-            messages.append(f"output '{name}' {reason}: its agreement proves little")
-    return messages
+            yield f"output '{name}' {reason}: its agreement proves little"
 
 
 def _weakness(values: Sequence[Any], tolerance: Tolerance) -> str:

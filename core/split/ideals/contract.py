@@ -20,6 +20,7 @@ because the two directions are not exchangeable.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -186,19 +187,17 @@ class _Contraction:
             self.into[v] = root
         return np.array(self.into, dtype=np.int64)
 
-    def _anchors(self, x: int) -> list[int]:
+    def _anchors(self, x: int) -> Iterator[int]:
         """The only immediate successor and the only immediate predecessor, where they exist."""
-        found = []
         after, before, reach = self.succ[x], self.pred[x], self.reach
         if after:
             y = min(after)
             if len(after) == 1 or all(w == y or reach[y] >> w & 1 for w in after):
-                found.append(y)
+                yield y
         if before:
             y = max(before)
             if len(before) == 1 or all(w == y or reach[w] >> y & 1 for w in before):
-                found.append(y)
-        return found
+                yield y
 
     def _safe(self, x: int, y: int) -> bool:
         """True if x may follow y wherever y goes; see the module's conditions."""

@@ -13,7 +13,7 @@ so a tensor is paid once, however many readers it has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -154,19 +154,17 @@ class Draft:
             values[top] = max(values[top], sum(weight * values[c] for c, weight in terms))
         return values
 
-    def _least_loads(self) -> list[float]:
+    def _least_loads(self) -> Iterator[float]:
         """Lower bounds of the largest loads: single items, and the mean over devices."""
         works = [self.work(p) for p in self.places]
         counts = np.array([d.count for d in self.task.devices], dtype=np.float64)
         first = [self.work(Place(d, 1, -1)) for d in range(len(counts))]
-        result = []
         for part in range(self.task.passes):
             least = np.min([w[part] for w in works], axis=0)
             finite = least[np.isfinite(least)]
             mean = spread(np.stack([w[part] for w in first]), counts)[0]
             bounds = [float(finite.max(initial=0.0)), mean if np.isfinite(mean) else 0.0]
-            result.append(max(bounds) * (1 - SLACK))
-        return result
+            yield max(bounds) * (1 - SLACK)
 
     def _item_column(self, v: int, place: Place, bytes_needed: float) -> int:
         work = sum(float(part[v]) for part in self.work(place))
