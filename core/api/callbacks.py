@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import warnings
 from _thread import allocate_lock
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dnnp.core.model.errors import LimitError, UsageError
 
 if TYPE_CHECKING:  # what takes longer to import than `--help` to print
-    from collections.abc import Sequence
     from pathlib import Path
-    from typing import Any, BinaryIO
 
     from onnx import ModelProto
 
@@ -188,9 +188,6 @@ def run_of(
     `since` on the clock of `time.monotonic`, or else from now; None: no limit. `units`: of the
     problem, where known. `in_seconds`, `max_gap`: see `SearchContext`.
     """
-    from functools import partial
-    from time import monotonic
-
     from dnnp.core.kernels.kernel import load_soon
     from dnnp.core.model.search_context import SearchContext
 

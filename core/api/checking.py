@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.callbacks import Bar
 from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
+from dnnp.core.check.load import fastest_links
+from dnnp.core.check.phases import as_planned
 from dnnp.core.check.plan import INFEASIBLE, PlanReport, check_choices, check_plan
 from dnnp.core.check.schedule import ScheduleReport, check_schedule
 from dnnp.core.check.stream import check_stream as check_records
@@ -528,8 +530,6 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         if options.certificate:
             from dnnp.core.certificates.certificate import check_certificate, check_proven
             from dnnp.core.certificates.exact import Budget
-            from dnnp.core.check.load import fastest_links
-            from dnnp.core.check.phases import as_planned
 
             bar.update(Progress("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.model.errors import FormatError, UsageError, VerificationError
 from dnnp.core.model.text import counted, did_you_mean, shown_bytes
 from dnnp.options.run import ExportOptions
@@ -16,7 +17,6 @@ from dnnp.options.table import FOLDERS, TORCH, shown_as
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from dnnp.callbacks import Callbacks
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.export.stage_folder import Extras, Unit, Weights
@@ -92,7 +92,6 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
 
 def _subgraph(stream: Stream, options: ExportOptions) -> bytes:
     """A part of the model with its weights; its outputs are compared with the whole model's."""
-    from dnnp.callbacks import open_source
     from dnnp.core.runtime.model.inputs import random_inputs
     from dnnp.core.runtime.model.providers import SessionConfig
     from dnnp.core.runtime.model.session import self_contained, to_numpy
@@ -149,7 +148,6 @@ def _torch_csv(stream: Stream, caller: Callbacks, *, transfers: bool) -> bytes:
 
 def _torch_file(stream: Stream, options: ExportOptions) -> bytes:
     """The plan for training and its schedule as one file of PyTorch."""
-    from dnnp.callbacks import open_source
     from dnnp.core.training import gradients_of, is_trainable
     from dnnp.deployment.torch_file import Trained, entries, torch_file
     from dnnp.formats.onnx.stages import split_model
@@ -187,7 +185,6 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     """Write the models of a stream to a folder; raises what `export` does."""
     import numpy as np
 
-    from dnnp.callbacks import open_source
     from dnnp.core.cost.execution_order import FileOrder, file_order
     from dnnp.deployment.parts import export_order, exported_order, runnable_of
     from dnnp.formats.export.manifest import Role, about, manifest_of, planned_sizes

@@ -13,7 +13,8 @@ import orjson
 from dnnp.core.methods import imported
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted
-from dnnp.formats.header import stamped
+from dnnp.formats.header import new_header, stamped
+from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.rows import uncollected
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
@@ -371,7 +372,6 @@ def read_own(
     """
     import hashlib
 
-    from dnnp.formats.header import new_header
     from dnnp.formats.workloads.drawn import drawn_stream
     from dnnp.formats.workloads.json_graphs import read_gml, read_json_graph, read_stg
     from dnnp.formats.workloads.own_csv import Table, read_tables
@@ -406,7 +406,6 @@ def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
 
     Raises FormatError: its edges have no directions, or its attributes are wrong.
     """
-    from dnnp.formats.records import FORMAT, VERSION
     from dnnp.formats.workloads.drawn import Drawn, drawn_stream
     from dnnp.formats.workloads.json_graphs import drawn_of
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.model.errors import FormatError, UnavailableError
@@ -53,10 +54,6 @@ from dnnp.formats.onnx.value_types import known_shapes, types_of
 from dnnp.formats.stream import Stream
 from dnnp.options.graph import ProfileOptions
 from dnnp.pricing import check_units, write_costs
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
 
 _SETTING = ("provider", "threads", "optimization")
 

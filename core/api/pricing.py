@@ -11,7 +11,7 @@ import numpy as np
 
 from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.text import counted, operator_name
+from dnnp.core.model.text import counted, operator_name, shown_seconds
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Bools, Clustering, Floats, Graph, Ints
@@ -247,7 +247,6 @@ NODES = 10
 
 def describe_costs(stream: Stream, caller: Callbacks) -> None:
     """Say what the graph takes on each class, and what takes most on the first one."""
-    from dnnp.core.model.text import shown_seconds
     from dnnp.formats.rows import times_of
 
     nodes, groups = stream.rows("node"), stream.rows("group")

@@ -12,7 +12,7 @@ from dnnp.core.model.errors import InputFileError, LimitError, UsageError, Verif
 from dnnp.core.model.graph import Clustering, with_own_times
 from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.search_context import Progress
+from dnnp.core.model.search_context import MethodOptions, Progress
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.execute import execute
 from dnnp.core.runtime.model.providers import (
@@ -368,7 +368,6 @@ def predictions_of(plan: Plan, graph: NodeGraph, units: Clustering) -> WayPredic
     """
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.cost.rates import planned
-    from dnnp.core.model.search_context import MethodOptions
     from dnnp.core.runtime.comparisons import REPLICAS, WHOLE, WayPredictions
     from dnnp.core.split.ways import whole_blocks
 

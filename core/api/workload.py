@@ -14,6 +14,7 @@ from dnnp.core.model.graph import Clustering, Graph, with_own_times
 from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.model.text import counted, shown_bytes
+from dnnp.formats.edited_costs import reprice_groups
 from dnnp.formats.graph import clustering_of, digest_of, graph_of, units_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.rows import has
@@ -109,8 +110,6 @@ def priced(stream: Stream, caller: Callbacks, *, reprice: bool = False) -> Workl
     With `reprice`, groups whose cost no longer follows from their nodes cost the sum of these.
     """
     if reprice and stream.rows("group"):
-        from dnnp.formats.edited_costs import reprice_groups
-
         clustering_of(stream, graph_of(stream), priced=False)
         changed = reprice_groups(stream)
         if changed:

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.coarsen.layers import Given, Path, given_labels, rules_of
+from dnnp.core.coarsen.layers import RULE, Given, Path, given_labels, join_layers, rules_of
 from dnnp.core.coarsen.merge import NONE, Shape, Units, lone_colors_freed, signatures
 from dnnp.core.coarsen.patterns import fuse_pattern, fuse_sequences
 from dnnp.core.model import rules as model
@@ -157,8 +157,6 @@ def _joined(graph: Graph, before: Coarsening, wanted: Ints, rule: str) -> Coarse
 
 def _layered(graph: Graph, before: Coarsening, paths: Sequence[Path]) -> Coarsening:
     """Groups joined by layer, and named after it."""
-    from dnnp.core.coarsen.layers import RULE, join_layers
-
     wanted, layer_of = join_layers(graph, before.clustering, paths)
     result = _joined(graph, before, wanted, RULE)
     parts = _parts(before.clustering, result.clustering.label)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +42,6 @@ from dnnp.core.runtime.report.statistics import Timing, is_disturbed, summarize
 from dnnp.formats.onnx.scope import reads, writes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from onnx import ModelProto
 
     from dnnp.formats.onnx.stages import StageModel

@@ -28,6 +28,7 @@ from math import inf
 
 import numpy as np
 
+from dnnp.core.baselines.blocks import unplaceable
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.placing import fewest_stages
@@ -45,6 +46,7 @@ from dnnp.core.model.search_context import (
     Solution,
     run_with_fallback,
 )
+from dnnp.core.split.peak import with_least_peak
 from dnnp.core.split.slices import SLICED, incumbent, slice_order
 
 SMALL_UNITS = 300
@@ -529,8 +531,6 @@ def _by_method(
 
 def unplaceable_part(problem: SplitProblem, validity: str) -> InfeasibleError | None:
     """The error for nodes that belong together and fit no device, if there are any."""
-    from dnnp.core.baselines.blocks import unplaceable
-
     choices = [problem.free_items]
     if validity == "ordered" and not problem.graph.backward.any():
         choices.append(problem.items)
@@ -546,8 +546,6 @@ def with_small_peak(
     problem: SplitProblem, asked: MethodOptions, blocks: list[Block], run: SearchContext
 ) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
-    from dnnp.core.split.peak import with_least_peak
-
     wanted = asked.least_peak
     if not wanted:
         try:
@@ -575,8 +573,6 @@ def _in_another_order(
         return None
     if all(np.isinf(d.memory_bytes) for d in problem.devices):
         return None
-    from dnnp.core.split.peak import with_least_peak
-
     soft = problem.with_options(replace(options, memory_mode="overflow"))
     try:
         blocks = slice_order(soft, asked, run).blocks

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import ModelProto
 
 from dnnp.callbacks import Callbacks
 from dnnp.core.cost.load_formula import collective_time
@@ -30,9 +30,6 @@ from dnnp.formats.onnx.shards import ShardedModel, StageLayout, Task, shard_mode
 from dnnp.formats.onnx.value_types import types_of
 from dnnp.formats.plan import refuse_training
 from dnnp.formats.stream import Stream
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 
 def runnable_shards(

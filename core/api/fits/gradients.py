@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from onnx import ModelProto, helper
 
 from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.extras.gradients import Forward, Term, gradient_time, loss, pieces, step_times, sums
@@ -25,10 +27,6 @@ from dnnp.formats.stream import Stream, forward_pass
 from dnnp.measuring import checked, measured_costs, measurement, say_disturbed, write_measured
 from dnnp.options.graph import ProfileOptions
 from dnnp.pricing import analytic_times
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
 
 Record = dict[str, Any]
 _NAMED = 12
@@ -168,8 +166,6 @@ def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
 
 def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
     """List the pieces of gradients, by id; those that are made of nothing known are left out."""
-    from onnx import helper
-
     tensor = {record["id"]: record for record in stream.get("tensor")}
     shapes = {t: tuple(r["shape"]) for t, r in tensor.items() if "shape" in r}
     node = {record["id"]: record for record in stream.get("node")}

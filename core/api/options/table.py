@@ -16,6 +16,7 @@ from typing import (
     ClassVar,
     Concatenate,
     ParamSpec,
+    Self,
     TypeVar,
     dataclass_transform,
     get_args,
@@ -26,8 +27,6 @@ from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
 

@@ -29,7 +29,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.model.providers import PROVIDERS, SessionConfig, require_provider
@@ -37,12 +40,7 @@ from dnnp.core.runtime.model.session import open_session
 from dnnp.core.runtime.model.weights import absent_files
 from dnnp.formats.files import scratch_folder
 from dnnp.formats.onnx.scope import UNREPEATABLE, copy_fields, domain_of, reads, subgraphs, writes
-from dnnp.formats.onnx.value_types import element_type
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto, TypeProto
-
-    from dnnp.formats.onnx.value_types import TensorType
+from dnnp.formats.onnx.value_types import TensorType, bytes_of, dtype_name, element_type
 
 _CAST_PREFIX = "InsertedPrecisionFreeCast_"
 """ONNX Runtime gives this to a tensor that it computes in another precision."""
@@ -500,8 +498,6 @@ class _Parts:
 
     def model_of(self, groups: Sequence[int]) -> ModelProto | None:
         """Groups as one model; None where a type is missing."""
-        from onnx import ModelProto, ValueInfoProto
-
         members = self._union(groups)
         taken, given = self._borders(members)
         part = ModelProto()
@@ -535,8 +531,6 @@ def _type_protos(
     model: ModelProto, known: Mapping[str, TensorType]
 ) -> Iterator[tuple[str, TypeProto]]:
     """Types of tensors: what the model declares, then what is known of its tensors."""
-    from onnx import helper
-
     for tensor in model.graph.initializer:
         yield tensor.name, helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     for name, kind in known.items():
@@ -617,10 +611,7 @@ def optimised_model(
 
 def _with_zeros(model: ModelProto, scratch: Path) -> ModelProto:
     """A copy of `model` whose external weights are all zeros, in a sparse file."""
-    from onnx import ModelProto, TensorProto
-
     from dnnp.formats.onnx.scope import held_tensors
-    from dnnp.formats.onnx.value_types import bytes_of, dtype_name
 
     result = ModelProto()
     result.CopyFrom(model)
@@ -640,8 +631,6 @@ def _with_zeros(model: ModelProto, scratch: Path) -> ModelProto:
 
 def _without_weights(path: str) -> ModelProto:
     """Read a model and drop the data of what is stored in it."""
-    import onnx
-
     model = onnx.load(path, load_external_data=False)
     for tensor in model.graph.initializer:
         for field in ("raw_data", "float_data", "int32_data", "int64_data", "external_data"):

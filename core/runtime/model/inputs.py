@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -16,8 +16,6 @@ from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.runtime.limits import require_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 RANGE_KEY = "dnnp.input_range."

@@ -10,9 +10,10 @@ from contextlib import suppress
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
+from onnx import ModelProto, helper
 
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.processes import available_cores
@@ -26,9 +27,6 @@ from dnnp.formats.onnx.scope import domain_of, held_tensors, reads, writes
 from dnnp.formats.onnx.shapes import Types, is_fixed, join
 from dnnp.formats.onnx.value_types import ValueType, bytes_of, element_type
 from dnnp.formats.onnx.weights import external_fields
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 MOST_ROUNDS = 100
 """Passes over the model; each follows up on dimensions that the one before found equal."""
@@ -78,8 +76,6 @@ def _rank(proto: onnx.TypeProto) -> int | None:
 
 def _loaded_types(model: onnx.ModelProto, known: Types, wanted: Sequence[str]) -> Types:
     """Types that ONNX Runtime infers when it loads a model, for all its domains."""
-    from onnx import helper
-
     config = SessionConfig(optimization="disable", pin=False)
     local: set[str] = set()
     while True:

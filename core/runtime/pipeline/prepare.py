@@ -66,8 +66,6 @@ from dnnp.core.runtime.report.verify import (
 from dnnp.core.runtime.usage import give_back, resident_bytes, with_threads
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from onnx import ModelProto
 
     from dnnp.core.runtime.pipeline.schedule_orders import ScheduleSteps

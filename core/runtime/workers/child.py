@@ -16,16 +16,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dnnp.core.model.processes import die_with_parent
 from dnnp.core.runtime.model.session import Values
 from dnnp.core.runtime.usage import resident_bytes
 from dnnp.core.runtime.workers import messages
-from dnnp.core.runtime.workers.messages import StageRunner
-
-if TYPE_CHECKING:
-    from dnnp.core.runtime.workers.messages import Form, Stage
+from dnnp.core.runtime.workers.messages import Form, Stage, StageRunner
 
 
 def main() -> None:

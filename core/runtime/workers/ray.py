@@ -39,6 +39,7 @@ from dnnp.core.runtime.workers.pool import (
     WorkerSpec,
     finite,
 )
+from dnnp.formats.files import fresh_name, unfinished
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -388,8 +389,6 @@ def _default_store() -> float:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    from dnnp.formats.files import fresh_name, unfinished
-
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= _LONGEST else "/tmp"
     with unfinished(os.path.join(parent, fresh_name("dnnp-")[:13])) as folder:
