@@ -191,7 +191,8 @@ def _report_errors(
         raise FormatError(f"its {kind}s are not those of the stream; measure the same model", path)
     compared = False
     for device in devices:
-        held_out = _column(other.get(kind), device.name)
+        times_s = [r.get("time_s", {}) for r in other.get(kind)]
+        held_out = [float(time.get(device.name, float("inf"))) for time in times_s]
         if not any(time < float("inf") for time in held_out):
             continue
         import numpy as np
@@ -212,7 +213,3 @@ def _report_errors(
 def _members(record: Record) -> object:
     """Key that is equal where two records stand for the same operators."""
     return record["id"], record.get("nodes", record.get("op"))
-
-
-def _column(records: list[Record], name: str) -> list[float]:
-    return [float(r.get("time_s", {}).get(name, float("inf"))) for r in records]

@@ -101,11 +101,10 @@ def run(graph: Graph, options: RunOptions) -> Graph:
         from dnnp.generating import generate_stream
 
         generate_stream(stream, options)
-        stream.header = stamped(stream.header, "dnnp-run", options.words())
-        return Graph(stream)
-    outcome = run_stream(stream, options)
-    save_files(options, outcome, stream)
-    judge(outcome, options.caller)
+    else:
+        outcome = run_stream(stream, options)
+        save_files(options, outcome, stream)
+        judge(outcome, options.caller)
     stream.header = stamped(stream.header, "dnnp-run", options.words())
     return Graph(stream)
 

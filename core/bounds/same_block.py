@@ -227,16 +227,12 @@ class Together:
                 if total > paid[e] + EPSILON:
                     found.append((float(weight[e] * (total - paid[e])), ("paid", (e, *some))))
         arrays = plain(between.label, between.after, between.before, together)
-        middle, by = violated_between(*arrays)
-        found += [
-            (float(by[u, v]), ("between", (u, int(middle[u, v]), v)))
-            for u, v in np.argwhere(by > EPSILON).tolist()
-        ]
-        middle, by = violated_triangles(together)
-        found += [
-            (float(by[u, w]), ("triangle", (u, int(middle[u, w]), w)))
-            for u, w in np.argwhere(by > EPSILON).tolist()
-        ]
+        kinds = (("between", violated_between(*arrays)), ("triangle", violated_triangles(together)))
+        for kind, (middle, by) in kinds:
+            found += [
+                (float(by[u, v]), (kind, (u, int(middle[u, v]), v)))
+                for u, v in np.argwhere(by > EPSILON).tolist()
+            ]
         found.sort(key=lambda item: (-item[0], item[1]))
         return [name for _, name in found[:most]]
 

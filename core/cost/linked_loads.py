@@ -69,7 +69,9 @@ class LinkedLoads:
         self.training = bool(graph.backward.any())
         # With a backward pass an item holds nodes of both, which run far apart in time.
         self.sequence = (
-            graph.order if self.training else execution_order(graph, units, self._places())
+            graph.order
+            if self.training
+            else execution_order(graph, units, place_of(self.items.order)[self.items.label])
         )
         """Nodes in the order in which a stage runs those that it holds."""
         self._joined: dict[tuple[Home, ...], tuple[Floats, Floats, Floats]] = {}
@@ -122,10 +124,6 @@ class LinkedLoads:
                 loads = loads + sync if options.comm == "sum" else np.maximum(loads, sync)
             found.append(loads)
         return np.stack(found)
-
-    def _places(self) -> Ints:
-        place = place_of(self.items.order)
-        return place[self.items.label]
 
     def _crossing(self, slot: Ints, count: int) -> Ints:
         """net * count + slot for every slot that reads a net made elsewhere, ascending."""

@@ -165,11 +165,6 @@ class StageLoad:
     None with the `sum` model."""
 
 
-def sync_time(weight_bytes: float, bandwidth: float, replicas: int) -> float:
-    """Time to synchronise the weights of `replicas` copies after a backward pass."""
-    return (replicas - 1) * weight_bytes / (replicas * bandwidth)
-
-
 def transfer_times(graph: Graph, device: DeviceClass) -> Floats:
     """Time to move each tensor once over the device's link; f64[m]."""
     by_size = graph.tensor_bytes / device.bandwidth_bytes_per_s
@@ -248,7 +243,8 @@ def stage_load(
         else:
             bands = [*(level.bandwidth_bytes_per_s for level in device.levels)]
             bands.append(device.bandwidth_bytes_per_s)
-            sync = sync_time(held, bands[-1 if near is None else near[nodes[0]]], replicas)
+            band = bands[-1 if near is None else near[nodes[0]]]
+            sync = (replicas - 1) * held / (replicas * band)
     incoming, outgoing = crossing_times(graph, nodes, step, device, options, near)
     comm, overflow = COMM[options.comm], 0.0
     if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:

@@ -28,11 +28,6 @@ class Hypergraph(NamedTuple):
     """bool[p]: paid by every set of items with a pin, cut or not (`--charge-io`)."""
 
     @property
-    def item_count(self) -> int:
-        """Number of items."""
-        return len(self.item_ptr) - 1
-
-    @property
     def net_count(self) -> int:
         """Number of nets."""
         return len(self.source)
@@ -61,7 +56,8 @@ class Hypergraph(NamedTuple):
     def with_nets(self, chosen: Ints) -> Hypergraph:
         """The hypergraph of some of the nets, in this order."""
         ptr, pins = csr_rows(self.net_ptr, self.pins, chosen)
-        return hypergraph(self.item_count, ptr, pins, self.source[chosen], self.always[chosen])
+        items = len(self.item_ptr) - 1
+        return hypergraph(items, ptr, pins, self.source[chosen], self.always[chosen])
 
 
 def hypergraph(items: int, net_ptr: Ints, pins: Ints, source: Ints, always: Bools) -> Hypergraph:

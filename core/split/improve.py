@@ -21,12 +21,7 @@ from dnnp.core.cost.items import LinearizedItems
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import (
-    Clustering,
-    Ints,
-    clustering_of_labels,
-    totals,
-)
+from dnnp.core.model.graph import Clustering, Ints, clustering_of_labels, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, Evolution, SearchContext
 from dnnp.core.split.annealing.anneal import anneal

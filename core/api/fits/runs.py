@@ -164,13 +164,11 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Callbacks) -> No
                 record[field] /= factors.transfer
         for larger in record.get("larger_clusters", ()) if record["class"] == name else ():
             larger["bandwidth_bytes_per_s"] /= factors.transfer
-    models = {run.model for run in found.runs}
-    stages = sum(len(run.stages) for run in found.runs)
     stream.header["calibration"] = {
         "class": name,
         "costs": costs,
-        "models": len(models),
-        "stages": stages,
+        "models": len({run.model for run in found.runs}),
+        "stages": sum(len(run.stages) for run in found.runs),
         "transfer": factors.transfer,
         **({} if factors.spread is None else {"spread": factors.spread}),
     }

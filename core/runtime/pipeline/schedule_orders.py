@@ -601,7 +601,9 @@ def schedule_of_pieces(
         for i in mine:
             homes = waits.turns(row, pieces[i])
             rows[i] = {**row, "stage": i, "homes": homes, "after": waits.of_piece(row, i, homes)}
-    rows += [{**passes[number], "after": waits.of_other(passes[number])} for number in rest]
+    for number in rest:
+        before = waits.ends([wait["pass"] for wait in passes[number]["after"]], last=False)
+        rows.append({**passes[number], "after": [{"pass": other} for other in before]})
     found: list[Record] = []
     for block in blocks:
         mine = parts.get(block["pass"], [])
@@ -653,15 +655,10 @@ class _Waits:
                 own = (
                     [wait["pass"] for wait in self._passes[number]["after"]] if moves else [number]
                 )
-                found |= dict.fromkeys(self._ends(own, last=True))
+                found |= dict.fromkeys(self.ends(own, last=True))
         return [{"pass": number} for number in found]
 
-    def of_other(self, row: Record) -> list[Record]:
-        """Waits of a pass that has no pieces."""
-        before = self._ends([wait["pass"] for wait in row["after"]], last=False)
-        return [{"pass": number} for number in before]
-
-    def _ends(self, numbers: Sequence[int], *, last: bool) -> Iterator[int]:
+    def ends(self, numbers: Sequence[int], *, last: bool) -> Iterator[int]:
         """Pieces of passes, or the last one of each device; other passes as they are."""
         for number in numbers:
             mine = self._parts.get(number)

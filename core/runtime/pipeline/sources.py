@@ -455,7 +455,12 @@ class FileSink(Sink):
     def _write(self, sample: int, values: Values) -> None:
         item = self._files.items[sample]
         if item.target is not None:
-            write_whole(item.target, values)
+            outputs = {name: to_numpy(value) for name, value in values.items()}
+            try:
+                with replacement(item.target) as file:
+                    write_outputs(file, {0: outputs})
+            except OSError as error:
+                raise InputFileError(f"{item.target}: {error.strerror or error}") from None
         self._files.through(sample)
 
     def _written(self, future: Future[None]) -> None:
@@ -474,18 +479,6 @@ class FileSink(Sink):
         self._pool.shutdown()
         if self._failed:
             raise self._failed[0]
-
-
-def write_whole(target: str, values: Values) -> None:
-    """Write the outputs of a sample, as a whole or not at all.
-
-    Raises `InputFileError` if the file cannot be written.
-    """
-    try:
-        with replacement(target) as file:
-            write_outputs(file, {0: {name: to_numpy(value) for name, value in values.items()}})
-    except OSError as error:
-        raise InputFileError(f"{target}: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,8 @@ class BufferPool:
             fit = next((b for b in free if size <= b.size <= most), None)
             if fit is not None:
                 free.remove(fit)
-            while fit is None and (len(free) >= SPARE or (free and self._lacks(size))):
+            left = self._budget.most_bytes - size
+            while fit is None and free and (len(free) >= SPARE or self._budget.held_bytes > left):
                 self._drop(free.pop(0))
             self._returned.extend(free)
             if fit is None:
@@ -204,9 +205,6 @@ class BufferPool:
         with suppress(IndexError):
             while True:
                 self._drop(self._returned.popleft())
-
-    def _lacks(self, size: int) -> bool:
-        return self._budget.held_bytes + size > self._budget.most_bytes
 
     def _drop(self, buffer: Buffer) -> None:
         buffer.close()
