@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dnnp.core.check.violation import Violation, printable
-
-Record = Mapping[str, Any]
+from dnnp.core.check.violation import Record, Violation, printable
 
 Tree = Mapping[str, Any]
 """Field -> what it holds: a `Tree`, of an object or of each in a list; the values that are

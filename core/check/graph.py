@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dnnp.core.check.violation import STRENGTH, Fact, Violation, above, same, shown
+from dnnp.core.check.violation import STRENGTH, Fact, Record, Violation, above, same, shown
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, Clustering, Graph
 from dnnp.core.model.plan import CostOptions
 
@@ -277,8 +277,6 @@ def check_clustering(graph: Graph, clustering: Clustering) -> Iterator[Violation
         message = f"nodes {shown(missing)} are in no group"
         yield Violation("group", "groups", message, 0, len(missing))
 
-
-Record = Mapping[str, Any]
 
 State = tuple[int, int]
 """Axis that a tensor is cut along, and number of equal blocks that are each cut."""

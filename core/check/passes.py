@@ -9,12 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 from dnnp.core.check.claims import split_name
-from dnnp.core.check.violation import TOLERANCE, Violation, above, same, shown
-
-Record = Mapping[str, Any]
+from dnnp.core.check.violation import TOLERANCE, Record, Violation, above, same, shown
 
 NODE_KINDS = ("forward", "backward", "weight")
 """Kinds of pass that run nodes."""

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.check.graph import on_a_cycle
-from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, differs, same
+from dnnp.core.check.violation import ROUNDING, TOLERANCE, Record, Violation, above, differs, same
 
 EARLINESS = 2.0**-38
 """Largest early start that counts as rounding, relative to the whole schedule."""
@@ -30,7 +30,6 @@ EARLINESS = 2.0**-38
 MOST_AT_ONCE = 1 << 22
 """Waits of micro-batches that are checked at once."""
 
-Record = Mapping[str, Any]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

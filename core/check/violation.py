@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 TOLERANCE = 1e-9
 """Relative difference up to which two recomputed numbers count as equal."""
@@ -20,6 +21,7 @@ STRENGTH = {"free": 0, "convex": 1, "ordered": 2}
 """Validities of a split, the weakest first."""
 
 Fact = str | int | float | bool | None
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

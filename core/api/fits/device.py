@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,12 +29,11 @@ from dnnp.formats.files import read_file, scratch_folder, whole_file
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.inputs.cost_cache import cpu_model, default_folder, key_of
 from dnnp.formats.inputs.devices import DeviceSpec, load_device, parse_device
-from dnnp.formats.stream import read_bytes
+from dnnp.formats.stream import Record, read_bytes
 from dnnp.loading import load_onnx
 from dnnp.options.table import DEFAULT_DEVICE, HERE
 from dnnp.pricing import fused, kernels_by, kernels_in
 
-Record = dict[str, Any]
 Tell = Callable[[int, int, str], None]
 """Told how many points of how many are measured, and which is next."""
 

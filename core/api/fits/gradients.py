@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto, helper
 
@@ -28,7 +27,6 @@ from dnnp.measuring import checked, measured_costs, measurement, say_disturbed, 
 from dnnp.options.graph import ProfileOptions
 from dnnp.pricing import analytic_times
 
-Record = dict[str, Any]
 _NAMED = 12
 """Operator types that a line lists."""
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from dnnp.callbacks import CALLBACKS, Callbacks
 from dnnp.core.extras.fit import LinkFit, fit_link
@@ -23,8 +22,7 @@ from dnnp.core.runtime import measure_links
 from dnnp.core.runtime.measure_links import SIZES, Sweep, Transfer
 from dnnp.formats.files import whole_file
 from dnnp.formats.inputs.devices import listed_records
-
-Record = dict[str, Any]
+from dnnp.formats.stream import Record
 
 WAYS = ("threads", "shared-memory", "pipe")
 """Ways in which cores hand over: threads of one process as those of dnnp-run, or processes."""
