@@ -181,9 +181,7 @@ def equal_shares(line: LinearizedItems, weight: Floats) -> Slicing:
     Accelerators are used in the order offered; CPUs only when there is no accelerator.
     Intervals that would be empty are left out, so there may be fewer.
     """
-    slots = [c for c, d in enumerate(line.devices) for _ in range(d.count) if not d.is_cpu]
-    if not slots:
-        slots = [c for c, d in enumerate(line.devices) for _ in range(d.count)]
+    slots = slots_of(line.devices)
     total = float(weight.sum())
     running = np.cumsum(weight) if total > 0 else np.arange(1.0, line.n + 1)
     goals = running[-1] * np.arange(1, len(slots)) / len(slots)
@@ -191,7 +189,7 @@ def equal_shares(line: LinearizedItems, weight: Floats) -> Slicing:
     middle = running - (weight / 2 if total > 0 else 0.5)
     cuts = np.searchsorted(middle, goals)
     bounds = distinct(np.concatenate([[0], cuts, [line.n]])).astype(np.int64)
-    return _checked(line, bounds, np.array(slots[: len(bounds) - 1], dtype=np.int64))
+    return _checked(line, bounds, slots[: len(bounds) - 1])
 
 
 def by_parameters(graph: Graph, line: LinearizedItems) -> Slicing:

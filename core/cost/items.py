@@ -76,7 +76,7 @@ def item_choices(graph: Graph, units: Clustering) -> list[Items]:
     single item adds no split.
     """
     coarse = contract(graph, units)
-    label = _merge_colors(coarse)
+    label = joined_by(np.where(coarse.color >= 0, 2 * coarse.color + coarse.backward, -1))
     if not graph.backward.any():
         tail, head = coarse.edges
         return [_number(graph, units, components(label, tail, head), tail, head)]
@@ -95,20 +95,14 @@ def free_items_of(graph: Graph, units: Clustering) -> Items:
 
     There is no precedence among them.
     """
-    coarse = contract(graph, units)
-    color = coarse.color
-    key = np.where(color >= 0, color, -1 - np.arange(coarse.n))
-    label = np.unique(key, return_inverse=True)[1]
     none = np.zeros(0, dtype=np.int64)
-    return _number(graph, units, label, none, none)
+    return _number(graph, units, joined_by(contract(graph, units).color), none, none)
 
 
-def _merge_colors(coarse: Graph) -> Ints:
-    """Label that joins units of one colour and pass."""
-    n = coarse.n
-    key = np.where(coarse.color >= 0, 2 * coarse.color + coarse.backward, -1 - np.arange(n))
-    label: Ints = np.unique(key, return_inverse=True)[1]
-    return label
+def joined_by(key: Ints) -> Ints:
+    """Label, 0.., that joins what has one key (i64[n]); what has one below 0 is alone."""
+    own = np.where(key >= 0, key, -1 - np.arange(len(key)))
+    return np.unique(own, return_inverse=True)[1].astype(np.int64)
 
 
 def _mirror(graph: Graph, units: Clustering, coarse: Graph, label: Ints) -> Ints:

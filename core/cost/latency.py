@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.items import joined_by
 from dnnp.core.cost.live import Live, block_peaks, live_of, placed_peaks
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.load_formula import ROOM
@@ -131,12 +132,10 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     in_ptr, in_idx = csr(reader, flow_of_use, n)
     made = np.flatnonzero(maker >= 0)
     out_ptr, out_idx = csr(maker[made], made, n)
-    alone = np.where(coarse.color >= 0, coarse.color, -1 - np.arange(n))
-    together = np.unique(alone, return_inverse=True)[1].astype(np.int64)
     return Tasks(
         time=units.times_on(*machine.classes),
         memory=unit_memory(graph, units, options),
-        together=together,
+        together=joined_by(coarse.color),
         backward=coarse.backward,
         order=coarse.order,
         maker=maker,

@@ -339,10 +339,9 @@ def furthest_reader(graph: Graph, tensors: Ints, near: Ints) -> Ints:
 
 def leaves_stage(graph: Graph, tensors: Ints, step: Ints) -> np.ndarray:
     """bool: some reader of the tensor has step -1, that is, lies outside the stage."""
-    counts = graph.use_ptr[tensors + 1] - graph.use_ptr[tensors]
-    outside = step[_gather(graph.use_ptr, graph.use_idx, tensors)] < 0
-    owner = np.repeat(np.arange(len(tensors)), counts)
-    return totals(owner, outside, len(tensors)) > 0
+    ptr, readers = csr_rows(graph.use_ptr, graph.use_idx, tensors)
+    owner = np.repeat(np.arange(len(tensors)), np.diff(ptr))
+    return totals(owner, step[readers] < 0, len(tensors)) > 0
 
 
 def stage_memory(

@@ -507,9 +507,7 @@ def _between(b: Builder, x: str, channels: int, hidden: int, groups: int) -> str
 def _branches(b: Builder, x: str, channels: int) -> str:
     """Convolutions of three sizes side by side, and a pool."""
     part = channels // 4
-    parts = []
-    for size in (1, 3, 5):
-        parts.append(_same(b, b.Relu(b.conv(x, channels, part)), part, size))
+    parts = [_same(b, b.Relu(b.conv(x, channels, part)), part, size) for size in (1, 3, 5)]
     y = b.conv(_pool(b, x, "AveragePool"), channels, part)
     return b.Concat(*parts, b.Relu(y), axis=1)
 

@@ -66,23 +66,20 @@ class Call:
         """True if input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] != ""
 
-    def shape(self, index: int) -> Shape:
-        """Shape of input `index`."""
-        if not self.has_input(index):
-            raise ShapeUnknownError
-        shape = self.shape_of(self.inputs[index])
+    def _shape(self, name: str) -> Shape:
+        """Shape of a tensor; ShapeUnknownError: none is known, or there is no name."""
+        shape = self.shape_of(name) if name else None
         if shape is None:
             raise ShapeUnknownError
         return shape
 
+    def shape(self, index: int) -> Shape:
+        """Shape of input `index`."""
+        return self._shape(self.inputs[index] if index < len(self.inputs) else "")
+
     def out_shape(self, index: int = 0) -> Shape:
         """Shape of output `index`."""
-        if index >= len(self.outputs) or not self.outputs[index]:
-            raise ShapeUnknownError
-        shape = self.shape_of(self.outputs[index])
-        if shape is None:
-            raise ShapeUnknownError
-        return shape
+        return self._shape(self.outputs[index] if index < len(self.outputs) else "")
 
     def size(self, index: int = 0) -> int:
         """Elements of input `index`."""
@@ -90,13 +87,7 @@ class Call:
 
     def out_size(self) -> int:
         """Elements of the first output that is named."""
-        for name in self.outputs:
-            if name:
-                shape = self.shape_of(name)
-                if shape is None:
-                    raise ShapeUnknownError
-                return prod(shape)
-        raise ShapeUnknownError
+        return prod(self._shape(next(filter(None, self.outputs), "")))
 
     def attribute(self, name: str) -> Any:
         """The `AttributeProto` called `name`, or None."""
@@ -169,20 +160,12 @@ def free(call: Call) -> float:
 
 def per_output(weight: float) -> Formula:
     """`weight` operations an element of the first output."""
-
-    def flop(call: Call) -> float:
-        return weight * call.out_size()
-
-    return flop
+    return lambda call: weight * call.out_size()
 
 
 def per_input(weight: float) -> Formula:
     """`weight` operations an element of the first input."""
-
-    def flop(call: Call) -> float:
-        return weight * call.size(0)
-
-    return flop
+    return lambda call: weight * call.size(0)
 
 
 def per_parameter(weight: float) -> Formula:

@@ -75,19 +75,12 @@ def walked(call: Call) -> float:
     return call.bytes_all() + min(share, 1.0) * attribute_bytes(call.node)
 
 
-def everything(call: Call) -> float:
-    """Every input and output once."""
-    return call.bytes_all()
-
-
-def nothing(call: Call) -> float:
-    """A view: no data moves."""
-    return 0.0
-
-
-def written(call: Call) -> float:
-    """Outputs only: generators, whose inputs are a few scalars."""
-    return call.bytes_out()
+everything = Call.bytes_all
+"""Every input and output once."""
+nothing = free
+"""A view: no data moves."""
+written = Call.bytes_out
+"""Outputs only: generators, whose inputs are a few scalars."""
 
 
 def copied(call: Call) -> float:
