@@ -361,27 +361,20 @@ class Call:
 
 def no_dag_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """Bottleneck without precedence: for splits of any validity."""
-    call = Call(problem, known, run)
     validity = "ordered" if known.validity == "ordered" else "free"
-    return call.trivial() or _middle(call, "no-dag", validity, precedence=False)
+    return _middle(Call(problem, known, run), "no-dag", validity, precedence=False)
 
 
 def no_io_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
     """Bottleneck without transfers: for convex splits."""
-    if known.validity == "free":
-        return refused("holds for ordered and convex splits only")
-    call = Call(problem, known, run)
-    return call.trivial() or _middle(call, "no-io", known.validity, transfers=False)
+    return _middle(Call(problem, known, run), "no-io", known.validity, transfers=False)
 
 
 def bottleneck_bound(
     problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN
 ) -> LowerBound:
     """The three-superblock program (section 4.2): for convex splits."""
-    if known.validity == "free":
-        return refused("holds for ordered and convex splits only")
-    call = Call(problem, known, run)
-    return call.trivial() or _middle(call, "bottleneck", known.validity)
+    return _middle(Call(problem, known, run), "bottleneck", known.validity)
 
 
 def guess_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PLAIN) -> LowerBound:
@@ -393,7 +386,7 @@ def guess_bound(problem: SplitProblem, known: BoundTask, run: SearchContext = PL
         return refused("holds for one class of devices only")
     if call.problem.options.max_replicas > 1:
         return refused("does not hold where stages are replicated")
-    return call.trivial() or _middle(call, "guess", "ordered", guess=True)
+    return _middle(call, "guess", "ordered", guess=True)
 
 
 def _middle(
@@ -406,6 +399,10 @@ def _middle(
     guess: bool = False,
 ) -> LowerBound:
     """The least load of a stage of work L, over all kinds of stages."""
+    if precedence and validity == "free":
+        return refused("holds for ordered and convex splits only")
+    if (trivial := call.trivial()) is not None:
+        return trivial
     tasks = call.tasks(validity)
     if any(numbers_of(task) > MOST_NUMBERS for task in tasks):
         return too_large(call)
