@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.text import instead
+from dnnp.core.model.text import did_you_mean, instead
 from dnnp.options.table import Option, Options, option
 
 if TYPE_CHECKING:
@@ -111,8 +111,6 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def _check_option(self, word: str) -> None:
-        from dnnp.core.model.text import did_you_mean
-
         known = self._option_string_actions
         if word not in known:
             self.error(f"unknown option '{word}'{did_you_mean(word, known)}")
@@ -122,8 +120,6 @@ class Parser(argparse.ArgumentParser):
         choices: Iterable[str] | None = action.choices
         for word in value.split(",") if getattr(action, "several", False) else [value]:
             if choices is not None and word not in choices:
-                from dnnp.core.model.text import instead
-
                 fault = f"invalid choice: '{word}'{instead(word, choices)}"
                 raise argparse.ArgumentError(action, fault)
 

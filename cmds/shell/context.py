@@ -20,7 +20,7 @@ from dnnp.cmds.shell.overwrite import Outputs
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.processes import is_left_alone
 from dnnp.core.model.text import printable, shown_share, shown_time
-from dnnp.formats.files import atomic_output
+from dnnp.formats.files import atomic_output, read_file, when_whole
 
 if TYPE_CHECKING:
     from dnnp.core.model.search_context import Progress
@@ -337,23 +337,18 @@ class Context(Callbacks):
         """React to Ctrl-C; `guardian` sees to the second one."""
         if self.interrupted or not self._holds_interrupt:
             from dnnp.cmds.shell.guardian import quit_interrupted
-            from dnnp.formats.files import when_whole
 
             when_whole(lambda: quit_interrupted(self.tool))
         self.interrupted = True
 
     def read_input(self, path: str) -> bytes:
         """All bytes of a file, or of standard input for `-`."""
+        if path != "-":
+            return read_file(path)
         try:
-            if path != "-":
-                with open(path, "rb") as file:
-                    return file.read()
-            if self.stdin is None:
-                raise InputFileError("<stdin>: standard input is closed")
-            return self.stdin.read()
+            return self.standard_input(path).read()
         except OSError as error:
-            name = "<stdin>" if path == "-" else path
-            raise InputFileError(f"{name}: {reason_of(error)}") from None
+            raise InputFileError(f"<stdin>: {reason_of(error)}") from None
 
     def standard_input(self, option: str) -> BinaryIO:
         """Standard input; the command sees to it that the stream is not there."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats.files import open_regular, read_regular, what_it_is
+from dnnp.formats.onnx.fixed_inputs import fix_inputs, keep_outputs
 from dnnp.formats.onnx.weights import Span, point_to
 
 LIMIT = 2**31 - 1
@@ -97,12 +98,8 @@ def source_model(
             str(path),
         )
     if source is not None and "set_inputs" in source:
-        from dnnp.formats.onnx.fixed_inputs import fix_inputs
-
         fix_inputs(model, source["set_inputs"])
     if source is not None and "keep_outputs" in source:
-        from dnnp.formats.onnx.fixed_inputs import keep_outputs
-
         keep_outputs(model, source["keep_outputs"])
     return model, path, digest
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 SIMPLE = "simple"
@@ -69,17 +69,11 @@ def bounded(plan: dict[str, Any], bound: dict[str, Any], method: str) -> Bounded
     return Bounded(plan["value"], simple, bound["value"], reached)
 
 
-def mean(ratios: Iterable[float]) -> float:
-    """Geometric mean."""
-    logarithms = [math.log(ratio) for ratio in ratios]
-    return math.exp(math.fsum(logarithms) / len(logarithms))
-
-
 def improvement(found: Found, method: str, k: int) -> str:
     """Bound over the simple one, and where it came to that by itself."""
     of = [b for (name, key), b in found.items() if (name, key[1]) == (method, k)]
     percent = 100 * sum(b.reached for b in of) / len(of)
-    return f"{mean(b.bound / b.simple for b in of):.3f} ({percent:.3g})"
+    return f"{geometric_mean(b.bound / b.simple for b in of):.3f} ({percent:.3g})"
 
 
 def so_far(found: Found, plans: dict[Key, float], above: Sequence[str], k: int) -> str:
@@ -91,7 +85,7 @@ def so_far(found: Found, plans: dict[Key, float], above: Sequence[str], k: int) 
             of = [found[method, key] for method in above]
             best = max((b.bound for b in of), default=simple[key])
             ratios.append(min((b.value for b in of), default=value) / best)
-    return f"{mean(ratios):.3f}"
+    return f"{geometric_mean(ratios):.3f}"
 
 
 def tables(found: Found, plans: dict[Key, float]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dnnp.samples import build
 from dnnp.samples.arguments import seconds, status_of
 from dnnp.samples.papers.tables import Table, show
 
@@ -167,8 +168,6 @@ class Study:
         """The stream of a sample, whose file is written once."""
         path = self.folder / f"{model}.onnx"
         if not path.exists():
-            from dnnp.samples import build
-
             build.write(model, self.folder, seed=0)
         return self.stream(model, ["dnnp-import", str(path)])
 

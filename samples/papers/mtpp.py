@@ -27,13 +27,12 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import dnnp
 from dnnp.samples.arguments import count, seconds
-from dnnp.samples.papers.bounds import mean
 from dnnp.samples.papers.rows import OURS, row, split_options
 
 ROWS = (
@@ -224,7 +223,7 @@ def table(
         cells = []
         for k in counts:
             of = [r for r in found if (r["row"], r["k"]) == (name, k)]
-            cells.append(f" {mean([r['value'] / r['simple'] for r in of]):7.3f}")
+            cells.append(f" {geometric_mean(r['value'] / r['simple'] for r in of):7.3f}")
         title = f"{name} *" if name.partition("-")[0] in OURS else name
         yield f"{title:15}" + "".join(cells)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dnnp.core.model.text import table as laid_out
+
 
 class Table(NamedTuple):
     """One table or figure, as text."""
@@ -19,12 +21,8 @@ class Table(NamedTuple):
 
 def text(table: Table) -> Iterator[str]:
     """Lines of a table; all columns but the first are right-aligned."""
-    lines = [table.header, *table.rows]
-    width = [max(len(line[c]) for line in lines) for c in range(len(table.header))]
     yield table.title
-    for line in lines:
-        cells = (cell.rjust(w) for cell, w in zip(line[1:], width[1:], strict=True))
-        yield "  ".join((line[0].ljust(width[0]), *cells)).rstrip()
+    yield from laid_out(table.header, table.rows)
 
 
 def show(table: Table, folder: Path | None, *more: str) -> None:
