@@ -20,7 +20,8 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
     """
     if "measured" not in stream.header or not stages or any(r.get("shared") for r in stages):
         return None
-    widest = stages if plan["objective"] == "latency" else [max(stages, key=lambda r: r["load_s"])]
+    late = plan["objective"] in ("latency", "sequence")
+    widest = stages if late else [max(stages, key=lambda r: r["load_s"])]
     nodes = _classes(plan, widest)
     node = {record["id"]: record for record in stream.get("node")}
     weighted, total = [], []

@@ -38,7 +38,7 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
     InfeasibleError
         It does not fit the devices.
     """
-    price = _for_latency if options.objective == "latency" else _for_throughput
+    price = _for_latency if problem.options.objective == "latency" else _for_throughput
     blocks = on_single_devices(problem, blocks_of(data, name, problem, options.caller))
     plan = price(problem, blocks, options)
     for violation in check_rules(PlanCase.of(problem.graph, problem.units, plan)):

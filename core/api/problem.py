@@ -33,7 +33,7 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
     with caller.held():
         rules = rules_of(work.stream, graph, options)
         devices, links = devices_of(work.stream, options, own_of(options, rules))
-        if options.objective == "latency":
+        if options.objective == "latency" and graph.phases is None:
             cost = latency_options(options, graph, devices, links)
         else:
             cost = throughput_options(options, graph)
@@ -48,7 +48,7 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
             if getattr(options, name) is not None:
                 check_positions(work.stream, cost.max_length or 0, str(options.rows[name].flag))
         problem = work.problem(devices, cost, links, rules)
-        if options.objective != "latency":
+        if cost.objective != "latency":
             check_options(problem)
             if problem.links:
                 _ = problem.machine  # refuses links that do not connect all devices
@@ -64,7 +64,7 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
     """Refuse methods that do not make what is asked for, before any search begins."""
     if options.eval is not None:
         return
-    if options.objective == "latency":
+    if problem.options.objective == "latency":
         from dnnp.core.latency.solve import check_method
 
         for method in options.methods:
@@ -139,8 +139,14 @@ def _with_workload(
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag}: the graph has no phases; see dnnp-import --phase")
         return cost
+    alone = options.objective == "latency"
+    names = ("validity", "in_flight", "execution", "invocations", "transfers", "congestion")
+    unknown = [str(options.rows[n].flag) for n in names if getattr(options, n) is not None]
+    unknown += ["--method"] * (options.methods != ("auto",))
+    unknown += ["clusters"] * any(d.cluster_size for d in devices)
     asked = {
-        f"--objective {options.objective}": options.objective != "throughput",
+        **{f"{name} with --objective latency": alone for name in unknown},
+        "--objective gpipe": options.objective == "gpipe",
         f"--comm {options.comm}": options.comm != "sum",
         f"--memory-mode {options.memory_mode}": options.memory_mode == "overflow",
         "--max-replicas": (options.max_replicas or 1) > 1,
@@ -162,7 +168,7 @@ def _with_workload(
         raise UsageError(
             f"--in-flight {options.in_flight}: a pass over tokens has {fewest} sequences"
         )
-    slots = max(1, sum(d.count for d in devices))
+    slots = 1 if alone else max(1, sum(d.count for d in devices))
     held = graph.states is not None
     return replace(
         cost,
@@ -368,7 +374,7 @@ def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
     Raises UsageError: options or methods that only latency has.
     """
     for method in options.methods:
-        if method not in SPLITS:
+        if method not in SPLITS and options.objective != "latency":
             raise UsageError(f"method {method} is for --objective latency")
     stated = not np.isnan(graph.node_bytes).all()
     summed = stated or bool(graph.backward.any())
@@ -377,7 +383,7 @@ def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
         options.memory_model or ("sum" if summed or options.parallel else "peak"),
         options.memory_mode,
         options.charge_io,
-        options.objective,
+        "sequence" if options.objective == "latency" else options.objective,
         options.max_replicas or 1,
     )
 

@@ -370,7 +370,7 @@ def predictions_of(plan: Plan, graph: NodeGraph, units: Clustering) -> WayPredic
     from dnnp.core.runtime.comparisons import REPLICAS, WHOLE, WayPredictions
     from dnnp.core.split.ways import whole_blocks
 
-    if plan.objective == "latency":
+    if plan.objective in ("latency", "sequence"):
         raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
     graph, units = planned(graph, units, plan.options)
     problem = SplitProblem(graph, units, plan.devices, plan.options)

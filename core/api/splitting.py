@@ -106,7 +106,7 @@ def add_plan(
         record["spread"] = spread
     mark_unknown(stream, record, stages)
     idle = ""
-    if given is None and not search and not options.parallel and plan.objective != "latency":
+    if given is None and not search and not options.parallel and options.objective != "latency":
         idle = idle_words(problem, plan, options)
         record |= {"idle": idle} if idle else {}
     dropped = stream.replace("plan", [record])
@@ -356,7 +356,7 @@ def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None =
         in_seconds=problem.graph.in_seconds,
         max_gap=options.max_gap if options.methods == ("auto",) else 0.0,
     )
-    if options.objective == "latency":
+    if problem.options.objective == "latency":
         return _for_latency(problem, asked, run, options)
     return _for_throughput(problem, asked, run, options, curve)
 

@@ -39,6 +39,9 @@ def simple_bound(problem: SplitProblem) -> float:
     """
     graph, units, options = problem.graph, problem.units, problem.options
     offered = [d for d in problem.devices if d.count > 0]
+    if options.objective == "sequence":  # all that is computed adds up
+        least = units.times_on(*(d.name for d in offered)).min(axis=0, initial=np.inf)
+        return float(least[np.isfinite(least)].sum()) * (1 - ROUNDING)
     if options.objective != "gpipe":
         everything = np.ones(units.g, dtype=np.bool_)
         return _compute_bound(graph, units, offered, options.max_replicas, everything)

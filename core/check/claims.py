@@ -303,7 +303,7 @@ def _load(plan: Plan, stage: Stage, subject: str) -> Iterator[Violation]:
 
 def _value(plan: Plan) -> float | None:
     """The objective by what the stages state; None if they do not state it."""
-    if plan.objective == "throughput":
+    if plan.objective in ("throughput", "sequence"):
         return fullest(plan, [stage.load_s for stage in plan.stages])
     if plan.objective == "gpipe":
         ahead = [stage.forward_s for stage in plan.stages]
@@ -318,10 +318,12 @@ def _largest(times: list[float | None]) -> float:
 
 
 def fullest(plan: Plan, amounts: Sequence[float]) -> float:
-    """Largest amount on a device, from the amounts of the stages on each of theirs.
+    """Largest amount on a device, from the amounts of the stages on each of theirs; or their sum.
 
     A device has its own stage, of which there is one at most, and its part of each shared stage.
     """
+    if plan.objective == "sequence":
+        return math.fsum(amounts)
     pairs = list(zip(plan.stages, amounts, strict=True))
     own = max((amount for stage, amount in pairs if not stage.shared), default=0.0)
     return own + math.fsum(amount for stage, amount in pairs if stage.shared)

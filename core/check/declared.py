@@ -39,8 +39,8 @@ class Case(NamedTuple):
     `classes`, the number of device classes."""
 
 
-_SUM: Modes = {"objective": ("throughput",), "memory_model": ("sum",)}
-_PEAK: Modes = {"objective": ("throughput",), "memory_model": ("peak",)}
+_SUM: Modes = {"objective": ("throughput", "sequence"), "memory_model": ("sum",)}
+_PEAK: Modes = {"objective": ("throughput", "sequence"), "memory_model": ("peak",)}
 _GPIPE: Modes = {"objective": ("gpipe",), "memory_model": ("sum",)}
 _PASSES: Modes = {"peak_bytes": (), "peak_bound_bytes": ()}
 _PEAKS: Modes = {"forward_s": (), "backward_s": ()}

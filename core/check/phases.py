@@ -34,8 +34,8 @@ def passes(points: Sequence[Point], workload: Sequences) -> list[float]:
             whole, low, high = workload.prompt / first.seq, first.past, last.past
             at = workload.prompt_past
         upper = (at - low) / (high - low) if low < high else 0.0
-        found[ends[-1]] = whole * upper / last.rows
-        found[ends[0]] = whole * (1 - upper) / first.rows
+        found[ends[-1]] = whole * upper
+        found[ends[0]] = whole * (1 - upper)
     return found
 
 
@@ -46,14 +46,17 @@ def as_planned(
     if graph.phases is None or options.workload is None:
         return graph, clustering
     count = passes(graph.phases.points, options.workload)
+    if options.objective != "sequence":  # others are in the rows of each pass
+        count = [n / p.rows for n, p in zip(count, graph.phases.points, strict=True)]
     return graph.of_passes(count), None if clustering is None else clustering.of_passes(count)
 
 
 def check_workload(graph: Graph, plan: Plan) -> Iterator[Violation]:
     """Check that phases and workload go together, and that lengths lie within the phases."""
     workload = plan.options.workload
-    if (graph.phases is None) != (workload is None):
-        message = "has a workload without phases" if workload else "has phases without a workload"
+    needed = graph.phases is not None or (plan.objective == "sequence" and workload is None)
+    if needed != (workload is not None):
+        message = "has a workload without phases" if workload else "has no workload"
         yield Violation("records", "plan", f"the plan {message}")
     if graph.phases is None or workload is None:
         return
@@ -102,11 +105,12 @@ def check_rates(
     options = replace(plan.options, memory_mode="ignore", workload=None)
     alone = []
     for name in ("prompt", "token"):
-        own = [n * p.rows * (p.name == name) for n, p in zip(count, phases.points, strict=True)]
+        own = [n * (p.name == name) for n, p in zip(count, phases.points, strict=True)]
         units = None if clustering is None else clustering.of_passes(own)
         alone.append(math.fsum(loads(graph.of_passes(own), units, options)))
     busy = math.fsum(stage.load_s for stage in plan.stages)
     time = max(plan.value, busy * workload.rows / (plan.options.in_flight or 1))
+    time = plan.value if plan.objective == "sequence" else time
     expected = (
         workload.tokens / time if time > 0 else None,
         alone[0],

@@ -337,7 +337,7 @@ def _value(
     plan: Plan, costs: Sequence[Cost], *, training: bool
 ) -> tuple[float | None, list[Violation]]:
     """Recompute the objective; None, and why, if it is not defined."""
-    if plan.objective == "throughput" or plan.hybrid is not None:
+    if plan.objective in ("throughput", "sequence") or plan.hybrid is not None:
         return fullest(plan, [cost.load_s for cost in costs]), []
     if plan.objective != "gpipe":
         return None, []

@@ -410,7 +410,8 @@ def objective_of(stages: Sequence[Stage], options: CostOptions) -> float:
     if options.objective == "gpipe":
         ahead = max((s.forward_s or 0.0 for s in stages), default=0.0)
         return ahead + max((s.backward_s or 0.0 for s in stages), default=0.0)
-    return max((s.load_s for s in stages), default=0.0)
+    loads = [s.load_s for s in stages]
+    return sum(loads) if options.objective == "sequence" else max(loads, default=0.0)
 
 
 def _numbered(blocks: Sequence[Block]) -> list[Block]:

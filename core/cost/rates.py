@@ -22,9 +22,11 @@ from dnnp.core.model.plan import CostOptions, Plan
 
 
 def planned(graph: Graph, units: Clustering, options: CostOptions) -> tuple[Graph, Clustering]:
-    """Graph and units as options count them: passes of a sequence, states of all under way."""
+    """Graph and units as options count them: a sequence's share of passes, states of all."""
     if options.workload is not None and graph.phases is not None:
-        passes = passes_of(graph.phases.points, options.workload)
+        passes = list(passes_of(graph.phases.points, options.workload))
+        if options.objective != "sequence":
+            passes = [n / p.rows for n, p in zip(passes, graph.phases.points, strict=True)]
         graph, units = graph.of_passes(passes), units.of_passes(passes)
     rows = 1 if options.workload is None else options.workload.rows
     return graph.with_sequences(options.in_flight, options.max_length, rows), units
@@ -40,7 +42,7 @@ def least_alone(
     phases = graph.phases
     if phases is None:
         return 0.0
-    own = [n * p.rows * (p.name == name) for n, p in zip(ends, phases.points, strict=True)]
+    own = [n * (p.name == name) for n, p in zip(ends, phases.points, strict=True)]
     times = units.of_passes(own).times_on(*(device.name for device in plan.devices))
     return float(times.min(axis=0).sum())
 
@@ -58,7 +60,7 @@ def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
 
     def alone(name: str) -> float:
         """Time of the passes of one phase over a sequence that has each of them to itself."""
-        own = [n * p.rows * (p.name == name) for n, p in zip(passes, phases.points, strict=True)]
+        own = [n * (p.name == name) for n, p in zip(passes, phases.points, strict=True)]
         options = replace(plan.options, memory_mode="ignore", workload=None)
         one = SplitProblem(
             graph.of_passes(own), units.of_passes(own), plan.devices, options, plan.links
@@ -69,6 +71,7 @@ def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
     busy = sum(stage.load_s for stage in plan.stages)
     in_flight = plan.options.in_flight or 1
     whole = max(plan.value, busy * workload.rows / in_flight)
+    whole = plan.value if plan.objective == "sequence" else whole
     return replace(
         plan,
         tokens_per_s=workload.tokens / whole if whole > 0 else None,
@@ -80,7 +83,7 @@ def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
 def most_in_flight(plan: Plan, problem: SplitProblem) -> int:
     """Sequences that fit beside the stages of a plan, at least those that it is for."""
     states, now = problem.graph.states, plan.options.in_flight
-    if states is None or now is None:
+    if states is None or now is None or plan.objective == "sequence":
         return now or 1
     each = states.sequence_bytes + states.token_bytes * float(plan.options.max_length or 0)
     stage = {number: s for s, row in enumerate(plan.stages) for number in row.nodes}

@@ -146,7 +146,7 @@ def _check_tokens(length: int, count: int, token: Sequence[Point]) -> None:
 
 
 def passes_of(points: Sequence[Point], workload: Sequences) -> tuple[float, ...]:
-    """Passes of each point that a sequence takes, as its share of what the rows of a pass share."""
+    """Passes of each point that a sequence takes, alone or with others in the rows of a pass."""
     found: list[float] = []
     for point in points:
         same = [p for p in points if (p.name, p.rows) == (point.name, point.rows)]
@@ -162,5 +162,5 @@ def passes_of(points: Sequence[Point], workload: Sequences) -> tuple[float, ...]
         else:
             count, at, ends = 1.0, workload.prompt, (low.seq, high.seq)
         share = (at - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.0
-        found.append(count * (share if point is not low else 1 - share) / point.rows)
+        found.append(count * (share if point is not low else 1 - share))
     return tuple(found)

@@ -15,6 +15,7 @@ OBJECTIVES = {
     "throughput": "largest load",
     "gpipe": "forward plus backward load",
     "latency": "latency",
+    "sequence": "latency",
 }
 """Meaning of the value of a plan, by its objective."""
 
@@ -72,7 +73,8 @@ class CostOptions:
     """True if model inputs and outputs cost transfers too."""
     objective: str = "throughput"
     """`throughput`: the largest load; `gpipe`: the largest forward load plus the largest
-    backward load (2020 paper, section 5.3); `latency`: the time of one sample."""
+    backward load (2020 paper, section 5.3); `latency`: the time of one sample; `sequence`: with
+    phases, that of one sequence, the sum of all loads."""
     max_replicas: int = 1
     """Devices that one stage may be replicated over (2020 paper, Appendix C.2)."""
     execution: str = "operators"
@@ -351,7 +353,7 @@ def contiguous_words(plan: Plan, in_seconds: bool) -> str:
 def generation_words(plan: Plan) -> str:
     """Say how fast a plan generates."""
     words = f"{plan.tokens_per_s:.4g} tokens/s"
-    if plan.options.in_flight is not None:
+    if plan.options.in_flight is not None and plan.objective != "sequence":
         words += f" with {counted(plan.options.in_flight, 'sequence')} under way"
     if plan.ttft_s is not None:
         words += (

@@ -437,7 +437,7 @@ def solve(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
             raise InfeasibleError(f"infeasible: {needed} devices are needed for {words}")
     if (impossible := over_capacity(problem)) is not None:
         raise impossible
-    if problem.links and problem.graph.n:
+    if problem.links and problem.graph.n and problem.options.objective != "sequence":
         found = solve_linked(problem, asked, run)
         if found.method == LINKS and problem.options.memory_model == "peak":
             return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
@@ -513,8 +513,10 @@ def _by_method(
 ) -> Solution:
     """Run a method; where nothing fits, try other orders of the nodes within the stages."""
     try:
-        part = run.until_gap(np.inf, simple_bound(problem))
-        found: Solution = SPLITS[method].function()(problem, asked, part)
+        part, function = run.until_gap(np.inf, simple_bound(problem)), SPLITS[method].function()
+        if problem.options.objective == "sequence":
+            from dnnp.core.split.exact import least_sum as function
+        found: Solution = function(problem, asked, part)
     except (InfeasibleError, LimitError) as error:
         reason = unplaceable_part(problem, asked.validity or "ordered")
         rescued = None if reason else _in_another_order(problem, asked, run)

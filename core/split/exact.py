@@ -1,24 +1,30 @@
 """The exact search over order ideals, as the method `exact` and as the bound `ideal`.
 
 A few orders are sliced, then all order ideals are searched from that incumbent, which prunes the
-search; what it cannot finish it leaves with a bound.
+search; what it cannot finish it leaves with a bound. `least_sum` is for the latency of a sequence.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.load_formula import ROUNDING
+from dnnp.core.cost.load import stage_memory
+from dnnp.core.cost.load_formula import ROOM, ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import PARAMETER, Ints, distinct, place_of
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
+from dnnp.core.split.ideals.linked import linked_search
 from dnnp.core.split.ideals.search import IdealResult, ideal_search
+from dnnp.core.split.peak import with_least_peak
 from dnnp.core.split.slices import SLICED, best_slicing, incumbent, slice_order
 
 if TYPE_CHECKING:
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
 
 STEPS, MOST_STEPS = 8, 10_000_000
 """Steps of a checker for each block that the search walks, mostly; and how many it surely takes."""
+
+TRIES = 5_000
+"""Searches for the least sum of loads, times the units of a graph of 100 units or more."""
 
 PACKED = 0.01
 """Share of the whole work that packing is taken for."""
@@ -53,6 +62,54 @@ def exact(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAI
     if blocks is None:
         raise nothing_found(run)
     return Solution(blocks, max(floor, found.bound))
+
+
+def least_sum(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
+    """Find the ordered split of the least sum of loads, and a bound; for errors see `auto`.
+
+    Slicing over few devices comes first. Where live tensors are too much for a stage that is found
+    over ideals, what holds its items is refused, and they are searched again.
+    """
+    base, bound, method = problem.unlinked, simple_bound(problem), "slice"
+    best = _of_few(problem, asked, run.phase("slicing", 0.0, SLICED))
+    value = problem.value(best) if best else inf
+    graph, item = problem.graph.in_memory, base.line().item_of_node
+    own = graph.touched(np.where(graph.tensor_kind < PARAMETER, graph.tensor_bytes, 0.0))
+    proves, refused = True, list[tuple[Ints, float]]()
+    for _ in range(1 + int(run.effort * TRIES / max(problem.units.g, 100))):
+        if run.gap_reached(value, bound):
+            break
+        found = linked_search(problem, value, run.phase("ideals", SLICED, 1.0), refused=refused)
+        bound = max(bound, found.bound * proves)
+        if found.blocks is None:
+            break
+        blocks, known = with_least_peak(problem.graph, found.blocks, run=run), len(refused)
+        for nodes, device, *_ in blocks:
+            step = place_of(nodes, problem.graph.n)
+            held, peak = stage_memory(problem.graph, nodes, step, problem.options)
+            room = inf if device.is_cpu else device.memory_bytes * ROOM
+            if held > room:
+                refused.append((distinct(item[nodes]), device.memory_bytes))
+                # In some other order less may be live, but not less than one node takes.
+                proves &= held - (peak or 0.0) + float(own[nodes].max()) > room
+        if len(refused) == known:
+            if problem.value(blocks) < value:
+                best, method = blocks, "exact" * (found.bound > 0)
+            break
+    if not best:
+        other = base.with_options(replace(base.options, objective="throughput"))
+        best, bound = problem.own(exact(other, asked, run.unvalued()).blocks), 0.0
+    return Solution(best, bound, method)
+
+
+def _of_few(problem: SplitProblem, asked: MethodOptions, run: SearchContext) -> list[Block]:
+    """The best slicing over 1, 2, 4, ... devices of one class, or over all; none, if none fits."""
+    base, found = problem.unlinked, list[list[Block]]()
+    few = [(d, min(2**i, d.count)) for d in base.devices for i in range(d.count.bit_length() + 1)]
+    for devices in (*([replace(d, count=n)] for d, n in few), base.devices):
+        with suppress(InfeasibleError):
+            found.append(problem.own(slice_order(base.with_devices(*devices), asked, run).blocks))
+    return min(found, key=problem.value, default=[])
 
 
 def packed(

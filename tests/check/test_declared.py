@@ -18,6 +18,7 @@ from dnnp.formats.fields import PARTS, Field, table
 from dnnp.formats.records import RECORDS, covered
 from support import seeds, shapes, training
 from support.forgery import KINDS, records_in
+from support.generating import random_decoder
 from support.graphs import to_bytes
 from support.ruled import decoder
 from support.run import dnnp
@@ -100,6 +101,7 @@ def test_one_tolerance_of_memory() -> None:
 
 GRAPH = seeds.encode(seeds.graph_records())
 DECODER = to_bytes(decoder())
+PHASED = to_bytes(random_decoder(1, phased=True))
 TRAINING = seeds.encode(training.graph_records())
 FLAT = seeds.encode(
     [
@@ -182,6 +184,7 @@ def written() -> list[tuple[str, bytes]]:
         (DECODER, "-k 2 --layers-per-stage 2,2 --speed gpu/1=0.5", ("bound", "schedule -n 2")),
         (DECODER, "-k 4 --cut-before layers.1 --pin lm_head=gpu/1 --together mask --exactly 3", ()),
         (DECODER, "-k 3 --apart layers.0,layers.3 --memory gpu/0=1K", ()),
+        (PHASED, "-k 2 --objective latency", ()),
     ]
     found = []
     for graph, words, later in cases:

@@ -91,8 +91,8 @@ def test_passes_of_a_sequence() -> None:
     assert work.token_past == pytest.approx((5 + 6) / 2)
     early, late = passes_of(points, work)[2:]
     assert passes_of(points, work)[:2] == (0.5, 0.5)
-    assert early + late == pytest.approx(1 / 2)
-    assert late == pytest.approx((5.5 - 4) / 8 / 2)
+    assert early + late == pytest.approx(1)
+    assert late == pytest.approx((5.5 - 4) / 8)
     chunks = [Point("prompt", 1, 4, 0), Point("prompt", 1, 4, 12)]
     work = sequences_of([(12, 1)], chunks)
     assert sum(passes_of(chunks, work)) == pytest.approx(3)
@@ -126,7 +126,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (plain, {"workload": [(5, 5)]}, "the graph has no phases"),
         (plain, {"max_tpot": 1.0}, "the graph has no phases"),
         (priced, {"comm": "overlap"}, "--comm overlap: not known"),
-        (priced, {"objective": "latency"}, "--objective latency: not known"),
+        (priced, {"objective": "gpipe"}, "--objective gpipe: not known"),
         (priced, {"max_replicas": 2}, "--max-replicas: not known"),
         (priced, {"max_length": 9, "workload": [(8, 8)]}, "the longest sequence has 16"),
     ):

@@ -67,7 +67,13 @@ class Decoder:
     """The same in plain lists, as so many sequences take it; `workload`: prompt and tokens."""
 
     def __init__(
-        self, stream: Stream, in_flight: int, length: int, workload: tuple[int, int] | None
+        self,
+        stream: Stream,
+        in_flight: int,
+        length: int,
+        workload: tuple[int, int] | None,
+        *,
+        alone: bool = False,
     ) -> None:
         nodes, tensors = stream.get("node"), stream.get("tensor")
         self.n = len(nodes)
@@ -78,7 +84,7 @@ class Decoder:
         self.in_flight, self.rows = in_flight, 1
         self.weights = [1.0]
         if workload is not None:
-            self._weigh(stream, *workload)
+            self._weigh(stream, *workload, alone=alone)
         self.feeds = [(u, v) for v, node in enumerate(nodes) for u in node["inputs"] if u < self.n]
         self.states = []
         most = 2 if workload is None else max(phase["rows"] for phase in stream.get("phase"))
@@ -90,12 +96,13 @@ class Decoder:
         self.kept = {state["output"] for state in stream.get("state")}
         self.outputs = {t["id"] for t in tensors if t.get("output")} - self.kept
 
-    def _weigh(self, stream: Stream, prompt: int, tokens: int) -> None:
-        """Times and sizes of a sequence: one pass over its prompt, half a pass for each token."""
+    def _weigh(self, stream: Stream, prompt: int, tokens: int, *, alone: bool) -> None:
+        """Times and sizes of a sequence: one pass over its prompt, half a pass for each token, or
+        a whole one."""
         low, high = stream.get("phase")[1:]
         first, last = prompt, prompt + tokens - 2
         share = ((first + last) / 2 - low["past"]) / (high["past"] - low["past"])
-        passes = (tokens - 1) / low["rows"]
+        passes = (tokens - 1) / (1 if alone else low["rows"])
         self.rows, self.passes = low["rows"], 1.0 + passes
         each = ((1.0, self.time, self.moved), *(
             (passes * part, phase["times"]["acc"], phase["sizes"])
@@ -133,11 +140,16 @@ class Decoder:
             if whole and all(stage[u] <= stage[v] for u, v in self.feeds):
                 yield stage
 
-    def loads(self, stage: Sequence[int], over: Mapping[tuple[int, int], Link]) -> dict[int, float]:
+    def loads(
+        self,
+        stage: Sequence[int],
+        over: Mapping[tuple[int, int], Link],
+        speed: Sequence[float] = (1.0, 1.0, 1.0),
+    ) -> dict[int, float]:
         """Loads of the stages, which are named by their devices, over links between these."""
         found = dict.fromkeys(stage, 0.0)
         for v, home in enumerate(stage):
-            found[home] += self.time[v]
+            found[home] += self.time[v] / speed[home]
             times = {
                 there: self.moved[v] / over[home, there].rate
                 + self.passes * over[home, there].latency

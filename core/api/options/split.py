@@ -144,7 +144,7 @@ class SplitOptions(DeviceOptions):
         "throughput", choices=("throughput", "gpipe", "latency"), page=True,
         help="throughput (default), gpipe or latency; throughput: the largest load; gpipe: for "
         "training, the largest forward load plus the largest backward load; latency: the time "
-        "of one sample")
+        "of one sample, or sequence")
     max_replicas: int | None = option(
         least=1, metavar="R", page=True,
         help="devices that may share a stage's samples (default: 1)")

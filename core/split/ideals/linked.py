@@ -12,6 +12,8 @@ for every tensor that crosses its border
 So no stage is charged more than it costs: the least that is found is a bound for all ordered
 splits, and where only neighbours talk, as in a chain, it is the optimum. Memory that depends on the
 order of nodes is not charged. Devices are of one kind if links and classes tell them not apart.
+For the latency of one sequence charges are added up, and parameters are held. Without links each
+class has its own bandwidth.
 Where there are too many ideals, those of one topological order give a split, and no bound. So does
 a search that is `straight`: it charges everything as if it came from the stage before and went to
 the one after, which is nearer to what most splits cost.
@@ -19,6 +21,7 @@ the one after, which is nearer to what most splits cost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,8 +32,8 @@ from dnnp.core.cost.items import nets_of
 from dnnp.core.cost.load import link_times
 from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, combine_arrays
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.device import Machine
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.device import Machine, device_numbers, machine_of
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Ints, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.ideals.lattice import make_lattice
@@ -76,10 +79,12 @@ def _alike(machine: Machine, a: int, b: int) -> bool:
 
 
 def linked_search(
-    problem: SplitProblem, incumbent: float, run: SearchContext = PLAIN, *, straight: bool = False
-) -> LinkedAnswer:
+    problem: SplitProblem, incumbent: float, run: SearchContext = PLAIN, *, straight: bool = False,
+    refused: Sequence[tuple[Ints, float]] = (),
+) -> LinkedAnswer:  # fmt: skip
     """The best ordered split below `incumbent` by what its stages are charged, and a bound.
 
+    `refused`: items that are never together where there are no more than so many bytes.
     Nothing is found for graphs with a backward pass, replicas, or where this would take too long.
     """
     options = problem.options
@@ -88,6 +93,7 @@ def linked_search(
     if problem.unlinked.line().n >= MOST_IDEALS:  # there are more ideals than items
         return LinkedAnswer(None, 0.0)
     search = _Search(problem, straight=straight)
+    search.refused = refused
     for proves in (True, False):
         ideals = search.ideals() if proves else search.prefixes()
         if ideals is None or search.too_large(len(ideals)):
@@ -114,17 +120,26 @@ class _Search:
     """The items of a problem in a topological order, and what they cost on each kind of device."""
 
     def __init__(self, problem: SplitProblem, *, straight: bool) -> None:
-        self.problem, graph, machine = problem, problem.graph, problem.machine
-        self.straight = straight
+        self.problem, graph = problem, problem.graph
+        self.straight, self.total = straight, problem.options.objective == "sequence"
+        self.refused: Sequence[tuple[Ints, float]] = ()
         self.line = line = problem.unlinked.line()
-        self.n = line.n
-        self.kinds = kinds_of(machine)
+        self.n, self.memory = line.n, line.memory
+        self.machine = machine = problem.machine if problem.links else machine_of(line.devices)
+        alike = [device_numbers(machine, d.name) for d in line.devices if d.count]
+        self.kinds = kinds_of(machine) if problem.links else alike
         names = [d.name for d in problem.devices]
         self.device = [problem.devices[names.index(machine.classes[k[0]])] for k in self.kinds]
         self.most = [min(len(kind), self.n) for kind in self.kinds]
         """Devices of each kind that may be of use."""
         self.stride = np.concatenate([[1], np.cumprod([m + 1 for m in self.most])])
         where = line.item_of_node
+        if problem.options.memory_model != "sum":
+            held = graph.in_memory  # a parameter counts where it is read first
+            static = self.total & (held.tensor_kind >= PARAMETER) & (np.diff(held.use_ptr) > 0)
+            read = np.flatnonzero(static)
+            first = where[held.use_idx[held.use_ptr[read]]]
+            self.memory = totals(first, held.tensor_bytes[read], line.n)
         nets, tensor = nets_of(graph, where, self.n, problem.options)
         self.source, made = nets.source, nets.source >= 0
         self.reads = np.zeros((self.n, len(tensor)), dtype=np.bool_)
@@ -173,7 +188,7 @@ class _Search:
 
         inf, without stages: none is below the incumbent. None: it was stopped.
         """
-        sides = _Sides(self, inside)
+        sides, combined = _Sides(self, inside), np.add if self.total else np.maximum
         count, states = len(self.kinds), int(self.stride[-1])
         value = np.full((len(inside), states, count + 1, count + 1), np.inf)
         came = np.full((*value.shape, 2), -1, dtype=np.int32)
@@ -182,7 +197,7 @@ class _Search:
         for i in range(len(inside) - 1):
             if run.stop():
                 return None
-            run.report_progress("ideals over links", share=i / len(inside))
+            run.report_progress(share=i / len(inside))
             if not np.isfinite(value[i]).any():
                 continue
             ends = np.flatnonzero((inside[i + 1 :] | ~inside[i]).all(axis=1)) + i + 1
@@ -198,7 +213,7 @@ class _Search:
                         continue
                     for q in range(count + 1):
                         # f64[ends, states]
-                        most = np.maximum(known, loads[o][:, p, q, None])
+                        most = combined(known, loads[o][:, p, q, None])
                         old = value[ends[:, None], after, o, q]
                         better = (most < old) & (most < incumbent)
                         at, state = np.nonzero(better)
@@ -225,11 +240,11 @@ class _Search:
 
     def blocks(self, stages: list[_Stage]) -> list[Block]:
         """The split, on the first devices of each kind."""
-        machine, line = self.problem.machine, self.line
+        machine, line = self.machine, self.line
         free = [kind.tolist() for kind in self.kinds]
         found = []
         for stage in stages:
-            number = int(machine.names[free[stage.kind].pop(0)].rpartition("/")[2])
+            number = self.device[stage.kind].number_of(machine.names[free[stage.kind].pop(0)])
             nodes = line.nodes_of(self.problem.graph, stage.items)
             found.append(Block(nodes, self.device[stage.kind], number=number))
         return found
@@ -248,14 +263,15 @@ class _Search:
         ends, part = ends[kept], part[kept]
         compute, overflow = compute[:, kept], overflow[:, kept]
         before = inside[i, np.maximum(self.source, 0)] | (self.source < 0)  # made there, or inputs
-        arrives = ((part.astype(np.float32) @ sides.reading) > 0) & before
+        arrives = (sides.readers[ends] > sides.readers[i]) & before
         leaves = np.zeros((len(ends), len(self.source)), dtype=np.bool_)
         made = self.source >= 0
         leaves[:, made] = part[:, self.source[made]]
         read = leaves & sides.read_outside[ends]
         host = leaves & ~read & self.to_host
-        to_next = read if self.straight else read & sides.read_next[ends]
-        from_last = arrives & made & (self.straight | (self.source == sides.last[i]))
+        linked = bool(self.problem.links)
+        to_next = read & (linked & (self.straight | sides.read_next[ends]))
+        from_last = arrives & made & (linked & (self.straight | (self.source == sides.last[i])))
         fed, rest = arrives & ~made, arrives & made & ~from_last
         count, comm = len(self.kinds), COMM[self.problem.options.comm]
         loads = []
@@ -296,6 +312,8 @@ class _Search:
 
     def _best(self, o: int) -> tuple[Floats, Floats]:
         """Least time of every net to kind `o` from any other device, and from it; f64[nets]."""
+        if not self.problem.links:
+            return self.host[o], self.host[o]
         nearest, furthest = self.over[:, o].min(axis=0), self.over[o].min(axis=0)
         none = np.zeros(len(self.source))  # there is one device: nothing crosses
         nearest = np.where(np.isfinite(nearest), nearest, none)
@@ -309,14 +327,14 @@ class _Search:
     def _overflow(self, part: Bools) -> Floats:
         """Time of what overflows, f64[kinds, stages]; inf: it does not fit."""
         options, over = self.problem.options, np.zeros((len(self.kinds), len(part)))
-        if options.memory_model != "sum":
-            return over
-        held = np.einsum("jv,v->j", part, self.line.memory)
+        held = np.einsum("jv,v->j", part, self.memory)
         for o, device in enumerate(self.device):
             if device.is_cpu:
                 continue
             if options.memory_mode == "hard":
                 over[o, held > device.memory_bytes * ROOM] = np.inf
+                for items in (items for items, room in self.refused if device.memory_bytes <= room):
+                    over[o, part[:, items].all(axis=1)] = np.inf
             else:
                 above = np.maximum(held - device.memory_bytes, 0.0)
                 over[o] = above / device.bandwidth_bytes_per_s
@@ -329,8 +347,10 @@ class _Sides:
     def __init__(self, search: _Search, inside: Bools) -> None:
         self.search, self.inside = search, inside
         outside = ~inside
-        self.reading = search.reads.astype(np.float32)
-        self.read_outside = (outside.astype(np.float32) @ self.reading) > 0
+        reading = search.reads.astype(np.float32)
+        self.readers = inside.astype(np.float32) @ reading
+        """f32[I, nets], items inside that read it."""
+        self.read_outside = (outside.astype(np.float32) @ reading) > 0
         """bool[I, nets]: some item outside reads it."""
         final = inside & ((inside.astype(np.float32) @ search.follows.T) == 0)
         self.last = np.where(final.sum(axis=1) == 1, final.argmax(axis=1), -2)
