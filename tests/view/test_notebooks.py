@@ -127,7 +127,7 @@ def test_png_without_its_package(graph: Graph, tmp_path: Path) -> None:
     graph.save(tmp_path / "p.dnnp")
     (tmp_path / "resvg_py.py").write_text("raise ModuleNotFoundError")
     result = subprocess.run(
-        [executable("view"), tmp_path / "p.dnnp", "-o", tmp_path / "p.png"],
+        [executable("view"), "-q", tmp_path / "p.dnnp", "-o", tmp_path / "p.png"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
