@@ -156,6 +156,15 @@ def open_source(
     return model, path, digest
 
 
+def check_nodes(stream: Stream, model: ModelProto, path: Path) -> None:
+    """Raise a FormatError if a node of a stream is not that of the model at `path`."""
+    nodes = model.graph.node
+    for i, record in enumerate(stream.get("node")):
+        v = record["id"]
+        if v >= len(nodes) or nodes[v].op_type != record["op"]:
+            raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
+
+
 def spare_model(caller: Callbacks, model: ModelProto, path: Path) -> None:
     """Make sure that no output is the file of a model, or one with its weights."""
     from dnnp.formats.onnx.scope import held_tensors

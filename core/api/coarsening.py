@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.callbacks import Callbacks, open_source
+from dnnp.callbacks import Callbacks, check_nodes, open_source
 from dnnp.core.coarsen.coarsen import Coarsening, mirror_nodes, mirrored
 from dnnp.core.coarsen.coarsen import coarsen as group_nodes
 from dnnp.core.coarsen.layers import Given, paths_of
@@ -133,11 +133,8 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
 
     caller = options.caller
     model, path, _ = open_source(caller, stream, options.model)
+    check_nodes(stream, model, path)
     nodes = stream.get("node")
-    for i, record in enumerate(nodes):
-        v = record["id"]
-        if v >= len(model.graph.node) or model.graph.node[v].op_type != record["op"]:
-            raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
     fusions = fused_groups(model, path.parent, options.provider or "cpu", types_of(stream))
     position = {record["id"]: i for i, record in enumerate(nodes)}
     groups = [[position[v] for v in group if v in position] for group in fusions.groups]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from dnnp.callbacks import Callbacks, open_source
+from dnnp.callbacks import Callbacks, check_nodes, open_source
 from dnnp.core.model.errors import FormatError, UnavailableError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.processes import available_cores
@@ -93,7 +93,7 @@ def measured_costs(stream: Stream, options: ProfileOptions) -> MeasuredCosts:
     if costs is not None:
         caller.note(f"costs measured before: {folder / key}.json")
         return costs
-    _check_nodes(stream, model, str(path))
+    check_nodes(stream, model, path)
     costs = _time_model(stream, model, path.parent, options, beside)
     keep = not (options.no_cache or costs.how.get("disturbed"))
     if keep and not cost_cache.store(folder, key, costs, facts):
@@ -173,15 +173,6 @@ def _facts(
         "shapes": shapes,
         "groups": groups_digest(groups),
     }
-
-
-def _check_nodes(stream: Stream, model: ModelProto, path: str) -> None:
-    """Check that the stream's nodes are those of the model."""
-    nodes = model.graph.node
-    for i, record in enumerate(stream.get("node")):
-        v = record["id"]
-        if v >= len(nodes) or nodes[v].op_type != record["op"]:
-            raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
 
 
 def measurement(stream: Stream, options: ProfileOptions, taken: list[float]) -> Measurement:

@@ -209,8 +209,8 @@ class Together:
         np.fill_diagonal(together, 1.0)
         return together, solution[self.paid], solution[self.cut]
 
-    def violated(self, values: Sequence[float], between: Between, most: int) -> list[Named]:
-        """Rows that a solution violates, at most so many, the worst first."""
+    def violated(self, values: Sequence[float], between: Between) -> list[Named]:
+        """Rows that a solution violates, at most `MOST_ROWS`, the worst first."""
         together, paid, cut = self.shares(values)
         found: list[tuple[float, Named]] = []
         nets = self.nets
@@ -234,7 +234,7 @@ class Together:
                 for u, v in np.argwhere(by > EPSILON).tolist()
             ]
         found.sort(key=lambda item: (-item[0], item[1]))
-        return [name for _, name in found[:most]]
+        return [name for _, name in found[:MOST_ROWS]]
 
 
 def merged(nets: Hypergraph, cost: Floats) -> tuple[Hypergraph, Floats, Ints]:
@@ -472,7 +472,7 @@ class _PairSearch:
         while waiting < PATIENCE and low < self.target:
             solution = self.relaxation.outcome.values or ()
             known = {added.name for added in self.rows}
-            names = self.program.violated(solution, self.between, MOST_ROWS)
+            names = self.program.violated(solution, self.between)
             rows = [(n, self.program.row(n, self.reference)) for n in names if n not in known]
             if not rows:
                 break

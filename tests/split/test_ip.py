@@ -104,7 +104,7 @@ def check_solution(case: Case, validity: str, blocks: list[Block], value: float)
     fits = 0
     for items in choices:
         task = task_of(case.problem, validity, items)
-        draft = formulate(task, value, 1.0)
+        draft = formulate(task, value)
         at = places_of_blocks(draft, task.line.item_of_node, blocks)
         if at is None:
             continue

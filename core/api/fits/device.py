@@ -6,8 +6,8 @@ import itertools
 import json
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,12 +210,8 @@ def group_blocks(path: str, threads: int) -> Measured:
 
 def _kinds_in_turn(cases: Sequence[Case]) -> list[Case]:
     """The first case of each kind, then the second of each, and so on."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for case in cases:
-        turns.append(seen[case.kind])
-        seen[case.kind] += 1
-    return [case for _, case in sorted(zip(turns, cases, strict=True), key=lambda pair: pair[0])]
+    turn = defaultdict[str, Iterator[int]](itertools.count)
+    return sorted(cases, key=lambda case: next(turn[case.kind]))
 
 
 def measured(
@@ -235,9 +231,7 @@ def measured(
         try:
             spent = operator_times.block_time(case, seconds, beside)
         except InputFileError as error:
-            failed.append(case.title)
-            reason = str(error)
-            continue
+            spent, reason = 0.0, str(error)
         if spent > 0:
             kinds.append(case.kind)
             blocks.append(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import fsum
 from pathlib import Path
 
@@ -29,15 +28,6 @@ from dnnp.pricing import analytic_times
 
 _NAMED = 12
 """Operator types that a line lists."""
-
-
-@dataclass(frozen=True)
-class _Gradients:
-    """Seconds of backward nodes alone, by id, beside those of the forward pass alone."""
-
-    alone_s: Mapping[int, float]
-    by_formula: Sequence[int]
-    """Those that the ratio of formulas times the forward node stands for."""
 
 
 def price_training(stream: Stream, device: DeviceSpec, options: ProfileOptions) -> None:
@@ -68,7 +58,7 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
     costs = measured_costs(forward, options)
     ids = [record["id"] for record in forward.get("node")]
     together = dict(zip(ids, costs.node_s, strict=True))
-    alone, gradients = _time_gradients(stream, model, str(path.parent), device, options)
+    alone, gradients, by_formula = _time_gradients(stream, model, str(path.parent), device, options)
     units = [r["nodes"] for r in forward.get("group")] or [[v] for v in ids]
     if costs.group_s is None:
         unit_s = [fsum(together[v] for v in unit) for unit in units]
@@ -76,8 +66,8 @@ def training_costs(stream: Stream, device: DeviceSpec, options: ProfileOptions) 
         unit_s = list(costs.group_s)
     overall = fsum(unit_s) / max(fsum(alone.values()), 1e-12)
     for v in late:
-        together[v] = gradients.alone_s[v] * overall
-    _say(stream, gradients, together, caller)
+        together[v] = gradients[v] * overall
+    _say(stream, by_formula, together, caller)
     group_s = None
     if costs.group_s is not None:
         known = dict(zip(map(tuple, units), costs.group_s, strict=True))
@@ -109,8 +99,11 @@ def _time_gradients(
     folder: str,
     device: DeviceSpec,
     options: ProfileOptions,
-) -> tuple[dict[int, float], _Gradients]:
-    """Seconds of the nodes of the forward pass alone, and of gradients alone."""
+) -> tuple[dict[int, float], dict[int, float], set[int]]:
+    """Seconds of the nodes of the forward pass alone, and of gradients alone, by id.
+
+    The third are gradients that the ratio of formulas times the forward node stands for.
+    """
     taken: list[float] = []
     how = measurement(stream, options, taken)
     caller = options.caller
@@ -126,40 +119,32 @@ def _time_gradients(
         )
     say_disturbed(taken, caller)
     found = {v: gradient_time(each, times) for v, each in terms.items()}
-    ratio = _ratios(stream, device)
-    overall = fsum(alone.values()) / max(ratio.forward_s, 1e-12)
+    formula_s, forward_s = _formula_times(stream, device)
+    overall = fsum(alone.values()) / max(forward_s, 1e-12)
     seconds: dict[int, float] = {}
-    left: list[int] = []
+    left: set[int] = set()
     for record in stream.get("node"):
         if not record.get("backward"):
             continue
         v, of = record["id"], record.get("of")
         measured = found.get(v)
         if measured is None:
-            left.append(v)
-            of_s = ratio.node_s.get(of, 0.0)
+            left.add(v)
+            of_s = formula_s.get(of, 0.0)
             scale = alone[of] / of_s if of in alone and of_s else overall
-            measured = ratio.node_s[v] * scale
+            measured = formula_s[v] * scale
         seconds[v] = measured
-    return alone, _Gradients(seconds, tuple(left))
+    return alone, seconds, left
 
 
-@dataclass(frozen=True)
-class _Ratios:
-    """Times by formula."""
-
-    node_s: Mapping[int | None, float]
-    forward_s: float
-
-
-def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
-    """Times of every node on a device by formulas."""
+def _formula_times(stream: Stream, device: DeviceSpec) -> tuple[dict[int | None, float], float]:
+    """Times of every node on a device by formulas, by id; and of the forward pass."""
     graph = graph_of(stream)
     nodes = stream.get("node")
     work = work_of(graph, nodes, stream.get("tensor"))
     times = analytic_times(stream, graph, None, work, device)[0].tolist()
     by_id: dict[int | None, float] = {r["id"]: t for r, t in zip(nodes, times, strict=True)}
-    return _Ratios(by_id, fsum(by_id[r["id"]] for r in nodes if not r.get("backward")))
+    return by_id, fsum(by_id[r["id"]] for r in nodes if not r.get("backward"))
 
 
 def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
@@ -201,13 +186,10 @@ def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
     return found
 
 
-def _say(
-    stream: Stream, gradients: _Gradients, times: Mapping[int, float], caller: Callbacks
-) -> None:
-    """Say which gradients were measured, and which go by formula."""
+def _say(stream: Stream, left: set[int], times: Mapping[int, float], caller: Callbacks) -> None:
+    """Say how many gradients were measured, and which are `left` to formulas."""
     late = [record for record in stream.get("node") if record.get("backward")]
     total = fsum(times[record["id"]] for record in late)
-    left = set(gradients.by_formula)
     caller.note(
         f"backward pass: {len(late) - len(left)} of {counted(len(late), 'node')} by ordinary "
         "operators that compute their gradients"

@@ -65,13 +65,11 @@ def measured_link(
         Time to measure for; up to three times as long where the points are off the line.
     """
     sweep = Sweep(transfer, sizes or SIZES, trips)
-    sweep.add(limit_s=seconds)
-    fit = fit_link(*sweep.points())
-    for _ in range(_TRIES - 1):
-        if fit.error <= GOOD:
-            break
+    for _ in range(_TRIES):
         sweep.add(limit_s=seconds)
         fit = fit_link(*sweep.points())
+        if fit.error <= GOOD:
+            break
     return fit
 
 

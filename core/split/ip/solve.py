@@ -167,7 +167,7 @@ class Loop(SliceSearch[list[Block]]):
         if self.refuses(entries(self.task)):
             return None
         reference = self.best.value if np.isfinite(self.best.value) else self._crude()
-        return formulate(self.task, reference, 1.0, self.cuts, self.run)
+        return formulate(self.task, reference, self.cuts, self.run)
 
     def start(self, written: Draft) -> list[float] | None:
         """The best split as a solution of the program."""

@@ -57,14 +57,12 @@ class Draft:
     task
         Items, devices and options.
     reference
-        The load that counts as 1.
-    upper
-        Objective above which solutions are of no interest, in units of the reference.
+        The load that counts as 1; solutions with a larger objective are of no interest.
     """
 
-    def __init__(self, task: Task, reference: float, upper: float) -> None:
+    def __init__(self, task: Task, reference: float) -> None:
         self.task, self.reference = task, reference
-        self.upper = upper * (1 + SLACK)
+        self.upper = 1 + SLACK
         self.program = Program()
         self.hopeless = False
         """A constraint without columns cannot hold."""
@@ -197,13 +195,9 @@ def entries(task: Task) -> int:
 
 
 def formulate(
-    task: Task,
-    reference: float,
-    upper: float,
-    cuts: Sequence[Cut] = (),
-    run: SearchContext = PLAIN,
+    task: Task, reference: float, cuts: Sequence[Cut] = (), run: SearchContext = PLAIN
 ) -> Draft:
-    """Build the program whose solutions are splits with an objective of at most `upper`.
+    """Build the program whose solutions are splits with an objective of at most `reference`.
 
     Parameters
     ----------
@@ -211,14 +205,12 @@ def formulate(
         Items, devices and options.
     reference
         The load that counts as 1, seconds.
-    upper
-        In units of the reference.
     cuts
         Constraints learned from earlier solutions.
     run
         When to stop: the program is then incomplete.
     """
-    draft = Draft(task, reference, upper)
+    draft = Draft(task, reference)
     budget_devices(draft)
     if task.ordered:
         keep_order(draft)
