@@ -172,10 +172,10 @@ class _Setting:
         return SessionConfig("cpu", self.options.optimization, own, pin=False, alone=alone)
 
     def cores(self, stages: int) -> Sequence[int]:
-        """A core for each stage of one thread; none where there are too few."""
+        """A core for each stage of one thread; none where there are too few, or one pass alone."""
         cores = available_cores()
         free = self.options.no_pin or self.options.threads > 1 or stages > len(cores)
-        return () if free or stages < 2 else cores[:stages]
+        return () if free or min(stages, self.groups) < 2 else cores[:stages]
 
     def parts(self, nodes: Sequence[Sequence[int]]) -> list[StageModel]:
         """Models of stages of these nodes, with logits of last positions alone."""
