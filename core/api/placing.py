@@ -247,10 +247,11 @@ def check_rules(problem: SplitProblem, options: SplitOptions) -> None:
     Raises UsageError.
     """
     rules = problem.rules
-    places = [name for d in problem.devices for name in (d.name, d.of, *d.members)]
+    places = [name for device in problem.devices if rules for name in device.places]
     for rule in rules:
         unheeded = {
-            "a parallel plan": bool(options.parallel),
+            "--shared-stages": options.shared_stages and rule.rule != "cut-before",
+            "clusters of devices": "/" in rule.device and problem.clustered,
             "--allow-replicas": options.allow_replicas,
             "--objective latency": rule.by_stage and options.objective == "latency",
             "--max-replicas": rule.by_stage and problem.options.max_replicas > 1,
@@ -265,20 +266,26 @@ def check_rules(problem: SplitProblem, options: SplitOptions) -> None:
     counts = {rule.stages: rule.words for rule in rules if rule.stages}
     if len(counts) > 1:
         raise UsageError(" contradicts ".join(counts.values()))
-    if not rules:
+    if not rules or options.shared_stages:
         return
     from dnnp.core.split.auto import validity_asked
 
-    _check_line(problem, problem.line(problem.free_items))
+    _check_line(problem, options, problem.line(problem.free_items))
     if options.objective == "latency" or options.eval is not None or len(problem.item_choices) > 1:
         return
     if all(validity_asked(m, options.validity) == "ordered" for m in options.methods):
-        _check_line(problem, problem.line(), " in an ordered split; --validity free may keep them")
+        hint = "; --validity free may keep them" * (not options.parallel)
+        _check_line(problem, options, problem.line(), f" in an ordered split{hint}")
 
 
-def _check_line(problem: SplitProblem, line: LinearizedItems, hint: str = "") -> None:
+def _check_line(
+    problem: SplitProblem, options: SplitOptions, line: LinearizedItems, hint: str = ""
+) -> None:
     """Refuse rules that no split of these items keeps; raises UsageError."""
-    for item in np.flatnonzero(~np.isfinite(line.work).any(axis=0)).tolist():
+    barred = ~np.isfinite(line.work).any(axis=0)
+    if options.parallel:  # several devices may run what none can
+        barred = (line.labels < 0).any(axis=0)
+    for item in np.flatnonzero(barred).tolist():
         nodes = line.nodes[line.node_ptr[item] : line.node_ptr[item + 1]]
         held = {*problem.graph.node_ids[nodes].tolist()}
         mine = [rule.words for rule in problem.rules if any(held & {*p} for p in rule.parts)]

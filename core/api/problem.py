@@ -32,7 +32,8 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
     caller, graph, units = options.caller, work.graph, work.units
     with caller.held():
         rules = rules_of(work.stream, graph, options)
-        devices, links = devices_of(work.stream, options, own_of(options, rules))
+        single = () if options.parallel else rules  # parallel plans number devices at the end
+        devices, links = devices_of(work.stream, options, own_of(options, single))
         if options.objective == "latency" and graph.phases is None:
             cost = latency_options(options, graph, devices, links)
         else:
@@ -72,7 +73,7 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
     else:
         from dnnp.core.split.auto import method_asked
 
-        rules = problem.rules
+        rules = () if options.parallel else problem.rules
         for method in options.methods:
             method_asked(method, options.validity, clustered=problem.clustered, rules=rules)
 

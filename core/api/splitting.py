@@ -117,7 +117,7 @@ def add_plan(
     plan = replace(plan, status=record["status"], contiguous_bound=among)
     report(options.caller, plan, problem, record, one_of_many=search is not None)
     if given is None and not search:
-        _note_fewer(problem, options)
+        _note_fewer(stream, problem, options)
     _note_idle(plan, stream, options.caller)
     if search:
         return
@@ -130,14 +130,16 @@ def add_plan(
     advise(stream, record, options.caller)
 
 
-def _note_fewer(problem: SplitProblem, options: SplitOptions) -> None:
+def _note_fewer(stream: Stream, problem: SplitProblem, options: SplitOptions) -> None:
     """Say what a stage fewer than `exactly` so many would cost."""
     fewer = sum(rule.stages for rule in problem.rules if rule.rule == "exactly") - 1
     if fewer < 1 or options.caller.interrupted:
         return
     rules = tuple(r._replace(stages=fewer) if r.rule == "exactly" else r for r in problem.rules)
+    problem, options = replace(problem, rules=rules), options.replaced(method=options.methods[0])
+    find = partial(_parallel, stream) if options.parallel else found_by
     try:
-        found = found_by(replace(problem, rules=rules), options.replaced(method=options.methods[0]))
+        found = find(problem, options)
         cost = shown_time(found.value, problem.graph.in_seconds)
     except (InfeasibleError, LimitError):
         cost = "none was found that fits"

@@ -35,7 +35,7 @@ def prove_parallel(case: PlanCase, claim: float, budget: Budget) -> str:
         There is a plan with less.
     UncheckedError
         It takes too many steps, or the plan allows what is not covered here: shared stages,
-        clusters, forward passes of which a part runs again.
+        clusters, forward passes of which a part runs again, rules that others do not keep.
     """
     options, plan = case.plan.hybrid, case.plan
     if options is None or options.shared_stages or plan.links or len(plan.devices) != 1:
@@ -48,7 +48,8 @@ def prove_parallel(case: PlanCase, claim: float, budget: Budget) -> str:
     for turned in (False, True) if case.tables.training else (False,):
         found = search.below(*_items(case, turned=turned))
         if found is not None:
-            raise UnprovenError(f"there is a plan with the value {found!r}")
+            error, free = (UncheckedError, " without rules") if plan.rules else (UnprovenError, "")
+            raise error(f"there is a plan{free} with the value {found!r}")
     return "search"
 
 

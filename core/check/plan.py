@@ -35,7 +35,7 @@ from dnnp.core.check.load import (
     price,
 )
 from dnnp.core.check.phases import as_planned, check_rates, check_workload
-from dnnp.core.check.placing import check_rules
+from dnnp.core.check.placing import check_rules, reached
 from dnnp.core.check.violation import Violation, above, differs, fits, same, shown
 from dnnp.core.model.device import DeviceClass, own_times
 from dnnp.core.model.graph import Clustering, Graph, with_own_times
@@ -244,16 +244,12 @@ def check_colors(case: PlanCase) -> Iterator[Violation]:
     """Check that nodes of one colour share a stage, or are in shared stages if allowed."""
     stage_of = {v: number for number, block in enumerate(case.blocks) for v in block}
     classes: dict[int, list[int]] = {}
-    homes: dict[int, set[int]] = {}
     colors = case.graph.color.tolist()
     for node, color in enumerate(colors):
         if color >= 0:
             classes.setdefault(color, []).append(node)
-    for number, block in enumerate(case.blocks):
-        for node in block:
-            homes.setdefault(colors[node], set()).add(number)
     for color, nodes in sorted(classes.items()):
-        stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
+        stages = sorted({stage_of[v] for v in nodes if v in stage_of}) if len(nodes) > 1 else []
         apart = len(stages) > 1
         if not together(case.plan, stages) or (apart and not _may_part(case, nodes, stage_of)):
             message = f"nodes {shown([case.tables.ids[v] for v in nodes])} must share a device"
@@ -281,15 +277,8 @@ def _may_part(case: PlanCase, nodes: Sequence[int], stage_of: Mapping[int, int])
                 before[units.of_node[v]].add(units.of_node[u])
                 after[units.of_node[u]].add(units.of_node[v])
     mine = {units.of_node[v] for v in ahead}
-    met = []
-    for steps in (before, after):
-        seen, waiting = set(mine), list(mine)
-        while waiting:
-            new = steps[waiting.pop()] - seen
-            seen |= new
-            waiting += new
-        met.append(seen)
-    return bool((met[0] & met[1]) - mine)
+    met = (reached(mine, steps.__getitem__, {*before}) for steps in (before, after))
+    return bool(set.intersection(*met) - mine)
 
 
 def _load(stage: Stage, cost: Cost, subject: str) -> Iterator[Violation]:

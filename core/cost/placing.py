@@ -116,7 +116,7 @@ def with_rules(
     times, single = dict(units.times), dict[str, list[int]]()
     together = [p for r in rules if r.rule in ("together", "layers-per-stage") for p in r.parts]
     for rule in (rule for rule in rules if rule.rule == "pin"):
-        able = {d.name for d in devices if rule.device in (d.name, d.of, *d.members)}
+        able = {d.name for d in devices if rule.device in d.places}
         for name in times.keys() - able:
             times[name] = times[name].copy()
             times[name][units.label[positions(graph, rule.parts[0])]] = np.inf

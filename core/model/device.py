@@ -71,6 +71,11 @@ class DeviceClass:
         """Name of a device of the class."""
         return self.members[number] if self.members else f"{self.name}/{number}"
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names to pin nodes to: the class, that of its times, and each of its devices."""
+        return self.name, self.of, *map(self.device_name, range(self.count))
+
     def number_of(self, device: str) -> int:
         """Number of a device in the class; ValueError: it is not there."""
         return self.members.index(device) if self.members else int(device.rpartition("/")[2])

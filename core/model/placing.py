@@ -5,7 +5,7 @@ A rule names sets of nodes, its parts. No plan breaks it:
 - `cut-before`: no stage holds a node of the part and one of what comes before it: ancestors that
   are not in the part, and have no ancestor in it. Nodes that only prepare weights, which follow
   from no input of the model, are free.
-- `pin`: the part is on a device, or on devices of a class.
+- `pin`: the part is on a device, one of several that its stage may have, or on those of a class.
 - `together`: the part, of all its names, is on one device.
 - `apart`: no device holds nodes of two parts.
 - `layers-per-stage`: there is one stage for each part, which holds all of it.

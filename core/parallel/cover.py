@@ -51,6 +51,8 @@ class Family(NamedTuple):
     """f64[I, D]."""
     ahead: Ints
     """i64[I], items with something to run again."""
+    labels: Ints
+    """i64[I, 3, R], numbers of labels of a row besides 0, and sums of them and of their squares."""
     cross_ptr: Ints
     cross: Ints
     """Nets with some pins in the set and some outside (CSR)."""
@@ -118,6 +120,8 @@ class Rules(NamedTuple):
     """Bytes of a device."""
     slack: float
     """Time up to which loads are the same but for rounding."""
+    exactly: int
+    pinned: Ints
 
 
 class Scratch(NamedTuple):
@@ -270,6 +274,18 @@ def kind_in(family, small, large, kind):  # type: ignore[no-untyped-def]
 
 
 @callee
+def _fewest(pinned, block):  # type: ignore[no-untyped-def]
+    """Devices from the first to the last one that items of a stage are pinned to, at least 1."""
+    first, last = -1, -1
+    for j in range(len(pinned)):
+        item = pinned[j, 1]
+        if (block[item >> 6] >> np.uint64(item & 63)) & np.uint64(1):
+            last = pinned[j, 0]
+            first = last if first < 0 else first
+    return last - first + 1
+
+
+@callee
 def most_in_flight(a, limit, small, large, team):  # type: ignore[no-untyped-def]
     """Most micro-batches in flight on a device of a stage; 0: it is too slow or too large.
 
@@ -279,6 +295,8 @@ def most_in_flight(a, limit, small, large, team):  # type: ignore[no-untyped-def
     family, rules, sums = a.family, a.rules, a.scratch.sums
     i, replicas = a.teams.degree[team], a.teams.replicas[team]
     most = (rules.most_replicas + replicas - 1) // replicas
+    if a.teams.devices[team] < _fewest(rules.pinned, a.scratch.block):
+        return 0
     weight = family.weight[large, i] - family.weight[small, i] + sums[3, i]
     sync = rules.sync_s * weight * (replicas - 1) / replicas
     top = allowed(rules, limit, sums[0, i], sums[1, i], sync, replicas)
@@ -322,6 +340,17 @@ def holds(words, small, large):  # type: ignore[no-untyped-def]
     return outside == 0
 
 
+@callee
+def keeps(labels, small, large):  # type: ignore[no-untyped-def]
+    """True if the items of a stage have equal labels: Cauchy and Schwarz, with equality."""
+    for r in range(labels.shape[2]):
+        count, total = labels[large, 0, r] - labels[small, 0, r], labels[large, 1, r]
+        total -= labels[small, 1, r]
+        if count * (labels[large, 2, r] - labels[small, 2, r]) != total * total:
+            return False
+    return True
+
+
 @lean
 def cover(a, limit, least):  # type: ignore[no-untyped-def]
     """Find the least devices for every set and number of replicas.
@@ -333,7 +362,8 @@ def cover(a, limit, least):  # type: ignore[no-untyped-def]
     limit
         Load that no stage exceeds.
     least
-        i32[I, S + 1], S replicas at most, in and out: 0 for no items, else rules.devices + 1.
+        i32[I, K + 1, S + 1], S replicas at most, in and out: 0 for no items, else devices + 1.
+        Exactly K stages; 0: they are not counted.
 
     Returns
     -------
@@ -342,11 +372,12 @@ def cover(a, limit, least):  # type: ignore[no-untyped-def]
     """
     family, teams, rules = a.family, a.teams, a.rules
     sets, known = len(family.work), True
-    total, top = family.work[sets - 1], limit + rules.slack
+    total, top, step = family.work[sets - 1], limit + rules.slack, min(rules.exactly, 1)
     for small in range(sets - 1):
         fewest = rules.devices + 1
-        for s in range(rules.most_replicas + 1):
-            fewest = min(fewest, least[small, s])
+        for m in range(rules.exactly + 1):
+            for s in range(rules.most_replicas + 1):
+                fewest = min(fewest, least[small, m, s])
         for g in range(len(teams.group) - 1):
             devices = teams.devices[teams.group[g]]
             rest = rules.devices - fewest - devices
@@ -359,6 +390,8 @@ def cover(a, limit, least):  # type: ignore[no-untyped-def]
                 q += 1
                 if large <= small or not holds(family.words, small, large):
                     continue
+                if not keeps(family.labels, small, large):
+                    continue
                 gather(a, small, large)
                 needed = (total - family.work[large] - rules.slack) / top
                 for c in range(teams.group[g], teams.group[g + 1]):
@@ -366,30 +399,31 @@ def cover(a, limit, least):  # type: ignore[no-untyped-def]
                     y = most_in_flight(a, limit, small, large, c)
                     if y < 0:
                         y, known = -1 - y, False
-                    for s in range(min(y * d, rules.most_replicas) - d + 1):
-                        used = least[small, s] + devices
-                        if used < least[large, s + d] and used + needed <= rules.devices:
-                            least[large, s + d] = used
+                    for m in range(step, rules.exactly + 1):
+                        for s in range(min(y * d, rules.most_replicas) - d + 1):
+                            used = least[small, m - step, s] + devices
+                            if used < least[large, m, s + d] and used + needed <= rules.devices:
+                                least[large, m, s + d] = used
     return known
 
 
 @lean
-def last_stage(a, limit, least, large, replicas):  # type: ignore[no-untyped-def]
+def last_stage(a, limit, least, large, stages, replicas):  # type: ignore[no-untyped-def]
     """Trace how a set was covered: the set before its first stage, and its team; -1: not at all.
 
-    `replicas` are those of all its stages.
+    `replicas` are those of all its `stages` (0: not counted).
     """
-    teams = a.teams
+    teams, step = a.teams, min(stages, 1)
     for small in range(large):
-        if not holds(a.family.words, small, large):
+        if not (holds(a.family.words, small, large) and keeps(a.family.labels, small, large)):
             continue
         gathered = False
         for c in range(len(teams.degree)):
             d = teams.replicas[c]
             if d > replicas:
                 continue
-            used = least[small, replicas - d] + teams.devices[c]
-            if used != least[large, replicas]:
+            used = least[small, stages - step, replicas - d] + teams.devices[c]
+            if used != least[large, stages, replicas]:
                 continue
             if not gathered:
                 gather(a, small, large)
@@ -457,19 +491,20 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
     """
     sets, n = member.shape
     values = [_kinds(problem, which) for which in (problem.time, problem.held, problem.fixed)]
-    finite = np.isfinite(values[0])
-    by_part = [*(np.where(np.isfinite(v), v, 0.0) for v in values), ~finite]
+    by_part = [*(np.where(np.isfinite(v), v, 0.0) for v in values), ~np.isfinite(values[0])]
     by_item = [summed(v, problem.part, n).reshape(-1, n) for v in by_part]
+    squares = np.where(problem.labels < 0, 2, problem.labels**2)  # no stage may hold those
+    labels = np.stack([problem.labels != 0, problem.labels, squares]).reshape(-1, n)
     flat = np.concatenate(
-        [least_work(problem)[None], *by_item, problem.weight, problem.ahead[None]]
+        [least_work(problem)[None], *by_item, problem.weight, problem.ahead[None], labels]
     ).T
     sums = np.empty((sets, flat.shape[1]))
     step = max(AT_ONCE // max(n, 1), 1)
     for at in range(0, sets, step):
         sums[at : at + step] = member[at : at + step].astype(float) @ flat
     count = len(problem.degrees)
-    cuts = np.cumsum([1, *[3 * count] * 4, count])
-    work, time, held, fixed, unfit, weight, ahead = np.split(sums, cuts, axis=1)
+    cuts = np.cumsum([1, *[3 * count] * 4, count, 1])
+    work, time, held, fixed, unfit, weight, ahead, labels = np.split(sums, cuts, axis=1)
     by_work = np.argsort(work[:, 0], kind="stable")
     cross_ptr, cross = _crossing(problem, member)
     return Family(
@@ -483,6 +518,7 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
         unfit=np.ascontiguousarray(np.rint(unfit).astype(np.int64).reshape(sets, 3, count)),
         weight=np.ascontiguousarray(weight),
         ahead=np.rint(ahead[:, 0]).astype(np.int64),
+        labels=np.rint(labels).astype(np.int64).reshape(sets, 3, len(problem.labels)),
         cross_ptr=cross_ptr,
         cross=cross,
     )
@@ -576,7 +612,7 @@ def teams_of(problem: HybridProblem) -> Teams:
     degree, replicas = np.repeat(allowed, len(copies)), np.tile(copies, len(allowed))
     devices = problem.degrees[degree] * replicas
     order = np.argsort(devices, kind="stable")
-    order = order[devices[order] <= problem.devices]
+    order = order[devices[order] <= min(problem.devices, problem.widest)]
     devices = devices[order]
     first = np.flatnonzero(np.diff(devices, prepend=0))
     return Teams(degree[order], replicas[order], devices, np.append(first, len(devices)))
@@ -588,10 +624,7 @@ def rules_of(problem: HybridProblem, scale: float) -> Rules:
     first, last = kinds_of(problem)
     return Rules(
         devices=problem.devices,
-        most_replicas=min(
-            options.micro_batches,
-            problem.devices + (options.shared_stages if problem.whole >= 0 else 0),
-        ),
+        most_replicas=min(options.micro_batches, problem.devices + options.shared_stages),
         partwise=first == FASTEST,
         first=first,
         last=last,
@@ -600,4 +633,6 @@ def rules_of(problem: HybridProblem, scale: float) -> Rules:
         sync_s=problem.sync_s,
         room=problem.memory * ROOM,
         slack=max(scale * MARGIN * 1e-3, np.finfo(float).tiny),  # also where nothing takes time
+        exactly=problem.exactly,
+        pinned=problem.pinned,
     )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice, permutations
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.items import Items, components, item_choices
 from dnnp.core.cost.load_formula import MARGIN, ROOM
+from dnnp.core.cost.placing import fewest_stages
 from dnnp.core.cost.problem import SplitProblem, shortage
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, csr, row_of, totals
 from dnnp.core.model.plan import CLOSED, HybridOptions, Plan, Stage
 from dnnp.core.model.search_context import SearchContext
-from dnnp.core.model.text import shown_bytes
+from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.parallel.problem import (
     METHOD,
     HybridBlock,
@@ -30,9 +30,12 @@ from dnnp.core.parallel.problem import (
     memory_of,
     value_of,
 )
-from dnnp.core.parallel.search import plan_hybrid
+from dnnp.core.parallel.search import HybridSolution, plan_hybrid
 from dnnp.core.parallel.shared import plan_shared
 from dnnp.core.split.slicing.orders import ORDERS
+
+MOST_ORDERS = 5040
+"""Orders of stages along the devices that are tried where some are pinned."""
 
 MOST_TIED = 3
 """Colours with both ways tried, in all combinations."""
@@ -41,9 +44,7 @@ MOST_TIED = 3
 class _Found(NamedTuple):
     problem: HybridProblem
     items: Items
-    blocks: list[HybridBlock]
-    value: float
-    bound: float
+    best: HybridSolution
 
 
 def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: SearchContext) -> Plan:
@@ -66,24 +67,39 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: SearchConte
     found: list[_Found] = []
     errors: list[InfeasibleError | LimitError] = []
     find = plan_shared if options.shared_stages else plan_hybrid
-    choices = [Divided(items) for items in problem.item_choices]
-    if options.shared_stages:
-        choices = divided_choices(problem)
-    for items, only in choices:
+    for items, only in divided_choices(problem, shared=bool(options.shared_stages)):
         one = hybrid_problem(problem, items, options, only)
         try:
             refuse_excess(one, problem.devices[0])
+            most = min(options.micro_batches, one.devices + options.shared_stages)
+            if max(one.exactly, fewest_stages(one.labels, problem.rules)[0]) > most:
+                raise InfeasibleError(f"infeasible: more than {counted(most, 'stage')} needed")
             best = find(one, _orders(items), run)
+            found.append(_numbered(_Found(one, items, best), problem.devices[0].count, run))
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
-        else:
-            found.append(_Found(one, items, best.blocks, best.value, best.bound))
     if not found:
-        raise next((e for e in errors if isinstance(e, LimitError)), errors[0])
-    best_found = min(found, key=lambda f: f.value)
+        why = next((e for e in errors if isinstance(e, LimitError)), errors[0])
+        raise type(why)(", with ".join([str(why), *(rule.words for rule in problem.rules)]))
+    best_found = min(found, key=lambda f: f.best.value)
     unproven = any(isinstance(error, LimitError) for error in errors)
-    bound = 0.0 if unproven else min(f.bound for f in found)
+    bound = 0.0 if unproven else min(f.best.bound for f in found)
     return make_hybrid_plan(problem, best_found, bound)
+
+
+def _numbered(found: _Found, count: int, run: SearchContext) -> _Found:
+    """A plan whose devices can have the numbers of pins, by narrower stages if need be.
+
+    Raises LimitError: no such plan was found.
+    """
+    problem, best, bound = found.problem, found.best, found.best.bound
+    while not first_devices(problem, best.blocks, count):
+        problem = replace(problem, widest=min(problem.widest, problem.devices) // 2)
+        try:
+            best = plan_hybrid(problem, _orders(found.items), run)
+        except InfeasibleError:
+            raise LimitError("no devices have these numbers") from None
+    return found._replace(best=replace(best, bound=bound))
 
 
 def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
@@ -101,15 +117,14 @@ def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
     memory = np.stack([totals(hybrid.part, row, hybrid.n) for row in least])
     together = (memory * hybrid.degrees[allowed][:, None]).min(axis=0)
     usable = replace(device, count=hybrid.devices, memory_bytes=hybrid.memory)
-    impossible = shortage(float(together.sum()), "the nodes", [usable])
+    if (impossible := shortage(float(together.sum()), "the nodes", [usable])) is not None:
+        raise impossible
     alone = memory.min(axis=0).max(initial=0.0)
-    if impossible is None and alone > hybrid.memory * (1 + MARGIN):
-        impossible = InfeasibleError(
+    if alone > hybrid.memory * (1 + MARGIN):
+        raise InfeasibleError(
             f"infeasible: nodes that belong together need {shown_bytes(alone, 6)} on a device, "
             f"which has {shown_bytes(hybrid.memory, 6)}"
         )
-    if impossible is not None:
-        raise impossible
 
 
 def _orders(items: Items) -> list[Ints]:
@@ -120,18 +135,10 @@ def _orders(items: Items) -> list[Ints]:
 
 
 def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float) -> Plan:
-    """Stages of blocks, with devices numbered from the widest stages on.
-
-    So the shards of a replica are in one cluster where its size is a multiple of their number.
-    """
+    """Stages of blocks, priced."""
     (device,) = problem.devices
-    hybrid, blocks = found.problem, found.blocks
-    degrees = hybrid.degrees.tolist()
-    wide = sorted(range(len(blocks)), key=lambda b: -degrees[blocks[b].degree])
-    number, free = dict.fromkeys(wide, 0), 0
-    for b in (b for b in wide if not blocks[b].shared):
-        number[b] = free
-        free += degrees[blocks[b].degree] * blocks[b].replicas
+    hybrid, blocks = found.problem, found.best.blocks
+    degrees, number = hybrid.degrees.tolist(), first_devices(hybrid, blocks, device.count)
     rows = _nodes(problem, found)
     costs = costs_of(hybrid, blocks)
     exchanged = exchange_times(problem.graph, device)
@@ -169,31 +176,52 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float) -> Plan
         options=problem.options,
         devices=problem.devices,
         digest="",
+        rules=problem.rules,
         hybrid=hybrid.options,
         excess_bytes=max(excess, 0.0),
     )
+
+
+def first_devices(hybrid: HybridProblem, blocks: list[HybridBlock], count: int) -> dict[int, int]:
+    """First devices of stages, of shared ones 0; empty: none found that pins leave room for.
+
+    They are numbered from the widest stages on, so that the shards of a replica are in one cluster
+    where its size is a multiple of their number. Pins are for devices without clusters.
+    """
+    degree = [int(hybrid.degrees[block.degree]) for block in blocks]
+    size = [*(t * b.replicas for t, b in zip(degree, blocks, strict=True)), count + 1]
+    used = [hybrid.pinned[np.isin(hybrid.pinned[:, 1], b.items), 0].tolist() for b in blocks]
+    pinned = sorted((use[0], use[-1], b) for b, use in enumerate(used) if use)
+    wide = sorted(range(len(blocks)), key=lambda b: -degree[b])
+    free = [b for b in wide if not (used[b] or blocks[b].shared)]
+    for order in islice(permutations(free), MOST_ORDERS):
+        number, at, fits, due = dict.fromkeys(wide, 0), 0, True, pinned[:]
+        for b in (*order, len(blocks)):
+            while due and at + size[b] > due[0][0]:  # what fits before does no harm there
+                low, high, other = due.pop(0)
+                number[other] = max(at, high - size[other] + 1)
+                fits &= number[other] <= low
+                at = number[other] + size[other]
+            number[b], at = at, at + size[b]
+        if fits and number[len(blocks)] <= count:
+            return number
+    return {}
 
 
 def _nodes(problem: SplitProblem, found: _Found) -> list[tuple[Ints, Ints]]:
     """Nodes of each block in execution order, and those that run otherwise to hold less: as they
     state, or forward passes that run again."""
     graph, items = problem.graph, found.items
-    place = np.argsort(items.order)
-    ptr, nodes = csr(place[items.label][graph.order], graph.order, items.count)
+    block_of = row_of((items.order[block.items] for block in found.best.blocks), items.count)
+    ptr, nodes = csr(block_of[items.label[graph.order]], graph.order, len(found.best.blocks))
     rows = []
-    for block in found.blocks:
-        mine = _gathered(ptr, nodes, block.items, graph.rank)
+    for b, block in enumerate(found.best.blocks):
+        mine = nodes[ptr[b] : ptr[b + 1]]
         again = mine[np.isin(mine, block.recomputed)]
         if not found.problem.partwise:
             again = mine[~graph.backward[mine]] if len(block.recomputed) else mine[:0]
         rows.append((mine, again))
     return rows
-
-
-def _gathered(ptr: Ints, nodes: Ints, items: Sequence[int] | Ints, rank: Ints) -> Ints:
-    parts = [nodes[ptr[i] : ptr[i + 1]] for i in items]
-    found: Ints = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    return found[np.argsort(rank[found], kind="stable")]
 
 
 class Divided(NamedTuple):
@@ -204,7 +232,7 @@ class Divided(NamedTuple):
     """bool[count], items that only shared stages may hold; None: there are none."""
 
 
-def divided_choices(problem: SplitProblem) -> list[Divided]:
+def divided_choices(problem: SplitProblem, *, shared: bool) -> list[Divided]:
     """The items of a split, with the operators of each colour in one of them or apart.
 
     Operators that read the same weights, such as those of an embedding and of the logits, have one
@@ -217,7 +245,7 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
     """
     graph, units = problem.graph, problem.units
     found = [Divided(items) for items in problem.item_choices]
-    tied = tied_colors(graph, units)
+    tied = tied_colors(graph, units) if shared else []
     if len(tied) > MOST_TIED:
         raise UsageError(
             f"--shared-stages: {len(tied)} colours hold operators with others between them; at "
@@ -263,12 +291,11 @@ def tied_colors(graph: Graph, units: Clustering) -> list[int]:
 def _apart(graph: Graph, units: Clustering, colors: tuple[int, ...]) -> Ints:
     """Colours of nodes where those of some colours have one for each unit of the forward pass."""
     color = graph.color.copy()
-    free = int(color.max()) + 1
+    free, ahead = int(color.max()) + 1, np.arange(graph.n)
+    if graph.twin is not None:
+        ahead = np.where(graph.backward, graph.twin, ahead)
     for one in colors:
         inside = np.flatnonzero(graph.color == one)
-        ahead = inside
-        if graph.twin is not None:
-            ahead = np.where(graph.backward[inside], graph.twin[inside], inside)
-        color[inside] = free + units.label[ahead]
+        color[inside] = free + units.label[ahead[inside]]
         free += units.g
     return color

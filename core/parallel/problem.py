@@ -30,7 +30,7 @@ pass, both are one block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ import numpy as np
 from dnnp.core.cost.items import Items, nets_of
 from dnnp.core.cost.load import node_memory, transfer_times, weights_stated
 from dnnp.core.cost.load_formula import COMM, OVERLAP, SUM, collective_time, combine, shared_load
+from dnnp.core.cost.placing import StageRules, positions
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
@@ -54,7 +55,7 @@ from dnnp.core.model.graph import (
     row_of,
     totals,
 )
-from dnnp.core.model.plan import WEIGHT_SYNC, HybridOptions, Plan, Stage
+from dnnp.core.model.plan import WEIGHT_SYNC, HybridOptions, Plan
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 
 METHOD = "hybrid"
@@ -113,6 +114,14 @@ class HybridProblem:
     options: HybridOptions
     ahead: Bools
     """bool[n], items with something to run again; a stage without any does not."""
+    labels: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    """i64[R, n], labels of items by rules: a stage holds at most one a row, besides 0."""
+    exactly: int = 0
+    """Number of stages; 0: any."""
+    pinned: Ints = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    """i64[P, 2], number of a device and an item whose stage uses it, ascending."""
+    widest: int = MOST_DEVICES
+    """Devices of a stage, at most."""
     partwise: bool = False
     """True if the choice to run forward passes again is one of each part, where nothing is kept of
     what enters a stage; else it is one of a stage."""
@@ -128,9 +137,7 @@ class HybridProblem:
 
     def parts(self, items: Ints) -> Ints:
         """Parts of some items, ascending."""
-        mine = np.zeros(self.n, dtype=np.bool_)
-        mine[items] = True
-        return np.flatnonzero(mine[self.part])
+        return np.flatnonzero(np.isin(self.part, items))
 
 
 class HybridBlock(NamedTuple):
@@ -232,6 +239,12 @@ def hybrid_problem(
     only = None if shared_only is None or not shared_only.any() else shared_only[items.order]
     early = moves & ~graph.backward[made] & (not partwise)
     tail, head = place[items.tail], place[items.head]
+    single = [rule for rule in given.rules if "/" in rule.device]
+    pinned = {
+        (int(p.device.rpartition("/")[2]), where[v])
+        for p in single
+        for v in positions(graph, p.parts[0])
+    }
     return HybridProblem(
         degrees=degrees,
         part=where if partwise else np.arange(n),
@@ -254,6 +267,9 @@ def hybrid_problem(
         comm=COMM[given.options.comm],
         options=options,
         ahead=summed(~graph.backward | partwise, where, n) > 0,
+        labels=StageRules(graph, given.rules).labels_of(where, n),
+        exactly=max((rule.stages for rule in given.rules), default=0),
+        pinned=np.array(sorted(pinned), dtype=np.int64).reshape(-1, 2),
         partwise=partwise,
         whole=_whole(degrees, device.count) if options.shared_stages else -1,
         shared_only=only,
@@ -501,8 +517,7 @@ def placement_of_hybrid(given: SplitProblem, plan: Plan, *, explicit: bool = Fal
             f"{plan.options.comm}"
         )
     graph = given.graph
-    position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    stage_of = row_of(([position[n] for n in stage.nodes] for stage in plan.stages), graph.n)
+    stage_of = row_of((positions(graph, stage.nodes) for stage in plan.stages), graph.n)
     passes = [
         p for s in range(len(plan.stages)) for p in _passes(given, plan, s, stage_of, explicit)
     ]
@@ -585,10 +600,7 @@ def _moved(
     made = graph.producer >= 0
     kind = made & (graph.backward[graph.producer] == backward)
     tensor = np.repeat(np.arange(graph.m), np.diff(graph.use_ptr))
-    reads = np.zeros(graph.m, dtype=np.bool_)
-    reads[tensor[mine[graph.use_idx]]] = True
-    leaves = np.zeros(graph.m, dtype=np.bool_)
-    leaves[tensor[~mine[graph.use_idx]]] = True
+    reads, leaves = (totals(tensor, x[graph.use_idx], graph.m) > 0 for x in (mine, ~mine))
     inside = made & mine[graph.producer]
     cost = transfer_times(graph, device)
     band = device.bandwidth_bytes_per_s
@@ -629,16 +641,8 @@ def _units(
         always = max(stage.memory_bytes - (stage.in_flight or 1) * between[s], 0.0)
         for number in numbers:
             fixed[number] = fixed.get(number, 0.0) + always
-        homes.append(_replicas(stage, numbers))
-    units = {n: Unit(f"{device.name}/{n}", limit, always) for n, always in fixed.items()}
-    place = {number: i for i, number in enumerate(sorted(units))}
-    return (
-        tuple(units[number] for number in sorted(units)),
-        [tuple(tuple(place[n] for n in turn) for turn in home) for home in homes],
-    )
-
-
-def _replicas(stage: Stage, numbers: range) -> tuple[range, ...]:
-    """Devices of each replica."""
-    t = stage.shards
-    return tuple(numbers[j * t : (j + 1) * t] for j in range(stage.replicas))
+        t = stage.shards
+        homes.append(tuple(numbers[j * t : (j + 1) * t] for j in range(stage.replicas)))
+    units = tuple(Unit(f"{device.name}/{n}", limit, fixed[n]) for n in sorted(fixed))
+    place = {number: i for i, number in enumerate(sorted(fixed))}
+    return units, [tuple(tuple(place[n] for n in turn) for turn in home) for home in homes]

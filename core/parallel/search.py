@@ -130,7 +130,8 @@ def plan_hybrid(
     if run.stop() and found is not None:
         return replace(found, bound=bound)
     part = run.phase("ideals", 0.3, 1.0)
-    every = all_ends(problem, min(MOST_SETS, MOST_NUMBERS // problem.devices))
+    numbers = problem.devices * (problem.exactly + 1)
+    every = all_ends(problem, min(MOST_SETS, MOST_NUMBERS // numbers))
     if every is None:
         run.log("too many sets in which stages may end: cut along orders")
         if len(orders) > 1 and sum(len(o) + 1 for o in orders) <= MOST_SETS // 10:
@@ -154,9 +155,7 @@ def plan_hybrid(
 
 def _better(a: HybridSolution | None, b: HybridSolution | None) -> HybridSolution | None:
     """The better of two solutions, at ties the first."""
-    if a is None or (b is not None and b.value < a.value):
-        return b
-    return a
+    return min((x for x in (a, b) if x is not None), key=lambda x: x.value, default=None)
 
 
 def space_of(problem: HybridProblem, member: Bools, *, complete: bool) -> Space:
@@ -238,21 +237,22 @@ def _descend(
 def _within(space: Space, limit: float) -> tuple[list[HybridBlock] | None, bool]:
     """Stages below a limit, in the order of the pipeline; and whether there are none for sure."""
     arrays, problem, at = space.arrays, space.problem, len(space.member) - 1
-    least = np.full((at + 1, arrays.rules.most_replicas + 1), problem.devices + 1, dtype=np.int32)
-    least[0, 0] = 0
+    stages, shape = problem.exactly, (problem.exactly + 1, arrays.rules.most_replicas + 1)
+    least = np.full((at + 1, *shape), problem.devices + 1, dtype=np.int32)
+    least[0, 0, 0] = 0
     known = cover(arrays, limit, least)
-    if least[at].min() > problem.devices:
+    if least[at, stages].min() > problem.devices:
         return None, bool(known)
-    replicas = int(np.argmin(least[at]))
+    replicas = int(np.argmin(least[at, stages]))
     blocks: list[HybridBlock] = []
     while at:
-        before, team = last_stage(arrays, limit, least, at, replicas)
+        before, team = last_stage(arrays, limit, least, at, stages, replicas)
         items = items_between(space, before, at)
         degree, d = int(arrays.teams.degree[team]), int(arrays.teams.replicas[team])
         later = replicas - d
         block = HybridBlock(items, degree, d, items[:0])
         blocks.append(fastest(space, block, later, problem.memory * ROOM))
-        at, replicas = before, later
+        at, stages, replicas = before, max(stages - 1, 0), later
     return blocks, True
 
 

@@ -40,6 +40,7 @@ from dnnp.core.parallel.cover import (
     ends_of_orders,
     gather,
     holds,
+    keeps,
     kind_in,
     most_in_flight,
 )
@@ -262,6 +263,8 @@ def share_cover(a, share, limit, table):  # type: ignore[no-untyped-def]
             large = family.by_work[q]
             q += 1
             if large <= small or not holds(family.words, small, large):
+                continue
+            if not keeps(family.labels, small, large):
                 continue
             gather(a, small, large)
             if share.most > 0 and not _add_shared(a, share, limit, small, large, table):
@@ -515,23 +518,18 @@ def _labels(space: Space, box: _Box, budget: float) -> tuple[Labels, Ints, bool]
 
 def _blocks(space: Space, labels: Labels, end: int, box: _Box) -> list[HybridBlock]:
     """The stages of a label in the order of the pipeline."""
-    ways = way_to(labels, end)
-    later = [0] * len(ways)
-    for w in range(len(ways) - 2, -1, -1):
-        team = ways[w + 1][2]
-        later[w] = later[w + 1] + (1 if team < 0 else int(space.arrays.teams.replicas[team]))
+    ways, teams = way_to(labels, end), space.arrays.teams
+    copies = [1 if team < 0 else int(teams.replicas[team]) for *_, team in ways]
+    later = sum(copies)
     room = space.problem.memory * ROOM - box.least_memory
     blocks = []
-    for (small, large, team), after in zip(ways, later, strict=True):
+    for (small, large, team), d in zip(ways, copies, strict=True):
         items = items_between(space, small, large)
+        later -= d
         if team < 0:
             again = space.problem.parts(items if -1 - team == AGAIN else items[:0])
             blocks.append(HybridBlock(items, space.problem.whole, 1, again, shared=True))
             continue
-        degree, replicas = (
-            int(space.arrays.teams.degree[team]),
-            int(space.arrays.teams.replicas[team]),
-        )
-        block = HybridBlock(items, degree, replicas, items[:0])
-        blocks.append(fastest(space, block, after, room))
+        block = HybridBlock(items, int(teams.degree[team]), d, items[:0])
+        blocks.append(fastest(space, block, later, room))
     return blocks

@@ -166,7 +166,32 @@ def test_names(name: str, nodes: set[str]) -> None:
         (("--cut-before", "layers.2", "--objective", "latency"), "not heeded with --objective"),
         (("--cut-before", "layers.2", "--max-replicas", "2"), "not heeded with --max-replicas"),
         (("--pin", "lm_head=gpu", "--allow-replicas"), "not heeded with --allow-replicas"),
-        (("--pin", "lm_head=gpu", "--tensor-parallel", "2"), "not heeded with a parallel plan"),
+        (
+            ("--pin", "lm_head=gpu/9", "--data-parallel", "2"),
+            "no such device; did you mean 'gpu/3'?",
+        ),
+        (
+            ("--exactly", "2", "--shared-stages", "1"),
+            "--exactly 2: not heeded with --shared-stages",
+        ),
+        (("--exactly", "5", "--data-parallel", "2"), "fewer devices than 5 stages"),
+        (
+            (
+                "--pin",
+                "lm_head=gpu/1",
+                "--data-parallel",
+                "2",
+                "--cluster-size",
+                "2",
+                "--inner-bandwidth",
+                "20",
+            ),
+            "not heeded with clusters of devices",
+        ),
+        (
+            ("--together", "layers.*", "--cut-before", "layers.2", "--data-parallel", "2"),
+            "no device",
+        ),
         (("--exactly", "2", "--link", "gpu,gpu=1"), "not heeded with links"),
         (("--pin", "lm_head=gpu/1", "--link", "gpu,gpu=1"), "clusters and over links"),
     ],

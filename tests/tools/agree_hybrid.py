@@ -11,6 +11,9 @@ backward pass in either direction, all ways to combine loads and to synchronise 
 whatever the checker has nothing against is a plan, at the checker's price; and it accepts the plan
 that is found.
 
+Graphs with one to three rules by name, which the plans keep that count; a message that devices
+cannot have the numbers of pins is counted, and no disagreement.
+
 The search finds the best value and proves it, or proves that nothing fits. Prints what became of
 the plans; exits with 1 on any disagreement.
 """
@@ -27,6 +30,7 @@ if __name__ == "__main__":
 
 from support.hybrid import disagreement
 from support.hybrid_plans import plan_disagreement
+from support.ruled_plans import ruled_disagreement
 
 
 def main() -> int:
@@ -41,13 +45,15 @@ def main() -> int:
             kind = "shared stages" if shared else "stages"
             status, reason = plan_disagreement(seed, shared=shared)
             counts[f"{kind}: {status}"] += 1
-            for why in (disagreement(seed, 4 if shared else 5, shared=shared), reason):
+            status, broken = ruled_disagreement(seed, shared=shared)
+            counts[f"{kind}, rules: {status}"] += 1
+            for why in (disagreement(seed, 4 if shared else 5, shared=shared), reason, broken):
                 if why:
                     wrong += 1
                     print(kind, why, flush=True)
     for name, count in sorted(counts.items()):
         print(f"{name:28} {count}")
-    print(f"{4 * args.count} graphs, {wrong} disagreements")
+    print(f"{6 * args.count} graphs, {wrong} disagreements")
     return 1 if wrong else 0
 
 
