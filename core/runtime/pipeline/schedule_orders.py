@@ -225,14 +225,13 @@ def _transfers(
         if number not in step_of:
             units = frozenset(unit for home in row["homes"] for unit in home)
             blocking = not all(schedule["units"][unit].get("link", False) for unit in units)
-            width = len(row["homes"][0])
             yield Transfer(
                 of_pass.work,
                 number,
                 row["name"],
                 float(row["time_s"]),
                 blocking,
-                width,
+                len(row["homes"][0]),
                 units,
             )
 
@@ -265,15 +264,6 @@ class Program:
         return share_of(unit_orders.transfers, occupied, self.makespan_s)
 
 
-class _PassPart(NamedTuple):
-    """A pass that runs nodes."""
-
-    stage: int
-    number: int
-    """Position among the passes."""
-    nodes: tuple[int, ...]
-
-
 def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Program:
     """Make a program of a plan and its schedule.
 
@@ -290,14 +280,15 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
     """
     passes = schedule["passes"]
     _check_kinds(passes)
-    parts = []
+    # Stage and position of each pass that runs nodes, and these.
+    parts: list[tuple[int, int, tuple[int, ...]]] = []
     for number, row in enumerate(passes):
         if row["kind"] == "forward":
             nodes = tuple(row.get("nodes", plan.stages[row["stage"]].nodes))
             if nodes:
-                parts.append(_PassPart(row["stage"], number, nodes))
+                parts.append((row["stage"], number, nodes))
     parts.sort()
-    step_of = {part.number: step for step, part in enumerate(parts)}
+    step_of = {number: step for step, (_, number, _) in enumerate(parts)}
     replica: dict[tuple[int, int], int] = {}
 
     def which(number: int, unit: int) -> int:
@@ -311,8 +302,8 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
         return replica[stage, unit]
 
     return Program(
-        stages=tuple(_stage(plan, part, passes[part.number]) for part in parts),
-        owners=tuple(part.stage for part in parts),
+        stages=tuple(_stage(plan.stages[s], nodes, passes[p]) for s, p, nodes in parts),
+        owners=tuple(stage for stage, _, _ in parts),
         unit_orders=orders_of_units(schedule, blocks, step_of, which),
         makespan_s=float(schedule["makespan_s"]),
         bubble=float(schedule["bubble"]),
@@ -332,13 +323,12 @@ def _check_kinds(passes: Sequence[Record]) -> None:
             )
 
 
-def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
-    """Make a part a stage of its own; a whole stage stays."""
-    stage = plan.stages[part.stage]
-    if len(part.nodes) == len(stage.nodes):
-        return replace(stage, nodes=part.nodes)
+def _stage(stage: Stage, nodes: tuple[int, ...], row: Record) -> Stage:
+    """Make some nodes of a stage one of its own; a whole stage stays."""
+    if len(nodes) == len(stage.nodes):
+        return replace(stage, nodes=nodes)
     time = float(row["time_s"])
-    return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
+    return replace(stage, nodes=nodes, load_s=time / stage.replicas, compute_s=time)
 
 
 def edge_capacities(
