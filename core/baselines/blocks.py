@@ -20,7 +20,6 @@ from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, distinct, plac
 from dnnp.core.model.plan import Block
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext, Solution
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.split.peak import peak_order
 from dnnp.core.split.slicing.orders import PUBLISHED, order_named
 from dnnp.core.split.slicing.slice import Slicing, slice_line
 
@@ -87,10 +86,12 @@ def checked(problem: SplitProblem, blocks: list[Block]) -> Solution:
 
 
 def unplaceable(problem: SplitProblem, line: LinearizedItems) -> InfeasibleError | None:
-    """The reason why no split of a line into intervals exists, if an item alone fits no device.
+    """The reason why no split exists, if an item fits no device, whatever shares its stage.
 
-    None: each of them does, or may in another order of its nodes.
+    None: each of them may. Of its tensors no more need be live than one of its nodes takes.
     """
+    graph = problem.graph.in_memory
+    own = graph.touched(np.where(graph.tensor_kind < PARAMETER, graph.tensor_bytes, 0.0))
     for item in np.flatnonzero((line.reach < np.arange(line.n)).all(axis=0)).tolist():
         nodes = line.nodes[line.node_ptr[item] : line.node_ptr[item + 1]]
         runs = [d for c, d in enumerate(line.devices) if np.isfinite(line.work[c, item])]
@@ -99,7 +100,7 @@ def unplaceable(problem: SplitProblem, line: LinearizedItems) -> InfeasibleError
         load = stage_load(problem.graph, problem.units, nodes, runs[0], problem.options)
         least = load.memory_bytes
         if load.peak_bytes is not None:
-            least += peak_order(problem.graph, nodes).bound_bytes - load.peak_bytes
+            least += float(own[nodes].max()) - load.peak_bytes
         if least > max(d.memory_bytes for d in runs) * (1 + MARGIN):
             return unplaceable_nodes(problem, nodes, runs, least)
     return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import dnnp as api
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.latency.solve import solve_latency
 from dnnp.core.methods import Method
@@ -179,3 +183,32 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.method == "getf-fluid"
     reason = "4 choices are too many for its linear program"
     assert said == [f"getf: {reason}; what ran instead is getf-fluid"]
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "slice", "greedy"])
+def test_nodes_that_fit_only_beside_others(method: str, tmp_path: Path) -> None:
+    """Two products that belong together read 400 kB each; both at once, they would not fit."""
+    size, node, value = 100_000, onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    weights = [
+        onnx.numpy_helper.from_array(np.ones(size, np.float32), "w"),
+        onnx.numpy_helper.from_array(np.array([size]), "s"),
+    ]
+    nodes = [
+        node("Expand", ["x", "s"], ["p"], "p"),
+        node("MatMul", ["p", "w"], ["a"], "a"),
+        node("Expand", ["z", "s"], ["q"], "q"),
+        node("MatMul", ["q", "w"], ["b"], "b"),
+        node("Add", ["a", "b"], ["y"], "y"),
+    ]
+    inputs = [value(name, onnx.TensorProto.FLOAT, [1]) for name in "xz"]
+    outputs = [value("y", onnx.TensorProto.FLOAT, [])]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, weights)
+    versions = [onnx.helper.make_opsetid("", 20)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=versions, ir_version=10), tmp_path / "m")
+    priced = api.profile(api.load(tmp_path / "m"), device=["a100"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", api.DnnpWarning)  # it is by slice
+        plan = api.split(priced, k=1, memory=["900000"], method=method, together=["a,b"])
+    assert [stage["nodes"] for stage in plan.stream().get("stage")] == [[0, 1, 2, 3, 4]]
+    with pytest.raises(InfeasibleError, match=r"needs 800\.004 kB; the largest device has 700 kB"):
+        api.split(priced, k=1, memory=["700000"], method=method, together=["a,b"])
