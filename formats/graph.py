@@ -36,7 +36,7 @@ from dnnp.core.model.graph import (
 from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state
 from dnnp.core.model.states import States
 from dnnp.formats.edited_costs import check_costs
-from dnnp.formats.phases import group_times, phases_of
+from dnnp.formats.phases import group_times, phases_of, shard_times
 from dnnp.formats.rows import Rows, columns, has, times_of
 from dnnp.formats.stream import Record, Stream
 
@@ -61,6 +61,7 @@ def shards_of(stream: Stream) -> Shards | None:
     if not has(stream.rows("node"), "shards"):
         return None
     nodes, tensors = stream.get("node"), stream.get("tensor")
+    sized = bool(stream.rows("state") or stream.rows("phase"))
     stated = sorted({one["devices"] for node in nodes for one in node.get("shards", ())})
     if not stated:
         return None
@@ -84,6 +85,9 @@ def shards_of(stream: Stream) -> Shards | None:
         seen = _degrees(stream, "node", v, node)
         for where, one in zip(seen, node.get("shards", ()), strict=True):
             i = place[one["devices"]]
+            if sized and "layout" not in one:
+                reason = "missing, where the graph has states or phases"
+                raise stream.fault_at("node", v, f"{where}.layout", reason)
             _put(plain, i, v, one)
             weight[i, v] = one.get("weight_bytes", 0.0)
             made = one.get("collectives", ())
@@ -120,6 +124,21 @@ def shards_of(stream: Stream) -> Shards | None:
         out_bytes=moved[1],
         shares=tuple(sorted(shares)),
     )
+
+
+def _check_states(stream: Stream, graph: Graph) -> None:
+    """Refuse layouts that cut the two ends of a state otherwise."""
+    states, shards = graph.states, graph.shards
+    if states is None or shards is None:
+        return
+    owner = {x: s for ends in (states.input, states.output) for s, x in enumerate(ends.tolist())}
+    seen: dict[tuple[int, int], int] = {}
+    for share in shards.shares:
+        ends = (*graph.reads(share.node).tolist(), *graph.writes(share.node).tolist())
+        for x, cut in zip(ends, (*share.inputs, *share.outputs), strict=True):
+            if x in owner and seen.setdefault((share.degree, owner[x]), cut) != cut:
+                reason = f"cuts the tensors of state {owner[x]} along several axes"
+                raise stream.fault_at("node", share.node, "shards", reason)
 
 
 def _check_layout(
@@ -205,6 +224,8 @@ def arrays_of(shards: Shards | None) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield f"shards/{name}/{c}", costs.times[c].ravel()
             yield f"shards/{name}/memory", costs.memory.ravel()
             yield f"shards/{name}/held", costs.held.ravel()
+    for c, times in sorted((shards.phase_times or {}).items()):
+        yield f"shards/phases/{c}", times.ravel()
     yield "shards/weight", shards.weight.ravel()
     yield "shards/in", shards.in_bytes.ravel()
     yield "shards/out", shards.out_bytes.ravel()
@@ -339,6 +360,10 @@ def graph_of(stream: Stream) -> Graph:
         )
         phases = phases_of(stream, graph.times, graph.tensor_bytes)
         graph = graph if phases is None else replace(graph, phases=phases)
+        if phases is not None and graph.shards is not None:
+            times = shard_times(stream, phases, graph.shards)
+            graph = replace(graph, shards=replace(graph.shards, phase_times=times))
+        _check_states(stream, graph)
         graph.order  # noqa: B018  (finds cycles)
         _check_memory(stream, graph)
     except FormatError as error:

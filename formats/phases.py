@@ -10,6 +10,8 @@ import numpy as np
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Graph, Ints, totals
 from dnnp.core.model.phases import Phases, Point
+from dnnp.core.model.shards import Shards
+from dnnp.formats.edited_costs import forget_old_costs
 from dnnp.formats.stream import Record, Stream
 
 UNKNOWN_SHAPE = [-1]
@@ -130,6 +132,21 @@ def group_times(
     return result
 
 
+def shard_times(stream: Stream, phases: Phases, shards: Shards) -> dict[str, Floats]:
+    """Times of nodes at all points and degrees, f64[p, D, n] by device class."""
+    result: dict[str, Floats] = {}
+    for c, first in shards.plain.times.items():
+        rows, count = [first], first[1:].size
+        never = [NEVER] * count if np.isinf(first[1:]).all() else None
+        for i, record in enumerate(stream.get("phase")[1:], 1):
+            listed = record.get("shard_times", {}).get(c, never)
+            _check_length(stream, i, f"shard_times.{c}", listed, count, "node")
+            stated = _times(listed or ()).reshape(-1, first.shape[1])
+            rows.append(np.concatenate([phases.times[c][i : i + 1], stated]))
+        result[c] = np.array(rows)
+    return result
+
+
 def basis_of(record: Record) -> str:
     """Digest of the times of the nodes in a phase: SHA-256 of f64 by class, in order of names."""
     return _digest(record["times"])
@@ -172,6 +189,19 @@ def phase_view(stream: Stream, i: int) -> Stream:
     return part
 
 
+def priced_view(stream: Stream, i: int) -> Stream:
+    """The same with its costs; that of the first phase is the stream."""
+    if not i:
+        return stream
+    part, record = phase_view(stream, i), stream.get("phase")[i]
+    forget_old_costs(part, ())
+    for kind, name in (("node", "times"), ("group", "group_times")):
+        for c, column in record.get(name, {}).items():
+            for one, seconds in zip(part.get(kind), column, strict=True):
+                one["time_s"] = one.get("time_s", {}) | ({c: seconds} if seconds >= 0 else {})
+    return part
+
+
 def _with_size(tensor: Record, size: float, shape: list[int]) -> Record:
     """A tensor record with the size that it has in a phase."""
     found = {k: v for k, v in tensor.items() if k not in ("shape", "size_unknown", "memory_bytes")}
@@ -209,7 +239,7 @@ def put_times(record: Record, view: Stream) -> None:
     """Take over the times that a phase was given by itself."""
     classes = sorted({c for n in view.get("node") for c in n["time_s"]})
     record["times"] = {c: [n["time_s"].get(c, NEVER) for n in view.get("node")] for c in classes}
-    for name in ("group_times", "basis", "work"):
+    for name in ("group_times", "shard_times", "basis", "work"):
         record.pop(name, None)
     if "work" in view.header:
         record["work"] = _work_of(record)

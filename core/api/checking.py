@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.callbacks import Bar
-from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
+from dnnp.core.check.graph import check_clustering, check_graph
+from dnnp.core.check.layouts import check_layouts
 from dnnp.core.check.load import fastest_links
 from dnnp.core.check.phases import as_planned
 from dnnp.core.check.plan import INFEASIBLE, PlanReport, check_choices, check_plan
@@ -31,7 +32,7 @@ from dnnp.core.model.graph import Graph as NodeGraph
 from dnnp.core.model.plan import CLOSED, OBJECTIVES, Plan, contiguous_words, generation_words
 from dnnp.core.model.search_context import Progress
 from dnnp.core.model.text import counted, shown_bytes, shown_seconds, shown_time
-from dnnp.formats.graph import clustering_of, digest_of, graph_of
+from dnnp.formats.graph import clustering_of, digest_of, graph_of, shapes_of
 from dnnp.formats.plan import plan_digest, plan_of
 from dnnp.formats.records import covered
 from dnnp.formats.rows import has
@@ -509,7 +510,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     if graph is not None:
         violations += check_graph(graph)
         if has(stream.rows("node"), "shards"):
-            violations += check_layouts(stream.rows("node"), stream.rows("tensor"))
+            violations += check_layouts(graph, shapes_of(stream))
         if clustering is not None:
             violations += check_clustering(graph, clustering)
         digest = digest_of(graph, clustering or singletons(graph))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,16 +16,16 @@ import orjson
 
 from dnnp.callbacks import Callbacks, open_source
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError, VerificationError
-from dnnp.core.model.plan import Plan
 from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted, shown_seconds
-from dnnp.core.runtime.generate.decoder import Decoder, decoder_of, named_states
+from dnnp.core.runtime.generate.decoder import Decoder, State, decoder_of, named_states
 from dnnp.core.runtime.generate.head import keep_last
 from dnnp.core.runtime.generate.loop import (
     SHARED,
     Generated,
     Generation,
     Prompt,
+    ShardedStage,
     StageRunner,
     by_hand,
 )
@@ -32,6 +33,7 @@ from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.core.runtime.generate.text import Text
 from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.model.session import make_session
+from dnnp.core.runtime.model.weights import shard_weights
 from dnnp.core.runtime.pipeline.prepare import RAY, THREAD, pooled_worker, shared_model
 from dnnp.deployment.workers import pool_of
 from dnnp.formats.graph import graph_of
@@ -41,13 +43,14 @@ from dnnp.formats.phases import check_positions
 from dnnp.formats.plan import check_runnable, plan_digest, plan_of
 from dnnp.formats.stream import Stream
 from dnnp.options.run import RunOptions
-from dnnp.workload import refuse_contradictions, refuse_infeasible
+from dnnp.workload import has_shards, refuse_contradictions, refuse_infeasible
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.core.runtime.generate.remote import RemoteStage
     from dnnp.core.runtime.workers.pool import WorkerPool
+    from dnnp.formats.onnx.shards import StatePart
     from dnnp.formats.onnx.stages import StageModel
 
 RANDOM = "random"
@@ -126,7 +129,9 @@ class _Setting:
         refuse_contradictions(stream, plan)
         refuse_infeasible(stream, plan)
         check_runnable(plan, graph, "generating needs an ordered plan")
-        self.plan: Plan = plan
+        self.plan, self.graph, self.stream = plan, graph, stream
+        if has_shards(plan) and options.kind != THREAD:
+            raise UsageError(f"--workers {options.kind}: stages on several devices run in threads")
         model, path, _ = open_source(caller, stream, options.model, light=options.kind != RAY)
         self.model: ModelProto = model
         self.folder: Path = path.parent
@@ -184,6 +189,38 @@ class _Setting:
             keep_last(part.model, self.decoder.logits)
         return made
 
+    def sharded(self) -> list[ShardedStage]:
+        """The stages of the plan that several devices hold, and others, in this process."""
+        from dnnp.deployment.shards import runnable_shards
+
+        found = runnable_shards(
+            self.caller, self.stream, self.graph, self.plan, self.model, generating=True
+        )
+        made = found.made
+        if made is None:
+            raise AssertionError("nothing was cut")
+        logits = {x for e in made.exchanges if e.tensor == self.decoder.logits for x in e.parts}
+        whole = {state.input: state for state in self.decoder.states}
+        states = [_part_of(whole[part.whole[0]], part) for part in made.states]
+        decoder = replace(self.decoder, states=states)
+        weights = shard_weights(made.model, made.slices, self.folder, {})
+        stages: list[list[StageRunner]] = [[] for _ in self.plan.stages]
+        parts = split_model(made.model, [p.nodes for p in found.parts], self.known | {**made.types})
+        for owner, part in zip(found.owners, parts, strict=True):
+            torn = [
+                s.input for s in states if s.input in part.inputs and s.output not in part.outputs
+            ]
+            if torn:
+                reason = "is read apart from what makes it: its stage must be on one device"
+                raise FormatError(f"the state '{torn[0]}' {reason}")
+            for name in (self.decoder.logits, *sorted(logits)):
+                keep_last(part.model, name)
+            session = make_session(part.model, self.folder, self.config(), weights)
+            stages[owner].append(
+                StageRunner(session, part.outputs, decoder, self.rows, self.tokens)
+            )
+        return [ShardedStage(each) for each in stages]
+
     def remote(self, pool: WorkerPool[Any], nodes: Sequence[Sequence[int]]) -> list[RemoteStage]:
         """The stages of the plan, of these nodes, in workers that are ready."""
         from dnnp.core.runtime.generate.remote import DecodeRecipe, RemoteStage
@@ -216,6 +253,12 @@ class _Setting:
             )
             for part in self.parts(nodes)
         ]  # fmt: skip
+
+
+def _part_of(state: State, part: StatePart) -> State:
+    """The state of a device."""
+    shape = (n // (part.devices if a == part.axis else 1) for a, n in enumerate(state.shape))
+    return replace(state, input=part.own[0], output=part.own[1], shape=tuple(shape))
 
 
 def generate_stream(stream: Stream, options: RunOptions) -> None:
@@ -256,12 +299,14 @@ def _over_stages(
     setting: _Setting, parts: Sequence[Sequence[int]]
 ) -> tuple[list[Generated], float]:
     """Generate over stages, which end then; see `_generate`."""
-    options, caller = setting.options, setting.caller
+    options, caller, joint = setting.options, setting.caller, has_shards(setting.plan)
     with pool_of(options, by_device=False) as pool, _tokens_file(options.tokens) as tokens:
         loop = Generation(
-            setting.stages(parts) if pool is None else setting.remote(pool, parts),
+            setting.sharded() if joint
+            else setting.stages(parts) if pool is None else setting.remote(pool, parts),
             setting.decoder, setting.groups, setting.chunk, setting.sampling,
-            lambda: caller.interrupted, setting.cores(len(parts)) if pool is None else (),
+            lambda: caller.interrupted, () if pool is not None or joint
+            else setting.cores(len(parts)),
         )  # fmt: skip
         return _generate(loop, setting.prompts, tokens, setting.text)
 

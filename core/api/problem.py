@@ -113,8 +113,9 @@ def _with_sequences(options: SplitOptions, cost: CostOptions, graph: Graph) -> C
         raise UsageError(f"{flag}: the graph carries no state from pass to pass")
     if states is None:
         return cost
-    if options.parallel:
-        raise UsageError(f"{options.parallel[0]}: parallel plans know no states; see --state none")
+    for flag in options.parallel:
+        if flag != "--tensor-parallel":
+            raise UsageError(f"{flag}: not known where there are states; see --state none")
     most = int(states.rows.max())
     if options.in_flight is not None and options.in_flight < most:
         raise UsageError(f"--in-flight {options.in_flight}: one pass has {most} sequences")
@@ -152,7 +153,9 @@ def _with_workload(
         f"--memory-mode {options.memory_mode}": options.memory_mode == "overflow",
         "--max-replicas": (options.max_replicas or 1) > 1,
         "--allow-replicas": options.allow_replicas,
-        **dict.fromkeys(options.parallel, True),
+        **{flag: flag != "--tensor-parallel" for flag in options.parallel},
+        "--max-ttft or --max-tpot with --tensor-parallel": bool(options.parallel)
+        and (options.max_ttft, options.max_tpot) != (None, None),
     }
     for name, given in asked.items():
         if given:

@@ -38,23 +38,28 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         A file cannot be read.
     """
     if stream.rows("phase"):
-        for name in ("costs", "from_run", "tensor_parallel"):
+        stream.drop("node", ("shards",))
+        for name in ("costs", "from_run"):
             if getattr(options, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag}: not known where the graph has phases")
+    classes_matter = not options.costs or options.tensor_parallel is not None
+    devices = devices_of(options) if classes_matter else []
     price_phases(
         stream,
-        lambda part, caller: _price(part, options.replaced(caller=caller)),
+        lambda part, caller: _price(part, devices, options.replaced(caller=caller)),
         options.caller,
         aloud=options.mode == "measure",
     )
+    if options.tensor_parallel is not None:
+        from dnnp.core.extras.shards import price_shards
+
+        price_shards(stream, devices, options.tensor_parallel)
     describe_costs(stream, options.caller)
 
 
-def _price(stream: Stream, options: ProfileOptions) -> None:
+def _price(stream: Stream, devices: Sequence[DeviceSpec], options: ProfileOptions) -> None:
     """Price a graph in its first or only phase, as options say."""
-    classes_matter = not options.costs or options.tensor_parallel is not None
-    devices = devices_of(options) if classes_matter else []
     if options.costs:
         from dnnp.given_costs import price_given
 
@@ -76,10 +81,6 @@ def _price(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.fits.runs import price_by_runs
 
         price_by_runs(stream, options.from_run, options.caller)
-    if options.tensor_parallel is not None:
-        from dnnp.core.extras.shards import price_shards
-
-        price_shards(stream, devices, options.tensor_parallel)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

@@ -85,9 +85,9 @@ def add_plan(
     `search`: finds a plan by one method, for one of several numbers of devices.
     """
     stream = work.stream
-    if options.parallel:
-        plan = _parallel(stream, problem, options)
-    elif given is None:
+    if options.parallel and options.micro_batches is None and "micro_batches" in stream.header:
+        options = options.replaced(micro_batches=stream.header["micro_batches"])
+    if given is None:
         problem, plan = _of_best_rows(work, problem, options, search)
     else:
         from dnnp.given_split import given_plan
@@ -117,7 +117,7 @@ def add_plan(
     plan = replace(plan, status=record["status"], contiguous_bound=among)
     report(options.caller, plan, problem, record, one_of_many=search is not None)
     if given is None and not search:
-        _note_fewer(stream, problem, options)
+        _note_fewer(problem, options)
     _note_idle(plan, stream, options.caller)
     if search:
         return
@@ -130,16 +130,14 @@ def add_plan(
     advise(stream, record, options.caller)
 
 
-def _note_fewer(stream: Stream, problem: SplitProblem, options: SplitOptions) -> None:
+def _note_fewer(problem: SplitProblem, options: SplitOptions) -> None:
     """Say what a stage fewer than `exactly` so many would cost."""
     fewer = sum(rule.stages for rule in problem.rules if rule.rule == "exactly") - 1
     if fewer < 1 or options.caller.interrupted:
         return
     rules = tuple(r._replace(stages=fewer) if r.rule == "exactly" else r for r in problem.rules)
-    problem, options = replace(problem, rules=rules), options.replaced(method=options.methods[0])
-    find = partial(_parallel, stream) if options.parallel else found_by
     try:
-        found = find(problem, options)
+        found = found_by(replace(problem, rules=rules), options.replaced(method=options.methods[0]))
         cost = shown_time(found.value, problem.graph.in_seconds)
     except (InfeasibleError, LimitError):
         cost = "none was found that fits"
@@ -247,6 +245,10 @@ def generating(work: Workload, problem: SplitProblem, plan: Plan, options: Split
     """State how many sequences fit beside a plan, unless that was asked for, and the rates."""
     from dnnp.core.cost.rates import most_in_flight, with_rates
 
+    if plan.hybrid is not None:
+        from dnnp.core.parallel.problem import loads_alone
+
+        return with_rates(plan, *work.priced_on(plan.devices), loads_alone)
     count = most_in_flight(plan, problem)
     if options.in_flight is None and plan.options.in_flight is not None and plan.stages:
         cost = replace(plan.options, in_flight=count)
@@ -322,20 +324,24 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
     raise LimitError(f"no plan was found within {' and '.join(limits)}: {generation_words(plan)}")
 
 
-def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
-    """Find a parallel plan: stages on several devices at once, and in several replicas."""
+def _parallel(problem: SplitProblem, options: SplitOptions) -> Plan:
+    """Find a parallel plan: stages on several devices at once, and in several replicas.
+
+    One for sequences may have as many stages as there are devices.
+    """
     from dnnp.core.model.plan import HybridOptions
     from dnnp.core.parallel.plan import solve_hybrid
 
     caller = options.caller
-    stated = {k: v for k, v in stream.header.items() if k == "micro_batches"}
     given = {name: getattr(options, name) for name in PARALLEL if getattr(options, name)}
-    asked = HybridOptions(**stated | given)
+    if problem.graph.states is not None or problem.graph.phases is not None:
+        given["micro_batches"] = max(1, sum(device.count for device in problem.devices))
+    asked = HybridOptions(**given)
     run = run_of(
         caller,
         seconds=options.time_limit,
         units=problem.units.g,
-        in_seconds=stream.in_seconds,
+        in_seconds=problem.graph.in_seconds,
         max_gap=options.max_gap,
     )
     with with_bar(caller, run) as shown:
@@ -346,6 +352,8 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
 
 def found_by(problem: SplitProblem, options: SplitOptions, curve: Curve | None = None) -> Plan:
     """Find a split by the one method that is asked for; `curve`: from other numbers of devices."""
+    if options.parallel:
+        return _parallel(problem, options)
     asked = _asked(options, problem)
     if curve is not None:
         asked = curve.asked(problem, asked)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from dnnp.core.check.claims import combined, number_of
 from dnnp.core.check.graph import Tables
+from dnnp.core.check.layouts import Layouts
 from dnnp.core.check.load import Cost, PlanCase, Units, footprint_of, node_memory
 from dnnp.core.check.violation import Violation, differs
 from dnnp.core.model.device import DeviceClass, Level
@@ -41,6 +42,11 @@ class Sharded:
         self.stated = graph.shards is not None and graph.shards.again is not None
         self.whole = graph.times[device.name].tolist() if device.name in graph.times else []
         self.factor = _factors(case.units, self.whole, device.name)
+        self.layouts: dict[int, Layouts] = {}
+        if graph.shards is not None and (graph.states is not None or graph.phases is not None):
+            for i, t in enumerate(self.degrees):
+                shares = [share for share in graph.shards.shares if share.degree == i]
+                self.layouts[t] = Layouts(case.tables, shares, t)
 
     def node(self, v: int, degree: int, *, again: bool) -> _Node:
         """Node v at a degree; `again`: its forward pass is run twice, as far as shards state it."""
@@ -54,11 +60,12 @@ class Sharded:
         memory = float(costs.memory[i, v])
         if math.isnan(memory) and again:
             memory = float(shards.plain.memory[i, v])
-        exchanged = math.fsum(
-            self._exchange(kind, size, degree)
-            for at, node, kind, size in shards.collectives
-            if (at, node) == (i, v)
-        )
+        if degree in self.layouts:
+            memory = self.layouts[degree].memory.get(v, math.nan)
+            stated = self.layouts[degree].exchanged.get(v, [])
+        else:
+            stated = [c[2:] for c in shards.collectives if c[:2] == (i, v)]
+        exchanged = math.fsum(self._exchange(kind, size, degree) for kind, size in stated)
         weight = float(shards.weight[i, v])
         return _Node(
             time,
@@ -80,7 +87,9 @@ class Sharded:
         band, tables = self.device.bandwidth_bytes_per_s, self.tables
         time = tables.moving(tensor, band)
         shards = self.graph.shards
-        if shards is not None:
+        if degree in self.layouts:
+            time += self.layouts[degree].leaving.get(tensor, 0.0) * (not enters) / band
+        elif shards is not None:
             extra = shards.in_bytes if enters else shards.out_bytes
             time += float(extra[self.degrees.index(degree), tensor]) / band
         return time

@@ -117,7 +117,10 @@ def _loads(
     plan: Plan, graph: Graph, clustering: Clustering | None, options: CostOptions
 ) -> list[float]:
     """Loads of the stages of a plan over a graph, with other options."""
-    costs, _ = _costs(PlanCase.of(graph, clustering, replace(plan, options=options)))
+    from dnnp.core.check.parallel import hybrid_costs
+
+    case = PlanCase.of(graph, clustering, replace(plan, options=options))
+    costs, _ = _costs(case) if plan.hybrid is None else hybrid_costs(case)
     return [cost.load_s for cost in costs]
 
 

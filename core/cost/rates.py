@@ -10,11 +10,12 @@ over the prompt of a sequence that is alone, TPOT that of a mean pass over a tok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from dnnp.core.cost.layouts import laid_out
 from dnnp.core.cost.problem import SplitProblem, make_plan, planned_blocks
 from dnnp.core.model.graph import Clustering, Graph
 from dnnp.core.model.phases import PROMPT, TOKEN, passes_of
@@ -29,7 +30,7 @@ def planned(graph: Graph, units: Clustering, options: CostOptions) -> tuple[Grap
             passes = [n / p.rows for n, p in zip(passes, graph.phases.points, strict=True)]
         graph, units = graph.of_passes(passes), units.of_passes(passes)
     rows = 1 if options.workload is None else options.workload.rows
-    return graph.with_sequences(options.in_flight, options.max_length, rows), units
+    return laid_out(graph.with_sequences(options.in_flight, options.max_length, rows)), units
 
 
 def least_alone(
@@ -47,25 +48,29 @@ def least_alone(
     return float(times.min(axis=0).sum())
 
 
-def with_rates(plan: Plan, graph: Graph, units: Clustering) -> Plan:
+Loads = Callable[[SplitProblem, Plan], Sequence[float]]
+
+
+def with_rates(plan: Plan, graph: Graph, units: Clustering, loads: Loads | None = None) -> Plan:
     """State tokens per second, TTFT and TPOT of a plan.
 
-    `graph`, `units`: those whose times are of the first phase.
+    `graph`, `units`: those whose times are of the first phase; `loads`: gives those of the stages
+    of a plan, where they hold more than one device.
     """
     phases, workload = graph.phases, plan.options.workload
     if phases is None or workload is None or not plan.stages:
         return plan
-    blocks = planned_blocks(plan, graph)
     passes = passes_of(phases.points, workload)
 
     def alone(name: str) -> float:
         """Time of the passes of one phase over a sequence that has each of them to itself."""
         own = [n * (p.name == name) for n, p in zip(passes, phases.points, strict=True)]
         options = replace(plan.options, memory_mode="ignore", workload=None)
-        one = SplitProblem(
-            graph.of_passes(own), units.of_passes(own), plan.devices, options, plan.links
-        )
-        return sum(stage.load_s for stage in make_plan(one, blocks).stages)
+        spent = laid_out(graph.of_passes(own)), units.of_passes(own)
+        one = SplitProblem(*spent, plan.devices, options, plan.links)
+        if loads is not None:
+            return sum(loads(one, plan))
+        return sum(stage.load_s for stage in make_plan(one, planned_blocks(plan, graph)).stages)
 
     later = workload.tokens - 1
     busy = sum(stage.load_s for stage in plan.stages)

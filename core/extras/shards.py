@@ -15,19 +15,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
 
+from dnnp.core.cost.layouts import is_sized
 from dnnp.core.cost.load_formula import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective_time
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import PARAMETER, Clustering, Graph, totals
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Clustering, Graph, totals
+from dnnp.core.model.phases import passes_of, sequences_of, usual_lengths
 from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
 from dnnp.core.profile.work import Work, compute_times, roofline, work_of
 from dnnp.core.tensor_parallel.layout import ADDENDS, Backward, Layout, choose
 from dnnp.core.tensor_parallel.rules import (
     ADDED,
+    LONG,
     ON_ALL,
     OWNED,
     Mixtures,
@@ -42,6 +45,7 @@ from dnnp.core.tensor_parallel.rules import (
 from dnnp.core.training import LOSS, gradients_of, is_trainable, rule_of
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.inputs.devices import DeviceSpec
+from dnnp.formats.phases import priced_view
 from dnnp.formats.stream import Record, Stream
 
 
@@ -452,30 +456,41 @@ wait for each other, which plans do not price."""
 def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> None:
     """State `shards` of nodes and tensors for 2, 4, 8, ... up to `most` devices.
 
-    The layout is the cheapest on the first of `devices`, by its link. Without a backward pass each
-    entry states the layout of its node, which dnnp-run and dnnp-export follow.
+    The layout is the cheapest on the first of `devices`, by its link; over phases, of sequences of
+    usual lengths. Without a backward pass each entry states the layout of its node, which dnnp-run
+    and dnnp-export follow.
 
     Raises UsageError: nodes without times for a device, or a backward pass without references to
     forward nodes.
     """
     nodes, tensors = stream.get("node"), stream.get("tensor")
-    for device in devices:
-        if any(device.name not in record.get("time_s", {}) for record in nodes):
+    views = [priced_view(stream, i) for i in range(max(1, len(stream.rows("phase"))))]
+    for device, view in product(devices, views):
+        if any(device.name not in record.get("time_s", {}) for record in view.get("node")):
             raise UsageError(f"--tensor-parallel: nodes have no times for {device.name}")
-    graph = graph_of(stream)
-    units = units_of(stream, graph)
-    work = work_of(graph, nodes, tensors)
-    seen = operators_of(stream, graph)
-    passes = paired(stream, graph) if graph.backward.any() else None
     for record in (*nodes, *tensors):
         record.pop("shards", None)
+    graph, counts = graph_of(stream), [1.0]
+    if graph.phases is not None:
+        points = graph.phases.points
+        passes = passes_of(points, sequences_of([usual_lengths(points)], points))
+        counts = [count / point.rows for count, point in zip(passes, points, strict=True)]
+    graphs = [graph, *map(graph_of, views[1:])]
+    parts = list(zip(views, graphs, strict=True))
+    works = [work_of(one, view.get("node"), view.get("tensor")) for view, one in parts]
+    seen = [operators_of(view, graph) for view in views]
+    both = paired(stream, graph) if graph.backward.any() else None
     t = 2
     while t <= most:
-        clock = ShardTimes.of(nodes, units, work, devices, t)
-        if passes is None:
-            _state(stream, graph, seen, clock)
+        clocks = [
+            ShardTimes.of(view.get("node"), units_of(view, one), work, devices, t)
+            for (view, one), work in zip(parts, works, strict=True)
+        ]
+        if both is None:
+            sizes = [one.tensor_bytes.tolist() for one in graphs]
+            _state(stream, graph, seen, list(zip(clocks, sizes, counts, strict=True)))
         else:
-            state_training(stream, graph, passes, seen, clock)
+            state_training(stream, graph, both, seen[0], clocks[0])
         t *= 2
 
 
@@ -490,7 +505,7 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
             tuple(shapes[x] for x in inputs),
             tuple(shapes[x] for x in outputs),
             tuple(stored[x] for x in inputs),
-            unequal=not graph.backward.any(),
+            unequal=0 if graph.backward.any() or is_sized(graph) else LONG,
         )
         for op, inputs, outputs in zip(graph.ops, reads, writes, strict=True)
     ]
@@ -500,17 +515,58 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     return [node for _, node in sorted(zip(order, informed, strict=True), key=lambda p: p[0])]
 
 
-def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardTimes) -> None:
-    """Add the entries for `clock.t` devices to the records."""
+Pairs = Sequence[tuple[int, int]]
+
+
+def _pairs(graph: Graph) -> Iterator[tuple[int, int]]:
+    """Tensors of states that are cut alike, or not at all (-1), as others read them too."""
+    states = graph.states
+    for x, y in () if states is None else zip(states.input, states.output, strict=True):
+        alone = len(graph.readers(x)) == 1 and not len(graph.readers(y))
+        yield from [(int(x), int(y))] if alone else [(int(x), -1), (int(y), -1)]
+
+
+def _common(
+    graph: Graph, seen: Sequence[Sequence[Operator]], pairs: Pairs, v: int, t: int
+) -> Iterator[Rule]:
+    """Rules of a node that hold in passes of all sizes, and cut both ends of a state alike.
+
+    None is along a first axis, nor one whose size differs: runs have other batches and lengths.
+    """
+    found, *others = (rules(nodes[v], t) for nodes in seen)
+    ends = (*graph.reads(v).tolist(), *graph.writes(v).tolist())
+    sizes = list(zip(*((*nodes[v].inputs, *nodes[v].outputs) for nodes in seen), strict=True))
+    for rule in found:
+        cut = dict(zip(ends, (*rule.inputs, *rule.outputs), strict=True))
+        free = (
+            not axis_of(state) or len({shape and shape[axis_of(state)] for shape in shapes}) > 1
+            for x, state, shapes in zip(ends, cut.values(), sizes, strict=True)
+            if state != WHOLE and graph.tensor_kind[x] not in (PARAMETER, CONSTANT)
+        )
+        apart = (cut.get(x, WHOLE) != cut.get(y, WHOLE) for x, y in pairs)
+        if not (is_sized(graph) and (any(free) or any(apart))) and all(rule in o for o in others):
+            yield rule
+
+
+def _state(
+    stream: Stream,
+    graph: Graph,
+    seen: Sequence[Sequence[Operator]],
+    points: Sequence[tuple[ShardTimes, list[float], float]],
+) -> None:
+    """Add the entries for so many devices to the records.
+
+    `points`: for passes of each size the times, sizes of tensors and number of passes.
+    """
     nodes, tensors = stream.get("node"), stream.get("tensor")
     shapes = [tuple(record["shape"]) if "shape" in record else None for record in tensors]
-    size, leaves = graph.tensor_bytes.tolist(), graph.is_output.tolist()
+    leaves, (clock, size, _), pairs = graph.is_output.tolist(), points[0], [*_pairs(graph)]
     stored = (graph.tensor_kind >= PARAMETER).tolist()
     reads, writes = ends_of(graph)
     t, devices = clock.t, clock.devices
     band = devices[0].link_bandwidth_bytes_per_s
 
-    def times(v: int, rule: Rule) -> list[float]:
+    def times(v: int, rule: Rule, clock: ShardTimes, size: list[float]) -> list[float]:
         if not rule.divided:
             return clock.whole(v)
         ends = [
@@ -524,10 +580,12 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
         return part(state, t, shapes[x])
 
     def exchange(kind: str, x: int) -> float:
-        return MEETING_S + collective_time(kind, size[x], t, band)
+        return sum(
+            n * (MEETING_S + collective_time(kind, each[x], t, band)) for _, each, n in points
+        )
 
     def price(v: int, rule: Rule) -> float:
-        own = times(v, rule)[0] * clock.factor[v]
+        own = sum(n * times(v, rule, at, each)[0] * at.factor[v] for at, each, n in points)
         if rule.reduced:
             own += sum(exchange(ALL_REDUCE, x) for x in writes[v])
         for x, state in zip(writes[v], rule.outputs, strict=True):
@@ -538,7 +596,7 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
     layout: Layout = choose(
         [reads[v] for v in order],
         [writes[v] for v in order],
-        [rules(seen[v], t) for v in order],
+        [tuple(_common(graph, seen, pairs, v, t)) for v in order],
         lambda i, rule: price(order[i], rule),
         lambda x: exchange(ALL_GATHER, x),
     )
@@ -555,7 +613,7 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
             size[x] if x in gathered else size[x] * share(x, state)
             for x, state in zip(writes[v], rule.outputs, strict=True)
         )
-        seconds = times(v, rule)
+        seconds = times(v, rule, clock, size)
         entry = {
             "devices": t,
             "time_s": {device.name: s for device, s in zip(devices, seconds, strict=True)},
@@ -573,6 +631,11 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
             entry["collectives"] = said
         entry["layout"] = layout_record(rule)
         nodes[v].setdefault("shards", []).append(entry)
+    taken = [rule for _, rule in sorted(zip(order, layout.rules, strict=True), key=lambda p: p[0])]
+    for record, (at, each, _) in zip(stream.get("phase")[1:], points[1:], strict=True):
+        spent = [times(v, rule, at, each) for v, rule in enumerate(taken)]
+        for device, column in zip(devices, zip(*spent, strict=True), strict=True):
+            record.setdefault("shard_times", {}).setdefault(device.name, []).extend(column)
     for x, state in layout.state.items():
         if state != WHOLE and x not in gathered:
             moved = size[x] * (t - 1) / t

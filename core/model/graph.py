@@ -131,6 +131,7 @@ class Graph:
             ),
             tensor_memory=memory,
             passes=float(sum(passes)),
+            shards=None if self.shards is None else self.shards.of_passes(passes),
         )
 
     def with_sequences(self, in_flight: int | None, max_length: int | None, rows: int = 1) -> Graph:

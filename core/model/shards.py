@@ -5,13 +5,15 @@ A tensor is whole, each device has all of it; or it is cut along an axis into on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dnnp.core.model.phases import total
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -118,3 +120,14 @@ class Shards:
     """The same for one that leaves."""
     shares: tuple[Share, ...] = ()
     """Stated ways in which nodes run, by degree and node."""
+    phase_times: Mapping[str, Floats] | None = None
+    """Device class -> f64[p, D, n] at all points; None: there are no phases."""
+
+    def of_passes(self, passes: Sequence[float]) -> Shards:
+        """The shards with the times of so many passes of each phase, together."""
+        if self.phase_times is None:
+            return self
+        shape = self.weight.shape
+        rows = {c: x.reshape(len(x), -1) for c, x in self.phase_times.items()}
+        times = {c: total(passes, x).reshape(shape) for c, x in rows.items()}
+        return replace(self, plain=self.plain._replace(times=times))

@@ -494,6 +494,17 @@ def replicas_of(problem: HybridProblem) -> Ints:
     return numbers[options.micro_batches % numbers == 0]
 
 
+def loads_alone(given: SplitProblem, plan: Plan) -> list[float]:
+    """Loads of the stages of a parallel plan without replicas over a graph of one pass."""
+    degrees, (device,) = degrees_in(given.graph).tolist(), plan.devices
+    times, found = node_times(given, device)[0], []
+    for stage in plan.stages:
+        mine, i = np.isin(given.graph.node_ids, stage.nodes), degrees.index(stage.shards)
+        moved = _moved(given, plan, i, mine, backward=False)
+        found.append(float(times[i, mine].sum()) + sum(moved))
+    return found
+
+
 class _Pass(NamedTuple):
     """One pass of a stage."""
 

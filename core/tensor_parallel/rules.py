@@ -57,20 +57,21 @@ class Operator:
     """Of each input whether it is a parameter or a constant."""
     blocks: tuple[int, ...] = ()
     """Numbers of equal parts that its outputs may be split in besides, see `block_state`."""
-    unequal: bool = False
-    """True if long axes may be split into parts that differ by one."""
+    unequal: int = 0
+    """Rows of each part from which on parts may differ by one; 0: never."""
 
     def splits(self, size: int, t: int) -> bool:
         """True if an axis may be split."""
-        return size > 0 and (size % t == 0 or (self.unequal and size >= LONG * t))
+        return size > 0 and (size % t == 0 or 0 < self.unequal * t <= size)
 
 
-_SAME = frozenset((
+ELEMENTWISE = frozenset((
     "Abs", "Add", "Cast", "Ceil", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Floor",
     "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul",
     "Neg", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Sigmoid", "Sin", "Softplus", "Sqrt",
     "Sub", "Tanh", "Where", "And", "Or", "Not", "Equal", "Greater", "Less",
 ))  # fmt: skip
+"""Operators that work element by element."""
 _RESHAPED = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten"))
 _BY_CHANNEL = frozenset((
     "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "BatchNormalization",
@@ -332,7 +333,7 @@ def _taken_apart(node: Operator, t: int) -> Iterator[Rule]:
 
 
 _FINDERS: dict[str, Callable[[Operator, int], Iterator[Rule]]] = {
-    **dict.fromkeys(_SAME, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(_RESHAPED, _reshaped),
     **dict.fromkeys(_BY_CHANNEL, _by_channel),
     "MatMul": _product,
@@ -381,7 +382,7 @@ def with_blocks(
         if node.op in ATTENTION and q and out and len(q) == 3 and q[2] == 3 * out[-1]:
             wanted.setdefault(before[0], set()).add(3)
         known = set().union(*(wanted.get(x, set()) for x in after))
-        if node.op in _SAME:
+        if node.op in ELEMENTWISE:
             for x in before:
                 wanted.setdefault(x, set()).update(known)
         found.append(replace(node, blocks=tuple(sorted(known))) if known else node)

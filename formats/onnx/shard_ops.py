@@ -8,22 +8,26 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from dnnp.core.model.shards import WHOLE, axis_of, block_state, blocks_of
+from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
+from dnnp.core.tensor_parallel.rules import ELEMENTWISE, Operator, rules
 from dnnp.formats.onnx.read_graph import int64s
 from dnnp.formats.onnx.scope import UNREPEATABLE, domain_of, reads, subgraphs, writes
 from dnnp.formats.onnx.value_types import TensorType, describe, find_types, without_weights
 from dnnp.formats.onnx.weights import Slice, slice_tensor
 
 Shape = tuple[int, ...]
+
+
+FREE = -1
+"""Size of an axis that differs from run to run."""
 
 
 class UnfitError(Exception):
@@ -61,17 +65,6 @@ class Sight:
             raise UnfitError(f"its input {position} is missing")
         return found
 
-    def require(self, *layouts: tuple[Sequence[int], int, bool]) -> int:
-        """Position of the layout, of these, that the node has: states of its inputs, axis, reduced.
-
-        States of further inputs are not looked at.
-        """
-        for i, (states, axis, reduced) in enumerate(layouts):
-            mine = self.states[: len(states)], self.axis, self.reduced
-            if mine == (tuple(states), axis, reduced):
-                return i
-        raise UnfitError("its attributes do not suit the axes")
-
 
 class Change(NamedTuple):
     """Changes of the node of a device against the whole one."""
@@ -97,174 +90,94 @@ def change_of(sight: Sight) -> Change:
     look = _LOOKS.get(f"{domain}:{sight.node.op_type}" if domain else sight.node.op_type)
     if look is None:
         raise UnfitError(f"nothing is known of {sight.node.op_type} on parts of tensors")
-    if look is not _attended and len({*sight.ends}) > 1:
-        raise UnfitError("its outputs are not alike")
-    if len(sight.ends) > 1 and look not in (_taken_apart, _along_rows, _attended):
-        raise UnfitError("it has several outputs")
-    for shape, state in [*zip(sight.shapes, sight.states, strict=True), *sight.ends]:
-        if state == WHOLE:
-            continue
-        axis, blocks = axis_of(state), blocks_of(state)
-        if shape is None or axis >= len(shape) or shape[axis] < sight.devices * blocks:
-            raise UnfitError("its shapes are not those of the layout")
-        if blocks > 1 and (shape[axis] % (sight.devices * blocks) or look not in _IN_BLOCKS):
-            raise UnfitError("it cannot be cut in blocks")
-    if sight.reduced != (sight.axis == WHOLE):
-        raise UnfitError("its output is neither cut nor a sum")
-    if sight.reduced and look not in _SUMS:
-        raise UnfitError("it makes no addends")
+    _check_rule(sight)
     return look(sight)
 
 
-def _elementwise(sight: Sight) -> Change:
-    """Along an axis of the output; what is broadcast along it is whole."""
-    axis = axis_of(sight.axis)
-    for shape, state in zip(sight.shapes, sight.states, strict=True):
-        if shape is None:
-            continue
-        at = axis - len(sight.out) + len(shape)
-        there = at >= 0 and shape[at] == sight.out[axis]
-        if state != (at + sight.axis - axis if there else WHOLE):
-            raise UnfitError("an input is not cut as the output is")
-    return Change()
+def _check_rule(sight: Sight) -> None:
+    """Refuse a layout that is none of the rules for the operator at its shapes."""
+    given = dict(zip(sight.node.input, zip(sight.shapes, sight.states, strict=True), strict=True))
+    ends = [*zip(*(end for name, end in given.items() if name), strict=True)] or [(), ()]
+    made = [*zip(*sight.ends, strict=True)]
+    blocks = () if sight.axis == WHOLE else (blocks_of(sight.axis),)
+    stored = (True,) * len(ends[0])
+    node = Operator(sight.node.op_type, ends[0], made[0], stored, blocks, unequal=1)
+    known = ((r.inputs, r.outputs, r.reduced) for r in rules(node, sight.devices))
+    if sight.devices > 1 and (ends[1], made[1], sight.reduced) not in known:
+        raise UnfitError("its attributes do not suit the axes")
 
 
-def _product(sight: Sight) -> Change:
-    a, b = sight.shape(0), sight.shape(1)
-    last, rank = len(a) - 1, len(sight.out)
-    if min(len(a), len(b)) < 2:
-        raise UnfitError("a vector is among its inputs")
-    if len(b) == 2:
-        more = sight.axis - axis_of(sight.axis) if sight.axis != WHOLE else 0
-        sight.require(((WHOLE, 1 + more), rank - 1 + more, False), ((last, 0), WHOLE, True))
-        return Change()
-    axis = sight.axis
-    sight.require(((axis, axis), axis, False))
-    if not len(a) == len(b) == rank or axis >= rank - 2 or a[axis] != b[axis]:
-        raise UnfitError("its matrices are not cut alike")
+def _unchanged(_: Sight) -> Change:
     return Change()
 
 
 def _gemm(sight: Sight) -> Change:
-    if sight.attribute("transA", 0):
-        raise UnfitError("its first matrix is transposed")
     column = 0 if sight.attribute("transB", 0) else 1
-    more = sight.axis - axis_of(sight.axis) if sight.axis != WHOLE else 0
-    columns = (WHOLE, column + more), 1 + more, False
-    way = sight.require(columns, ((1, 1 - column), WHOLE, True))
-    if len(sight.states) > 2 and sight.shapes[2] is not None:
-        bias = sight.shape(2)
-        if way == 1 and sight.states[2] == WHOLE:
-            return Change(once=frozenset((2,)))
-        own = len(bias) - 1 + more if bias[-1:] == sight.out[1:] else WHOLE
-        if way == 1 or sight.states[2] != own:
-            raise UnfitError("its bias is not cut as the output is")
-    return Change()
+    if sight.attribute("transA", 0) or axis_of(sight.states[1]) != column ^ sight.reduced:
+        raise UnfitError("its attributes do not suit the axes")
+    return Change(once=frozenset((2,)) if sight.reduced else frozenset())
 
 
 def _conv(sight: Sight) -> Change:
-    group, x, w = sight.attribute("group", 1), sight.shape(0), sight.shape(1)
-    biased = len(sight.states) > 2 and sight.shapes[2] is not None
-    bias = (0,) * biased
-    if group == 1:
-        summed = (1, 1) + (WHOLE,) * biased
-        way = sight.require(((WHOLE, 0, *bias), 1, False), (summed, WHOLE, True))
-        return Change(once=frozenset((2,))) if way == 1 and biased else Change()
-    sight.require(((1, 0, *bias), 1, False))
-    if group % sight.devices or x[1] % group or w[0] % group:
+    group = sight.attribute("group", 1)
+    if group % sight.devices and group > 1:
         raise UnfitError(f"its {group} groups are not shared equally")
-    return Change({"group": group // sight.devices})
+    once = frozenset((2,)) if sight.reduced else frozenset[int]()
+    return Change({"group": group // sight.devices} if group > 1 else {}, once=once)
 
 
 def _by_channel(sight: Sight) -> Change:
     """Change operators that treat samples and channels apart; vectors go by channel."""
-    trains = sight.attribute("training_mode", 0) or not sight.attribute("spatial", 1)
-    if sight.axis > 1 or trains:
+    if sight.attribute("training_mode", 0) or not sight.attribute("spatial", 1):
         raise UnfitError("it does not treat these parts apart")
-    own = (0 if sight.axis else WHOLE,) * (len(sight.states) - 1)
-    sight.require(((sight.axis, *own), sight.axis, False))
     return Change()
 
 
 def _along_rows(sight: Sight) -> Change:
     """Change what normalises an axis, or all from it on, along one before it."""
-    rank, sums = len(sight.out), sight.node.op_type.startswith("Skip")
+    rank = len(sight.out)
     flat = sight.node.op_type == "LayerNormalization" or sight.opset < 13
     default = 1 if sight.node.op_type == "Softmax" and sight.opset < 13 else -1
     first = sight.attribute("axis", default) % rank
     touched = sight.axis >= first if flat else sight.axis == first
     if touched:
         raise UnfitError(f"it normalises axis {sight.axis}")
-    own = (sight.axis,) * (1 + sums)
-    sight.require(((*own, *(WHOLE,) * (len(sight.states) - len(own))), sight.axis, False))
-    if sums and sight.shape(1) != sight.out:
-        raise UnfitError("what it adds is not of one shape")
     return Change()
 
 
-_ATTENDED = {
-    "GroupQueryAttention": "hhhhhwwwwwm", "MultiHeadAttention": "hhhbwmhh", "Attention": "hhhmhhw",
-}  # fmt: skip
-"""Inputs of attention: by heads (h), whole (w), a bias of queries, keys and values (b), a mask that
-heads may have of their own (m)."""
-_HEADS = ("num_heads", "kv_num_heads", "q_num_heads")
-_HEADS_AT = {3: 2, 4: 1, 5: 2}
-"""Rank of what is by heads -> its axis."""
+_ATTENDED = {"Attention": 7, "GroupQueryAttention": 11, "MultiHeadAttention": 8}
+"""Inputs of attention that are known."""
 
 
 def _attended(sight: Sight) -> Change:
     """Change attention to the heads of a device, with their caches."""
-    q, kinds = sight.shape(0), _ATTENDED[sight.node.op_type]
-    counts = {name: sight.attribute(name, 0) for name in _HEADS}
-    counts = {name: count for name, count in counts.items() if count}
-    packed = len(q) == 3 and (*sight.shapes, None)[1] is None
-    heads = {*counts.values()} or {q[1], sight.shape(1)[1]}
-    if any(count % sight.devices for count in heads) or (packed and len(heads) > 1):
-        raise UnfitError("its heads are not shared equally")
-    for at, (shape, state) in enumerate(zip(sight.shapes, sight.states, strict=True)):
-        kind = kinds[at : at + 1]
-        apart = kind == "h" or (kind == "m" and shape is not None and (*shape, 1, 1)[1] > 1)
-        right = WHOLE if kind != "b" else block_state(0, 3)
-        if shape is not None and apart and len(shape) in _HEADS_AT:
-            right = block_state(_HEADS_AT[len(shape)], 3 if packed and not at else 1)
-        if shape is not None and (state != right or not kind):
-            raise UnfitError(f"its input {at} is not cut by heads")
-    if any(shape is None or state != _HEADS_AT.get(len(shape)) for shape, state in sight.ends):
-        raise UnfitError("an output is not cut by heads")
-    return Change({name: count // sight.devices for name, count in counts.items()})
+    op, names = sight.node.op_type, [name for name in sight.node.input if name]
+    biased = op == "MultiHeadAttention" and sight.shapes[3:4] not in ((), (None,))
+    strange = len(sight.node.input) > _ATTENDED[op] or len({*names}) < len(names)
+    if strange or (biased and sight.states[3] == WHOLE):
+        raise UnfitError("not all of its inputs are known on heads apart")
+    counts = {n: sight.attribute(n, 0) for n in ("num_heads", "kv_num_heads", "q_num_heads")}
+    return Change({name: count // sight.devices for name, count in counts.items() if count})
 
 
 def _rotated(sight: Sight) -> Change:
     """Change rotary embeddings to the heads of a device."""
-    shape, stated = sight.shape(0), sight.attribute("num_heads", 0)
-    heads = shape[1] if len(shape) == 4 else stated or shape[2] // (2 * sight.shape(2)[-1])
-    if heads % sight.devices or sight.axis != _HEADS_AT.get(len(shape)):
+    heads = sight.attribute("num_heads", 0)
+    if heads % sight.devices:
         raise UnfitError("its heads are not shared equally")
-    sight.require(((sight.axis, *(WHOLE,) * (len(sight.states) - 1)), sight.axis, False))
-    return Change({"num_heads": heads // sight.devices} if stated else {})
+    return Change({"num_heads": heads // sight.devices} if heads else {})
 
 
 def _block_product(sight: Sight) -> Change:
     """Change a product with a matrix of few bits, by column, or by row in whole blocks."""
-    n, k = sight.attribute("N", 0), sight.attribute("K", 0)
-    size, bits, t = sight.attribute("block_size", 1), sight.attribute("bits", 4), sight.devices
-    last, more = len(sight.shape(0)) - 1, sight.axis - axis_of(sight.axis) if sight.axis >= 0 else 0
-    parts, rows, whole = [], [], 4 in range(len(sight.shapes)) and sight.shapes[4] is not None
-    for at, shape in enumerate(sight.shapes[1:], 1):
-        there = shape is not None
-        flat = block_state(0, n) if shape is not None and len(shape) == 1 else 1
-        parts.append(more if there else WHOLE)
-        rows.append((WHOLE if at > 3 else flat) if there else WHOLE)
-    way = sight.require(
-        ((WHOLE, *parts), len(sight.out) - 1 + more, False), ((last, *rows), WHOLE, True)
-    )
-    zeros = (*sight.shapes, None, None)[3]
-    packed = zeros is not None and prod(zeros) < n * (k // size)
-    if way and (k % (size * t) or (packed and k // size // t * bits % 8)):
-        raise UnfitError("its blocks are not shared equally")
-    if whole or n % t:
-        raise UnfitError("its columns are not shared equally, or in an order of their own")
-    return Change({"K": k // t}, once=frozenset((5,))) if way else Change({"N": n // t})
+    n, k, t = sight.attribute("N", 0), sight.attribute("K", 0), sight.devices
+    zeros, order = (sight.shapes[at : at + 1] not in ((), (None,)) for at in (3, 4))
+    whole = sight.reduced and zeros and sight.states[3] == WHOLE
+    if order or whole or k % (sight.attribute("block_size", 1) * (t if sight.reduced else 1)):
+        raise UnfitError("its parts are not equal, or its rows in an order of their own")
+    if sight.reduced:
+        return Change({"K": k // t}, once=frozenset((5,)))
+    return Change({"N": n // t})
 
 
 def _transposed(sight: Sight) -> Change:
@@ -276,35 +189,21 @@ def _transposed(sight: Sight) -> Change:
 
 
 def _gathered(sight: Sight) -> Change:
-    """Rows of a table, by its width."""
+    """Rows of a table, by its width, or by rows."""
     if sight.attribute("axis", 0) != 0:
         raise UnfitError("it does not take rows")
-    if len(sight.shape(0)) != 2:
-        raise UnfitError("it does not take rows of a table")
-    way = sight.require(((1, WHOLE), len(sight.shape(1)), False), ((0, WHOLE), WHOLE, True))
-    if way and sight.opset < 9:
+    if sight.reduced and sight.opset < 9:
         raise UnfitError(f"rows of others cannot be zeros with opset {sight.opset}")
-    return Change(rows=way == 1)
-
-
-def _cuts_alike(sight: Sight) -> None:
-    """Refuse axes that equal parts do not cut at the same places in memory."""
-    shape, given, axis, t = sight.shape(0), sight.states[0], sight.axis, sight.devices
-    if given == WHOLE or prod(shape[:given]) != prod(sight.out[:axis]):
-        raise UnfitError("it does not keep the axis")
-    if (
-        shape[given] % t
-        or sight.out[axis] % t
-        or 0 in sight.out
-        or any(s != WHOLE for s in sight.states[1:])
-    ):
-        raise UnfitError("its parts are not equal")
+    return Change(rows=sight.reduced)
 
 
 def _reshaped(sight: Sight) -> Change:
-    _cuts_alike(sight)
     target = list(sight.out)
-    target[sight.axis] //= sight.devices
+    if FREE in target:  # 0 and -1 stand for such sizes
+        target = list(sight.values(sight.node.input[1]) or ())
+        if not target or 0 in target[sight.states[0] :]:
+            raise UnfitError("what it makes has free sizes")
+    target[sight.axis] = sight.out[sight.axis] // sight.devices
     return Change(vectors={1: tuple(target)})
 
 
@@ -313,14 +212,10 @@ def _taken_apart(sight: Sight) -> Change:
     count, shape = len(sight.node.output), sight.shape(0)
     along = sight.attribute("axis", 0)
     along += len(shape) if along < 0 else 0
-    if shape[along] != count * sight.out[along] or sight.axis == WHOLE:
+    if shape[along] != count * sight.out[along]:
         raise UnfitError("it does not split equally")
     if sight.axis != along:
-        sight.require(((sight.axis,), sight.axis, False))
         return Change()
-    sight.require(((block_state(along, count),), along, False))
-    if sight.out[along] % sight.devices:
-        raise UnfitError("its parts are not equal")
     sizes = (sight.out[along] // sight.devices,) * count
     if sight.opset < 13:
         return Change({"split": sizes} if sight.attribute("split", None) else {})
@@ -328,7 +223,6 @@ def _taken_apart(sight: Sight) -> Change:
 
 
 def _flattened(sight: Sight) -> Change:
-    _cuts_alike(sight)
     begins = sight.attribute("axis", 1)
     begins += len(sight.shape(0)) if begins < 0 else 0
     if (sight.states[0] >= begins) != (sight.axis == 1):
@@ -338,7 +232,6 @@ def _flattened(sight: Sight) -> Change:
 
 def _squeezed(sight: Sight) -> Change:
     """Axes of size 1 come or go; which ones must be said, as parts may have others of size 1."""
-    _cuts_alike(sight)
     given = sight.attribute("axes", None)
     if given is None and len(sight.node.input) > 1 and sight.node.input[1]:
         given = sight.values(sight.node.input[1])
@@ -354,18 +247,11 @@ def _squeezed(sight: Sight) -> Change:
     return Change()
 
 
-_SAME = (
-    "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp",
-    "Floor", "Gelu", "Greater", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "Log",
-    "Max", "Min", "Mish", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round",
-    "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Tanh", "Where", "com.microsoft:FastGelu",
-    "com.microsoft:Gelu", "com.microsoft:QuickGelu",
-)  # fmt: skip
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "BatchNormalization")
 _LOOKS: dict[str, Callable[[Sight], Change]] = {
-    **dict.fromkeys(_SAME, _elementwise),
+    **dict.fromkeys((*ELEMENTWISE, "MatMul"), _unchanged),
+    **{f"com.microsoft:{op}": _unchanged for op in ("FastGelu", "Gelu", "QuickGelu")},
     **dict.fromkeys(_POOLS, _by_channel),
-    "MatMul": _product,
     "Gemm": _gemm,
     "Conv": _conv,
     "Softmax": _along_rows,
@@ -388,11 +274,7 @@ _LOOKS: dict[str, Callable[[Sight], Change]] = {
     "Unsqueeze": _squeezed,
     "Split": _taken_apart,
 }
-"""Sharding rule by operator; operators of other domains than the default one by `domain:type`."""
-_IN_BLOCKS = (_elementwise, _product, _gemm, _taken_apart, _attended, _block_product)
-"""Rules for results that are cut in blocks."""
-_SUMS = (_product, _gemm, _conv, _gathered, _block_product)
-"""Rules for results that are addends of a sum."""
+"""Change by operator; operators of other domains than the default one by `domain:type`."""
 
 
 _ZEROED = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
@@ -425,12 +307,18 @@ class Facts:
         Nodes that make weights.
     known
         Types of its tensors at these sizes.
+    free
+        True if it runs at other sizes too: those that `known` has not, and that it names.
     """
 
     def __init__(
-        self, source: onnx.ModelProto, makers: Iterable[int], known: Mapping[str, TensorType]
+        self,
+        source: onnx.ModelProto,
+        makers: Iterable[int],
+        known: Mapping[str, TensorType],
+        free: bool = False,
     ) -> None:
-        self.model = _bound(source, known)
+        self.model, self._free = _bound(source, {} if free else known), free
         """The model with sizes for its inputs, without its large weights."""
         graph = self.model.graph
         self._known = known
@@ -451,7 +339,12 @@ class Facts:
         if name not in self._types:
             return None
         shape, known = describe(self._types[name]).shape, self._known.get(name)
-        if shape is None or known is None or shape != known.shape:
+        if shape is None or known is None or known.shape is None:
+            return None
+        if self._free and len(shape) == len(known.shape):
+            pairs = zip(shape, known.shape, strict=True)
+            return tuple(b if isinstance(b, int) and a in (b, None) else FREE for a, b in pairs)
+        if shape != known.shape:
             return None
         sizes = tuple(size for size in shape if isinstance(size, int))
         return sizes if len(sizes) == len(shape) else None

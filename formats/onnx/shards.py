@@ -15,7 +15,7 @@ first device of its stage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import onnx
@@ -63,6 +63,17 @@ class Exchange(NamedTuple):
     """Names of the parts, one a device."""
 
 
+class StatePart(NamedTuple):
+    """A state on one device, or its part there."""
+
+    whole: tuple[str, str]
+    """Input and output of the model that hold all of it."""
+    own: tuple[str, str]
+    axis: int
+    """The axis that it is cut along; `WHOLE`: none."""
+    devices: int
+
+
 @dataclass(frozen=True, eq=False)
 class ShardedModel:
     """An ordinary model that computes what the source computes."""
@@ -79,10 +90,14 @@ class ShardedModel:
     """Nodes of the source that all devices run whole, against their layout, and why."""
     exchanges: tuple[Exchange, ...]
     """In the order of the stages."""
+    states: Sequence[StatePart] = ()
 
 
 def shard_model(
-    model: onnx.ModelProto, stages: Sequence[StageLayout], known: Mapping[str, TensorType]
+    model: onnx.ModelProto,
+    stages: Sequence[StageLayout],
+    known: Mapping[str, TensorType],
+    states: Mapping[str, str] | None = None,
 ) -> ShardedModel:
     """Cut the nodes of a model by the layouts of its stages.
 
@@ -95,14 +110,17 @@ def shard_model(
         from those before it.
     known
         Types of the tensors at the sizes that the layouts are for. Free sizes of inputs become
-        these.
+        these, without `states`.
+    states
+        Input -> output of what each device keeps between passes, or its part: the model that is
+        made has inputs and outputs for them. It runs at any sizes that `known` does not have.
 
     Raises
     ------
     FormatError
         What needs to be known of a tensor is not.
     """
-    return _Rewriting(model, stages, known).done()
+    return _Rewriting(model, stages, known, states).done()
 
 
 _FIRST = -2
@@ -133,14 +151,16 @@ class _Rewriting:
         source: onnx.ModelProto,
         stages: Sequence[StageLayout],
         known: Mapping[str, TensorType],
+        states: Mapping[str, str] | None,
     ) -> None:
         held = {v for stage in stages for v in stage.nodes}
         self._makers = [v for v in range(len(source.graph.node)) if v not in held]
-        self._facts = Facts(source, self._makers, known)
+        self._facts = Facts(source, self._makers, known, states is not None)
+        self._ends, self._parts = states or {}, list[StatePart]()
         self._source, self._model, self._stages = source, self._facts.model, stages
         graph = source.graph
         self._taken = self._facts.names | {v.name for v in (*graph.input, *graph.output)}
-        self._needed = {value.name for value in graph.output}
+        self._needed = {v.name for v in graph.output}.difference(self._ends.values())
         self._out = _Emitted()
         self._weights: dict[str, onnx.TensorProto] = {}
         self._slices: dict[str, Slice] = {}
@@ -170,7 +190,19 @@ class _Rewriting:
             for name in self._state:
                 if name in wanted:
                     self._get(i, stage.devices, name, WHOLE, 0)
+            self._keep(stage)
         return self._built()
+
+    def _keep(self, stage: StageLayout) -> None:
+        """Enter the states of a stage, in the parts that its devices have made."""
+        t, made = stage.devices, {name for v in stage.nodes for name in writes(self._node(v))}
+        for ends in (pair for pair in self._ends.items() if pair[1] in made):
+            state = self._state.get(ends[1], _FIRST)
+            axis = max(state, WHOLE)
+            for j in range(1 if state == _FIRST else t):
+                own = self._name(t, ends[0], axis, j), self._name(t, ends[1], axis, j)
+                self._parts.append(StatePart(ends, own, axis, t))
+                self._needed.add(own[1])
 
     def _node(self, v: int) -> onnx.NodeProto:
         return self._model.graph.node[v]
@@ -279,7 +311,7 @@ class _Rewriting:
         result = node.output[0]
         node.output[0] = self._free(f"{result}@rows")
         self._out.add(node, task)
-        strange = made("Reshape", strange, self._vector((*at, 1)))
+        strange = made("Reshape", strange, self._vector((*(0 for _ in at), 1)))
         where = helper.make_node("Where", [strange, zero.name, node.output[0]], [result])
         self._out.add(where, Task(task.stage, task.device, None))
 
@@ -297,6 +329,8 @@ class _Rewriting:
     def _get(self, i: int, devices: int, name: str, need: int, j: int) -> str:
         """The name of a tensor on a device in the state that is needed; makes it so."""
         if name not in self._state:  # of another stage, an input of the model, or a weight
+            if name in self._ends:
+                return self._name(devices, name, need, j)
             if need == WHOLE:
                 return name
             return self._weight(devices, name, need, j) or self._part(i, devices, name, need, j)
@@ -324,7 +358,8 @@ class _Rewriting:
             self._out.add(helper.make_node("Concat", parts, [whole], axis=axis_of(have)), task)
             return
         shape = self._facts.shape(name) or ()
-        axis = next((a for a, size in enumerate(shape) if size >= devices), None)
+        axes = [a for a, size in enumerate(shape) if size >= devices]
+        axis = axes[-1 if self._ends else 0] if axes else None
         if devices == 2 or axis is None:
             self._add(parts, whole, shape, task)
             return
@@ -488,11 +523,33 @@ class _Rewriting:
         read |= {pair.value for pairs in annotated for pair in pairs}
         unread = self._facts.stored.keys() - read
         graph.input.extend(value for value in source.graph.input if value.name not in unread)
+        for at, side in enumerate((graph.input, graph.output)):
+            values = {value.name: value for value in side}
+            whole = {part.whole[at] for part in self._parts}
+            kept = [value for name, value in values.items() if name not in whole]
+            kept += [_piece(values[p.whole[at]], p.own[at], p) for p in self._parts]
+            del side[:]
+            side.extend(kept)
         graph.initializer.extend(t for t in weights if t.name in read)
         graph.initializer.extend(t for name, t in self._weights.items() if name in read)
+        for part in self._parts:
+            if part.own[0] not in read:
+                raise FormatError(f"the state '{part.whole[0]}' is cut at one end alone")
         slices = {name: part for name, part in self._slices.items() if name in read}
         exchanges = tuple(one for one in self._exchanges.values() if read.issuperset(one.parts))
-        return ShardedModel(model, tasks, slices, self._new, self._whole, exchanges)
+        for name, kind in self._new.items() if self._ends else ():
+            self._new[name] = replace(kind, shape=kind.shape and (None,) * len(kind.shape))
+        return ShardedModel(model, tasks, slices, self._new, self._whole, exchanges, self._parts)
+
+
+def _piece(value: onnx.ValueInfoProto, name: str, part: StatePart) -> onnx.ValueInfoProto:
+    """Declare the part of a state."""
+    made = onnx.ValueInfoProto()
+    made.CopyFrom(value)
+    made.name = name
+    if part.axis != WHOLE:
+        made.type.tensor_type.shape.dim[part.axis].dim_value //= part.devices
+    return made
 
 
 def _label(state: int) -> str:

@@ -26,7 +26,7 @@ APART = {
     "core.check": {"core.model"},
     "core.certificates": {"core.model", "core.check"},
     "core.runtime": {"core.model", "formats"},
-    "formats": {"core.model"},
+    "formats": {"core.model", "core.tensor_parallel"},
 }
 """Areas that may import these alone: checks share no code with what they judge."""
 

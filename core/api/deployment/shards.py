@@ -17,6 +17,7 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.shards import Share
 from dnnp.core.model.text import counted
+from dnnp.core.runtime.generate.decoder import named_states
 from dnnp.core.runtime.pipeline.schedule_orders import (
     Piece,
     Program,
@@ -27,7 +28,7 @@ from dnnp.deployment.parts import Runnable, schedule_of_stream, topological_orde
 from dnnp.formats.onnx.scope import reads, writes
 from dnnp.formats.onnx.shard_ops import Layout
 from dnnp.formats.onnx.shards import ShardedModel, StageLayout, Task, shard_model
-from dnnp.formats.onnx.value_types import types_of
+from dnnp.formats.onnx.value_types import TensorType, types_of
 from dnnp.formats.plan import refuse_training
 from dnnp.formats.stream import Stream
 
@@ -39,17 +40,25 @@ def runnable_shards(
     plan: Plan,
     model: ModelProto,
     samples: int | None = None,
+    *,
+    generating: bool = False,
 ) -> Runnable:
     """Cut the model of a stream by its layouts, into parts that each run as one inference.
+
+    With `generating` devices keep their parts of states, and sizes are free that phases differ in.
 
     Raises
     ------
     UsageError
-        Nodes do not state their layout, or as for `runnable_of`.
+        Nodes do not state their layout, there are states without `generating`, or with it phases
+        of one size; or as for `runnable_of`.
     FormatError
         The plan is for training, or as for `shard_model`, `schedule_of_pieces` and `runnable_of`.
     """
     refuse_training(graph)
+    if graph.states is not None and not generating:
+        reason = "have states, which dnnp-run --generate alone keeps"
+        raise UsageError(f"{stream.name}: stages that several devices hold {reason}")
     names = [record["name"] for record in stream.get("tensor")]
     place = {node: v for v, node in enumerate(graph.node_ids.tolist())}
     degrees = [] if graph.shards is None else graph.shards.degrees.tolist()
@@ -70,7 +79,9 @@ def runnable_shards(
                 )
             layouts = {n: _layout(graph, names, shares[place[n]]) for n in stage.nodes}
         stages.append(StageLayout(stage.nodes, stage.shards, layouts))
-    made = shard_model(model, stages, types_of(stream))
+    states = {s["input"]: s["output"] for s in named_states(stream.records)}
+    types = free_types(stream) if generating else types_of(stream)
+    made = shard_model(model, stages, types, states if generating else None)
     if made.whole:
         node, reason = next(iter(made.whole.items()))
         name = stream.get("node")[place[node]]["name"] or str(node)
@@ -86,6 +97,23 @@ def runnable_shards(
         for owner, shard in zip(owners, shards, strict=True)
     )
     return Runnable(plan, parts, owners, program, shown, made)
+
+
+def free_types(stream: Stream) -> dict[str, TensorType]:
+    """Types of tensors, with the sizes that are equal in all phases.
+
+    UsageError: there are fewer than two phases, or points of one.
+    """
+    found, others = types_of(stream), stream.get("phase")[1:]
+    if not others:
+        reason = "generate by phases of two sizes; see dnnp-import --phase"
+        raise UsageError(f"{stream.name}: stages that several devices hold {reason}")
+    for record in others:
+        for (name, kind), shape in zip([*found.items()], record["shapes"], strict=True):
+            pairs = zip(kind.shape or (), shape, strict=False)
+            equal = tuple(a if a == b else None for a, b in pairs)
+            found[name] = replace(kind, shape=kind.shape and equal)
+    return found
 
 
 def _program(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
@@ -198,6 +199,35 @@ class StageRunner:
                     array[...] = item.feeds[name]
             self.session.run_with_iobinding(binding)
         return made
+
+
+class ShardedStage:
+    """Parts of a stage, each with its share of the states.
+
+    Parameters
+    ----------
+    parts
+        In topological order. Those that read nothing of each other run at once.
+    """
+
+    def __init__(self, parts: Sequence[StageRunner]) -> None:
+        self.rows, self.tokens = parts[0].rows, parts[0].tokens
+        self.levels: list[list[StageRunner]] = []
+        made: set[str] = set()
+        for part in parts:
+            if not self.levels or not made.isdisjoint(part.inputs):
+                self.levels.append([])
+                made.clear()
+            self.levels[-1].append(part)
+            made.update(part.made)
+        self._pool = ThreadPoolExecutor(max(map(len, self.levels)))
+
+    def run(self, item: Pass) -> dict[str, Any]:
+        """Run one pass; what its parts hand to each other stays among the values of the pass."""
+        for level in self.levels:
+            for found in list(self._pool.map(lambda part: part.run(item), level)):
+                item.values |= found
+        return {}
 
 
 Event = tuple[Generated, int, bool]
