@@ -119,7 +119,7 @@ def _bound_latency(
     with with_bar(caller, run, "bounding") as shown:
         proof = latency_bound(latency, split, options.method, solver=solver, run=shown)
     better = None
-    if proof.split is not None:
+    if proof.split is not None and not plan.rules:
         better = make_latency_plan(
             problem,
             latency,

@@ -253,7 +253,8 @@ def check_rules(problem: SplitProblem, options: SplitOptions) -> None:
             "--shared-stages": options.shared_stages and rule.rule != "cut-before",
             "clusters of devices": "/" in rule.device and problem.clustered,
             "--allow-replicas": options.allow_replicas,
-            "--objective latency": rule.by_stage and options.objective == "latency",
+            "--execution operators; --execution blocks heeds it": rule.by_stage
+            and (options.objective, problem.options.execution) == ("latency", "operators"),
             "--max-replicas": rule.by_stage and problem.options.max_replicas > 1,
             "links": rule.by_stage and bool(problem.links),
         }

@@ -69,7 +69,7 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
         from dnnp.core.latency.solve import check_method
 
         for method in options.methods:
-            check_method(method, problem.options.execution)
+            check_method(method, problem.options.execution, problem.rules)
     else:
         from dnnp.core.split.auto import method_asked
 

@@ -31,8 +31,8 @@ def check_rules(case: PlanCase) -> Iterator[Violation]:
 
 def _faults(plan: Plan, rule: Rule, homes: list[set[str]], at: dict[str, Stage]) -> Iterator[str]:
     """Reasons why the devices that hold each part break a rule."""
-    if rule.stages and rule.stages != len(plan.stages):
-        yield f"there are {len(plan.stages)} stages"
+    if rule.stages and rule.stages != len(at):
+        yield f"there are {len(at)} stages"
     if rule.rule in ("together", "layers-per-stage"):
         yield from (f"its nodes are on {shown(sorted(home))}" for home in homes if len(home) > 1)
     if rule.rule == "pin":

@@ -321,8 +321,7 @@ def check_invocations(tasks: Tasks, machine: Machine, split: Invocations, most: 
                 f"infeasible: {machine.names[device]} is invoked {used[key]} times, "
                 f"above the {most} that are allowed"
             )
-    # Block POOL is the last one.
-    home = np.append(split.device, POOL)[split.block]
+    home = _home_of(split)
     check_homes(tasks, machine, home)
     if np.isinf(pool_times(tasks, machine)[home == POOL]).any():
         raise InfeasibleError("infeasible: there is no CPU for what no block holds")
@@ -521,6 +520,13 @@ Split = Invocations | Placement
 """A plan for one sample: in blocks, or operator by operator."""
 
 
+def _home_of(split: Split) -> Ints:
+    """Device of each task, or `POOL`; i64[n]."""
+    if isinstance(split, Placement):
+        return split.device
+    return np.append(split.device, POOL)[split.block]  # block POOL is the last one
+
+
 @dataclass(frozen=True, eq=False)
 class LatencyProblem:
     """Tasks to be placed on the devices of a machine."""
@@ -540,6 +546,8 @@ class LatencyProblem:
             check_invocations(self.tasks, self.machine, split, self.options.invocations)
         else:
             check_placement(self.tasks, self.machine, split)
+        if self.whole is not None and self.whole.stage_rules is not None:
+            self.whole.stage_rules.refuse(_home_of(split)[self.whole.units.label])
         if self.live is not None and self.live.binds:
             held = self.held(split)
             over = held - self.live.capacity * ROOM
@@ -565,11 +573,11 @@ class LatencyProblem:
     def held(self, split: Split) -> Floats:
         """Memory of each device with live tensors, the pool aside; f64[D], bytes."""
         peaks, count = self.peaks(split), self.machine.count
-        home = split.device
+        home = _home_of(split)
         if isinstance(split, Invocations):
             most = np.zeros(count)
             np.maximum.at(most, split.device, peaks)
-            peaks, home = most, np.append(split.device, POOL)[split.block]
+            peaks = most
         mine = home >= 0
         return peaks + totals(home[mine], self.tasks.memory[mine], count)
 

@@ -69,6 +69,7 @@ def make_latency_plan(
         devices=problem.devices,
         digest=digest,
         links=problem.links,
+        rules=problem.rules,
         bound_method=bound_method,
         learned=None if learned is None else learned.told(),
         excess_bytes=excess,

@@ -16,7 +16,6 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import INPUT, STATE, Bools, Clustering, Graph, Ints, connected
 from dnnp.core.model.placing import Rule
-from dnnp.core.model.plan import Block
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +44,12 @@ class StageRules:
             mine[item[(row > 0) & (row < mine[item])]] = -1
         return found
 
-    def refuse(self, blocks: Sequence[Block]) -> None:
-        """Raise an InfeasibleError if stages break a rule."""
-        block = np.zeros(self.graph.n, dtype=np.int64)
-        for number, one in enumerate(blocks):
-            block[one.nodes] = number
-        for rule, row in zip(self.rules, self.labels_of(block, len(blocks)), strict=True):
-            if (row < 0).any() or rule.stages not in (0, len(blocks)):
-                raise InfeasibleError(f"infeasible: {len(blocks)} stages break {rule.words}")
+    def refuse(self, home: Ints) -> None:
+        """Raise an InfeasibleError if stages break a rule; `home`: i64[n], stage of each node."""
+        used, stage = np.unique(home, return_inverse=True)
+        for rule, row in zip(self.rules, self.labels_of(stage, len(used)), strict=True):
+            if (row < 0).any() or rule.stages not in (0, len(used)):
+                raise InfeasibleError(f"infeasible: {len(used)} stages break {rule.words}")
 
 
 def positions(graph: Graph, ids: Iterable[int]) -> Ints:

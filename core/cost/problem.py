@@ -359,7 +359,7 @@ def make_plan(
         blocks = [blocks[b] for b in order.tolist()]
     blocks = _numbered(blocks)
     if problem.stage_rules is not None:
-        problem.stage_rules.refuse(blocks)
+        problem.stage_rules.refuse(block)
     near = surroundings(problem, blocks)
     stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ from dnnp.core.methods import imported
 from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import (
     NOTHING,
@@ -44,10 +46,14 @@ PUBLISHED_TIES = "dnnp.samples.papers.ties:published_split"
 """Function that takes one of the splits of least load as the program of the 2020 paper does."""
 
 
-def check_method(name: str, execution: str) -> None:
+HEED_RULES = ("auto", "anneal")
+"""Methods that heed rules about what a device holds."""
+
+
+def check_method(name: str, execution: str, rules: Sequence[Rule] = ()) -> None:
     """Refuse a method that cannot plan this execution.
 
-    Raises UsageError: the method is for throughput, or for the other execution.
+    Raises UsageError: the method is for throughput, or for the other execution, or knows no rules.
     """
     if name not in LATENCY:
         known = ", ".join(LATENCY)
@@ -55,6 +61,10 @@ def check_method(name: str, execution: str) -> None:
     executions = LATENCY[name].kinds
     if execution not in executions:
         raise UsageError(f"method {name} is for --execution {executions[0]}")
+    ruled = [rule.words for rule in rules if rule.by_stage and name not in HEED_RULES]
+    if ruled:
+        known = " and ".join(HEED_RULES)
+        raise UsageError(f"{ruled[0]}: not heeded by the method {name}; {known} heed it")
 
 
 def method_of(name: str, execution: str) -> LatencyMethod:
@@ -92,7 +102,8 @@ def solve_latency(
         return None if split is None else LatencySolution(split, *first_bound(latency), name)
 
     def work() -> LatencySolution:
-        if latency.live is None or not latency.live.binds:
+        ruled = latency.whole is not None and latency.whole.stage_rules is not None
+        if not ruled and (latency.live is None or not latency.live.binds):
             return _found(method, latency.relaxed, asked, told)
         return _fitted(method, latency, asked, told)
 
@@ -125,7 +136,9 @@ LINED = 0.1
 def _fitted(
     method: LatencyMethod, problem: LatencyProblem, asked: MethodOptions, run: SearchContext
 ) -> LatencySolution:
-    """Run a method where live tensors count; its bound may be that of the relaxation without them.
+    """Run a method where live tensors count, or rules, from what knows more of them.
+
+    Its bound may be that of the relaxation without them.
 
     Annealing counts them itself, programs in part. Other methods count the memory of the tasks
     alone, and of operators are run again with less memory, by the live tensors of their result

@@ -184,19 +184,14 @@ def _ordered(
     problem: SplitProblem, asked: MethodOptions, floor: float, run: SearchContext
 ) -> Solution:
     """Find an ordered split, and what made it; `floor` is a bound that is known."""
-    from dnnp.core.split.exact import exact, nothing_found, packed, search_ideals
+    from dnnp.core.split.exact import nothing_found, packed, search_ideals
 
-    if problem.stage_rules is not None:  # of these searches it alone heeds rules
-        rules = tuple(rule for rule in problem.rules if rule.rule != "exactly")
-        count = sum(rule.stages for rule in problem.rules if rule not in rules)
+    rules = tuple(rule for rule in problem.rules if rule.rule != "exactly")
+    if count := sum(rule.stages for rule in problem.rules if rule not in rules):
         devices = tuple(replace(d, count=min(d.count, count)) for d in problem.devices)
-        if count:
-            fewer = replace(problem, devices=devices, rules=rules)
-            solved = _ordered(fewer, asked, floor, run.alone())
-            if len(solved.blocks) == count:  # no split of at most so many stages is better
-                return solved
-        solved = exact(problem, asked, run)
-        return replace(solved, method=solved.method or "exact")
+        solved = _ordered(replace(problem, devices=devices, rules=rules), asked, floor, run.alone())
+        if len(solved.blocks) == count:  # no split of at most so many stages is better
+            return solved
     blocks, value = incumbent(problem, asked, run.phase("slicing", 0.0, SLICED))
     blocks, value, floor = packed(problem, "ordered", blocks, value, floor, run)
     best = _Best(problem, blocks or [], value, floor, asked.known.widest)
@@ -390,7 +385,8 @@ def validity_asked(method: str, validity: str | None) -> str:
 
 
 HEED_RULES = (
-    "auto", "exact", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
+    "auto", "exact", "heuristic", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
+    "anneal",
 )  # fmt: skip
 """Methods that heed rules about what a stage holds."""
 
@@ -407,7 +403,7 @@ def method_asked(
     if ruled and (method not in HEED_RULES or clustered):
         what = "with clusters of devices" if clustered else f"by the method {method}"
         raise UsageError(f"{ruled[0]}: not heeded {what}; {', '.join(HEED_RULES)} heed it")
-    method = "ip" if ruled and validity != "ordered" else resolved(method, validity)
+    method = resolved(method, validity)
     if clustered and method in ("anneal", "heuristic", "ip"):
         raise UsageError(
             f"method {method} knows no clusters of devices; splits for them come from auto and "

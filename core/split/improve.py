@@ -233,7 +233,9 @@ def _pairs(line: LinearizedItems, *, late: bool) -> Ints:
     work = np.where(np.isfinite(line.work), line.work, 0.0).max(axis=0)
     most = work.sum() / sum(d.count for d in line.devices) / UNITS_PER_DEVICE
     gain = _bond(line, tail, head)
-    fits = np.flatnonzero(work[tail] + work[head] <= most)
+    one, other = line.labels[:, tail], line.labels[:, head]
+    apart = ((one != other) & (one != 0) & (other != 0)).any(axis=0)
+    fits = np.flatnonzero((work[tail] + work[head] <= most) & ~apart)
     mate = np.arange(n)
     for i in fits[np.argsort(-gain[fits], kind="stable")].tolist():
         u, v = tail[i], head[i]

@@ -15,7 +15,14 @@ import pytest
 
 from dnnp.given_split import least_bottleneck
 from support.graphs import to_bytes
-from support.ruled import LAYERS, compared, decoder, ruled_case
+from support.ruled import (
+    LAYERS,
+    compared,
+    compared_latency,
+    decoder,
+    ruled_case,
+    ruled_latency,
+)
 from support.run import Result, dnnp
 
 
@@ -36,7 +43,7 @@ def stage_of(stages: list[dict[str, Any]]) -> dict[str, int]:
     return {names[v]: stage["id"] for stage in stages for v in stage["nodes"]}
 
 
-HEEDING = ("auto", "exact", "slice", "ip")
+HEEDING = ("auto", "exact", "heuristic", "slice", "ip", "anneal")
 ORDERS = ("dpl", "random", "brkga", "mla", "mla-weighted")
 
 
@@ -51,23 +58,75 @@ def test_cut_before_a_layer(method: str) -> None:
     assert where["layers.2/mlp/Transpose"] == where["layers.2/mlp/MatMul"]  # it prepares a weight
 
 
-@pytest.mark.parametrize("method", [*HEEDING, "greedy", "anneal", "uniform", "brkga"])
+@pytest.mark.parametrize("method", [*HEEDING, "greedy", "uniform", "brkga"])
 def test_pin_the_head(method: str) -> None:
     """All methods heed it, or find nothing."""
     words = ("--pin", "lm_head=gpu/2", "--method", method, "--effort", "0.1")
     result = dnnp("partition", "-k", "4", "--bandwidth", "10", *words, stdin=to_bytes(decoder()))
-    assert result.status in ((0,) if method in (*HEEDING, "anneal") else (0, 4)), result.err
+    assert result.status in ((0,) if method in HEEDING else (0, 4)), result.err
     if result.status == 0:
         assert dnnp("check", stdin=result.out).status == 0
         (head,) = [s for s in result.records("stage") if 11 in s["nodes"]]
         assert head["device"] == "gpu/2"
 
 
-def test_pins_of_latency() -> None:
+LATENCY, BLOCKS = ("--objective", "latency"), ("--execution", "blocks")
+
+
+@pytest.mark.parametrize("execution", [(), BLOCKS])
+def test_pins_of_latency(execution: tuple[str, ...]) -> None:
     pins = ("--pin", "embed_tokens=gpu/1", "--pin", "mask=gpu/3")
-    _, stages = planned("--objective", "latency", *pins)
+    result, stages = planned(*LATENCY, *pins, *execution)
     homes = {v: s["device"] for s in stages for v in s["nodes"]}
     assert (homes[0], homes[1]) == ("gpu/3", "gpu/1")
+    assert [rule["rule"] for rule in result.one("plan")["rules"]] == ["pin", "pin"]
+
+
+@pytest.mark.parametrize("method", ["auto", "anneal"])
+@pytest.mark.parametrize("invocations", [1, 2])
+def test_rules_of_blocks(method: str, invocations: int) -> None:
+    """A stage is what a device holds, in all its blocks."""
+    words = (*LATENCY, *BLOCKS, "--invocations", str(invocations), "--method", method)
+    for rule in (
+        ("--cut-before", "layers.2"),
+        ("--layers-per-stage", "1,2,1"),
+        ("--exactly", "3"),
+        ("--apart", "embed_tokens,lm_head", "--cut-before", "layers.1"),
+    ):
+        result, stages = planned(*words, *rule)
+        names = [row["name"].removeprefix("/model/") for row in decoder().get("node")]
+        where = {names[v]: s["device"] for s in stages for v in s["nodes"]}
+        layers = [{where[f"layers.{i}/{w}/MatMul"] for w in ("attn", "mlp")} for i in range(LAYERS)]
+        if rule[0] == "--cut-before":
+            assert not (layers[0] | layers[1] | {where["embed_tokens/Gather"]}) & layers[2]
+        elif rule[0] == "--apart":
+            assert where["embed_tokens/Gather"] != where["/lm_head/MatMul"]
+        else:
+            assert len(set(where.values())) == 3
+        if rule[0] == "--layers-per-stage":
+            assert [len(homes) for homes in layers] == [1] * LAYERS
+            assert layers[1] == layers[2]
+            assert len(set().union(*layers)) == 3
+        free, _ = planned(*words)
+        assert free.one("plan")["value"] <= result.one("plan")["value"]
+
+
+def test_a_bound_leaves_plans_of_blocks_with_rules() -> None:
+    ruled, _ = planned(*LATENCY, *BLOCKS, "--exactly", "3")
+    bounded = dnnp("bound", stdin=ruled.out)
+    assert bounded.status == 0, bounded.err
+    assert bounded.one("plan")["rules"] == ruled.one("plan")["rules"]
+    assert bounded.one("bound")["value"] < ruled.one("plan")["value"]
+    assert dnnp("check", stdin=bounded.out).status == 0
+
+
+def test_given_splits_of_blocks_keep_rules(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text('{"cuts": ["layers.2"]}')
+    words = (*LATENCY, *BLOCKS, "--eval", str(tmp_path / "split.json"))
+    planned(*words, "--cut-before", "layers.2", "--exactly", "2")
+    for rule in (("--cut-before", "layers.1"), ("--exactly", "3")):
+        result, _ = planned(*words, *rule, status=4)
+        assert rule[0] in result.err
 
 
 @pytest.mark.parametrize("method", HEEDING)
@@ -161,9 +220,11 @@ def test_names(name: str, nodes: set[str]) -> None:
         (("--layers-per-stage", "1,x"), "write --layers-per-stage N,N"),
         (("--layers-per-stage", "1,1,1,1", "--exactly", "3"), "contradicts"),
         (("--exactly", "5"), "fewer devices than 5 stages"),
-        (("--exactly", "2", "--method", "anneal"), "--exactly 2: not heeded by the method anneal"),
+        (("--exactly", "2", "--method", "metis"), "--exactly 2: not heeded by the method metis"),
         (("--cut-before", "layers.2", "--method", "greedy"), "not heeded by the method greedy"),
-        (("--cut-before", "layers.2", "--objective", "latency"), "not heeded with --objective"),
+        (("--cut-before", "layers.2", *LATENCY), "with --execution operators; --execution blocks"),
+        (("--exactly", "2", *LATENCY, *BLOCKS, "--method", "ip"), "not heeded by the method ip"),
+        (("--exactly", "2", *LATENCY, "--method", "heft"), "not heeded by the method heft"),
         (("--cut-before", "layers.2", "--max-replicas", "2"), "not heeded with --max-replicas"),
         (("--pin", "lm_head=gpu", "--allow-replicas"), "not heeded with --allow-replicas"),
         (
@@ -386,11 +447,34 @@ def test_random_rules_agree_with_brute_force() -> None:
     """More by `tests/tools/agree_rules.py`."""
     seen = Counter[tuple[str, str]]()
     for seed in range(60):
-        methods = ("exact", "auto", "slice", *(["ip", *ORDERS] if seed < 8 else []))
+        methods = ("exact", "auto", "slice", "anneal", *(["ip", *ORDERS] if seed < 8 else []))
         for method, came, fault in compared(ruled_case(seed), methods):
             assert not fault, f"seed {seed}, {method}: {fault}"
             seen[method, came] += 1
-    assert min(seen[method, "best"] for method in ("exact", "auto", "slice")) > 25
+    assert min(seen[method, "best"] for method in ("exact", "auto", "slice", "anneal")) > 25
     assert seen["exact", "infeasible"] > 3
     assert seen["ip", "best"] > 3
     assert min(seen[method, "best"] + seen[method, "worse"] for method in ORDERS) > 3
+
+
+@pytest.mark.parametrize("validity", ["free", "convex"])
+def test_annealing_without_order_agrees_with_brute_force(validity: str) -> None:
+    seen = Counter[str]()
+    for seed in range(20):
+        methods = ("anneal", "auto")[: 2 if seed < 4 else 1]
+        for method, came, fault in compared(ruled_case(seed, 6), methods, validity):
+            assert not fault, f"seed {seed}, {method}: {fault}"
+            seen[came] += 1
+    assert seen["best"] > 12
+    assert seen["infeasible"] > 2
+
+
+def test_random_rules_of_blocks_agree_with_brute_force() -> None:
+    seen = Counter[tuple[str, str]]()
+    for seed in range(30):
+        case = ruled_latency(seed, 5)
+        for method, came, fault in compared_latency(case, ("auto", "anneal")):
+            assert not fault, f"seed {seed}, {method}: {fault}"
+            seen[method, came.split()[0]] += 1
+    assert min(seen[method, "best"] for method in ("auto", "anneal")) > 15
+    assert seen["auto", "Infeasible"] > 3

@@ -9,7 +9,7 @@ events that gives an active schedule: one where no event can start earlier witho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
 import numpy as np
@@ -22,14 +22,16 @@ SLACK = 1e-12
 
 
 def brute_blocks(
-    problem: LatencyProblem, upper: float = math.inf
+    problem: LatencyProblem,
+    upper: float = math.inf,
+    admits: Callable[[Invocations], bool] = lambda split: True,
 ) -> tuple[float, Invocations | None]:
-    """Least latency of a split into blocks, and a split that has it.
+    """Least latency of a split into blocks that is allowed, and a split that has it.
 
     `upper` and None: none that fits takes less than that.
     """
     search = _Blocks(problem)
-    search.value = upper
+    search.value, search.admits = upper, admits
     search.assign(0)
     return search.value, search.best
 
@@ -87,6 +89,7 @@ def _twins(problem: LatencyProblem) -> list[int]:
                 np.array_equal(x[np.ix_(swap, swap)], x)
                 for x in (machine.rate, machine.latency, machine.charged)
             ) and all(x[a] == x[b] for x in (machine.capacity, machine.host_rate, machine.is_cpu))
+            same = same and machine.classes[a] == machine.classes[b]  # rules tell classes apart
             if same and np.array_equal(tasks.time[a], tasks.time[b]):
                 first[a] = first[b]
                 break
@@ -117,6 +120,7 @@ class _Blocks:
             for u in self.before[v]:
                 self.rest[u] = max(self.rest[u], float(least[v]) + self.rest[v])
         self.value, self.best = math.inf, None
+        self.admits: Callable[[Invocations], bool] = lambda split: True
 
     def assign(self, i: int) -> None:
         """Place the items from number `i` on; keep what is better."""
@@ -126,7 +130,7 @@ class _Blocks:
                     value = self.problem.value(split)
                 except (FormatError, InfeasibleError):
                     continue
-                if value < self.value:
+                if value < self.value and self.admits(split):
                     self.value, self.best = value, split
             return
         for place in self.choices(i):

@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.latency import POOL, Invocations, LatencyProblem, latency_problem
+from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.placing import with_rules
 from dnnp.core.cost.problem import SplitProblem, make_plan
+from dnnp.core.latency.solve import solve_latency
 from dnnp.core.model.device import DeviceClass, Own, own_times, with_own
-from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import INPUT, STATE, Clustering, Graph, with_own_times
 from dnnp.core.model.placing import Rule
 from dnnp.core.model.search_context import Evolution, MethodOptions
@@ -22,6 +27,8 @@ from dnnp.formats.stream import Stream
 from support.brute import Admits, brute_force
 from support.cases import random_case
 from support.graphs import header
+from support.latency_brute import brute_blocks
+from support.latency_cases import random_problem
 
 LAYERS = 4
 """Layers of `decoder`."""
@@ -179,13 +186,15 @@ def ancestors(graph: Graph, part: set[int]) -> set[int]:
     return {v for v in found if not before[v] & matched}
 
 
-def compared(case: RuledCase, methods: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def compared(
+    case: RuledCase, methods: Sequence[str], validity: str = "ordered"
+) -> Iterator[tuple[str, str, str]]:
     """Solve a case by methods and by brute force: method, what came of it, and what is wrong."""
     problem = case.problem
-    best, _ = brute_force(problem, "ordered", case.admits)
+    best, _ = brute_force(problem, validity, case.admits)
     for method in methods:
         try:
-            found = solve(problem, replace(FEW, method=method))
+            found = solve(problem, replace(FEW, method=method, validity=validity))
         except InfeasibleError:
             wrong = "a split fits" if best < math.inf and method in EXACT else ""
             yield method, "infeasible", wrong
@@ -198,6 +207,80 @@ def compared(case: RuledCase, methods: Sequence[str]) -> Iterator[tuple[str, str
         worse = plan.value > best * (1 + SOLVED[method == "ip"])
         faults += [f"{plan.value} is above {best}"] if worse and method in EXACT else []
         yield method, "worse" if worse else "best", "; ".join(faults)
+
+
+@dataclass(frozen=True)
+class RuledLatency:
+    """A problem of blocks with rules, the same without rules about stages, and its bare graph.
+
+    The second has the colours of nodes that are together: a block holds what is between them, too.
+    """
+
+    problem: LatencyProblem
+    free: LatencyProblem
+    bare: tuple[Graph, Clustering]
+    rules: tuple[Rule, ...]
+
+    def admits(self, split: Invocations) -> bool:
+        """Tell whether what the devices and the pool hold keeps the rules."""
+        graph, machine = self.free.whole.graph, self.problem.machine
+        home = np.append(split.device, POOL)[split.block]
+        stages = []
+        for d in np.unique(home).tolist():
+            name = machine.classes[d if d != POOL else int(np.argmax(machine.is_cpu))]
+            device = next(x for x in self.free.whole.devices if x.name == name)
+            stages.append((device, np.flatnonzero(home == d).tolist()))
+        return all(keeps(graph, rule, stages) for rule in self.rules)
+
+
+def ruled_latency(seed: int, most: int = 6) -> RuledLatency:
+    """A random problem of 2 to `most` nodes in blocks, with one to three rules."""
+    rng = random.Random(f"latency rules {seed}")
+    while True:
+        training = rng.random() < 0.2
+        free = random_problem(
+            rng, rng.randint(2, most), execution="blocks", tight=rng.random() < 0.3,
+            training=training, colors=rng.random() < 0.2, live=not training and rng.random() < 0.2,
+            q=1 if training else rng.choice([1, 1, 2]), devices=rng.randint(2, 3),
+        )  # fmt: skip
+        whole = free.whole
+        rules = tuple(
+            random_rule(rng, whole.graph, whole.devices) for _ in range(rng.randint(1, 3))
+        )
+        if sum(rule.stages > 0 for rule in rules) > 1:
+            continue
+        pins = {rule.device: Own(pinned=rule.device) for rule in rules if "/" in rule.device}
+        devices = with_own(whole.devices, pins)
+        bare = with_own_times(whole.graph, whole.units, own_times(devices))
+        graph, units = with_rules(*bare, devices, rules, by_stage=False)
+        ruled = SplitProblem(graph, units, devices, whole.options, rules=rules)
+        free = latency_problem(SplitProblem(graph, units, devices, whole.options))
+        return RuledLatency(latency_problem(ruled), free, bare, rules)
+
+
+def compared_latency(case: RuledLatency, methods: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Solve a case by methods and by brute force: method, what came of it, and what is wrong."""
+    problem, whole = case.problem, case.problem.whole
+    best, _ = brute_blocks(case.free, admits=case.admits)
+    for method in methods:
+        try:
+            found = solve_latency(problem, MethodOptions(method=method))
+        except (InfeasibleError, LimitError) as error:
+            wrong = "a split fits" if best < math.inf and method == "auto" else ""
+            yield method, type(error).__name__[:-5], wrong
+            continue
+        plan = make_latency_plan(
+            whole, problem, found.split, method=method, bound=found.bound, bound_method="x"
+        )
+        report = check_plan(*case.bare, plan)
+        faults = [str(violation) for violation in report.violations]
+        faults += [] if plan.rules == case.rules else ["the plan has other rules"]
+        faults += [] if plan.value >= best * (1 - ROUNDING) else [f"{plan.value} is below {best}"]
+        faults += [] if found.bound <= best * (1 + ROUNDING) else [f"bound {found.bound} > {best}"]
+        worse = plan.value > best * (1 + ROUNDING)
+        faults += [f"{plan.value} is above {best}"] if worse and method == "auto" else []
+        came = "worse" if worse else "best"
+        yield method, came + " proven" * (plan.status == "optimal"), "; ".join(faults)
 
 
 FEW = MethodOptions(validity="ordered", samples=5, evolution=Evolution(10, 3))

@@ -33,6 +33,8 @@ from dnnp.core.model.text import shown_bytes
 class BlockItems(NamedTuple):
     """`c` items in topological order, `f` flows, `n` tasks and `a` accelerators, for kernels."""
 
+    exactly: int
+    """Number of devices in use, the pool counted as one; 0: any."""
     label: Ints
     """i64[n], item of each task."""
     late: Ints
@@ -86,6 +88,8 @@ class BlockItems(NamedTuple):
     """Tasks directly before and after each."""
     slot_late: Ints
     """i64[S], pass of each slot: a block that an accelerator may run; see `state`."""
+    marks: Ints
+    """i64[rules, c], labels by rules: a device holds at most one a row, besides 0; -1: two."""
 
     @property
     def size(self) -> int:
@@ -129,7 +133,11 @@ def block_items(problem: LatencyProblem) -> BlockItems:
     late &= ~mixed
     group = _ties(label, tasks.together, count)
     passes = [0, 1] if late.any() else [0]
+    marks, whole = np.zeros((0, count), dtype=np.int64), problem.whole
+    if whole is not None and whole.stage_rules is not None:
+        marks = whole.stage_rules.labels_of(label[whole.units.label], count)
     return BlockItems(
+        max((rule.stages for rule in (whole.rules if whole else ())), default=0),
         *plain(
             label,
             late.astype(np.int64),
@@ -154,7 +162,8 @@ def block_items(problem: LatencyProblem) -> BlockItems:
             *csr(b, a, n),
             *csr(a, b, n),
             np.repeat(np.array(passes, dtype=np.int64), len(devices) * most),
-        )
+            marks,
+        ),
     )
 
 
@@ -273,6 +282,9 @@ def kind_of_each(items: BlockItems) -> Ints:
 
 def check_feasible(items: BlockItems) -> None:
     """Raise InfeasibleError where an item fits nowhere, or all together do not fit."""
+    for i in np.flatnonzero((items.marks < 0).any(axis=0)).tolist():
+        first = items.member_idx[items.member_ptr[i]]
+        raise InfeasibleError(f"infeasible: rules part what belongs together with task {first}")
     count, devices = items.size, len(items.devices)
     groups = int(items.group.max(initial=-1)) + 1
     size = np.bincount(items.group, items.memory, groups)

@@ -122,8 +122,13 @@ def _admits(items, limits, tree, i, d, x):  # type: ignore[no-untyped-def]
     """True if an item may go to a place, memory aside."""
     for j in range(i):
         b = tree.home[j]
-        if items.group[j] == items.group[i] and d != (tree.device[b] if b >= 0 else POOL):
+        here = d == (tree.device[b] if b >= 0 else POOL)
+        if items.group[j] == items.group[i] and not here:
             return False
+        for r in range(len(items.marks) if here else 0):
+            one, other = items.marks[r, i], items.marks[r, j]
+            if one != other and one > 0 and other > 0:
+                return False
     if d < 0:
         return items.pooled[i]
     if x > 2 * tree.many[d] or items.time[d, i] == np.inf:

@@ -2,7 +2,8 @@
 
 Each move keeps labels from falling along edges. Moves of items are logged and can be undone; moves
 of slots that change no block need not be. The energy of a split is its latency plus penalties for
-violations: memory above a capacity, items on devices without support, colours on several devices.
+violations: memory above a capacity, items on devices without support, colours on several devices,
+rules that are broken.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dnnp.core.latency.blocks.state import (
     relocate,
 )
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.split.annealing.state import below, exponential_table, generator
+from dnnp.core.split.annealing.state import below, broken, exponential_table, generator
 
 EVERYTHING = 1 << 60
 """No limit."""
@@ -322,6 +323,8 @@ def energy_of(items, state, search, held, most):  # type: ignore[no-untyped-def]
     value = latency(items, state)
     over = excess(items, state)
     wrong = state.wrong[0] + state.wrong[1]
+    if len(items.marks) > 0:
+        wrong += broken(state.marked, items.exactly)
     price = search.price
     if held is not None:
         if value + price[0] * over + (price[1] if over > 0.0 else 0.0) + price[2] * wrong > most:

@@ -5,18 +5,19 @@ Blocks have slots, each of one accelerator and one pass, at positions 0..S-1. An
 never fall along an edge. Splits whose blocks do not wait for each other are exactly those with such
 labels.
 
-Violations of memory, support and colours are counted, not forbidden.
+Violations of memory, support, colours and rules are counted, not forbidden.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from dnnp.core.kernels.kernel import callee, inlined, lean
+from dnnp.core.kernels.kernel import callee, inlined, lean, scratch
 from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.split.annealing.state import broken
 
 POOL_SLOT = -1
 """Slot of an item that runs on the pool."""
@@ -25,44 +26,46 @@ POOL_SLOT = -1
 class BlockState(NamedTuple):
     """A split and sums over it, changed in place."""
 
-    at: Ints
-    """i64[c], label of each item."""
-    home: Ints
-    """i64[c], slot of each item, or `POOL_SLOT`."""
-    slot: Ints
-    """i64[S], slot at each position."""
-    place: Ints
-    """i64[S], position of each slot."""
-    device: Ints
-    """i64[S], accelerator (0..a-1) of each slot."""
-    size: Ints
-    """i64[S], items in each slot."""
-    readers: Ints
-    """i64[f, S], items in each slot that read a flow, its maker excluded."""
-    needs: Ints
-    """i64[S, S], pairs of a flow made in one slot and an item that reads it in another."""
-    spent: Floats
-    """f64[S], in, compute and out of each slot together."""
-    used: Floats
-    """f64[a], bytes on each accelerator."""
-    group_size: Ints
-    """i64[g, a + 1], items of each group on each accelerator and in the pool."""
-    wrong: Ints
-    """i64[2]: items where they are not supported; devices of groups beyond the first."""
-    pool: Ints
-    """i64[c], the items in the pool by (label, item)."""
-    counts: Ints
-    """i64[2]: items in the pool; entries of the log."""
-    log_item: Ints
-    log_from: Ints
-    """i64[L], items moved since the log was cleared, and their labels before."""
-    start: Floats
-    end: Floats
-    """f64[S], scratch: start and end of each slot."""
-    last: Floats
-    """f64[a], scratch: end of the last block of each accelerator."""
-    ready: Floats
-    """f64[n], scratch: end of each task of the pool."""
+    at: Annotated[Ints, "i64[c]"]
+    """Label of each item."""
+    home: Annotated[Ints, "i64[c]"]
+    """Slot of each item, or `POOL_SLOT`."""
+    slot: Annotated[Ints, "i64[S]"]
+    """Slot at each position."""
+    place: Annotated[Ints, "i64[S]"]
+    """Position of each slot."""
+    device: Annotated[Ints, "i64[S]"]
+    """Accelerator (0..a-1) of each slot."""
+    size: Annotated[Ints, "i64[S]"]
+    """Items in each slot."""
+    readers: Annotated[Ints, "i64[f, S]"]
+    """Items in each slot that read a flow, its maker excluded."""
+    needs: Annotated[Ints, "i64[S, S]"]
+    """Pairs of a flow made in one slot and an item that reads it in another."""
+    spent: Annotated[Floats, "f64[S]"]
+    """In, compute and out of each slot together."""
+    used: Annotated[Floats, "f64[a]"]
+    """Bytes on each accelerator."""
+    group_size: Annotated[Ints, "i64[g, b]"]
+    """Items of each group on each accelerator and in the pool."""
+    marked: Annotated[Ints, "i64[rules, marks, b]"]
+    """Items of each label by rules on each accelerator and in the pool."""
+    wrong: Annotated[Ints, "i64[2]"]
+    """Items where they are not supported; devices of groups beyond the first."""
+    pool: Annotated[Ints, "i64[c]"]
+    """The items in the pool by (label, item)."""
+    counts: Annotated[Ints, "i64[2]"]
+    """Items in the pool; entries of the log."""
+    log_item: Annotated[Ints, "i64[L]"]
+    log_from: Annotated[Ints, "i64[L]"]
+    """Items moved since the log was cleared, and their labels before."""
+    start: Annotated[Floats, "f64[S]"]
+    end: Annotated[Floats, "f64[S]"]
+    """Scratch: start and end of each slot."""
+    last: Annotated[Floats, "f64[a]"]
+    """Scratch: end of the last block of each accelerator."""
+    ready: Annotated[Floats, "f64[n]"]
+    """Scratch: end of each task of the pool."""
 
 
 def devices_of(items: BlockItems, *, along: bool = False) -> Ints:
@@ -81,30 +84,14 @@ def devices_of(items: BlockItems, *, along: bool = False) -> Ints:
 
 def new_state(items: BlockItems, at: Ints, slot: Ints, device: Ints) -> BlockState:
     """State with these labels, order of the slots and devices of the slots."""
-    slots, count, flows = len(items.slot_late), len(items.memory), len(items.maker)
-    accelerators, groups = len(items.capacity), len(items.group_ptr) - 1
-    state = BlockState(
-        at=at.copy(),
-        home=np.zeros(count, np.int64),
-        slot=slot.copy(),
-        place=np.zeros(slots, np.int64),
-        device=device.copy(),
-        size=np.zeros(slots, np.int64),
-        readers=np.zeros((flows, slots), np.int64),
-        needs=np.zeros((slots, slots), np.int64),
-        spent=np.zeros(slots),
-        used=np.zeros(accelerators),
-        group_size=np.zeros((groups, accelerators + 1), np.int64),
-        wrong=np.zeros(2, np.int64),
-        pool=np.zeros(count, np.int64),
-        counts=np.zeros(2, np.int64),
-        log_item=np.zeros(8 * count + 64, np.int64),
-        log_from=np.zeros(8 * count + 64, np.int64),
-        start=np.zeros(slots),
-        end=np.zeros(slots),
-        last=np.zeros(accelerators),
-        ready=np.zeros(len(items.pool)),
-    )
+    count, accelerators = len(items.memory), len(items.capacity)
+    sizes = {
+        "c": count, "S": len(items.slot_late), "f": len(items.maker), "a": accelerators,
+        "b": accelerators + 1, "g": len(items.group_ptr) - 1, "n": len(items.pool),
+        "L": 8 * count + 64, "rules": len(items.marks),
+        "marks": int(items.marks.max(initial=0)) + 1,
+    }  # fmt: skip
+    state = scratch(BlockState, sizes, at=at.copy(), slot=slot.copy(), device=device.copy())
     rebuild(items, state)
     return state
 
@@ -131,11 +118,14 @@ def rebuild(items, state):  # type: ignore[no-untyped-def]
     for g in range(len(state.group_size)):
         for d in range(accelerators + 1):
             state.group_size[g, d] = 0
+    state.marked[:] = 0
     for k in range(2):
         state.wrong[k] = 0
         state.counts[k] = 0
     for i in range(len(at)):
         s = home[i]
+        for r in range(len(items.marks)):
+            state.marked[r, items.marks[r, i], state.device[s] if s >= 0 else accelerators] += 1
         if s >= 0:
             d = state.device[s]
             state.size[s] += 1
@@ -235,6 +225,9 @@ def relocate(items, state, i, label):  # type: ignore[no-untyped-def]
         state.wrong[1] -= group_size[g, da] == 0
         state.wrong[1] += group_size[g, db] == 0
         group_size[g, db] += 1
+        for r in range(len(items.marks)):
+            state.marked[r, items.marks[r, i], da] -= 1
+            state.marked[r, items.marks[r, i], db] += 1
     for q in range(items.in_ptr[i], items.in_ptr[i + 1]):
         e = items.in_idx[q]
         m = items.maker[e]
@@ -397,7 +390,7 @@ def held_excess(items, state, held):  # type: ignore[no-untyped-def]
 @lean
 def fits(items, state):  # type: ignore[no-untyped-def]
     """True if the split is valid; memory is summed anew."""
-    if state.wrong[0] > 0 or state.wrong[1] > 0:
+    if state.wrong[0] > 0 or state.wrong[1] > 0 or broken(state.marked, items.exactly) > 0:
         return False
     for d in range(len(state.used)):
         state.used[d] = 0.0

@@ -235,7 +235,7 @@ def _search(
     held = live()
     whole = len(arrays.nets.pins) + len(held.reads)
     steps = min(max(work // max(whole, 1), LEAST_STEPS), MOST_STEPS)
-    mixed = arrays.ordered and len(arrays.costs.work) > 1
+    mixed = (arrays.ordered or len(arrays.labels) > 0) and len(arrays.costs.work) > 1
 
     def anneal_round(number: int, how: Round, start: Placement) -> tuple[float, Placement]:
         search = new_search(arrays, run.seed * MOST_ROUNDS + number)

@@ -51,6 +51,8 @@ class AnnealArrays(NamedTuple):
     """Capacities may not be exceeded."""
     ordered: bool
     """Devices are stages of a pipeline, in order: no edge leads back to an earlier one."""
+    exactly: int
+    """Number of devices that hold items; 0: any."""
     kind: Ints
     """i64[D], class of each device."""
     allowed: np.ndarray
@@ -73,6 +75,8 @@ class AnnealArrays(NamedTuple):
     past_ptr: Ints
     past: Ints
     """Positions in this order of what each node reads from in its own pass (CSR)."""
+    labels: Ints
+    """i64[rules, n], labels of items: a device holds at most one a row, besides 0."""
 
 
 class SplitState(NamedTuple):
@@ -88,6 +92,10 @@ class SplitState(NamedTuple):
     """Memory of the items on each device, bytes."""
     ratio: Annotated[Floats, "f64[devices]"]
     """True memory over `used`; 1 in the `sum` model."""
+    marked: Annotated[Ints, "i64[rules, labels, devices]"]
+    """Items of each label on each device."""
+    broken: Annotated[Ints, "i64[1]"]
+    """Labels and devices too many or too few, by `broken`."""
 
 
 def anneal_arrays(
@@ -128,8 +136,9 @@ def anneal_arrays(
         *csr(head, tail, line.n),
         *csr(tail, head, line.n),
         *(paths or (none, np.zeros(1, dtype=np.int64), none)),
+        line.labels,
     )
-    return AnnealArrays(nets, costs, COMM[options.comm], hard, ordered, *arrays)
+    return AnnealArrays(nets, costs, COMM[options.comm], hard, ordered, line.exactly, *arrays)
 
 
 def paths_of(graph: Graph, label: Ints) -> tuple[Ints, Ints, Ints]:
@@ -153,6 +162,20 @@ def convex(problem, place, device, left):  # type: ignore[no-untyped-def]
             return False
         left[s] = outside
     return True
+
+
+@callee
+def broken(marked, exactly):  # type: ignore[no-untyped-def]
+    """Labels beyond one a row of each device, and devices in use beyond, or short of, `exactly`."""
+    excess, used = 0, 0
+    for r in range(marked.shape[0]):
+        for d in range(marked.shape[2]):
+            many = 0
+            for x in range(1, marked.shape[1]):
+                many += marked[r, x, d] > 0
+            excess += max(many - 1, 0)
+            used += r == 0 and (many > 0 or marked[r, 0, d] > 0)
+    return excess + (abs(used - exactly) if exactly > 0 else 0)
 
 
 def new_state(problem: AnnealArrays, place: Ints) -> SplitState:
@@ -196,6 +219,11 @@ def fill(problem, state):  # type: ignore[no-untyped-def]
         for q in range(problem.nets.net_ptr[e], problem.nets.net_ptr[e + 1]):
             d = state.place[problem.nets.pins[q]]
             state.pins_on[e, d] = abs(state.pins_on[e, d])
+    state.marked[:] = 0
+    for r in range(len(problem.labels)):
+        for i in range(len(state.place)):
+            state.marked[r, problem.labels[r, i], state.place[i]] += 1
+    state.broken[0] = broken(state.marked, problem.exactly)
 
 
 @part
@@ -231,7 +259,7 @@ def update_times(problem, state, item, device, own, table, row):  # type: ignore
 
 @part
 def carry(problem, state, item, device):  # type: ignore[no-untyped-def]
-    """Move an item to a device: its place and the counts of its nets only."""
+    """Move an item to a device: its place and the counts of its nets and labels only."""
     hooks, item_ptr, pins_on = problem.hooks, problem.nets.item_ptr, state.pins_on
     before = state.place[item]
     state.place[item] = device
@@ -239,6 +267,9 @@ def carry(problem, state, item, device):  # type: ignore[no-untyped-def]
         e = hooks[q, NET]
         pins_on[e, before] -= 1
         pins_on[e, device] += 1
+    for r in range(len(problem.labels)):
+        state.marked[r, problem.labels[r, item], before] -= 1
+        state.marked[r, problem.labels[r, item], device] += 1
 
 
 @callee
@@ -277,7 +308,9 @@ def objective(problem, state):  # type: ignore[no-untyped-def]
 
 @callee
 def fits(problem, state):  # type: ignore[no-untyped-def]
-    """True if every device keeps to a hard capacity, but for rounding."""
+    """True if every device keeps to a hard capacity, but for rounding, and all rules are kept."""
+    if state.broken[0] > 0:
+        return False
     for d in range(len(problem.kind)):
         over = excess(problem, state, d)
         if problem.hard and over > ROUNDING * problem.costs.capacity[problem.kind[d]]:
@@ -441,7 +474,8 @@ def _sizes(problem: AnnealArrays) -> dict[str, int]:
     return {
         "items": items, "members": 2 * items, "nets": len(problem.bond), "passes": passes,
         "times": 3 * passes, "devices": devices, "rows": max(devices, 2),
-        "steps": len(problem.step),
+        "steps": len(problem.step), "rules": len(problem.labels),
+        "labels": 1 + int(problem.labels.max(initial=0)),
     }  # fmt: skip
 
 

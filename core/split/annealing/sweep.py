@@ -19,6 +19,7 @@ from dnnp.core.split.annealing.state import (
     NET,
     SECOND,
     below,
+    broken,
     carry,
     convex,
     evaluate,
@@ -122,11 +123,17 @@ def drag(problem, place, search, start, item, target):  # type: ignore[no-untype
 
 
 @callee
-def stays(problem, place, touched, reached, left):  # type: ignore[no-untyped-def]
-    """True if the first `reached` of the devices `touched` are convex where they are to be."""
+def stays(problem, state, touched, reached, left):  # type: ignore[no-untyped-def]
+    """True if the first `reached` of the devices `touched` are convex where they are to be, and
+    rules are broken no more than before a move."""
     for t in range(reached):
-        if len(problem.step) > 0 and not convex(problem, place, touched[t], left):
+        if len(problem.step) > 0 and not convex(problem, state.place, touched[t], left):
             return False
+    if len(problem.labels) > 0:
+        more = broken(state.marked, problem.exactly)
+        if more > state.broken[0]:
+            return False
+        state.broken[0] = more
     return True
 
 
@@ -211,7 +218,7 @@ def clusters(problem, state, search, temperature, moves, most):  # type: ignore[
             energy[d] = evaluate(problem, search, d, spent, d, used[d] * ratio[d])
             change += energy[d] - old[t]
         if change <= temperature * dice[below(rng, len(dice))] and stays(
-            problem, place, touched, reached, search.left
+            problem, state, touched, reached, search.left
         ):
             visits += len(problem.step) // CHECKS
             if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < search.value[0]:
@@ -235,7 +242,7 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
     be the best so far.
     """
     rng, dice, energy, times = search.rng, search.dice, search.energy, search.times
-    made, fresh = search.bytes, search.other
+    made, fresh, touched = search.bytes, search.other, search.touched
     place, spent, used, ratio = state.place, state.spent, state.used, state.ratio
     kind, allowed, memory = problem.kind, problem.allowed, problem.memory
     item_ptr, net_ptr, pins = problem.nets.item_ptr, problem.nets.net_ptr, problem.nets.pins
@@ -279,14 +286,11 @@ def singles(problem, state, search, temperature, moves):  # type: ignore[no-unty
         if change > temperature * dice[below(rng, len(dice))]:
             continue
         carry(problem, state, item, after)
-        if len(problem.step) > 0:
-            visits += len(problem.step) // CHECKS
-            if not (
-                convex(problem, place, after, search.left)
-                and convex(problem, place, before, search.left)
-            ):
-                carry(problem, state, item, before)
-                continue
+        touched[0], touched[1] = after, before
+        visits += len(problem.step) // CHECKS
+        if not stays(problem, state, touched, 2, search.left):
+            carry(problem, state, item, before)
+            continue
         for side in range(2):
             d = after if side else before
             for c in range(spent.shape[1]):
