@@ -10,6 +10,8 @@ A rule names sets of nodes, its parts. No plan breaks it:
 - `apart`: no device holds nodes of two parts.
 - `layers-per-stage`: there is one stage for each part, which holds all of it.
 - `exactly`: there are so many stages, none of them empty.
+
+For latency in blocks a stage is all that a device holds; the pool of CPUs is one.
 """
 
 from __future__ import annotations

@@ -478,3 +478,17 @@ def test_random_rules_of_blocks_agree_with_brute_force() -> None:
             seen[method, came.split()[0]] += 1
     assert min(seen[method, "best"] for method in ("auto", "anneal")) > 15
     assert seen["auto", "Infeasible"] > 3
+
+
+def test_auto_anneals_under_rules() -> None:
+    """Slicing alone is 33 % above this bound."""
+    graph = dnnp("import", "--synthetic", "watts-strogatz", "--nodes", "1000", "--seed", "5")
+    rules = ("--exactly", "4", "--apart", "node300,node302")
+    words = ("partition", "-k", "4", "--bandwidth", "100", "--effort", "0.1", *rules)
+    result = dnnp(*words, stdin=graph.out)
+    assert result.status == 0, result.err
+    plan, homes = result.one("plan"), [s["nodes"] for s in result.records("stage")]
+    assert len(homes) == 4
+    assert not any({300, 302} <= set(nodes) for nodes in homes)
+    assert plan["bound"] <= plan["value"] < 1.02 * plan["bound"]
+    assert dnnp("check", stdin=result.out).status == 0
