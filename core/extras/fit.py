@@ -8,17 +8,16 @@ of products and of other operators, half lengths of 1 or 10.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
+from dnnp.core.model.device_rates import RATES, DeviceRates, OperatorSpec
 from dnnp.core.model.graph import Floats
 from dnnp.core.profile.families import ANCHORS, FAMILIES
 from dnnp.core.profile.kernels import Kernels, joined, times_by_table
-from dnnp.core.profile.work import RATES
-from dnnp.formats.inputs.devices import OperatorSpec
 
 _ERROR = 0.05
 """Error, of the logarithm of a time, above which a measurement begins to count as an outlier."""
@@ -57,29 +56,16 @@ class Block:
     """Weight of its error."""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Fitted rates of a device: `OperatorRates`."""
-
-    peak_flop_per_s: Mapping[str, float]
-    memory_bandwidth_bytes_per_s: float
-    launch_overhead_s: float
-    caches: Sequence[tuple[float, float]]
-    channel_block: int
-    efficiency: Mapping[str, float] = field(default_factory=dict)
-    operators: Mapping[str, Mapping[str, OperatorSpec]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, eq=False)
 class Fit:
     """A machine, and how well it fits."""
 
-    machine: Machine
+    machine: DeviceRates
     predicted_s: Floats
     """Of each block."""
 
 
-def fit(blocks: Sequence[Block], start: Machine) -> Fit:
+def fit(blocks: Sequence[Block], start: DeviceRates) -> Fit:
     """Fit launch, bandwidths and the rates of all families that the blocks have.
 
     Parameters
@@ -114,7 +100,7 @@ def fit(blocks: Sequence[Block], start: Machine) -> Fit:
     return Fit(problem.machine(found.x), problem.seconds(found.x))
 
 
-def _peaks(blocks: Sequence[Block], start: Machine) -> dict[str, float]:
+def _peaks(blocks: Sequence[Block], start: DeviceRates) -> dict[str, float]:
     """The highest rate of products by element type; without measurements that of float32."""
     peaks: dict[str, float] = {}
     for block in blocks:
@@ -133,7 +119,7 @@ def _peaks(blocks: Sequence[Block], start: Machine) -> dict[str, float]:
 class _Problem:
     """Parameters as a vector of logarithms, relative to where they start."""
 
-    def __init__(self, blocks: Sequence[Block], start: Machine) -> None:
+    def __init__(self, blocks: Sequence[Block], start: DeviceRates) -> None:
         self.start = start
         parts = [k for block in blocks for k in (block.long, block.short)]
         self.kernels = joined(parts)
@@ -183,7 +169,7 @@ class _Problem:
             table[:, family, rate] = values[:, i]
         return table
 
-    def general(self, shift: Floats) -> Machine:
+    def general(self, shift: Floats) -> DeviceRates:
         """The machine without its operators."""
         factor = np.exp(shift[: self.shared])
         return replace(
@@ -230,7 +216,7 @@ class _Problem:
             )
         return slopes
 
-    def machine(self, shift: Floats) -> Machine:
+    def machine(self, shift: Floats) -> DeviceRates:
         """The machine with its operators."""
         table = self.table(shift)
         operators: dict[str, dict[str, OperatorSpec]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dnnp.core.model import device_rates
 from dnnp.core.profile.call import ERF_GELU, SIGMOID, TANH_GELU
 
 Shape = Sequence[int] | None
@@ -91,12 +92,7 @@ _OPERATORS = {
     "MultilevelCropAndResize_TRT PyramidROIAlign_TRT",
 }
 """Family -> its operators: all of ONNX's opsets and of ONNX Runtime's own domains."""
-_BY_SHAPE = {
-    "product-pairs", "conv-pointwise", "conv-depthwise", "conv-grouped", "conv-narrow", "broadcast",
-    "select-broadcast", "transpose-rows",
-}  # fmt: skip
-"""Families of which an operator is only for its shapes."""
-FAMILIES = (*sorted(({*_OPERATORS} - {FREE, NONE}) | _BY_SHAPE), FREE)
+FAMILIES = (*device_rates.FAMILIES, FREE)
 """Families that a device file may name, and the one that takes no time at last."""
 FAMILY = {op: family for family, ops in _OPERATORS.items() for op in ops.split()}
 """Operator type -> family, before shapes are looked at."""

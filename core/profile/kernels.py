@@ -23,10 +23,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from dnnp.core.model.device_rates import RATES, DeviceRates
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, forward_type
 from dnnp.core.profile.families import (
     ANCHORS,
@@ -39,7 +40,7 @@ from dnnp.core.profile.families import (
     family_of,
     kernel_of,
 )
-from dnnp.core.profile.work import RATES, Rates, Work, boundary_traffic
+from dnnp.core.profile.work import Work, boundary_traffic
 
 NO_FAMILY = len(FAMILIES)
 """Code of operators without a family."""
@@ -52,42 +53,6 @@ _BLOCKED = ("conv", "conv-pointwise", "conv-depthwise", _NARROW)
 _KEEPS_BLOCKS = ("pool", "reduce", "arithmetic", "sigmoid", "tanh", "copy")
 """Families that do so if all that they read is in blocks."""
 _TRANSPOSE = _CODE["transpose"]
-
-
-class OperatorRate(Protocol):
-    """Speed of a family on a device; `OperatorSpec` of `dnnp.formats` has it."""
-
-    @property
-    def compute(self) -> float:
-        """Share of the peak of arithmetic."""
-
-    @property
-    def memory(self) -> float:
-        """Share of the bandwidth."""
-
-    @property
-    def half_length(self) -> float:
-        """Length of rows at which half of the arithmetic rate is reached."""
-
-    @property
-    def launch(self) -> float:
-        """Time to start one, in launch overheads of the device."""
-
-
-class OperatorRates(Rates, Protocol):
-    """Figures of a device for kernels; `DeviceSpec` of `dnnp.formats` has them."""
-
-    @property
-    def operators(self) -> Mapping[str, Mapping[str, OperatorRate]]:
-        """Family -> class of element type -> rates."""
-
-    @property
-    def caches(self) -> Sequence[tuple[float, float]]:
-        """Size in bytes and bandwidth in bytes per second, nearest first."""
-
-    @property
-    def channel_block(self) -> int:
-        """Channels in a block of an image; 1: no blocks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,12 +262,12 @@ def _traffic(
     return total - weights, weights
 
 
-def kernel_times(kernels: Kernels, device: OperatorRates) -> Floats:
+def kernel_times(kernels: Kernels, device: DeviceRates) -> Floats:
     """Time of each kernel; f64[q], seconds."""
     return times_by_table(kernels, device, rate_table(device))
 
 
-def rate_table(device: OperatorRates) -> Floats:
+def rate_table(device: DeviceRates) -> Floats:
     """Compute, memory, half length and launch by family and element type; f64[4, f + 1, r].
 
     A type without an entry has that of float32; a family without one, the general efficiency.
@@ -320,7 +285,7 @@ def rate_table(device: OperatorRates) -> Floats:
     return table
 
 
-def times_by_table(kernels: Kernels, device: OperatorRates, table: Floats) -> Floats:
+def times_by_table(kernels: Kernels, device: DeviceRates, table: Floats) -> Floats:
     """`kernel_times` by a `rate_table`."""
     compute, memory, half, launch = table
     peaks = device.peak_flop_per_s

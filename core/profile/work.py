@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.model.device_rates import RATES, DeviceRates
 from dnnp.core.model.graph import (
     CONSTANT,
     PARAMETER,
@@ -35,8 +36,6 @@ from dnnp.core.model.graph import (
 )
 from dnnp.core.profile.families import FAMILY, PRODUCTS
 
-RATES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
-"""Classes of element type with rates of their own; a position here is a rate code."""
 _FLOAT32, _INT8 = RATES.index("float32"), RATES.index("int8")
 _RATE = {name: code for code, name in enumerate(RATES)} | {"uint8": _INT8}
 
@@ -180,27 +179,7 @@ def boundary_traffic(graph: Graph, label: Ints, n_groups: int) -> Floats:
     return traffic
 
 
-class Rates(Protocol):
-    """Figures of a device for the roofline; `DeviceSpec` of `dnnp.formats` has them."""
-
-    @property
-    def peak_flop_per_s(self) -> Mapping[str, float]:
-        """Class of element type -> operations per second; float32 stands in for the others."""
-
-    @property
-    def memory_bandwidth_bytes_per_s(self) -> float:
-        """Bytes per second."""
-
-    @property
-    def launch_overhead_s(self) -> float:
-        """Seconds a kernel."""
-
-    @property
-    def efficiency(self) -> Mapping[str, float]:
-        """Factors for `matrix`, `vector` and `memory`; 1 where absent."""
-
-
-def compute_times(work: Work, device: Rates) -> Floats:
+def compute_times(work: Work, device: DeviceRates) -> Floats:
     """Time of the arithmetic alone; f64[n], seconds."""
     peaks = device.peak_flop_per_s
     peak = np.array([peaks.get(name, peaks["float32"]) for name in RATES])
@@ -209,14 +188,14 @@ def compute_times(work: Work, device: Rates) -> Floats:
     return np.asarray(work.flop / (peak[work.rate] * np.where(work.product, matrix, vector)))
 
 
-def roofline(compute_s: Floats, moved: Floats, device: Rates) -> Floats:
+def roofline(compute_s: Floats, moved: Floats, device: DeviceRates) -> Floats:
     """Times of kernels with `compute_s` of arithmetic and `moved` bytes; f64, seconds."""
     bandwidth = device.memory_bandwidth_bytes_per_s * device.efficiency.get("memory", 1.0)
     busy = np.maximum(compute_s, moved / bandwidth)
     return np.where(busy > 0, device.launch_overhead_s + busy, 0.0)
 
 
-def node_times(work: Work, device: Rates) -> Floats:
+def node_times(work: Work, device: DeviceRates) -> Floats:
     """Time of each node as a kernel of its own; f64[n], seconds."""
     return roofline(compute_times(work, device), work.bytes, device)
 
@@ -233,7 +212,9 @@ def group_traffic(graph: Graph, work: Work, label: Ints, n_groups: int) -> Float
     return np.where(size > 1, crossing, alone)
 
 
-def group_times(graph: Graph, work: Work, label: Ints, n_groups: int, device: Rates) -> Floats:
+def group_times(
+    graph: Graph, work: Work, label: Ints, n_groups: int, device: DeviceRates
+) -> Floats:
     """Time of each group as one kernel; f64[g], seconds.
 
     Work adds up over the members, traffic is `group_traffic`, and one launch is paid.

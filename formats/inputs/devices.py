@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from dnnp.core.model.device_rates import FAMILIES, RATES, DeviceRates, Operators, OperatorSpec
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import instead, shown_bytes, table
 from dnnp.formats.fields import MAX_ID, MIN_POSITIVE, describe_fault, shown
@@ -35,37 +36,23 @@ _FIELDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class DeviceSpec:
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec(DeviceRates):
     """One device, as its file describes it."""
 
     name: str
     """Device class in streams."""
     kind: str
     """`accelerator`, or `cpu`: stages pay for compute only."""
-    peak_flop_per_s: Mapping[str, float]
-    """Class of element type -> operations per second."""
     memory_bytes: float
-    memory_bandwidth_bytes_per_s: float
     link_bandwidth_bytes_per_s: float
     """Link to other devices, one direction."""
-    launch_overhead_s: float
-    """Time that every operator takes on top."""
-    efficiency: Mapping[str, float]
-    """Factor in (0, 1] for each of `matrix`, `vector`, `memory`; 1 where absent."""
     description: str = ""
     sources: tuple[str, ...] = ()
     overhead_bytes: float = 0.0
     """Memory that a process takes besides its stages."""
     fast_memory_bytes: float | None = None
     """On-chip memory that the whole device shares; None: not stated."""
-    operators: Operators = field(default_factory=dict)
-    """Rates of families, fitted to measured operators; empty: `efficiency` holds for all."""
-    caches: tuple[tuple[float, float], ...] = ()
-    """Bytes and bandwidth of the caches, nearest first; only `operators` make use of them."""
-    channel_block: int = 1
-    """Channels in which convolutions lay out images; only `operators` make use of it."""
-
     provider: str = ""
     """`cpu`: ONNX Runtime runs stages on a CPU, which says what tensors take in memory."""
     efficiency_fitted: bool = False
@@ -123,7 +110,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
     return DeviceSpec(
         name=name,
         kind=kind,
-        peak_flop_per_s=_rates(peaks, DTYPES),
+        peak_flop_per_s=_rates(peaks, RATES),
         memory_bytes=_above_zero(fields, "memory_bytes"),
         overhead_bytes=float(fields.number("overhead_bytes", 0.0)),
         fast_memory_bytes=(
@@ -283,37 +270,6 @@ def _parse_line(text: bytes, path: str, number: int) -> Any:
         raise FormatError(error.reason, path, number) from None
 
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
-"""Classes of element type that a device may have a rate for; float32 is required."""
-FAMILIES = (
-    "arithmetic", "attention", "body", "broadcast", "cast", "conv", "conv-depthwise",
-    "conv-grouped", "conv-narrow", "conv-pointwise", "conv-transpose", "copy", "divide", "erf",
-    "exp", "experts", "gather", "gather-elements", "gelu", "image-norm", "norm", "norm-sum",
-    "norm-window", "pool", "power", "product", "product-pairs", "quantise", "recurrent",
-    "reduce", "resize", "scatter", "select", "select-broadcast", "sigmoid", "slice", "softmax",
-    "sort", "tanh", "transpose", "transpose-rows", "view",
-)  # fmt: skip
-"""Families of operators that a device may state rates for."""
-
-
-@dataclass(frozen=True)
-class OperatorSpec:
-    """Speed of a family of operators, for one class of element type."""
-
-    compute: float = 1.0
-    """Share of the peak of arithmetic."""
-    memory: float = 1.0
-    """Share of the bandwidth."""
-    half_length: float = 0.0
-    """Length of rows at which half of the arithmetic rate is reached."""
-    launch: float = 1.0
-    """Time to start one, in launch overheads of the device."""
-
-
-Operators = Mapping[str, Mapping[str, OperatorSpec]]
-"""Family -> class of element type -> rates."""
-
-
 def parse_operators(record: Any, file: str) -> Operators:
     """Check the `operators` of a device file."""
     found: dict[str, dict[str, OperatorSpec]] = {}
@@ -321,7 +277,7 @@ def parse_operators(record: Any, file: str) -> Operators:
     families.only(*FAMILIES)
     for family, entries in record.items():
         types = Fields(entries, families.place(family), file)
-        types.only(*DTYPES)
+        types.only(*RATES)
         types.get("float32")
         found[family] = {
             dtype: _parse_rates(Fields(entry, types.place(dtype), file))

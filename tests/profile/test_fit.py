@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.extras.fit import Block, Machine, fit
+from dnnp.core.extras.fit import Block, fit
 from dnnp.core.extras.operator_grid import elementwise, products
+from dnnp.core.model.device_rates import DeviceRates, OperatorSpec
 from dnnp.core.profile.kernels import kernel_times
 from dnnp.fits.device import chain_kernels
-from dnnp.formats.inputs.devices import OperatorSpec
 
-START = Machine({"float32": 1e11}, 2e10, 3e-7, [(2.0**20, 6e10), (2.0**25, 6e10)], 16)
-TRUE = Machine(
+START = DeviceRates({"float32": 1e11}, 2e10, 3e-7, [(2.0**20, 6e10), (2.0**25, 6e10)], 16)
+TRUE = DeviceRates(
     {"float32": 9e10},
     1.5e10,
     5e-7,

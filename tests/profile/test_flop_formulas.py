@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from dnnp.core.model.device_rates import RATES
 from dnnp.core.profile.call import Cost
 from dnnp.core.profile.ops import ModelFacts, node_cost
 from dnnp.core.profile.table import CONTROL_FLOW, RULES
-from dnnp.core.profile.work import RATES, work_of
+from dnnp.core.profile.work import work_of
 from dnnp.formats.graph import graph_of
 from support.op_graphs import op_stream
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.profile.work import (
-    RATES,
     boundary_traffic,
     group_times,
     group_traffic,
@@ -156,19 +157,5 @@ def test_boundary_traffic_equals_a_plain_count(seed: int, n: int, data: st.DataO
 
 def _scaled(factor: float) -> DeviceSpec:
     peaks = {name: factor * rate for name, rate in DEVICE.peak_flop_per_s.items()}
-    return DeviceSpec(
-        "slow",
-        "accelerator",
-        peaks,
-        1e9,
-        factor * DEVICE.memory_bandwidth_bytes_per_s,
-        1.0,
-        DEVICE.launch_overhead_s,
-        DEVICE.efficiency,
-    )
-
-
-def test_rate_classes_are_those_of_device_files() -> None:
-    from dnnp.formats.inputs.devices import DTYPES
-
-    assert RATES == DTYPES
+    bandwidth = factor * DEVICE.memory_bandwidth_bytes_per_s
+    return replace(DEVICE, peak_flop_per_s=peaks, memory_bandwidth_bytes_per_s=bandwidth)

@@ -16,9 +16,10 @@ import numpy as np
 
 from dnnp.callbacks import Callbacks
 from dnnp.core.extras import operator_times
-from dnnp.core.extras.fit import Block, Fit, Machine, fit
+from dnnp.core.extras.fit import Block, Fit, fit
 from dnnp.core.extras.operator_grid import Case, grid
 from dnnp.core.extras.operator_times import cache_sizes, channel_block, copy_rate, memory_size
+from dnnp.core.model.device_rates import DeviceRates
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.processes import available_cores
 from dnnp.core.model.search_context import Progress
@@ -259,11 +260,11 @@ def chain_kernels(case: Case, length: int) -> Kernels:
     return replace(kernels, model_weights=kernels.model_weights * (_FAR / length))
 
 
-def start_of_machine() -> Machine:
+def start_of_machine() -> DeviceRates:
     """Facts of this machine by the system, and rates to start a fit from."""
     caches = [(float(size), _CACHE_BANDWIDTH) for size in cache_sizes()]
     peak = {"float32": _START_PEAK}
-    return Machine(peak, _START_BANDWIDTH, _START_LAUNCH, caches, channel_block())
+    return DeviceRates(peak, _START_BANDWIDTH, _START_LAUNCH, caches, channel_block())
 
 
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
