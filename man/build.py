@@ -34,7 +34,8 @@ from dnnp.core.methods.schedules import SCHEDULES
 from dnnp.core.methods.splits import LATENCY, SPLITS
 from dnnp.formats.export.manifest import MANIFEST, manifest_schema
 from dnnp.formats.fields import MAX_ID, Field
-from dnnp.formats.inputs.devices import cluster_names, device_names
+from dnnp.formats.files import bundled_names
+from dnnp.formats.inputs.devices import device_names
 from dnnp.formats.records import RECORDS
 
 HERE = Path(__file__).resolve().parent
@@ -238,7 +239,7 @@ def modules_of(method: Method) -> list[str]:
 
 def cluster_list() -> str:
     """The sets of devices that come with the package, separated by commas."""
-    return ", ".join(f"\\fB{roff(name)}\\fR" for name in cluster_names())
+    return ", ".join(f"\\fB{roff(name)}\\fR" for name in bundled_names("clusters"))
 
 
 def device_list() -> str:

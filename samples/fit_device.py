@@ -20,9 +20,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import dnnp
 from dnnp.fits.device import FitOptions, fit_device, write_device
-from dnnp.samples.arguments import count, seconds
+from dnnp.samples.arguments import count, seconds, status_of
 
 
 def _tell(done: int, total: int, title: str) -> None:
@@ -79,14 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = args.output or f"{args.name}.json"
     if not Path(path).resolve().parent.is_dir():
         parser.error(f"-o {path}: there is no such folder")
-    try:
+
+    def work() -> None:
         record = fit_device(options, *([] if args.quiet else [_tell]))
         write_device(record, path)
-    except (dnnp.DnnpError, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    print(f"{path}: {record['notes'][2]}", file=sys.stderr)
-    return 0
+        print(f"{path}: {record['notes'][2]}", file=sys.stderr)
+
+    return status_of(parser.prog, work)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dnnp
-from dnnp import DnnpError, Graph
-from dnnp.samples.arguments import count
+from dnnp import Graph
+from dnnp.samples.arguments import count, status_of
 
 Split = tuple[tuple[int, ...], ...]
 
@@ -98,31 +98,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, metavar="N", help="samples of a run (default: a second)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the best run's stream there")
     args = parser.parse_args(arguments)
-    try:
-        groups = dnnp.coarsen(dnnp.load(args.model))
+    return status_of(parser.prog, lambda: _search(args))
 
-        def plan(files: Sequence[Path]) -> Graph:
-            runs = [str(path) for path in files]
-            return dnnp.split(dnnp.profile(groups, mode=args.mode, from_run=runs), k=args.k)
 
-        def run(planned: Graph) -> Graph:
-            return dnnp.run(planned, samples=args.n)
+def _search(args: argparse.Namespace) -> None:
+    """Do the rounds, save the best run, and show all."""
+    groups = dnnp.coarsen(dnnp.load(args.model))
 
-        with tempfile.TemporaryDirectory() as folder:
-            rounds, fixed = fixed_point(plan, run, Path(folder), args.rounds)
-        best = min(rounds, key=lambda r: r.measured_s)
-        if args.output:
-            best.graph.save(args.output)
-    except DnnpError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return error.exit_status
+    def plan(files: Sequence[Path]) -> Graph:
+        runs = [str(path) for path in files]
+        return dnnp.split(dnnp.profile(groups, mode=args.mode, from_run=runs), k=args.k)
+
+    def run(planned: Graph) -> Graph:
+        return dnnp.run(planned, samples=args.n)
+
+    with tempfile.TemporaryDirectory() as folder:
+        rounds, fixed = fixed_point(plan, run, Path(folder), args.rounds)
+    best = min(rounds, key=lambda r: r.measured_s)
+    if args.output:
+        best.graph.save(args.output)
     print("round  predicted   measured   error")
     for number, r in enumerate(rounds, 1):
         mark = "  best" if r is best else ""
         times = f"{_ms(r.predicted_s)} {_ms(r.measured_s)}"
         print(f"{number:>5} {times} {r.error:>+7.1%}{mark}")
     print("the plan repeats" if fixed else "no fixed point")
-    return 0
 
 
 def _ms(seconds: float) -> str:

@@ -56,14 +56,14 @@ def _arguments(parser: argparse.ArgumentParser) -> list[Argument]:
 
 def _names(action: argparse.Action) -> tuple[str, ...]:
     """Names of what comes with the package, for the options that take one of them or a file."""
-    from dnnp.formats.inputs.devices import cluster_names, device_names
-    from dnnp.formats.inputs.rules import bundled
+    from dnnp.formats.files import bundled_names
+    from dnnp.formats.inputs.devices import device_names
 
     names: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("--device", "NAME|FILE"): device_names,
         ("--from", "NAME|FILE"): device_names,
-        ("--devices", "FILE|LIST"): lambda: [*cluster_names(), *device_names()],
-        ("--rules", "RULES"): lambda: [*bundled(), "none", "ort"],
+        ("--devices", "FILE|LIST"): lambda: [*bundled_names("clusters"), *device_names()],
+        ("--rules", "RULES"): lambda: [*bundled_names("rules"), "none", "ort"],
     }
     option = (action.option_strings or [""])[-1]
     return tuple(names.get((option, str(action.metavar)), tuple)())

@@ -95,7 +95,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
     record = parse_json(data, file)
     fields = Fields(record, "", file)
     fields.only(*_FIELDS)
-    peaks = Fields(fields.get("peak_flop_per_s"), "peak_flop_per_s", file)
+    peaks = fields.fields("peak_flop_per_s")
     factors = Fields(fields.get("efficiency", {}), "efficiency", file)
     efficiency = _rates(factors, FACTORS)
     for key, value in efficiency.items():
@@ -162,11 +162,6 @@ def class_record(spec: DeviceSpec) -> Record:
     return record
 
 
-def cluster_names() -> list[str]:
-    """Names of the clusters that come with the package, sorted."""
-    return bundled_names("clusters")
-
-
 def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None]]]:
     """Read the devices to split over: a JSON list, or JSON lines, of `device` and `link` records.
 
@@ -227,7 +222,7 @@ def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None
 
 def _cluster_bytes(path: str) -> bytes:
     """Contents of a file, or of a cluster that comes with the package."""
-    known = cluster_names()
+    known = bundled_names("clusters")
     if not os.path.exists(path):
         if path in known:
             return read_bundled("clusters", path)
@@ -240,27 +235,18 @@ def _cluster_bytes(path: str) -> bytes:
 def _entries(data: bytes, path: str) -> list[tuple[int | None, Record]]:
     """(line or None, object) of each entry of a JSON list or of JSON lines."""
     entries: list[tuple[int | None, Any]]
-    whole = _one_document(data, path)
-    if whole is not None:
-        entries = [(None, whole)]
-    elif data.lstrip().startswith(b"["):
-        entries = [(None, value) for value in parse_json(data, path)]
-    else:
+    try:
+        whole = parse_json(data, path)
+        entries = [(None, value) for value in (whole if isinstance(whole, list) else [whole])]
+    except FormatError:
+        if data.lstrip().startswith(b"["):
+            raise
         lines = [(n, text) for n, text in enumerate(data.split(b"\n"), 1) if text.strip()]
         entries = [(number, _parse_line(text, path, number)) for number, text in lines]
     for line, value in entries:
         if not isinstance(value, dict):
             raise FormatError(f"{shown(value)} is not an object", path, line)
     return entries
-
-
-def _one_document(data: bytes, path: str) -> Any:
-    """The object that fills the whole file, on however many lines; None if none does."""
-    try:
-        value = parse_json(data, path)
-    except FormatError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _parse_line(text: bytes, path: str, number: int) -> Any:

@@ -245,11 +245,6 @@ _SHAPE = re.compile(r"shape *\( *(\w+) *\) *= *shape *\( *(\w+) *\)")
 _SWAPS = re.compile(r"swaps *\( *(\w+) *\)")
 
 
-def bundled() -> list[str]:
-    """Names of the rule files that come with the package."""
-    return bundled_names("rules")
-
-
 def load_rules(name: str) -> RuleSet:
     """Read a bundled rule file by its name, or any by its path.
 
@@ -262,11 +257,11 @@ def load_rules(name: str) -> RuleSet:
     FormatError
         The file is not a rule file; the message names the field.
     """
-    if name in bundled():
+    if name in bundled_names("rules"):
         return _bundled(name)
     plain = not name.endswith(".json") and os.path.basename(name) == name
     if plain and not os.path.exists(name):
-        hint = instead(name, [*bundled(), "none", "ort"], "or the path of a rule file")
+        hint = instead(name, [*bundled_names("rules"), "none", "ort"], "or the path of a rule file")
         raise UsageError(f"no rules named '{name}'{hint}")
     return parse_rules(read_file(name), name)
 

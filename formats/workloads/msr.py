@@ -16,7 +16,6 @@ where it matters which device it is. Read as well: a list of lists of node ids, 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,10 +25,9 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import Plan
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.fields import MAX_ID, shown
-from dnnp.formats.files import what_it_is
 from dnnp.formats.header import new_header
 from dnnp.formats.inputs.checked_json import Fields, parse_json
-from dnnp.formats.limits import Room, said
+from dnnp.formats.limits import Room
 from dnnp.formats.stream import Record, Stream
 from dnnp.formats.workloads.records import (
     device_record,
@@ -194,14 +192,9 @@ def read_split(data: bytes, name: str) -> list[SplitPart]:
     FormatError
         Not JSON, none of the known forms, or a node in two places.
     """
-    try:
-        content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
-    except json.JSONDecodeError as error:
-        reason = f"not JSON: {said(error.msg)}{what_it_is(data)}"
-        raise FormatError(reason, name, error.lineno) from None
     split: list[SplitPart] = []
     seen: dict[int, str] = {}
-    for field, part in _parts(content, name):
+    for field, part in _parts(parse_json(data, name), name):
         if not isinstance(part.nodes, list):
             raise FormatError("expected a list of node ids", name, field=field)
         for i, node in enumerate(part.nodes):
@@ -226,34 +219,21 @@ def _parts(content: Any, name: str) -> Iterator[tuple[str, SplitPart]]:
     found = [key for key in kinds if isinstance(content, dict) and key in content]
     if not found:
         raise FormatError("expected 'fpgas' and 'cpus', 'stages', or a list of lists", name)
+    whole = Fields(content, "", name)
     for key in found:
-        if not isinstance(content[key], list):
-            raise FormatError("expected a list", name, field=key)
-        for i, entry in enumerate(content[key]):
-            field = f"{key}[{i}]"
-            if not isinstance(entry, dict) or "nodes" not in entry:
-                raise FormatError("expected an object with 'nodes'", name, field=field)
-            device = entry.get("device", "")
-            if not isinstance(device, str):
-                raise FormatError("expected a string", name, field=f"{field}.device")
-            replicas = entry.get("replicas", 1)
-            if type(replicas) is not int or not 1 <= replicas <= MAX_ID:
-                raise FormatError(
-                    f"{shown(replicas)} is not a number of replicas",
-                    name,
-                    field=f"{field}.replicas",
-                )
-            device_class, number = _device(device, name, f"{field}.device")
+        for entry in whole.objects(key):
+            device_class, number = _device(entry)
             kind = "cpu" if key == "stages" and device_class == "cpu" else kinds[key]
-            yield f"{field}.nodes", SplitPart(kind, entry["nodes"], replicas, device_class, number)
+            nodes, replicas = entry.get("nodes"), entry.count("replicas", 1, least=1)
+            yield entry.place("nodes"), SplitPart(kind, nodes, replicas, device_class, number)
 
 
-def _device(device: str, name: str, field: str) -> tuple[str, int]:
+def _device(entry: Fields) -> tuple[str, int]:
     """Class and number of a device: `v100/2`, or `v100`, whose number is -1."""
+    device = entry.text("device", "")
     device_class, slash, digits = device.rpartition("/")
     if not (slash and digits.isascii() and digits.isdigit()):
         return device, -1
-    number = int(digits) if len(digits) <= len(str(MAX_ID)) else MAX_ID + 1
-    if number > MAX_ID:
-        raise FormatError(f"{shown(device)} is not a device", name, field=field)
-    return device_class, number
+    if len(digits) > len(str(MAX_ID)) or int(digits) > MAX_ID:
+        raise entry.fault("device", f"{shown(device)} is not a device")
+    return device_class, int(digits)

@@ -69,9 +69,9 @@ class _Decoder:
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
 
-    def op(self, op: str, *inputs: str, to: str, domain: str = "", **attributes: Any) -> str:
+    def op(self, op: str, *inputs: str, out: str, domain: str = "", **attributes: Any) -> str:
         """Add a node, named after the scope of its first output."""
-        outputs = to.split()
+        outputs = out.split()
         name = f"{outputs[0].rpartition('/')[0]}/{op}"
         self.named[name] += 1
         name += f"_{self.named[name] - 1}" * (self.named[name] > 1)
@@ -99,14 +99,12 @@ class _Decoder:
 def _lengths(d: _Decoder) -> tuple[str, str]:
     """Tokens of each row less one, and the length of the mask, as grouped attention reads them."""
     one = d.constant("one", np.array([1], np.int64))
-    counted = d.op("ReduceSum", "attention_mask", one, to="/mask/sum", keepdims=0)
-    less = d.op("Sub", counted, one, to="/mask/less")
-    lengths = d.op("Cast", less, to="/mask/lengths")
-    d.nodes[-1].attribute.append(helper.make_attribute("to", TensorProto.INT32))
-    shape = d.op("Shape", "attention_mask", to="/mask/shape")
-    size = d.op("Gather", shape, d.constant("axis", np.array(1, np.int64)), to="/mask/size")
-    total = d.op("Cast", size, to="/mask/total")
-    d.nodes[-1].attribute.append(helper.make_attribute("to", TensorProto.INT32))
+    counted = d.op("ReduceSum", "attention_mask", one, out="/mask/sum", keepdims=0)
+    less = d.op("Sub", counted, one, out="/mask/less")
+    lengths = d.op("Cast", less, out="/mask/lengths", to=TensorProto.INT32)
+    shape = d.op("Shape", "attention_mask", out="/mask/shape")
+    size = d.op("Gather", shape, d.constant("axis", np.array(1, np.int64)), out="/mask/size")
+    total = d.op("Cast", size, out="/mask/total", to=TensorProto.INT32)
     return lengths, total
 
 
@@ -125,8 +123,8 @@ def _attention(d: _Decoder, i: int, x: str, lengths: tuple[str, str]) -> str:
     width = {"q": size.heads * size.head, "k": size.cached_heads * size.head}
     width["v"] = width["k"]
     parts = [
-        d.op("MatMul", x, d.weight(f"layers.{i}.attn.{p}", size.hidden, width[p]), to=f"{at}/{p}/y")
-        for p in "qkv"
+        d.op("MatMul", x, d.weight(f"layers.{i}.attn.{p}", size.hidden, wide), out=f"{at}/{p}/y")
+        for p, wide in width.items()
     ]
     ends = []
     for what in ("key", "value"):
@@ -139,11 +137,11 @@ def _attention(d: _Decoder, i: int, x: str, lengths: tuple[str, str]) -> str:
         ends.append(f"past_key_values.{i}.{what}")
     mixed = d.op(
         "GroupQueryAttention", *parts, *ends, *lengths, "cos_cache", "sin_cache",
-        to=f"{at}/y present.{i}.key present.{i}.value", domain=CONTRIB, num_heads=size.heads,
+        out=f"{at}/y present.{i}.key present.{i}.value", domain=CONTRIB, num_heads=size.heads,
         kv_num_heads=size.cached_heads, do_rotary=1,
     )  # fmt: skip
     return d.op(
-        "MatMul", mixed, d.weight(f"layers.{i}.attn.o", width["q"], size.hidden), to=f"{at}/o/y"
+        "MatMul", mixed, d.weight(f"layers.{i}.attn.o", width["q"], size.hidden), out=f"{at}/o/y"
     )
 
 
@@ -151,24 +149,24 @@ def _dense(d: _Decoder, i: int, x: str) -> str:
     size, at = d.size, f"/layers.{i}/mlp"
     gate, up = (
         d.op("MatMul", x, d.weight(f"layers.{i}.mlp.{part}", size.hidden, size.inner),
-             to=f"{at}/{part}/y")
+             out=f"{at}/{part}/y")
         for part in ("gate", "up")
     )  # fmt: skip
-    open_ = d.op("Mul", gate, d.op("Sigmoid", gate, to=f"{at}/act/s"), to=f"{at}/act/y")
-    wide = d.op("Mul", open_, up, to=f"{at}/y")
+    open_ = d.op("Mul", gate, d.op("Sigmoid", gate, out=f"{at}/act/s"), out=f"{at}/act/y")
+    wide = d.op("Mul", open_, up, out=f"{at}/y")
     down = d.weight(f"layers.{i}.mlp.down", size.inner, size.hidden)
-    return d.op("MatMul", wide, down, to=f"{at}/down/y")
+    return d.op("MatMul", wide, down, out=f"{at}/down/y")
 
 
 def _experts(d: _Decoder, i: int, x: str) -> str:
     size, at = d.size, f"/layers.{i}/moe"
     router = d.weight(f"layers.{i}.moe.router", size.hidden, size.experts)
-    scores = d.op("MatMul", x, router, to=f"{at}/router/y")
-    rows = d.op("Reshape", scores, "rows", to=f"{at}/router/rows")
+    scores = d.op("MatMul", x, router, out=f"{at}/router/y")
+    rows = d.op("Reshape", scores, "rows", out=f"{at}/router/rows")
     up = d.weight(f"layers.{i}.moe.up", size.experts, size.inner, size.hidden)
     down = d.weight(f"layers.{i}.moe.down", size.experts, size.hidden, size.inner)
     gate = d.weight(f"layers.{i}.moe.gate", size.experts, size.inner, size.hidden)
-    return d.op("MoE", x, rows, up, "", down, "", gate, to=f"{at}/y", domain=CONTRIB,
+    return d.op("MoE", x, rows, up, "", down, "", gate, out=f"{at}/y", domain=CONTRIB,
                 k=size.chosen, activation_type="silu", normalize_routing_weights=1)  # fmt: skip
 
 
@@ -183,9 +181,9 @@ def build(size: Size, seed: int = 0) -> Sample:
     if size.experts:
         d.constant("rows", np.array([-1, size.experts], np.int64))
     words = d.weight("embed", size.vocabulary, size.hidden, fill=normal(1.0))
-    x = d.op("Gather", words, "input_ids", to="/embed/y")
+    x = d.op("Gather", words, "input_ids", out="/embed/y")
     scale = d.norm("layers.0.input_norm")
-    y = d.op("RMSNormalization", x, scale, to="/layers.0/input_norm/y", axis=-1, epsilon=1e-5)
+    y = d.op("RMSNormalization", x, scale, out="/layers.0/input_norm/y", axis=-1, epsilon=1e-5)
     for i in range(size.layers):
         y = _attention(d, i, y, lengths)
         y, x = _add_and_norm(d, x, y, f"layers.{i}.post_norm", f"/layers.{i}/post_norm")
@@ -193,7 +191,7 @@ def build(size: Size, seed: int = 0) -> Sample:
         last = i + 1 == size.layers
         name = "norm" if last else f"layers.{i + 1}.input_norm"
         y, x = _add_and_norm(d, x, y, name, "/norm" if last else f"/layers.{i + 1}/input_norm")
-    d.op("MatMul", y, d.weight("head", size.hidden, size.vocabulary), to="logits")
+    d.op("MatMul", y, d.weight("head", size.hidden, size.vocabulary), out="logits")
     logits = helper.make_tensor_value_info("logits", d.dtype, (BATCH, SEQ, size.vocabulary))
     graph = helper.make_graph(d.nodes, "llama", d.inputs, [logits, *d.outputs], d.constants)
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]

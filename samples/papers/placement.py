@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dnnp.samples.arguments import seconds
+from dnnp.samples.papers.moirai import Run, command
 from dnnp.samples.papers.placement_runs import (
     Found,
     Job,
-    Run,
     Runs,
     Workloads,
     more_devices,
-    process,
     published_order,
     waits,
 )
@@ -426,7 +425,7 @@ PARTS: dict[str, Callable[[Study], Iterator[Table]]] = {
 }  # fmt: skip
 
 
-def main(run: Run = process, words: Sequence[str] | None = None) -> None:
+def main(run: Run = command, words: Sequence[str] | None = None) -> None:
     """Print the tables that are asked for."""
     given = argparse.ArgumentParser(description="Repeat tables and figures of the 2020 paper.")
     given.add_argument("folder", type=Path, metavar="DIR", help="the workloads")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -18,31 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnnp.samples.papers.moirai import Run, command
+
 FOLDERS = {"op": "OperatorGraphs", "layer": "LayerGraphs"}
 
 NOTHING = {4: "does not fit", 5: "none found", 7: "not installed"}
 """Exit statuses that leave a cell empty."""
-
-
-class Done(NamedTuple):
-    """Outcome of a command."""
-
-    status: int
-    out: bytes
-    err: str
-
-
-Run = Callable[[str, Sequence[str]], Done]
-"""Runs `dnnp-NAME` with arguments."""
-
-
-def process(name: str, words: Sequence[str]) -> Done:
-    """Run a command as a process, on one core."""
-    alone = {**os.environ, "NUMBA_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [f"dnnp-{name}", *words], stdin=subprocess.DEVNULL, capture_output=True, env=alone
-    )
-    return Done(done.returncode, done.stdout, done.stderr.decode())
 
 
 class Job(NamedTuple):
@@ -122,7 +102,7 @@ class Workloads:
 class Runs:
     """Runs dnnp-partition for several workloads at a time; asks nothing twice."""
 
-    def __init__(self, run: Run = process) -> None:
+    def __init__(self, run: Run = command) -> None:
         self.run = run
         self.known: dict[Job, Found] = {}
         self._imported: dict[Path, Path] = {}
@@ -150,7 +130,8 @@ class Runs:
         """The imported workload."""
         if path not in self._imported:
             target = Path(self._folder.name) / f"{len(self._imported)}.dnnp"
-            done = self.run("import", ["-q", "--from", "msr-json", str(path), "-o", str(target)])
+            words = ["dnnp-import", "-q", "--from", "msr-json", str(path), "-o", str(target)]
+            done = self.run(words, b"")
             if done.status:
                 raise SystemExit(f"{path}: {done.err.strip()}")
             self._imported[path] = target
@@ -163,12 +144,12 @@ class Runs:
         return target
 
     def _found(self, job: Job) -> Found:
-        words = ["-q", "--timings", *job.options, str(self._imported[job.path])]
-        done = self.run("partition", words)
+        words = ["dnnp-partition", "-q", "--timings", *job.options, str(self._imported[job.path])]
+        done = self.run(words, b"")
         if done.status in NOTHING:
             return Found(None, [], 0.0, NOTHING[done.status])
         if done.status:
-            raise SystemExit(f"dnnp-partition {' '.join(words)}: {done.err.strip()}")
+            raise SystemExit(f"{' '.join(words)}: {done.err.strip()}")
         records = [json.loads(line) for line in done.out.splitlines()]
         by_type: dict[str, list[dict[str, Any]]] = {}
         for record in records:

@@ -155,31 +155,11 @@ class Reading:
     """A meaning that Appendix B.1 may have."""
 
     cost: Callable[[Floats, Floats, Floats], Floats]
-    """Sizes read f64[n], sizes written f64[n], r f64[n] -> costs f64[n]."""
+    """Sizes read f64[n], sizes written f64[n], r f64[n] -> costs f64[n]; below 0 they become 0."""
     silent: float = 0.0
     """Part of the nodes whose tensor has size 0."""
     sink: bool = False
     """True if one node more, without costs, reads every unread tensor, and writes one of size 0."""
-
-
-def _absolute(read: Floats, written: Floats, part: Floats) -> Floats:
-    return read + written + np.abs(part) * _sum(written)
-
-
-def _cut_off(read: Floats, written: Floats, part: Floats) -> Floats:
-    return np.maximum(read + written + part * _sum(written), 0.0)
-
-
-def _own(read: Floats, written: Floats, part: Floats) -> Floats:
-    return np.maximum((read + written) * (1 + part), 0.0)
-
-
-def _written(read: Floats, written: Floats, part: Floats) -> Floats:
-    return np.maximum(written * (1 + part), 0.0)
-
-
-def _normal(read: Floats, written: Floats, part: Floats) -> Floats:
-    return np.maximum(MEAN_SIZE + part * (SIZE_DEVIATION / PART_DEVIATION), 0.0)
 
 
 def _sum(sizes: Floats) -> float:
@@ -188,11 +168,15 @@ def _sum(sizes: Floats) -> float:
 
 
 READINGS = {
-    "absolute": Reading(_absolute),
-    "cut-off": Reading(_cut_off),
-    "own": Reading(_own),
-    "written": Reading(_written),
-    "normal": Reading(_normal, silent=0.8, sink=True),
+    "absolute": Reading(lambda read, written, r: read + written + np.abs(r) * _sum(written)),
+    "cut-off": Reading(lambda read, written, r: read + written + r * _sum(written)),
+    "own": Reading(lambda read, written, r: (read + written) * (1 + r)),
+    "written": Reading(lambda _, written, r: written * (1 + r)),
+    "normal": Reading(
+        lambda read, written, r: MEAN_SIZE + r * (SIZE_DEVIATION / PART_DEVIATION),
+        silent=0.8,
+        sink=True,
+    ),
 }
 """`absolute`: |r|. `cut-off`: a cost below 0 becomes 0. `own`: r is a part of what the node itself
 reads and writes. `written`: of what it writes, which is all that it costs. `normal`: costs are
@@ -262,7 +246,7 @@ def regal_graph(
     part = rng.normal(0.0, PART_DEVIATION, n)
     size[rng.random(n) < how.silent] = 0.0
     read = np.bincount(head, weights=size[tail], minlength=n).astype(np.float64, copy=False)
-    made = Synthetic(family, n, tail, head, size, how.cost(read, size, part))
+    made = Synthetic(family, n, tail, head, size, np.maximum(how.cost(read, size, part), 0.0))
     return _with_sink(made) if how.sink else made
 
 

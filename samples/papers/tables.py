@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dnnp.core.model.text import table as laid_out
+from dnnp.core.model import text
 
 
 class Table(NamedTuple):
@@ -19,15 +19,9 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def text(table: Table) -> Iterator[str]:
-    """Lines of a table; all columns but the first are right-aligned."""
-    yield table.title
-    yield from laid_out(table.header, table.rows)
-
-
 def show(table: Table, folder: Path | None, *more: str) -> None:
     """Print a table and `more` lines, and write it as `NAME.csv` where a folder is given."""
-    print(*text(table), *more, sep="\n", flush=True)
+    print(table.title, *text.table(table.header, table.rows), *more, sep="\n", flush=True)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{table.name}.csv").open("w", newline="") as file:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dnnp.cmds.shell.arguments import SHELLS
-from dnnp.formats.inputs.devices import cluster_names, device_names
-from dnnp.formats.inputs.rules import bundled
+from dnnp.formats.files import bundled_names
+from dnnp.formats.inputs.devices import device_names
 from support.project import ROOT, command_names, pyproject
 from support.run import PATIENCE_S, dnnp
 
@@ -63,12 +63,15 @@ def folder(tmp_path: Path) -> Path:
         (["dnnp-partition", "--method", "=", "exa"], ["exact"]),
         (["dnnp-partition", "--method", "exact", "--validity", ""], ["ordered", "convex", "free"]),
         (["dnnp-partition", "--devices", "moirai-"], ["moirai-inter", "moirai-intra"]),
-        (["dnnp-partition", "--devices", ""], [*cluster_names(), *device_names(), "plan.dnnp"]),
+        (
+            ["dnnp-partition", "--devices", ""],
+            [*bundled_names("clusters"), *device_names(), "plan.dnnp"],
+        ),
         (["dnnp-partition", "-k", ""], []),
         (["dnnp-partition", "-k", "2", ""], ["plan.dnnp"]),
         (["dnnp-profile", "--device", "a"], ["a100"]),
         (["dnnp-profile", "--from", "h"], ["h100", "h200"]),
-        (["dnnp-coarsen", "--rules", ""], [*bundled(), "none", "ort", "plan.dnnp"]),
+        (["dnnp-coarsen", "--rules", ""], [*bundled_names("rules"), "none", "ort", "plan.dnnp"]),
         (["dnnp-schedule", "--method", "1f"], ["1f1b", "1f1b+"]),
         (["dnnp-schedule", "--devices", ""], []),
         (["dnnp-import", "--synthetic", "reg"], ["regal"]),

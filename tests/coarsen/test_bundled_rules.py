@@ -12,9 +12,9 @@ import pytest
 from dnnp.core.coarsen.coarsen import coarsen
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.rules import ANY, Absorb, Pattern, Rule, RuleSet, SequenceRule
-from dnnp.formats.files import read_bundled
+from dnnp.formats.files import bundled_names, read_bundled
 from dnnp.formats.graph import graph_of
-from dnnp.formats.inputs.rules import bundled, load_rules, parse_rules
+from dnnp.formats.inputs.rules import load_rules, parse_rules
 from support.op_graphs import assert_valid, groups_by, op_stream, shapes_of
 
 SHAPES = {1: (4,), 2: (3, 4), 3: (2, 3, 4), 4: (2, 2, 3, 4)}
@@ -107,7 +107,7 @@ def rules_of(name: str) -> Iterator[tuple[int, Rule]]:
 
 EACH = [
     pytest.param(rule, id=f"{name}-{i}-{rule.name}")
-    for name in bundled()
+    for name in bundled_names("rules")
     for i, rule in rules_of(name)
 ]
 
@@ -121,7 +121,7 @@ def test_every_rule_fires(rule: Rule) -> None:
         assert rule.name in groups_by(stream, RuleSet("alone", (rule,))).values(), made.lines
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", bundled_names("rules"))
 def test_most_rules_fire_beside_all_others(name: str) -> None:
     """A group that one rule would fuse is fused by it, or by one before it."""
     rules = load_rules(name)
@@ -131,7 +131,7 @@ def test_most_rules_fire_beside_all_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", bundled_names("rules"))
 def test_no_group_closes_a_cycle(name: str, seed: int) -> None:
     """Graphs made for rules, one after the other, with edges between them at random."""
     rng = random.Random(seed)

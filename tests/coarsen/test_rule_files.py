@@ -10,7 +10,8 @@ import pytest
 from dnnp.coarsening import installed_version
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.rules import Absorb, Condition, Fold, Pattern, SequenceRule
-from dnnp.formats.inputs.rules import bundled, load_rules, parse_rules, unknown_operators
+from dnnp.formats.files import bundled_names
+from dnnp.formats.inputs.rules import load_rules, parse_rules, unknown_operators
 from support.graphs import to_bytes
 from support.op_graphs import op_stream
 from support.run import dnnp
@@ -56,8 +57,8 @@ def test_every_kind_is_read():
 
 
 def test_bundled_files():
-    assert {"cudnn", "moirai", "ort-cpu", "ort-cuda", "tensorrt"} <= set(bundled())
-    for name in bundled():
+    assert {"cudnn", "moirai", "ort-cpu", "ort-cuda", "tensorrt"} <= set(bundled_names("rules"))
+    for name in bundled_names("rules"):
         assert load_rules(name).name == name
     assert [[op for (op,) in rule.ops] for rule in load_rules("moirai").rules] == [
         ["Conv", "BatchNormalization"],
@@ -259,7 +260,9 @@ def test_unknown_operators_are_found():
         "x.json",
     )
     assert unknown_operators(rules) == [("a", "Rellu"), ("c", "Matmul")]
-    assert not [found for name in bundled() for found in unknown_operators(load_rules(name))]
+    assert not [
+        found for name in bundled_names("rules") for found in unknown_operators(load_rules(name))
+    ]
 
 
 def test_the_command_names_file_rule_and_operator(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import dnnp
 from dnnp.core.extras.operator_grid import QUICK, grid
 from dnnp.core.extras.operator_times import block_time
-from dnnp.core.model.errors import InputFileError
+from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.fits import device as fitting
 from dnnp.formats.inputs.devices import load_device
 from dnnp.samples import build, fit_device
@@ -112,7 +112,7 @@ def test_streams_that_were_not_measured_so(
     del record["measured"]
     path = tmp_path / "other"
     path.write_text("\n".join([json.dumps(record | header), *rest, ""]))
-    assert fit_device.main(["--quick", "--stream", str(path)]) == 1
+    assert fit_device.main(["--quick", "--stream", str(path)]) == UsageError.exit_status
     assert reason in capsys.readouterr().err
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_written_where_nothing_runs(
 
     monkeypatch.setattr("dnnp.core.extras.operator_times.block_time", fails)
     path = tmp_path / "x.json"
-    assert fit_device.main(["--quick", "-q", "-o", str(path)]) == 1
+    assert fit_device.main(["--quick", "-q", "-o", str(path)]) == InputFileError.exit_status
     assert "no operator could be measured: no" in capsys.readouterr().err
     assert not path.exists()
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dnnp.samples.papers.moirai import Answer
 from dnnp.samples.papers.placement import PARTS, as_printed, main
-from dnnp.samples.papers.placement_runs import Done, Workloads, published_order
+from dnnp.samples.papers.placement_runs import Workloads, published_order
 from dnnp.samples.papers.placement_values import LABELS, TABLE_1, TABLE_4, label
 from support.project import ROOT
 from support.run import dnnp
@@ -18,10 +19,10 @@ from support.run import dnnp
 BERT, TRAINING = "layer_bert24_inference", "layer_bert24_training"
 
 
-def in_process(name: str, words: Sequence[str]) -> Done:
+def in_process(words: Sequence[str], _: bytes) -> Answer:
     """Run a command without a process of its own."""
-    done = dnnp(name, *words)
-    return Done(done.status, done.out, done.err)
+    done = dnnp(words[0].removeprefix("dnnp-"), *words[1:])
+    return Answer(done.status, done.out, done.err)
 
 
 def workload(nodes: int = 4, **fields: object) -> dict[str, object]:
@@ -171,7 +172,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_interrupted(folder: Path) -> None:
-    def stop(name: str, words: Sequence[str]) -> Done:
+    def stop(words: Sequence[str], _: bytes) -> Answer:
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit, match="130"):

@@ -384,9 +384,9 @@ class CoarsenOptions(Options):
     @property
     def own_rules(self) -> bool:
         """True if the rules are those of the user."""
-        from dnnp.formats.inputs.rules import bundled
+        from dnnp.formats.files import bundled_names
 
-        return self.rule_name not in bundled()
+        return self.rule_name not in bundled_names("rules")
 
     @cached_property
     def rule_set(self) -> RuleSet | None:
