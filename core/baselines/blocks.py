@@ -36,16 +36,13 @@ def slots_of(devices: tuple[DeviceClass, ...], *, all_kinds: bool = False) -> In
 
 
 def interval_blocks(
-    graph: Graph,
-    line: LinearizedItems,
-    bounds: Ints,
-    classes: Ints,
-    devices: tuple[DeviceClass, ...],
+    problem: SplitProblem, line: LinearizedItems, bounds: Ints, classes: Ints
 ) -> list[Block]:
     """Blocks of the intervals `bounds[i]..bounds[i + 1]` of a line, on class `classes[i]`.
 
-    `devices` are those offered; a line counts no more of a class than it has items.
+    A line counts no more devices of a class than it has items; blocks name those offered.
     """
+    graph, devices = problem.graph, problem.devices
     blocks = [line.nodes[line.node_ptr[a] : line.node_ptr[b]] for a, b in pairwise(bounds.tolist())]
     if graph.backward.any():
         # An item holds nodes of both passes, which run far apart in time.
@@ -53,9 +50,7 @@ def interval_blocks(
     return [Block(nodes, devices[c]) for nodes, c in zip(blocks, classes.tolist(), strict=True)]
 
 
-def part_blocks(
-    graph: Graph, items: Items, part: Ints, slots: Ints, devices: tuple[DeviceClass, ...]
-) -> list[Block]:
+def part_blocks(problem: SplitProblem, items: Items, part: Ints, slots: Ints) -> list[Block]:
     """Blocks of a split that need not be contiguous.
 
     Parameters
@@ -65,7 +60,7 @@ def part_blocks(
     slots
         Class of each slot (`slots_of`); where its devices form clusters, a slot keeps its number.
     """
-    slot_of = part[items.label]
+    graph, devices, slot_of = problem.graph, problem.devices, part[items.label]
     blocks = []
     for slot in distinct(slot_of).tolist():
         nodes = np.flatnonzero(slot_of == slot)
@@ -172,7 +167,7 @@ def cut_order(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
         found = CUTS[asked.method](graph, line)
     except InfeasibleError as error:
         raise unplaceable(problem, line) or error from None
-    blocks = interval_blocks(graph, line, found.bounds, found.classes, problem.devices)
+    blocks = interval_blocks(problem, line, found.bounds, found.classes)
     return checked(problem, blocks)
 
 
@@ -264,7 +259,7 @@ def greedy(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLA
         )
     bounds = np.array([0, *(end for end, _ in stages)], dtype=np.int64)
     classes = np.array([c for _, c in stages], dtype=np.int64)
-    blocks = interval_blocks(problem.graph, line, bounds, classes, problem.devices)
+    blocks = interval_blocks(problem, line, bounds, classes)
     return checked(problem, blocks)
 
 

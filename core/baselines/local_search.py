@@ -260,7 +260,7 @@ def local_search(
             optima.append((excess, value, restart, part))
         optima.sort(key=lambda optimum: optimum[:3])
         for *_, part in optima:
-            blocks = part_blocks(graph, items, part, slots, problem.devices)
+            blocks = part_blocks(problem, items, part, slots)
             if all(_fits(problem, block) for block in blocks):
                 if len(optima) < restarts:
                     run.warn(f"local-search: stopped after {len(optima)} of {restarts} restarts")

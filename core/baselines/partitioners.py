@@ -114,7 +114,7 @@ def tell_what_is_left(weighted: PartGraph, method: str, run: SearchContext) -> N
 def split_of_parts(problem: SplitProblem, weighted: PartGraph, part: Ints) -> list[Block]:
     """Blocks of the parts (i64[vertices]) that a partitioner returned."""
     slot = np.append(part, weighted.elsewhere)[weighted.vertex]
-    return part_blocks(problem.graph, weighted.items, slot, weighted.slots, problem.devices)
+    return part_blocks(problem, weighted.items, slot, weighted.slots)
 
 
 def _cpu_for(graph: Graph, items: Items, line: LinearizedItems, left: np.ndarray) -> int:

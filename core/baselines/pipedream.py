@@ -29,7 +29,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, interval_blocks, sliced_orders
-from dnnp.core.cost.items import Items, LinearizedItems, class_costs, steps_of
+from dnnp.core.cost.items import Items, LinearizedItems, class_costs, ordered_items, steps_of
 from dnnp.core.cost.load import Steps, memory_row, no_steps, tree_size, weights_stated
 from dnnp.core.cost.load_formula import COMM, MARGIN, load_of, share_of
 from dnnp.core.cost.problem import SplitProblem
@@ -519,10 +519,8 @@ def _renumbered(items: Items, label: Ints) -> Items:
     least = np.full(int(label.max()) + 1, items.count, dtype=np.int64)
     np.minimum.at(least, label, np.arange(items.count))
     name = place_of(np.argsort(least))
-    new, count = name[label], len(least)
-    a, b = new[items.tail], new[items.head]
-    pairs = distinct(a[a != b] * count + b[a != b])
-    return Items(label=new[items.label], count=count, tail=pairs // count, head=pairs % count)
+    new = name[label]
+    return ordered_items(new[items.label], len(least), new[items.tail], new[items.head])
 
 
 def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = PLAIN) -> Solution:
@@ -536,7 +534,7 @@ def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
 
     Raises InfeasibleError: no cut of the chain fits the memory of the devices.
     """
-    graph, devices, options = problem.graph, problem.devices, problem.options
+    devices, options = problem.devices, problem.options
     if options.objective == "gpipe":
         run.warn("pipedream: plans for the largest load, whatever gpipe would have")
     fine = problem.items
@@ -546,7 +544,7 @@ def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
     line, order, slicing = sliced_orders(problem, chain, [*ORDERS.values()], run, stopped)
     clusters = [c for c, d in enumerate(devices) if d.cluster_size and d.count]
     leveled = len(clusters) == 1 and not math.isnan(devices[clusters[0]].inner_factor)
-    sliced = interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
+    sliced = interval_blocks(problem, line, slicing.bounds, slicing.classes)
     if options.max_replicas == 1 and not leveled:
         return checked(problem, sliced)
     if run.stop():
@@ -568,7 +566,7 @@ def pipedream(problem: SplitProblem, asked: MethodOptions, run: SearchContext = 
         return checked(problem, sliced)
     bounds = np.array([0, *(stage.end for stage in stages)], dtype=np.int64)
     classes = np.array([stage.device_class for stage in stages], dtype=np.int64)
-    blocks = interval_blocks(graph, program, bounds, classes, devices)
+    blocks = interval_blocks(problem, program, bounds, classes)
     blocks = [
         block._replace(replicas=stage.replicas, number=stage.number)
         for block, stage in zip(blocks, stages, strict=True)
@@ -633,6 +631,4 @@ def _shortened(chain: Items, line: LinearizedItems, order: Ints, longest: int) -
     place = np.cumsum(heads) - 1
     at = np.empty(chain.count, dtype=np.int64)
     at[order] = place
-    tail, head = at[chain.tail], at[chain.head]
-    pairs = distinct((tail * left + head)[tail != head])
-    return Items(at[chain.label], left, pairs // left, pairs % left)
+    return ordered_items(at[chain.label], left, at[chain.tail], at[chain.head])

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -50,7 +49,7 @@ from dnnp.core.bounds.pairs import Between, between_of, cuts_of, pair_costs
 from dnnp.core.cost.items import same_nets
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
-from dnnp.core.model.graph import Floats, Ints, totals
+from dnnp.core.model.graph import Floats, Ints, csr_lists, totals
 from dnnp.core.model.hypergraph import Hypergraph
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.solver.child import solver_process
@@ -109,8 +108,7 @@ class Together:
         self.n, self.k, self.parts = len(work), k, parts
         self.work = [int(w) for w in work.tolist()]
         self.nets, costs, self.first = merged(nets, cost)
-        ends = self.nets.net_ptr.tolist()
-        self.pins = [self.nets.pins[a:b].tolist() for a, b in pairwise(ends)]
+        self.pins = csr_lists(self.nets.net_ptr, self.nets.pins)
         self.cost = [int(c) for c in costs.tolist()]
         upper = np.triu_indices(self.n, 1)
         self.pair = np.full((self.n, self.n), -1, dtype=np.int64)

@@ -58,7 +58,7 @@ from dnnp.core.bounds.lower_bound import (
     one_class,
     refused,
 )
-from dnnp.core.cost.items import Items, LinearizedItems
+from dnnp.core.cost.items import Items, LinearizedItems, ordered_items
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.graph import Floats, Ints, csr, csr_rows, distinct, offsets, totals
@@ -342,9 +342,8 @@ def contracted_items(
     into, steps = contract_near(exact, options)
     kept, vertex = np.unique(into, return_inverse=True)
     n = len(kept)
-    pairs = distinct(vertex[line.tail] * n + vertex[line.head])
-    pairs = pairs[pairs // n != pairs % n]
-    order = Items(np.arange(n), n, pairs // n, pairs % n).order
+    items = ordered_items(np.arange(n), n, vertex[line.tail], vertex[line.head])
+    order = items.order
     place = np.argsort(order)
     where = place[vertex]
     pins = distinct(line.nets.net_of_pin * n + where[line.nets.pins])
@@ -352,7 +351,7 @@ def contracted_items(
     nets = np.flatnonzero(((size > 1) | line.nets.always) & (cost > 0))
     source = line.nets.source[nets]
     packed = ContractedItems(
-        Items(np.arange(n), n, place[pairs // n], place[pairs % n]),
+        Items(np.arange(n), n, place[items.tail], place[items.head]),
         kept[order],
         totals(where, work, n),
         hypergraph(

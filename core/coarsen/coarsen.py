@@ -29,7 +29,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from dnnp.core.model.graph import (
     clustering_of_labels,
     contract,
     csr,
+    csr_lists,
     place_of,
     totals,
 )
@@ -126,8 +127,7 @@ def coarsen(
 def _made(graph: Graph, label: Ints, formed: Sequence[str]) -> Coarsening:
     """A coarsening from labels 0..g-1 and the rule of each group."""
     clustering = clustering_of_labels(graph, label)
-    ptr, flat = clustering.member_ptr.tolist(), clustering.member_idx.tolist()
-    members = [flat[a:b] for a, b in pairwise(ptr)]
+    members = csr_lists(clustering.member_ptr, clustering.member_idx)
     return Coarsening(
         replace(clustering, names=tuple(_name(graph, part) for part in members)),
         tuple("" if len(m) == 1 else rule for m, rule in zip(members, formed, strict=True)),

@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.coarsen.merge import NONE, lone_colors_freed, signatures
-from dnnp.core.model.graph import Bools, Clustering, Graph, Ints, contract, csr, distinct, strong
+from dnnp.core.model.graph import (
+    Bools,
+    Clustering,
+    Graph,
+    Ints,
+    contract,
+    csr,
+    csr_lists,
+    distinct,
+    strong,
+)
 from dnnp.core.model.text import scope_of_name
 
 
@@ -163,7 +173,8 @@ RULE = "layer"
 
 def levels(graph: Graph) -> list[int]:
     """Number of nodes on the longest path that ends before each node."""
-    makers, _ = _neighbours(graph)
+    tail, head = graph.edges
+    makers = csr_lists(*csr(head, tail, graph.n))
     level = [0] * graph.n
     for node in graph.order.tolist():
         level[node] = max((level[u] + 1 for u in makers[node]), default=0)
@@ -184,7 +195,8 @@ def fill_gaps(graph: Graph, paths: Sequence[Path]) -> list[Path]:
     """
     filled = list(paths)
     order = graph.order.tolist()
-    makers, readers = _neighbours(graph)
+    tail, head = graph.edges
+    makers, readers = (csr_lists(*csr(a, b, graph.n)) for a, b in ((head, tail), (tail, head)))
     for sequence, around in ((order[::-1], readers), (order, makers)):
         for node in sequence:
             if not filled[node]:
@@ -192,17 +204,6 @@ def fill_gaps(graph: Graph, paths: Sequence[Path]) -> list[Path]:
                 if len(found) == 1:
                     filled[node] = found.pop()
     return filled
-
-
-def _neighbours(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
-    """Producers and consumers of each node."""
-    tail, head = graph.edges
-    makers: list[list[int]] = [[] for _ in range(graph.n)]
-    readers: list[list[int]] = [[] for _ in range(graph.n)]
-    for u, v in zip(tail.tolist(), head.tolist(), strict=True):
-        makers[v].append(u)
-        readers[u].append(v)
-    return makers, readers
 
 
 def join_layers(

@@ -11,11 +11,10 @@ only ones that others may read. A unit is addressed by the position of its exit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, csr_lists
 
 NONE = -1
 
@@ -32,10 +31,10 @@ class Units:
         """Operator of each unit, by exit; change it with `rename`."""
         self.rules: list[str] = [""] * graph.n
         """Rule that formed each unit, by exit."""
-        self.reads: list[list[int]] = _rows(graph.in_ptr, graph.in_idx)
+        self.reads: list[list[int]] = csr_lists(graph.in_ptr, graph.in_idx)
         """Tensors each unit reads from outside, by exit, in the order of its operands."""
-        self.writes: list[list[int]] = _rows(graph.out_ptr, graph.out_idx)
-        self.readers: list[list[int]] = _rows(graph.use_ptr, graph.use_idx)
+        self.writes: list[list[int]] = csr_lists(graph.out_ptr, graph.out_idx)
+        self.readers: list[list[int]] = csr_lists(graph.use_ptr, graph.use_idx)
         self.constant: list[bool] = np.isin(graph.tensor_kind, (PARAMETER, CONSTANT)).tolist()
         """Tensors known before the model runs."""
         self.producer: list[int] = graph.producer.tolist()
@@ -154,9 +153,3 @@ def lone_colors_freed(graph: Graph) -> Ints:
     """Colours, with -1 where only one node has the colour, which then binds no other; i64[n]."""
     _, inverse, counts = np.unique(graph.color, return_inverse=True, return_counts=True)
     return np.where(counts[inverse.reshape(-1)] > 1, graph.color, NONE)
-
-
-def _rows(ptr: Ints, idx: Ints) -> list[list[int]]:
-    """CSR as a list of lists."""
-    flat, ends = idx.tolist(), ptr.tolist()
-    return [flat[a:b] for a, b in pairwise(ends)]

@@ -60,6 +60,12 @@ class Items:
         return kahn(self.tail, self.head, self.count)[0]
 
 
+def ordered_items(label: Ints, count: int, tail: Ints, head: Ints) -> Items:
+    """Items of nodes, with the precedence of the pairs `tail`, `head` of items that differ."""
+    pairs, most = distinct((tail * count + head)[tail != head]), max(count, 1)
+    return Items(label, count, pairs // most, pairs % most)
+
+
 def items_of(graph: Graph, units: Clustering) -> Items:
     """Contract units, colours and strongly connected components of `graph` into items.
 
@@ -144,10 +150,8 @@ def by_first(seen: Ints) -> Ints:
 def _number(graph: Graph, units: Clustering, label: Ints, tail: Ints, head: Ints) -> Items:
     """Renumber items by first member; keep distinct precedence pairs."""
     names = by_first(label[units.label][graph.order])
-    item, count = names[label], len(names)
-    a, b = item[tail], item[head]
-    pairs = distinct(a[a != b] * count + b[a != b])
-    return Items(label=item[units.label], count=count, tail=pairs // count, head=pairs % count)
+    item = names[label]
+    return ordered_items(item[units.label], len(names), item[tail], item[head])
 
 
 @dataclass(frozen=True, eq=False)

@@ -251,7 +251,7 @@ def _throughput(
     blocks = found.blocks
     if asked.method == "auto" and asked.order == PUBLISHED and asked.ties is not None:
         line, bounds, classes = asked.ties(whole, value, run)
-        blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
+        blocks = interval_blocks(whole, line, bounds, classes)
     blocks = [block for block in blocks if len(block.nodes)]
     label = whole.units.label
     units = np.concatenate([label[block.nodes] for block in blocks] or [label])

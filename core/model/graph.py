@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -281,6 +282,12 @@ def csr_rows(ptr: Ints, idx: Ints, rows: Ints) -> tuple[Ints, Ints]:
     chosen = offsets(sizes)
     shift = np.repeat(ptr[rows] - chosen[:-1], sizes)
     return chosen, idx[shift + np.arange(chosen[-1])]
+
+
+def csr_lists(ptr: Ints, idx: Ints) -> list[list[int]]:
+    """The rows of a CSR table as lists."""
+    flat = idx.tolist()
+    return [flat[a:b] for a, b in pairwise(ptr.tolist())]
 
 
 def totals(rows: Ints, weights: Floats | Bools, n_rows: int) -> Floats:

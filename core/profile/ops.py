@@ -61,6 +61,10 @@ class Scope:
         return _GUESS.get(self.bytes_of(name) / size, _FLOAT) if size else _FLOAT
 
 
+_NOWHERE = Scope(lambda _: None, lambda _: 0.0)
+"""Scope of a function, which sees nothing of its caller."""
+
+
 def scalar_constants(initializers: Iterable[Any], nodes: Iterable[Any]) -> dict[str, int]:
     """Integer scalars among initializers and `Constant` nodes: name -> value."""
     found: dict[str, int] = {}
@@ -134,30 +138,24 @@ def _unshaped(name: str, types: Mapping[str, tuple[int, Shape | None]]) -> bool:
 
 
 def _layered(
-    types: Mapping[str, tuple[int, Shape | None]], constants: Mapping[str, int], outer: Scope | None
+    types: Mapping[str, tuple[int, Shape | None]], constants: Mapping[str, int], outer: Scope
 ) -> Scope:
     def shape_of(name: str) -> Shape | None:
-        if name in types:
-            return types[name][1]
-        return outer.shape_of(name) if outer is not None else None
+        return types[name][1] if name in types else outer.shape_of(name)
 
     def bytes_of(name: str) -> float:
         if name in types:
             dtype, shape = types[name]
             return prod(shape) * ITEM_BYTES.get(dtype, 4) if shape is not None else 0.0
-        return outer.bytes_of(name) if outer is not None else 0.0
+        return outer.bytes_of(name)
 
     def dtype_of(name: str) -> int:
-        if name in types:
-            return types[name][0]
-        return outer.dtype(name) if outer is not None else _FLOAT
+        return types[name][0] if name in types else outer.dtype(name)
 
     def constant_of(name: str) -> int | None:
         if name in constants:
             return constants[name]
-        if outer is None or outer.constant_of is None:
-            return None
-        return outer.constant_of(name)
+        return outer.constant_of(name) if outer.constant_of is not None else None
 
     return Scope(shape_of, bytes_of, dtype_of, constant_of)
 
@@ -175,16 +173,16 @@ def function_scope(
         if declared is not None and _unshaped(info.name, types):
             types[info.name] = declared
     inner = ModelFacts(facts.functions, [*function.opset_import, *facts.opset_import])
-    for name, inferred in infer(nodes, types, None, inner).items():
+    for name, inferred in infer(nodes, types, _NOWHERE, inner).items():
         if _unshaped(name, types):
             types[name] = inferred
-    return _layered(types, scalar_constants((), nodes), None)
+    return _layered(types, scalar_constants((), nodes), _NOWHERE)
 
 
 def infer(
     nodes: Sequence[Any],
     types: Mapping[str, tuple[int, Shape | None]],
-    outer: Scope | None,
+    outer: Scope,
     facts: ModelFacts,
 ) -> dict[str, tuple[int, Shape | None]]:
     """Types of everything that `nodes` write, by ONNX shape inference; {} if it fails."""
@@ -200,7 +198,7 @@ def infer(
             continue
         if name in types:
             dtype, shape = types[name]
-        elif outer is not None and outer.shape_of(name) is not None:
+        elif outer.shape_of(name) is not None:
             dtype, shape = outer.dtype(name), outer.shape_of(name)
         else:
             continue

@@ -57,7 +57,7 @@ def _cut(problem: SplitProblem, line: LinearizedItems) -> list[Block] | None:
         if parts is None:
             continue
         bounds, classes = parts
-        blocks = interval_blocks(problem.graph, line, bounds, classes, problem.devices)
+        blocks = interval_blocks(problem, line, bounds, classes)
         try:
             value = problem.value(blocks)
         except InfeasibleError:

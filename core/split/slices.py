@@ -80,4 +80,4 @@ def best_slicing(
     else:
         orders = [lambda items: order]
     line, _, best = sliced_orders(problem, problem.items, orders, run)
-    return interval_blocks(problem.graph, line, best.bounds, best.classes, problem.devices)
+    return interval_blocks(problem, line, best.bounds, best.classes)

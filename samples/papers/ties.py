@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, LinearizedItems
+from dnnp.core.cost.items import Items, LinearizedItems, ordered_items
 from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.kernels.kernel import kernel, plain
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints, csr, distinct
+from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.search_context import PLAIN, SearchContext
 
 CHUNK = 64
@@ -260,12 +260,7 @@ def _first_below(
 
 def _items(mask: int) -> list[int]:
     """The items of a mask, ascending."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
+    return [item for item, bit in enumerate(bin(mask)[:1:-1]) if bit == "1"]
 
 
 class Ideals(NamedTuple):
@@ -307,9 +302,8 @@ def without_idle_ends(problem: SplitProblem) -> tuple[Items, Ints]:
         while into[into[u]] != into[u]:
             into[u] = into[into[u]]
     kept, at = np.unique(np.array(into, dtype=np.int64), return_inverse=True)
-    tail, head, width = at[items.tail], at[items.head], max(len(kept), 1)
-    pairs = distinct((tail * width + head)[tail != head])
-    joined = Items(at[items.label].astype(np.int64), len(kept), pairs // width, pairs % width)
+    label = at[items.label].astype(np.int64)
+    joined = ordered_items(label, len(kept), at[items.tail], at[items.head])
     # Nodes without a colour come first, in the order of the stream.
     color = problem.graph.color
     key = np.where(color >= 0, color + problem.graph.n, np.arange(problem.graph.n))

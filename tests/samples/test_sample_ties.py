@@ -102,7 +102,7 @@ def step_by_step(problem: SplitProblem) -> Split:
 
 
 def published_split(problem: SplitProblem, within: float) -> list[Block]:
-    return interval_blocks(problem.graph, *ties.published_split(problem, within), problem.devices)
+    return interval_blocks(problem, *ties.published_split(problem, within))
 
 
 def drawn(seed: int) -> SplitProblem:

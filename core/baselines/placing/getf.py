@@ -35,7 +35,7 @@ from dnnp.core.latency.lists.schedule import (
     repaired_answer,
 )
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, csr
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_lists
 from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.solver.program import Outcome, Sparse, SparseProgram
 from dnnp.core.solver.slices import ask_sparse
@@ -256,7 +256,7 @@ def alike(tasks: Tasks) -> Ints:
     Sweeps along the graph, to and fro, until one splits nothing: O(n + e) dictionary steps each.
     """
     tail, head = tasks.edges
-    before, after = _rows(head, tail, tasks.n), _rows(tail, head, tasks.n)
+    before, after = (csr_lists(*csr(a, b, tasks.n)) for a, b in ((head, tail), (tail, head)))
     order = tasks.order.tolist()
     kinds = np.column_stack([tasks.time.T, tasks.memory, tasks.backward])
     label = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
@@ -280,13 +280,6 @@ def _sweep(
         key = (label[v], *sorted(new[u] for u in near[v]))
         new[v] = numbers.setdefault(key, len(numbers))
     return new, len(numbers)
-
-
-def _rows(of: Ints, idx: Ints, n: int) -> list[list[int]]:
-    """CSR as lists."""
-    ptr, found = csr(of, idx, n)
-    flat = found.tolist()
-    return [flat[a:b] for a, b in zip(ptr[:-1].tolist(), ptr[1:].tolist(), strict=True)]
 
 
 @kernel

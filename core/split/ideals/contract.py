@@ -25,8 +25,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, LinearizedItems
-from dnnp.core.model.graph import Ints, distinct, strong
+from dnnp.core.cost.items import Items, LinearizedItems, ordered_items
+from dnnp.core.model.graph import Ints, strong
 from dnnp.core.model.plan import CostOptions
 
 MOST_ITEMS = 20_000
@@ -84,14 +84,7 @@ def _relabelled(line: LinearizedItems, items: Items, order: Ints, into: Ints) ->
     place = np.argsort(order)
     kept, compact = np.unique(into, return_inverse=True)
     tail, head = compact[line.tail], compact[line.head]
-    apart = tail != head
-    pairs = distinct(tail[apart] * len(kept) + head[apart])
-    return Items(
-        label=compact[place[items.label]],
-        count=len(kept),
-        tail=pairs // len(kept),
-        head=pairs % len(kept),
-    )
+    return ordered_items(compact[place[items.label]], len(kept), tail, head)
 
 
 def contract_near(
