@@ -67,12 +67,6 @@ def check_method(name: str, execution: str, rules: Sequence[Rule] = ()) -> None:
         raise UsageError(f"{ruled[0]}: not heeded by the method {name}; {known} heed it")
 
 
-def method_of(name: str, execution: str) -> LatencyMethod:
-    """The function that is a method; UsageError as in `check_method`."""
-    check_method(name, execution)
-    return LATENCY[name].function(execution)
-
-
 def solve_latency(
     problem: LatencyProblem, asked: MethodOptions, run: SearchContext = PLAIN
 ) -> LatencySolution:
@@ -87,7 +81,9 @@ def solve_latency(
     LimitError
         A limit came before there was any split.
     """
-    method = method_of(asked.method, problem.options.execution)
+    execution = problem.options.execution
+    check_method(asked.method, execution)
+    method: LatencyMethod = LATENCY[asked.method].function(execution)
     refuse_impossible(problem)
     latency = problem.searched
     kept: Incumbent[Split] = Incumbent()

@@ -70,17 +70,15 @@ def load(folder: Path, key: str, nodes: int, groups: int) -> MeasuredCosts | Non
         record = orjson.loads((folder / f"{key}.json").read_bytes())
     except (OSError, ValueError):
         return None
-    if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (
-        FORMAT,
-        VERSION,
-    ):
+    stated = {"format": FORMAT, "version": VERSION, "key": key}
+    if not isinstance(record, dict) or any(record.get(name) != stated[name] for name in stated):
         return None
     node_s = _times(record.get("node_s"), nodes)
     stored = record.get("group_s")
     group_s = None if stored is None else _times(stored, groups)
     node_spread = _spreads(record.get("node_spread"), nodes)
     group_spread = _spreads(record.get("group_spread"), groups)
-    if node_s is None or (stored is not None and group_s is None) or record.get("key") != key:
+    if node_s is None or (stored is not None and group_s is None):
         return None
     if node_spread is None or group_spread is None:
         return None

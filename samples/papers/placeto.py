@@ -52,6 +52,7 @@ from dnnp.core.latency.lists.net import (
 )
 from dnnp.core.latency.lists.schedule import (
     MemoryLimits,
+    by_first,
     memory_limits,
     repaired,
     schedule_homes,
@@ -202,14 +203,8 @@ def groups_of(problem: LatencyProblem, net: FlowNet, room: MemoryLimits) -> Grou
         limit=room.limit,
         reads=reads,
         related=_related(reads),
-        visits=_visits(label, net.order),
+        visits=by_first(label[net.order]),
     )
-
-
-def _visits(label: Ints, order: Ints) -> Ints:
-    """Groups by their first task in a topological order; i64[q]."""
-    found, first = np.unique(label[order], return_index=True)
-    return found[np.argsort(first)].astype(np.int64)
 
 
 def _merged(net: FlowNet, room: MemoryLimits) -> Ints:
@@ -223,7 +218,7 @@ def _merged(net: FlowNet, room: MemoryLimits) -> Ints:
     group_of = np.empty(len(work), dtype=np.int64)
     group, done, members = 0, 0.0, 0
     fits, held = np.ones(len(room.limit), dtype=bool), 0.0
-    for c in _visits(net.together, net.order).tolist():
+    for c in by_first(net.together[net.order]).tolist():
         both = fits & np.isfinite(room.work[:, c])
         wide = (held + room.memory[c] <= room.limit / 2)[both].any()
         full = done >= most * (group + 1) if most else members >= each

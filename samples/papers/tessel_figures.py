@@ -255,14 +255,6 @@ def moves_of(plan: dict[str, Any]) -> dict[tuple[str, str], float]:
     }
 
 
-class Replayed(NamedTuple):
-    """Result of a replayed schedule."""
-
-    makespan_s: float
-    busy_s: list[float]
-    """Of each device, with blocks."""
-
-
 def replay(
     schedule: dict[str, Any],
     blocks: Sequence[dict[str, Any]],
@@ -275,28 +267,29 @@ def replay(
     `schedule` and `blocks` are the records of dnnp-schedule; `moves` goes by the names of a pass
     and of one that waits for it.
     """
-    run = _Run(schedule, moves, blocking)
+    run = Replayed(schedule, moves, blocking)
     # What ends when another block starts moves first.
     events = [(block["end_s"], 0, block) for block in blocks]
     events += [(block["start_s"], 1, block) for block in blocks]
     for _, kind, block in sorted(events, key=lambda event: event[:2]):
         (run.start if kind else run.move)(block["pass"], block["micro_batch"])
-    return Replayed(run.end_s, run.busy)
+    return run
 
 
-class _Run:
-    """The devices, and what has arrived on them."""
+class Replayed:
+    """The devices of a schedule that is replayed, and what has arrived on them."""
 
     def __init__(
         self, schedule: dict[str, Any], moves: Mapping[tuple[str, str], float], blocking: bool
     ) -> None:
         self.passes, self.moves, self.blocking = schedule["passes"], moves, blocking
         self.free = [0.0] * len(schedule["units"])
-        self.busy = list(self.free)
+        self.busy_s = list(self.free)
+        """Of each device, with blocks."""
         self.roads: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
         self.ended: dict[tuple[int, int], float] = {}
         self.ready: dict[tuple[int, int], float] = {}
-        self.end_s = 0.0
+        self.makespan_s = 0.0
         self.readers: dict[int, list[int]] = {}
         for i, each in enumerate(self.passes):
             for wait in each["after"]:
@@ -313,9 +306,9 @@ class _Run:
         end = max(self.ready.get((number, batch), 0.0), *(self.free[d] for d in homes)) + time
         for d in homes:
             self.free[d] = end
-            self.busy[d] += time
+            self.busy_s[d] += time
         self.ended[number, batch] = end
-        self.end_s = max(self.end_s, end)
+        self.makespan_s = max(self.makespan_s, end)
 
     def move(self, number: int, batch: int) -> None:
         """Move the result of a block to where it is waited for."""

@@ -8,7 +8,7 @@ import pytest
 from dnnp.core.baselines.placing import getf
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.schedule import memory_limits
-from dnnp.core.latency.solve import method_of
+from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import Evolution, MethodOptions, SearchContext
@@ -38,7 +38,7 @@ def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, empty for that of the method, and the warnings."""
     said: list[str] = []
     run = SearchContext(effort=0.1, warn=said.append)
-    found = method_of(method, "operators")(problem, MethodOptions(method), run)
+    found = LATENCY[method].function("operators")(problem, MethodOptions(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 

@@ -12,7 +12,7 @@ from dnnp.core.baselines.placing.getf import alike
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of
 from dnnp.core.latency.lists.schedule import memory_limits
-from dnnp.core.latency.solve import method_of
+from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.solver.program import Outcome, Program, Sparse
@@ -146,7 +146,7 @@ def told(method: str, problem: LatencyProblem) -> tuple[str, list[str]]:
     """The name in the record, and the warnings."""
     said: list[str] = []
     run = SearchContext(warn=said.append)
-    found = method_of(method, "operators")(problem, MethodOptions(method), run)
+    found = LATENCY[method].function("operators")(problem, MethodOptions(method), run)
     assert np.isfinite(problem.value(found.split))
     return found.method, said
 

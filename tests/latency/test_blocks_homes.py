@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.cost.latency import POOL, time_invocations
 from dnnp.core.latency.auto import critical_path
-from dnnp.core.latency.blocks.anneal import random_start, split_of
+from dnnp.core.latency.blocks.anneal import sliced_start, split_of
 from dnnp.core.latency.blocks.items import block_items
 from dnnp.core.latency.homes import blocks_of_homes
 from support.latency_cases import random_problem
@@ -38,7 +38,7 @@ def test_contiguous_homes_become_one_block_each(seed: int) -> None:
     rng = random.Random(seed)
     problem = random_problem(rng, rng.randint(2, 40), execution="blocks", devices=3, q=1)
     items = block_items(problem)
-    split = split_of(items, random_start(items, np.random.default_rng(seed)))
+    split = split_of(items, sliced_start(items, np.random.default_rng(seed)))
     home = (
         np.where(split.block >= 0, split.device[split.block], POOL)
         if len(split.device)

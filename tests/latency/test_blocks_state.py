@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, time_invocations
-from dnnp.core.latency.blocks.anneal import Labels, labels_of, random_start, split_of, valid_latency
+from dnnp.core.latency.blocks.anneal import Labels, labels_of, sliced_start, split_of, valid_latency
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import anneal_step, new_annealing
 from dnnp.core.latency.blocks.state import (
@@ -54,7 +54,7 @@ def _supported(items: BlockItems, state: BlockState) -> bool:
 def test_latency_of_labels_is_that_of_their_split(seed: int) -> None:
     problem = _case(seed)
     items = block_items(problem)
-    start = random_start(items, np.random.default_rng(seed))
+    start = sliced_start(items, np.random.default_rng(seed))
     state = new_state(items, start.at, start.slot, start.device)
     search = new_annealing(items, seed, MIX)
     search.price[:] = (50.0, 1.0, 100.0)
@@ -79,7 +79,7 @@ def test_latency_of_labels_is_that_of_their_split(seed: int) -> None:
 def test_labels_of_a_split_stand_for_it(seed: int) -> None:
     problem = _case(seed)
     items = block_items(problem)
-    start = random_start(items, np.random.default_rng(seed))
+    start = sliced_start(items, np.random.default_rng(seed))
     split = split_of(items, start)
     again = labels_of(items, split)
     assert again is not None

@@ -13,7 +13,7 @@ from tools.agree_live import disagreements, live_case
 from dnnp.core.cost.latency import LatencyProblem, Placement, latency_problem, lazy_events
 from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.blocks.anneal import SINGLES, Labels, random_start, split_of
+from dnnp.core.latency.blocks.anneal import SINGLES, Labels, sliced_start, split_of
 from dnnp.core.latency.blocks.items import block_items, held_tensors
 from dnnp.core.latency.blocks.search import anneal_held, new_annealing
 from dnnp.core.latency.blocks.state import new_state
@@ -141,7 +141,7 @@ def test_what_knows_no_live_tensors_is_asked_again_with_less_room() -> None:
 def test_live_tensors_of_labels_are_those_of_their_split(seed: int) -> None:
     problem = latency_problem(live_case(seed, "blocks", 6))
     items = block_items(problem)
-    start = random_start(items, np.random.default_rng(seed))
+    start = sliced_start(items, np.random.default_rng(seed))
     state = new_state(items, start.at, start.slot, start.device)
     search = new_annealing(items, seed, SINGLES)
     search.price[:] = 1.0

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, Placement, Tasks
-from dnnp.core.latency.solve import method_of
 from dnnp.core.methods.splits import LATENCY
 from dnnp.core.model.device import Machine
 from dnnp.core.model.graph import Floats, csr
@@ -31,9 +30,11 @@ def place(
     method: str, problem: LatencyProblem, run: SearchContext = PLAIN, **how: Any
 ) -> Placement:
     """The placement of a problem by a method; `how`: fields of the run to be changed."""
-    split = method_of(method, "operators")(
-        problem, MethodOptions(method), replace(run, **how)
-    ).split
+    split = (
+        LATENCY[method]
+        .function("operators")(problem, MethodOptions(method), replace(run, **how))
+        .split
+    )
     assert isinstance(split, Placement)
     return split
 

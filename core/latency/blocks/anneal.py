@@ -119,12 +119,6 @@ def labels_of(items: BlockItems, split: Invocations) -> Labels | None:
     return Labels(at, np.array(slot + rest, dtype=np.int64), device)
 
 
-def filled_start(items: BlockItems) -> Labels:
-    """Greedy (2020 paper, Section 7): each accelerator takes what fits, in topological order."""
-    line = line_of(items)
-    return _sliced(items, line, _order(line, None), None)
-
-
 def pooled_start(items: BlockItems) -> list[Labels]:
     """All in the pool, if the CPU supports everything."""
     slots = len(items.slot_late)
@@ -133,8 +127,11 @@ def pooled_start(items: BlockItems) -> list[Labels]:
     return [Labels(np.zeros(items.size, dtype=np.int64), np.arange(slots), devices_of(items))]
 
 
-def random_start(items: BlockItems, rng: np.random.Generator) -> Labels:
-    """Slices of a random order, about equal in memory or time, on accelerators in any order."""
+def sliced_start(items: BlockItems, rng: np.random.Generator | None) -> Labels:
+    """Greedy (2020 paper, Section 7): each accelerator takes what fits, in topological order.
+
+    With `rng` slices of a random order, about equal in memory or time, on any accelerators.
+    """
     line = line_of(items)
     return _sliced(items, line, _order(line, rng), rng)
 
@@ -373,7 +370,7 @@ def _search(
                 run.report_progress(value=value)
 
     offer(start, None)
-    greedy = [filled_start(items), *pooled_start(items)]
+    greedy = [sliced_start(items, None), *pooled_start(items)]
     for given in greedy:
         offer(split_of(items, given), given)
     ease = 4 if items.tied else 1
@@ -392,7 +389,7 @@ def _search(
             tasks = []
             for number in range(first, min(first + WAVE, rounds)):
                 how = CYCLE[number % len(CYCLE)]
-                given = random_start(items, rng) if number else greedy[0]
+                given = sliced_start(items, rng) if number else greedy[0]
                 if how.again and labels is not None:
                     given = labels
                 length = min(int(moves * GROWTH ** (number // len(CYCLE))), most)

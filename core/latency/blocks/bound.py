@@ -449,5 +449,4 @@ def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:
     pairs = distinct((a * items.size + b)[outer] * len(items.label) + reader[outer])
     key, task = pairs // max(len(items.label), 1), pairs % max(len(items.label), 1)
     edge = rank[np.searchsorted(numbers[rank], key)]
-    ptr, idx = csr(edge, task, len(numbers))
-    return ptr, idx
+    return csr(edge, task, len(numbers))

@@ -12,6 +12,7 @@ extend it is looked up.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -283,13 +284,8 @@ def order_latency(
     items = items._replace(capacity=problem.machine.capacity[items.devices] * ROOM)
     limits, tree = _limits_of(problem, items), _first_tree(problem, items)
 
-    def go_on(target: float, most: int) -> int:
-        return int(search_blocks(items, limits, tree, target, most))
-
-    def split() -> Invocations:
-        return _split_of(items, tree)
-
     last = np.full(items.size + 1, tree.line.size)
+    go_on, split = partial(search_blocks, items, limits, tree), partial(_split_of, items, tree)
     return search_depth_first(
         problem, tree, last, go_on, split, name=BOUND, upper=upper, most=MOST_STEPS, run=run
     )

@@ -40,7 +40,7 @@ from dnnp.core.latency.exact.search import (
 )
 from dnnp.core.latency.ip.formulation import serial_latency
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Ints, connected
+from dnnp.core.model.graph import connected
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.search_context import PLAIN, MethodOptions, SearchContext
 
@@ -240,7 +240,9 @@ def _placement(problem: LatencyProblem, grid: Grid, one: _Search) -> Placement:
 def _parts(net: TaskNet) -> Iterator[TaskNet]:
     """Connected components with the longest paths, and of the first the tasks on such paths."""
     path = (net.head + net.time + net.tail).min(axis=1)
-    groups = sorted(_components(net), key=lambda group: -int(path[group].max()))
+    label = connected(len(net.time), *edges_of(net))
+    groups = [np.flatnonzero(label == one) for one in range(label.max(initial=-1) + 1)]
+    groups.sort(key=lambda group: -int(path[group].max()))
     for group in groups[:GROUPS]:
         if 2 < len(group) < len(path):
             yield part_of(net, group)
@@ -249,9 +251,3 @@ def _parts(net: TaskNet) -> Iterator[TaskNet]:
         size = max(4, round(share * len(longest)))
         if size < len(longest):
             yield part_of(net, np.sort(longest[:size]))
-
-
-def _components(net: TaskNet) -> list[Ints]:
-    """Tasks of each connected component, ascending."""
-    label = connected(len(net.time), *edges_of(net))
-    return [np.flatnonzero(label == one) for one in range(label.max(initial=-1) + 1)]

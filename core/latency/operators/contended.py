@@ -14,6 +14,7 @@ and of events with equal starts that do not wait for each other only one order i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -438,14 +439,12 @@ def sequence_latency(
     net = net_of(problem, tails=True)
     held, state = _held_of(problem, net), _first_state(net)
 
-    def go_on(target: float, most: int) -> int:
-        return int(search_sequences(net, held, state, target, most))
-
     def placement() -> Placement:
         line = state.choice[n : n + int(state.upto[n])]
         return Placement(state.device.copy(), np.column_stack([state.flow[line], state.what[line]]))
 
     last = np.where(np.arange(len(state.choice)) < n, count - 1, len(state.flow))
+    go_on = partial(search_sequences, net, held, state)
     return search_depth_first(
         problem, state, last, go_on, placement, name=BOUND, upper=upper, most=MOST_STEPS, run=run
     )
