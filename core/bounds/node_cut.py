@@ -47,6 +47,7 @@ from dnnp.core.bounds.lower_bound import (
 from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats, totals
+from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from dnnp.core.split.cuts import Network, flow_from, network_of, pin_flows
 
@@ -118,8 +119,7 @@ def _claim(problem: SplitProblem, whole: Whole, known: BoundTask, run: SearchCon
         return refused(f"more than {MOST_PINS} uses of tensors")
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
-    copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
-    search = _CutSearch(whole, copies, problem.options.comm)
+    search = _CutSearch(whole, problem.options)
     units, best, status = int(known.floor / whole.quantum), None, SOLVED
     for number, v in enumerate(np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist()):
         run.report_progress(share=number / MOST_CUTS)
@@ -139,16 +139,17 @@ def _claim(problem: SplitProblem, whole: Whole, known: BoundTask, run: SearchCon
 class _CutSearch:
     """Cuts of items in a problem of whole numbers."""
 
-    def __init__(self, whole: Whole, copies: list[int], comm: str) -> None:
-        self.whole, self.copies = whole, copies
-        self.mixes = [((1, 0, 1),) if d.is_cpu else MIXES[comm] for d in whole.devices]
+    def __init__(self, whole: Whole, options: CostOptions) -> None:
+        self.whole = whole
+        self.copies = [min(options.max_replicas, d.count) for d in whole.devices]
+        self.mixes = [((1, 0, 1),) if d.is_cpu else MIXES[options.comm] for d in whole.devices]
         self.outside = np.zeros(whole.items.count, dtype=np.bool_)
         """Items that are in no set on an accelerator."""
         self.networks: dict[tuple[int, int, int], Network] = {}
         net, pins = whole.nets.net_of_pin, whole.nets.pins
         # No bound of an item is above what it costs by itself.
         around = [totals(pins, cost[net], whole.items.count) for cost in whole.cost]
-        self.loads = (whole.work + np.array(around)) / np.array(copies)[:, None]
+        self.loads = (whole.work + np.array(around)) / np.array(self.copies)[:, None]
         """f64[C, n], of each item alone."""
         self.alone = self.loads.min(axis=0)
 
@@ -195,8 +196,7 @@ def cpu_cut_claim(
         return refused("only for accelerators with CPUs beside them")
     if len(whole.nets.pins) > MOST_PINS:
         return refused(f"more than {MOST_PINS} uses of tensors")
-    copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
-    search = _CutSearch(whole, copies, problem.options.comm)
+    search = _CutSearch(whole, problem.options)
     accelerators = [c for c in range(len(whole.devices)) if c not in cpus]
     count, time = sum(whole.devices[c].count for c in cpus), whole.work[cpus].min(axis=0)
     if not np.isfinite(np.minimum(time, whole.work[accelerators].min(axis=0))).all():

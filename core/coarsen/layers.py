@@ -41,35 +41,23 @@ def acyclic_labels(graph: Graph, label: Ints) -> Ints:
     Which group a run continues is chosen so that groups stay whole: first one that waits for
     no other any more, then the one with the earliest node left. Time O((V + E) log V).
     """
-    wanted, groups = _numbered(label)
-    component = _components(graph, wanted, groups)
-    inside = (np.bincount(component)[component] > 1)[wanted]
+    wanted, tangle = np.unique(label, return_inverse=True)[1], tangles(graph, label)
+    inside = tangle >= 0
     if not inside.any():
         return wanted
     tail, head = graph.edges
-    kept = inside[tail] & (component[wanted[tail]] == component[wanted[head]])
+    kept = inside[tail] & (tangle[tail] == tangle[head])
     run = _runs(graph, wanted, inside, tail[kept], head[kept])
-    return _numbered(np.where(inside, run + groups, wanted))[0]
+    return np.unique(np.where(inside, run + graph.n, wanted), return_inverse=True)[1]
 
 
 def tangles(graph: Graph, label: Ints) -> Ints:
     """Nodes whose groups lie on one cycle of the quotient get one number, others -1; i64[n]."""
-    wanted, groups = _numbered(label)
-    component = _components(graph, wanted, groups)
+    groups, wanted = np.unique(label, return_inverse=True)
+    tail, head = wanted[np.array(graph.edges)]
+    crossing = tail != head
+    component = strong(len(groups), tail[crossing], head[crossing])
     return np.where(np.bincount(component)[component] > 1, component, -1)[wanted]
-
-
-def _numbered(label: Ints) -> tuple[Ints, int]:
-    """Labels 0, 1, ... in place of any, and their number."""
-    wanted = np.unique(label, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return wanted, int(wanted.max(initial=-1)) + 1
-
-
-def _components(graph: Graph, wanted: Ints, groups: int) -> Ints:
-    """Strongly connected component of each group."""
-    tail, head = graph.edges
-    crossing = wanted[tail] != wanted[head]
-    return strong(groups, wanted[tail[crossing]], wanted[head[crossing]])
 
 
 def _runs(graph: Graph, wanted: Ints, inside: Bools, tail: Ints, head: Ints) -> Ints:

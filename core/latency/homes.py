@@ -32,7 +32,7 @@ def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
     """
     run = _BlockBuilder(problem, np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home))
     while run.left:
-        run.pooled()
+        run.do(run.closure((POOL, False)))
         if run.left:
             run.block()
     return Invocations(np.array(run.device, dtype=np.int64), run.number)
@@ -65,10 +65,6 @@ class _BlockBuilder:
         self.reach: dict[tuple[int, bool], int] = {}
         """Number of tasks that each part could run now; absent where it changed."""
 
-    def pooled(self) -> None:
-        """Run all ready tasks of the pool."""
-        self.do(self.closure((POOL, False)))
-
     def closure(self, part: tuple[int, bool]) -> list[int]:
         """Ready tasks of a part, and those that become ready by them alone."""
         found = list(self.ready.get(part, ()))
@@ -98,19 +94,15 @@ class _BlockBuilder:
 
     def block(self) -> None:
         """Append the next block."""
-        best, share = None, -1.0
-        for part in self.parts:
-            if not self.ready.get(part):
-                continue
+        ready = [part for part in self.parts if self.ready.get(part)]
+        for part in ready:
             if part not in self.reach:
                 self.reach[part] = len(self.closure(part))
-            if self.reach[part] / self.todo[part] > share:
-                best, share = part, self.reach[part] / self.todo[part]
-        if best is not None:
-            some = self.closure(best)
-            self.number[some] = len(self.device)
-            self.device.append(best[0])
-            self.do(some)
+        best = max(ready, key=lambda part: self.reach[part] / self.todo[part])
+        some = self.closure(best)
+        self.number[some] = len(self.device)
+        self.device.append(best[0])
+        self.do(some)
 
 
 def homes_of_blocks(problem: LatencyProblem, label: Ints, blocks: Sequence[Block]) -> Ints:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.bounds.auto import Trial
 from dnnp.core.cost.latency import (
     POOL,
     TASK,
@@ -39,32 +40,24 @@ BRANCHED = 0.5
 """Share of a time limit that the search before it may take."""
 
 
-class LatencyTrial(NamedTuple):
-    """One bounding method that was tried."""
-
-    method: str
-    status: str
-    value: float
-    reason: str
-    time_s: float
-
-
 class LatencyProof(NamedTuple):
     """The best bound, and a better split if one was found."""
 
     method: str
     value: float
-    tried: list[LatencyTrial]
+    tried: list[Trial]
     split: Split | None
     latency: float
     """Least latency known."""
     paths: SolvedPaths | None = None
     """Those of blocks that a bound is of."""
 
-    def after(self, trial: LatencyTrial) -> LatencyProof:
+    def after(self, trial: Trial) -> LatencyProof:
         """The same with one more bounding method tried."""
-        best = trial if trial.value > self.value or not self.tried else self
-        return self._replace(method=best.method, value=best.value, tried=[*self.tried, trial])
+        method, value = trial.method, trial.value or 0.0
+        if value <= self.value and self.tried:
+            method, value = self.method, self.value
+        return self._replace(method=method, value=value, tried=[*self.tried, trial])
 
 
 def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]:
@@ -195,7 +188,7 @@ def latency_bound(
     if not known.tried:  # the plan takes no time
         known = _simple(problem, known, run)
     if kept.proven() > known.value * (1 + CLOSED):
-        known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))
+        known = known.after(Trial(kept.argument, "limit", kept.proven(), "", 0.0))
     if kept.beats(known.latency):
         known = known._replace(split=kept.split, latency=kept.value)
     if known.split is not None and not whole.fits(known.split):
@@ -218,7 +211,7 @@ def _simple(problem: LatencyProblem, known: LatencyProof, run: SearchContext) ->
     )
     run.report_progress(bound=best)
     status = "limit" if run.stop() else "solved"
-    trial = LatencyTrial(name, status, best, "", monotonic() - started)
+    trial = Trial(name, status, best, "", monotonic() - started)
     return known._replace(method=name, value=best, tried=[trial], paths=paths)
 
 
@@ -235,7 +228,7 @@ def _searched(
     )
     status = "limit" if found.more or found.reason else "solved"
     spent = monotonic() - started
-    known = known.after(LatencyTrial(name, status, found.bound, found.reason, spent))
+    known = known.after(Trial(name, status, found.bound, found.reason, spent))
     if found.split is not None and (value := problem.value(found.split)) < known.latency:
         known = known._replace(split=found.split, latency=value)
     return known
@@ -255,7 +248,7 @@ def _exact(
         raise FormatError(f"the solver says that nothing fits: {error}") from None
     status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
     spent = monotonic() - started
-    known = known.after(LatencyTrial("exact", status, found.bound, found.failure, spent))
+    known = known.after(Trial("exact", status, found.bound, found.failure, spent))
     if found.value < known.latency * (1 - CLOSED):
         known = known._replace(split=found.solution, latency=found.value)
     return known
