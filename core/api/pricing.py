@@ -76,11 +76,11 @@ def price_phases(
 
     `aloud`: all of them are told of.
     """
-    from dnnp.formats.phases import phase_view, put_times
+    from dnnp.formats.phases import priced_view, put_times
 
     price(stream, caller)
     for i, record in enumerate(stream.get("phase")[1:], 1):
-        view = phase_view(stream, i)
+        view = priced_view(stream, i)
         price(view, caller if aloud else _Quiet())
         put_times(record, view)
 

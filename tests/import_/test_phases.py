@@ -45,6 +45,19 @@ def test_malformed_phases(texts: list[str], reason: str) -> None:
         parse_phases(texts)
 
 
+def test_times_of_each_phase_are_carried_over(tmp_path: Path) -> None:
+    graph = load(grouped_decoder(tmp_path / "m.onnx"), phase=PHASES)
+    start = profile(graph, device=["cpu-core"])
+    found = profile(start, mode="scaled", device=["a100"], source="cpu-core").stream()
+    right = profile(graph, device=["a100"]).stream().get("phase")[1:]
+    for record, own, other in zip(
+        found.get("phase")[1:], right, start.stream().get("phase")[1:], strict=True
+    ):
+        assert record["times"]["a100"] == pytest.approx(own["times"]["a100"])
+        assert record["times"]["cpu-core"] == other["times"]["cpu-core"]
+    assert len(right) == 5
+
+
 @pytest.mark.parametrize("make", [eager_decoder, grouped_decoder])
 def test_each_phase_is_priced_as_by_itself(tmp_path: Path, make: Any) -> None:
     path = make(tmp_path / "m.onnx")
