@@ -43,6 +43,8 @@ class Weight:
     fill: Fill
     trained: bool
     """Counts as a parameter; false for buffers, such as a causal mask."""
+    packed: int = 1
+    """Parameters in each element."""
 
     @property
     def size_bytes(self) -> int:
@@ -71,7 +73,7 @@ class Sample:
     @property
     def parameters(self) -> int:
         """Number of trained parameters; a weight that several nodes share counts once."""
-        return sum(prod(weight.shape) for weight in self.weights if weight.trained)
+        return sum(w.packed * prod(w.shape) for w in self.weights if w.trained)
 
     @property
     def nodes(self) -> int:

@@ -1,13 +1,15 @@
-"""Decoders with caches as onnxruntime-genai's builder writes them, with experts or without.
+"""Decoders with caches as onnxruntime-genai's builder writes them, or by ONNX's operators alone.
 
 Touvron et al., "LLaMA", 2023; sizes of "The Llama 3 Herd of Models", 2024 (405B), and of
 "DeepSeek-V3 Technical Report", 2024 (experts). Grouped attention in place of all else that a layer
-does to its caches; rotary embeddings inside it; opset 23 and operators of ONNX Runtime.
+does to its caches; rotary embeddings inside it; opset 23 and operators of ONNX Runtime. Or, of
+opset 24, rotary embeddings and attention under a mask, whose caches grow.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -19,6 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 from dnnp.samples.weights import Fill, Sample, Weight, normal
 
 CONTRIB = "com.microsoft"
+BLOCK = 32
+"""Elements of a matrix that share a scale."""
 BATCH, SEQ, PAST, TOTAL = (
     "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
 )  # fmt: skip
@@ -41,6 +45,10 @@ class Size:
     context: int = 4096
     planning: bool = False
     """Without weights, which are float16 then."""
+    four_bits: bool = False
+    """Matrices with elements of 4 bits, in blocks with a scale each; products take 8 bits."""
+    standard: bool = False
+    """Without operators of ONNX Runtime."""
 
     @property
     def head(self) -> int:
@@ -51,6 +59,8 @@ class Size:
 SIZES = {
     "small": Size(4, 128, 4, 2, inner=352, vocabulary=1024, context=1024),
     "full": Size(8, 512, 8, 4, inner=1408, vocabulary=8192),
+    "int4": Size(8, 512, 8, 4, inner=1408, vocabulary=8192, four_bits=True),
+    "opset24": Size(4, 128, 4, 2, inner=352, vocabulary=1024, context=1024, standard=True),
     "405b": Size(126, 16384, 128, 8, 53248, 128256, planning=True, context=131072),
     "experts": Size(61, 7168, 56, 8, 2048, 129280, 256, 8, planning=True, context=131072),
 }
@@ -84,6 +94,19 @@ class _Decoder:
         self.weights.append(Weight(name, self.dtype, shape, fill, trained))
         return name
 
+    def product(self, x: str, name: str, inner: int, outer: int, out: str) -> str:
+        """Add a product with a matrix [inner, outer]."""
+        if not self.size.four_bits:
+            return self.op("MatMul", x, self.weight(name, inner, outer), out=out)
+        shape, std = (outer, inner // BLOCK), 1 / sqrt(inner * np.var(np.arange(-8, 8)))
+        packed = Weight(f"{name}.codes", TensorProto.UINT8, (*shape, BLOCK // 2), _codes, True, 2)
+        self.weights.append(packed)
+        scales = self.weight(f"{name}.scales", *shape, fill=normal(0.1 * std, std), trained=False)
+        return self.op(
+            "MatMulNBits", x, packed.name, scales, out=out, domain=CONTRIB, K=inner, N=outer,
+            bits=4, block_size=BLOCK, accuracy_level=4,
+        )  # fmt: skip
+
     def constant(self, name: str, array: Any) -> str:
         self.constants.append(numpy_helper.from_array(np.asarray(array), name))
         return name
@@ -94,6 +117,20 @@ class _Decoder:
 
     def norm(self, name: str) -> str:
         return self.weight(f"{name}.weight", self.size.hidden, fill=normal(0.1, 1.0))
+
+
+def _codes(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    return rng.integers(0, 256, shape, np.uint8)
+
+
+def _mask(d: _Decoder) -> tuple[str]:
+    """The mask of each row, once for each of its new tokens: ONNX Runtime does not broadcast it."""
+    seen = d.op("Cast", "attention_mask", out="/mask/seen", to=TensorProto.BOOL)
+    axes = d.constant("axes", np.array([1, 2], np.int64))
+    wide, one = d.op("Unsqueeze", seen, axes, out="/mask/wide"), d.constant("one", np.array([1]))
+    count = d.op("Shape", "input_ids", out="/mask/count", start=1)
+    shape = d.op("Concat", one, count, one, out="/mask/shape", axis=0)
+    return (d.op("Expand", wide, shape, out="/mask/y"),)
 
 
 def _lengths(d: _Decoder) -> tuple[str, str]:
@@ -118,12 +155,12 @@ def _angles(size: Size, turn: Any) -> Fill:
     return fill
 
 
-def _attention(d: _Decoder, i: int, x: str, lengths: tuple[str, str]) -> str:
+def _attention(d: _Decoder, i: int, x: str, seen: Sequence[str]) -> str:
     size, at = d.size, f"/layers.{i}/attn"
     width = {"q": size.heads * size.head, "k": size.cached_heads * size.head}
     width["v"] = width["k"]
     parts = [
-        d.op("MatMul", x, d.weight(f"layers.{i}.attn.{p}", size.hidden, wide), out=f"{at}/{p}/y")
+        d.product(x, f"layers.{i}.attn.{p}", size.hidden, wide, f"{at}/{p}/y")
         for p, wide in width.items()
     ]
     ends = []
@@ -135,27 +172,30 @@ def _attention(d: _Decoder, i: int, x: str, lengths: tuple[str, str]) -> str:
         )
         d.outputs.append(made)
         ends.append(f"past_key_values.{i}.{what}")
-    mixed = d.op(
-        "GroupQueryAttention", *parts, *ends, *lengths, "cos_cache", "sin_cache",
-        out=f"{at}/y present.{i}.key present.{i}.value", domain=CONTRIB, num_heads=size.heads,
-        kv_num_heads=size.cached_heads, do_rotary=1,
-    )  # fmt: skip
-    return d.op(
-        "MatMul", mixed, d.weight(f"layers.{i}.attn.o", width["q"], size.hidden), out=f"{at}/o/y"
-    )
+    outputs, tables = f"{at}/y present.{i}.key present.{i}.value", ("cos_cache", "sin_cache")
+    heads = size.heads, size.cached_heads
+    if size.standard:
+        for j, count in enumerate(heads):
+            parts[j] = d.op("RotaryEmbedding", parts[j], *tables, "position_ids",
+                            out=f"{at}/{'qk'[j]}/turned", num_heads=count)  # fmt: skip
+        mixed = d.op("Attention", *parts, *seen, *ends, out=outputs, q_num_heads=heads[0],
+                     kv_num_heads=heads[1], is_causal=1)  # fmt: skip
+    else:
+        mixed = d.op("GroupQueryAttention", *parts, *ends, *seen, *tables, out=outputs,
+                     domain=CONTRIB, num_heads=heads[0], kv_num_heads=heads[1],
+                     do_rotary=1)  # fmt: skip
+    return d.product(mixed, f"layers.{i}.attn.o", width["q"], size.hidden, f"{at}/o/y")
 
 
 def _dense(d: _Decoder, i: int, x: str) -> str:
     size, at = d.size, f"/layers.{i}/mlp"
     gate, up = (
-        d.op("MatMul", x, d.weight(f"layers.{i}.mlp.{part}", size.hidden, size.inner),
-             out=f"{at}/{part}/y")
+        d.product(x, f"layers.{i}.mlp.{part}", size.hidden, size.inner, f"{at}/{part}/y")
         for part in ("gate", "up")
-    )  # fmt: skip
+    )
     open_ = d.op("Mul", gate, d.op("Sigmoid", gate, out=f"{at}/act/s"), out=f"{at}/act/y")
     wide = d.op("Mul", open_, up, out=f"{at}/y")
-    down = d.weight(f"layers.{i}.mlp.down", size.inner, size.hidden)
-    return d.op("MatMul", wide, down, out=f"{at}/down/y")
+    return d.product(wide, f"layers.{i}.mlp.down", size.inner, size.hidden, f"{at}/down/y")
 
 
 def _experts(d: _Decoder, i: int, x: str) -> str:
@@ -175,7 +215,9 @@ def build(size: Size, seed: int = 0) -> Sample:
     d = _Decoder(size)
     d.given("input_ids", TensorProto.INT64, BATCH, SEQ)
     d.given("attention_mask", TensorProto.INT64, BATCH, TOTAL)
-    lengths = _lengths(d)
+    if size.standard:
+        d.given("position_ids", TensorProto.INT64, BATCH, SEQ)
+    seen = _mask(d) if size.standard else _lengths(d)
     for name, turn in (("cos_cache", np.cos), ("sin_cache", np.sin)):
         d.weight(name, size.context, size.head // 2, fill=_angles(size, turn), trained=False)
     if size.experts:
@@ -185,16 +227,18 @@ def build(size: Size, seed: int = 0) -> Sample:
     scale = d.norm("layers.0.input_norm")
     y = d.op("RMSNormalization", x, scale, out="/layers.0/input_norm/y", axis=-1, epsilon=1e-5)
     for i in range(size.layers):
-        y = _attention(d, i, y, lengths)
+        y = _attention(d, i, y, seen)
         y, x = _add_and_norm(d, x, y, f"layers.{i}.post_norm", f"/layers.{i}/post_norm")
         y = (_experts if size.experts else _dense)(d, i, y)
         last = i + 1 == size.layers
         name = "norm" if last else f"layers.{i + 1}.input_norm"
         y, x = _add_and_norm(d, x, y, name, "/norm" if last else f"/layers.{i + 1}/input_norm")
-    d.op("MatMul", y, d.weight("head", size.hidden, size.vocabulary), out="logits")
+    d.product(y, "head", size.hidden, size.vocabulary, "logits")
     logits = helper.make_tensor_value_info("logits", d.dtype, (BATCH, SEQ, size.vocabulary))
     graph = helper.make_graph(d.nodes, "llama", d.inputs, [logits, *d.outputs], d.constants)
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
+    if size.standard:
+        opsets = [helper.make_opsetid("", 24)]
     model = helper.make_model(
         graph, opset_imports=opsets, ir_version=10, producer_name="dnnp.samples"
     )
@@ -210,6 +254,10 @@ def build(size: Size, seed: int = 0) -> Sample:
 
 def _add_and_norm(d: _Decoder, x: str, y: str, weight: str, at: str) -> tuple[str, str]:
     """Add a branch to what goes past it: the normalised sum, and the sum."""
+    if d.size.standard:
+        total = d.op("Add", x, y, out=f"{at}/sum")
+        scale = d.norm(weight)
+        return d.op("RMSNormalization", total, scale, out=f"{at}/y", axis=-1, epsilon=1e-5), total
     outputs = [f"{at}/y"] if weight == "norm" else [f"{at}/y", "", "", f"{at}/sum"]
     node = helper.make_node(
         "SkipSimplifiedLayerNormalization", [x, y, d.norm(weight)],

@@ -2,10 +2,11 @@
 
     make bench BENCH=generate       GENAI=PYTHON: one with onnxruntime-genai 0.18, which runs too
 
-The sample llama-full (32 million parameters), in float32 and with weights of 4 bits whose products
-take activations in 8 bits (accuracy level 4); prompts of 24 ids and 64 tokens; rows in turn, three
-rounds, medians. Seconds of the processor a token are those of all threads, beyond what one token
-takes with all that comes before it; of replicas and of onnxruntime-genai, with the prompts.
+The samples llama-full (32 million parameters, in float32) and llama-int4 (weights of 4 bits, whose
+products take activations in 8 bits: accuracy level 4); prompts of 24 ids and 64 tokens; rows in
+turn, three rounds, medians. Seconds of the processor a token are those of all threads, beyond what
+one token takes with all that comes before it; of replicas and of onnxruntime-genai, with the
+prompts.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from dnnp import export, load, load_stages, profile, split
 from dnnp.core.runtime.generate.decoder import decoder_of, named_states
@@ -120,34 +117,6 @@ def replicas(graph: Graph, folder: Path, rows: int) -> Row:
     return run
 
 
-def in_four_bits(path: Path) -> Path:
-    """The model with weights of matrix products in 4 bits, in blocks of 32 with a scale each."""
-    model = onnx.load(path)
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type != "MatMul" or node.input[1] not in weights:
-            continue
-        old = weights[node.input[1]]
-        value = numpy_helper.to_array(old).T
-        n, k = value.shape
-        blocks = value.reshape(n, k // 32, 32)
-        scale = np.maximum(np.abs(blocks).max(axis=2, keepdims=True) / 7, 1e-9)
-        codes = np.rint(blocks / scale + 8).astype(np.uint8)
-        packed = codes[..., ::2] | codes[..., 1::2] << 4
-        made = [f"{old.name}.codes", f"{old.name}.scales"]
-        for name, array in zip(made, (packed, scale.astype(np.float32).ravel()), strict=True):
-            model.graph.initializer.append(numpy_helper.from_array(array, name))
-        model.graph.initializer.remove(old)
-        sizes = {"K": k, "N": n, "bits": 4, "block_size": 32, "accuracy_level": 4}
-        node.CopyFrom(
-            onnx.helper.make_node("MatMulNBits", [node.input[0], *made], node.output, node.name,
-                                  domain="com.microsoft", **sizes)
-        )  # fmt: skip
-    found = path.with_name("int4.onnx")
-    onnx.save(model, found)
-    return found
-
-
 def genai(python: str, folder: Path, batch: int) -> Row:
     """onnxruntime-genai in a process of its own."""
 
@@ -200,11 +169,10 @@ def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        path = write("llama-full", folder, 0)
         rows = {
             (kind, name): row
-            for kind, model in (("float32", path), ("4 bits", in_four_bits(path)))
-            for name, row in cases(model, folder / kind).items()
+            for kind, sample in (("float32", "llama-full"), ("4 bits", "llama-int4"))
+            for name, row in cases(write(sample, folder, 0), folder / kind).items()
         }
         found: dict[tuple[str, str], list[tuple[float, float]]] = {name: [] for name in rows}
         for _ in range(ROUNDS):
