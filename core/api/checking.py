@@ -282,6 +282,9 @@ def _throughput(stream: Stream, found: Findings, *, measured: bool) -> tuple[str
     if found.schedule is not None:
         makespan, count = found.schedule.makespan, stream.get("schedule")[0]["micro_batches"]
         return "schedule", None if makespan is None else _rate(count, makespan)
+    plan = found.plan
+    if plan and plan.tokens_per_s is not None and plan.options.workload:
+        return "plan", plan.tokens_per_s / plan.options.workload.tokens
     value = None if found.report is None else found.report.value
     return "plan", None if value is None else _rate(1, value)
 
@@ -291,9 +294,9 @@ def _rate(count: int, time: float) -> float:
 
 
 def _latency(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, float | None]:
-    """Seconds of one sample, and what says so.
+    """Seconds of one sample, or sequence that is alone, and what says so.
 
-    Of a pipeline, all that its stages do for a sample, one after the other.
+    Of a pipeline, all that its stages do for it, one after the other.
     """
     if measured:
         return "run", _measured(stream, MEASURES[1])
@@ -304,6 +307,8 @@ def _latency(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, f
         return "plan", None
     if plan.objective == "latency":
         return "plan", report.value
+    if plan.options.workload and plan.ttft_s is not None and plan.tpot_s is not None:
+        return "plan", plan.ttft_s + max(plan.options.workload.tokens - 1, 0) * plan.tpot_s
     return "plan", math.fsum(c.in_s + c.compute_s + c.overflow_s + c.out_s for c in report.costs)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -311,14 +311,16 @@ def _over_stages(
         return _generate(loop, setting.prompts, tokens, setting.text)
 
 
-def _tokens_file(path: str | None) -> AbstractContextManager[IO[bytes] | None]:
+@contextmanager
+def _tokens_file(path: str | None) -> Iterator[IO[bytes] | None]:
     """The file that tokens go to as they come, a JSON object a line."""
-    if path is None:
-        return nullcontext()
     try:
-        return open(path, "wb")
+        with nullcontext() if path is None else open(path, "wb") as file:
+            yield file
     except OSError as error:
-        raise InputFileError(f"{path}: {error.strerror}") from None
+        if path is None or isinstance(error, BrokenPipeError):
+            raise
+        raise InputFileError(f"{error.filename or path}: {error.strerror}") from None
 
 
 def _generate(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dnnp.core.cost.latency import LatencyProblem, Split
 
 
-def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOptions) -> Plan:
+def given_plan(data: bytes, name: str, problem: SplitProblem, options: SplitOptions) -> Plan:
     """The plan of a split for the objective that is asked for; `name` is for messages.
 
     Raises

@@ -41,6 +41,8 @@ from dnnp.workload import Workload, priced
 if TYPE_CHECKING:
     from dnnp.core.split.ways import Curve
 
+Search = Callable[[SplitProblem, SplitOptions], Plan]  # by the one method of the options
+
 
 def split_stream(stream: Stream, options: SplitOptions) -> None:
     """Split a graph into stages over devices; what has no costs is priced first.
@@ -78,7 +80,7 @@ def add_plan(
     problem: SplitProblem,
     options: SplitOptions,
     given: tuple[bytes, str] | None = None,
-    search: Callable[[SplitOptions], Plan] | None = None,
+    search: Search | None = None,
 ) -> None:
     """Split a graph, and put the plan into its stream; `given`: a split in a file, and its name.
 
@@ -88,17 +90,12 @@ def add_plan(
     if options.parallel and options.micro_batches is None and "micro_batches" in stream.header:
         options = options.replaced(micro_batches=stream.header["micro_batches"])
     if given is None:
-        problem, plan = _of_best_rows(work, problem, options, search)
+        problem, plan = _of_best_rows(work, problem, options, search or found_by)
     else:
         from dnnp.given_split import given_plan
 
-        data = split_by_ids(stream, work.graph, *given)
-        plan = given_plan(problem, data, given[1], options)
-    if plan.options.workload is not None:
-        if plan.tokens_per_s is None:
-            plan = generating(work, problem, plan, options)
-        if _is_late(plan, options):
-            plan = _in_time(work, problem, options, plan)
+        priced_by = partial(given_plan, split_by_ids(stream, work.graph, *given), given[1])
+        problem, plan = _of_best_rows(work, problem, options, priced_by)
     plan = replace(within(plan, options.max_gap), digest=work.digest)
     record, stages = plan_records(plan)
     spread = plan_spread(stream, record, stages)
@@ -145,23 +142,20 @@ def _note_fewer(problem: SplitProblem, options: SplitOptions) -> None:
 
 
 def _of_best_rows(
-    work: Workload,
-    problem: SplitProblem,
-    options: SplitOptions,
-    search: Callable[[SplitOptions], Plan] | None,
+    work: Workload, problem: SplitProblem, options: SplitOptions, search: Search
 ) -> tuple[SplitProblem, Plan]:
     """Find a plan; of several numbers of rows of a pass over tokens, with most tokens per second.
 
-    InfeasibleError: none fits with any of them.
+    InfeasibleError, LimitError: none fits, or is in time, with any of them.
     """
     workload, phases = problem.options.workload, work.graph.phases
     choices = [] if phases is None or workload is None else rows_of(phases.points)
     apart = _rows_apart(work.stream)
     choices = [1] if apart and 1 in choices else choices
     if workload is None or choices == [workload.rows]:
-        return _that_fits(work, problem, options, search)
+        return _timely(work, problem, options, search)
     best: tuple[SplitProblem, Plan] | None = None
-    failure: InfeasibleError | None = None
+    failure: InfeasibleError | LimitError | None = None
     for rows in choices:
         if options.in_flight is not None and options.in_flight < rows:
             continue
@@ -171,11 +165,10 @@ def _of_best_rows(
         cost = replace(problem.options, in_flight=most, workload=workload._replace(rows=rows))
         other = work.problem(problem.devices, cost, problem.links, problem.rules)
         try:
-            other, plan = _that_fits(work, other, options, search)
-        except InfeasibleError as error:
-            failure = failure or error
+            other, plan = _timely(work, other, options, search)
+        except (InfeasibleError, LimitError) as error:
+            failure = error if failure is None or isinstance(error, LimitError) else failure
             continue
-        plan = generating(work, other, plan, options)
         if best is None or (plan.tokens_per_s or 0.0) > (best[1].tokens_per_s or 0.0):
             best = other, plan
     if best is None:
@@ -191,11 +184,18 @@ def _rows_apart(stream: Stream) -> bool:
     return not all(s.get("shared") or s.get("padded") for s in stream.get("state"))
 
 
+def _timely(
+    work: Workload, problem: SplitProblem, options: SplitOptions, search: Search
+) -> tuple[SplitProblem, Plan]:
+    """Find a plan that fits, with its rates, if it is for sequences, within the times of tokens."""
+    problem, plan = _that_fits(work, problem, options, search)
+    if plan.options.workload is not None:
+        plan = generating(work, problem, plan, options)
+    return problem, _in_time(work, problem, options, plan) if _is_late(plan, options) else plan
+
+
 def _that_fits(
-    work: Workload,
-    problem: SplitProblem,
-    options: SplitOptions,
-    search: Callable[[SplitOptions], Plan] | None,
+    work: Workload, problem: SplitProblem, options: SplitOptions, search: Search
 ) -> tuple[SplitProblem, Plan]:
     """Find a plan, for fewer sequences under way where those that keep all devices busy do not fit.
 
@@ -203,8 +203,8 @@ def _that_fits(
     """
     most, given = problem.options.in_flight, options.in_flight
     phases = work.graph.phases
-    if search is not None or phases is None or most is None or given is not None:
-        return problem, try_methods(options, search or partial(found_by, problem))
+    if phases is None or most is None or given is not None:
+        return problem, try_methods(options, partial(search, problem))
     workload = problem.options.workload
     rows = 1 if workload is None else workload.rows
 
@@ -212,7 +212,7 @@ def _that_fits(
         cost = replace(problem.options, in_flight=passes * rows)
         smaller = work.problem(problem.devices, cost, problem.links, problem.rules)
         try:
-            return smaller, try_methods(options, partial(found_by, smaller))
+            return smaller, try_methods(options, partial(search, smaller))
         except InfeasibleError:
             if passes == 1:
                 raise
@@ -276,14 +276,14 @@ def _refuse_slow(work: Workload, plan: Plan, options: SplitOptions) -> None:
         return
     ends = passes_of(phases.points, workload)
     for name, phase, limit, count in (
-        ("first", PROMPT, options.max_ttft, 1.0),
-        ("each later", TOKEN, options.max_tpot, max(workload.tokens - 1, 1.0)),
+        ("to the first", PROMPT, options.max_ttft, 1.0),
+        ("for each later", TOKEN, options.max_tpot, max(workload.tokens - 1, 1.0)),
     ):
         least = least_alone(*work.priced_on(plan.devices), plan, phase, ends) / count
         if limit is not None and least > float(limit) * (1 + CLOSED):
             raise InfeasibleError(
-                f"infeasible: compute alone takes {shown_time(least, in_seconds=True)} to the "
-                f"{name} token"
+                f"infeasible: compute alone takes {shown_time(least, in_seconds=True)} {name} "
+                f"token, above {shown_time(float(limit), in_seconds=True)}"
             )
 
 
@@ -295,19 +295,19 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
     Raises
     ------
     InfeasibleError
-        Compute alone takes too long.
+        Compute alone takes too long, or the split that was given does.
     LimitError
         No such plan was found, down to one device.
     """
     _refuse_slow(work, plan, options)
     devices = list(problem.devices)
-    while sum(d.count for d in devices) > 1:
+    while options.eval is None and sum(d.count for d in devices) > 1:
         largest = max(range(len(devices)), key=lambda i: devices[i].count)
         devices[largest] = replace(devices[largest], count=devices[largest].count - 1)
         offered = tuple(d for d in devices if d.count)
         fewer = work.problem(offered, problem.options, (), problem.rules)
         try:
-            fewer, found = _that_fits(work, fewer, options, None)
+            fewer, found = _that_fits(work, fewer, options, found_by)
         except InfeasibleError:
             break
         whole = work.problem(problem.devices, found.options, problem.links, problem.rules)
@@ -321,7 +321,10 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
         for name, limit in (("ttft", options.max_ttft), ("tpot", options.max_tpot))
         if limit is not None
     ]
-    raise LimitError(f"no plan was found within {' and '.join(limits)}: {generation_words(plan)}")
+    words = f"within {' and '.join(limits)}: {generation_words(plan)}"
+    if options.eval is not None:
+        raise InfeasibleError(f"infeasible: the split is not {words}")
+    raise LimitError(f"no plan was found {words}")
 
 
 def _parallel(problem: SplitProblem, options: SplitOptions) -> Plan:

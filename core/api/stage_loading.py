@@ -117,6 +117,8 @@ class Stages:
             raise UsageError("generating needs all stages, on CPUs")
         if not prompts or not all(prompts) or min(max_tokens, in_flight, rows, chunk or 1) < 1:
             raise UsageError("generating needs prompts, tokens and rows: at least one of each")
+        if min(map(min, prompts)) < 0 or not (temperature >= 0 <= top_k and 0 < top_p <= 1):
+            raise UsageError("ids, temperature and top_k are from 0, top_p is above 0, up to 1")
         dtypes = {tensor["name"]: tensor["dtype"] for tensor in self._manifest["inputs"]}
         decoder = decoder_in(found, dtypes)
         rows = rows if decoder.by_row else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -12,7 +12,7 @@ from typing import Any
 from dnnp.callbacks import CALLBACKS
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.plan import CLOSED, Plan
+from dnnp.core.model.plan import CLOSED
 from dnnp.core.split.ways import Curve
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream
@@ -20,7 +20,7 @@ from dnnp.graph import Graph
 from dnnp.options.split import SplitOptions
 from dnnp.problem import problem_of
 from dnnp.reporting import advise, name_idle_options
-from dnnp.splitting import add_plan, found_by
+from dnnp.splitting import Search, add_plan, found_by
 from dnnp.workload import priced
 
 
@@ -71,9 +71,9 @@ def sweep_stream(
         caller.about = f"k = {k}: "
         curve = curve if _alike(problem, options) else Curve()
         before = curve.value
-        search: Callable[[SplitOptions], Plan] = partial(found_by, problem, curve=curve)
+        search: Search = partial(found_by, curve=None if problem.options.workload else curve)
         if last and k == most and last.value <= before * (1 + CLOSED):
-            search = partial(lambda found, _: found, last)
+            search = partial(lambda found, *_: found, last)
         made = replace(stream, header=dict(stream.header), records=dict(stream.records))
         try:
             with caller.interruptible():

@@ -63,6 +63,16 @@ def test_sequences_beyond_the_positions(model: Path) -> None:
         assert (done.status, done.err) == (status, says)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_that_of_the_tokens(model: Path) -> None:
+    stream = dnnp("import", "-q", model, *phases(20, 20)).out
+    words = "-q", "-k", "2", "--workload", "prompt=6,tokens=6"
+    plan = dnnp("partition", *words, stdin=dnnp("profile", "-q", stdin=stream).out)
+    done = dnnp("run", "-q", "--generate", "3", "--tokens", "/dev/full", stdin=plan.out)
+    assert (done.status, done.out) == (1, b"")
+    assert done.err == "dnnp-run: /dev/full: No space left on device\n"
+
+
 def test_a_model_without_such_tables_has_no_limit(tmp_path: Path) -> None:
     path = eager_decoder(tmp_path / "m.onnx")
     assert dnnp("import", path, *phases(5000, 5000)).status == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dnnp import load, load_stages, profile, split
+from dnnp.core.model.errors import UsageError
 from dnnp.core.runtime.generate.decoder import Decoder, State
 from dnnp.core.runtime.generate.loop import Pass, StageRunner
 from dnnp.exporting import export
@@ -217,3 +219,21 @@ def test_stages_of_an_export(tmp_path: Path) -> None:
     for number, token in stages.generate(given, 12, rows=3, in_flight=3):
         found[number].append(token)
     assert [*found.values()] == right
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1},
+        {"temperature": 1.0, "top_p": 0.0}, {"temperature": 1.0, "top_p": 1.5},
+        {"prompts": [[3], [4, -1]]},
+    ],
+)  # fmt: skip
+def test_stages_refuse_what_the_command_refuses(wrong: dict[str, Any], tmp_path: Path) -> None:
+    graph = planned(masked_decoder(tmp_path / "m.onnx"))
+    export(graph, tmp_path / "out", to="stages")
+    stages = load_stages(tmp_path / "out")
+    asked: dict[str, Any] = {"prompts": [[3], [4, 1]], "max_tokens": 2}
+    assert len(list(stages.generate(**asked))) == 4
+    with pytest.raises(UsageError, match=r"^ids, temperature and top_k are from 0"):
+        stages.generate(**{**asked, **wrong})
