@@ -254,7 +254,8 @@ def check_rules(problem: SplitProblem, options: SplitOptions) -> None:
             "clusters of devices": "/" in rule.device and problem.clustered,
             "--allow-replicas": options.allow_replicas,
             "--execution operators; --execution blocks heeds it": rule.by_stage
-            and (options.objective, problem.options.execution) == ("latency", "operators"),
+            and (problem.options.objective, problem.options.execution) == ("latency", "operators"),
+            "--objective latency": rule.by_stage and problem.options.objective == "sequence",
             "--max-replicas": rule.by_stage and problem.options.max_replicas > 1,
             "links": rule.by_stage and bool(problem.links),
         }

@@ -201,9 +201,8 @@ def _that_fits(
 
     InfeasibleError: not even those of one pass fit.
     """
-    most, given = problem.options.in_flight, options.in_flight
-    phases = work.graph.phases
-    if phases is None or most is None or given is not None:
+    most = problem.options.in_flight
+    if work.graph.phases is None or most is None or options.in_flight is not None:
         return problem, try_methods(options, partial(search, problem))
     workload = problem.options.workload
     rows = 1 if workload is None else workload.rows

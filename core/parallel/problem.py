@@ -181,7 +181,7 @@ def check_hybrid(given: SplitProblem, options: HybridOptions) -> DeviceClass:
         raise UsageError("parallel plans know the links of a class only: no --link")
     cost = given.options
     if cost.objective != "throughput":
-        raise UsageError(f"parallel plans are for --objective throughput, not {cost.objective}")
+        raise UsageError("parallel plans are for --objective throughput alone")
     if cost.memory_model != "sum" or cost.memory_mode == "overflow":
         raise UsageError("parallel plans add memory up, within capacity: --memory-model sum")
     if cost.charge_io:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from dnnp import check, split, sweep
-from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.formats.stream import read_bytes
 from dnnp.graph import Graph
 from support.decoder_models import grouped_decoder
@@ -113,3 +113,8 @@ def test_gates_are_for_a_sequence(graphs: dict[str, Graph], in_flight: int) -> N
     for share, status in ((1.001, 0), (0.999, 8)):
         assert judged(made, ["--max-latency", f"{alone * share * 1e6}us"]) == status
         assert judged(made, ["--min-throughput", f"{rate / share}/s"]) == status
+
+
+def test_parallel_plans_are_for_throughput(graphs: dict[str, Graph]) -> None:
+    with pytest.raises(UsageError, match=r"^parallel plans are for --objective throughput alone$"):
+        planned(graphs["4"], objective="latency", tensor_parallel=2)
