@@ -155,7 +155,7 @@ def _of_best_rows(
     if workload is None or choices == [workload.rows]:
         return _timely(work, problem, options, search)
     best: tuple[SplitProblem, Plan] | None = None
-    failure: InfeasibleError | LimitError | None = None
+    failure: BaseException | None = None
     for rows in choices:
         if options.in_flight is not None and options.in_flight < rows:
             continue
@@ -166,8 +166,8 @@ def _of_best_rows(
         other = work.problem(problem.devices, cost, problem.links, problem.rules)
         try:
             other, plan = _timely(work, other, options, search)
-        except (InfeasibleError, LimitError) as error:
-            failure = error if failure is None or isinstance(error, LimitError) else failure
+        except (InfeasibleError, LimitError, KeyboardInterrupt) as error:
+            failure = failure if failure and isinstance(error, InfeasibleError) else error
             continue
         if best is None or (plan.tokens_per_s or 0.0) > (best[1].tokens_per_s or 0.0):
             best = other, plan

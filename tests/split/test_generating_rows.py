@@ -10,9 +10,13 @@ import orjson
 import pytest
 
 from dnnp import check, split, sweep
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.plan import Plan
 from dnnp.formats.stream import read_bytes
 from dnnp.graph import Graph
+from dnnp.options.split import SplitOptions
+from dnnp.splitting import found_by
 from support.decoder_models import grouped_decoder
 from support.graphs import to_bytes
 from support.run import dnnp
@@ -113,6 +117,29 @@ def test_gates_are_for_a_sequence(graphs: dict[str, Graph], in_flight: int) -> N
     for share, status in ((1.001, 0), (0.999, 8)):
         assert judged(made, ["--max-latency", f"{alone * share * 1e6}us"]) == status
         assert judged(made, ["--min-throughput", f"{rate / share}/s"]) == status
+
+
+@pytest.mark.parametrize("ends", ["1", "4", "both"])
+def test_an_interruption_keeps_the_plan_of_other_rows(
+    graphs: dict[str, Graph], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def search(problem: SplitProblem, options: SplitOptions) -> Plan:
+        workload = problem.options.workload
+        assert workload is not None
+        asked.append(str(workload.rows))
+        if ends in (asked[-1], "both"):
+            raise KeyboardInterrupt
+        return found_by(problem, options)
+
+    monkeypatch.setattr("dnnp.splitting.found_by", search)
+    if ends == "both":
+        with pytest.raises(KeyboardInterrupt):
+            planned(graphs["1|4"])
+    else:
+        assert planned(graphs["1|4"])["workload"]["rows"] == 5 - int(ends)
+    assert {*asked} == {"1", "4"}
 
 
 def test_parallel_plans_are_for_throughput(graphs: dict[str, Graph]) -> None:
