@@ -173,8 +173,8 @@ def _from_graph(
         },
     }  # fmt: skip
     for ours, theirs in (
-        ("context_length", "max_position_embeddings"), ("eos_token_id", "eos_token_id"),
-        ("bos_token_id", "bos_token_id"), ("pad_token_id", "pad_token_id"),
+        ("context_length", "n_positions"), ("context_length", "max_position_embeddings"),
+        *((f"{name}_token_id",) * 2 for name in ("eos", "bos", "pad")),
     ):  # fmt: skip
         if known.get(theirs) is not None:
             model[ours] = known[theirs]
@@ -185,7 +185,7 @@ def _pattern(names: Sequence[str], what: str) -> str:
     """The names of the caches of all layers, with %d for the number of the layer."""
     patterns = {re.sub(r"\d+", "%d", name, count=1) for name in names}
     if len(patterns) != 1:
-        listed = ", ".join(sorted(patterns)[:3]) or "there are none"
+        listed = ", ".join(sorted(patterns)[:3]) or f"no state has '{what[:3]}' in its name"
         raise FormatError(f"the {what}s of layers have no names of one kind: {listed}")
     return patterns.pop()
 

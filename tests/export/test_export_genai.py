@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -190,3 +191,35 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"onnxruntime-genai gives no input '[st]"):
         export(direct, tmp_path / "out", to="genai", config=GIVEN)
     assert not (tmp_path / "out").exists()
+
+
+def test_positions_of_gpt_2_are_its_context(tmp_path: Path) -> None:
+    graph = planned(eager_decoder(tmp_path / "m.onnx"))
+    beside = {"n_positions": 96, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(beside))
+    export(graph, tmp_path / "out", to="genai")
+    model = config(tmp_path / "out")["model"]
+    assert {name: model[name] for name in beside if name in model} | {"n_positions": 96} == beside
+    assert model["context_length"] == 96
+    (tmp_path / "config.json").write_text(json.dumps({**beside, "max_position_embeddings": 64}))
+    export(graph, tmp_path / "out", to="genai")
+    assert config(tmp_path / "out")["model"]["context_length"] == 64
+
+
+def test_states_without_keys_are_named(tmp_path: Path) -> None:
+    model = onnx.load(eager_decoder(tmp_path / "m.onnx"))
+    told = re.compile(r"(past|present)(?:_key_values)?\.(\d+)\.(key|value)")
+
+    def renamed(name: str) -> str:
+        return told.sub(lambda m: f"{m[1]}_{m[2]}_{int(m[3] == 'value')}", name)
+
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        value.name = renamed(value.name)
+    for node in model.graph.node:
+        node.input[:] = map(renamed, node.input)
+        node.output[:] = map(renamed, node.output)
+    onnx.save(model, tmp_path / "n.onnx")
+    graph = planned(tmp_path / "n.onnx")
+    assert len(graph.records("state")) == 8
+    with pytest.raises(FormatError, match=r"of one kind: no state has 'key' in its name$"):
+        export(graph, tmp_path / "out", to="genai", config=GIVEN)
