@@ -110,8 +110,11 @@ def read_bundled(folder: str, name: str) -> bytes:
 
 
 _STREAM = rb'\s*\{\s*"type"\s*:\s*"header"'
-_ONNX = rb"\x08[\x01-\x20][\x12\x1a\x22\x3a\x42]"
-"""A small version of the format, then the next field of a model: producer, domain, graph, ..."""
+_ONNX = rb"\x08([\x01-\x20][\x12\x1a\x22\x3a\x42]|$)"
+"""A small version of the format, then the next field of a model: producer, domain, graph, ...
+
+Version 10 ends a line.
+"""
 
 KINDS: dict[str, tuple[bytes, str]] = {
     "stream": (_STREAM, "a stream, which the commands after dnnp-import read"),

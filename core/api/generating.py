@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from dnnp.formats.onnx.stages import StageModel
 
 RANDOM = "random"
+FIELDS = ("ids", "text", "max_tokens", "stop")
+"""Fields of a prompt; those of other programs begin with x_."""
 PROMPTS, LENGTH = 8, 16
 """Random prompts, and their tokens where no plan says how many."""
 
@@ -92,6 +94,8 @@ def read_prompts(
         if max(row["ids"]) >= words:
             reason = f"{max(row['ids'])} is no word of the model, which has {words}"
             raise FormatError(reason, file, number, "ids")
+        if unknown := sorted(name for name in row.keys() - set(FIELDS) if name[:2] != "x_"):
+            raise FormatError(f"is none of {', '.join(FIELDS)}", file, number, unknown[0])
         if not _are_ids(row.get("stop", [])):
             raise FormatError("is no list of ids", file, number, "stop")
         count = row.get("max_tokens", most)

@@ -142,6 +142,8 @@ def _unsized(
         left -= {*each, *wanted}
     words = " ".join(f"--dim {quote(name)}={size}" for name, size in options.items())
     more = f" and {len(shown) - MOST_LISTED} more" if len(shown) > MOST_LISTED else ""
+    if any(value.name.startswith("past") for value in inputs):
+        words += ", or, to generate: --phase prompt:seq=512 --phase token:past=512"
     return UsageError(
         f"the inputs have free dimensions: {', '.join(shown[:MOST_LISTED])}{more}; give them sizes "
         f"that suit the model, such as: dnnp-import {quote(path)} {words}"

@@ -104,10 +104,11 @@ def _save(model: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
-def _symbolic() -> onnx.ModelProto:
+def _symbolic(other: str = "z") -> onnx.ModelProto:
+    inputs = f"float[batch, 4] x, float[batch, seq] {other}"
     return parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]>\n'
-        "g (float[batch, 4] x, float[batch, seq] z) => (float[batch, 4] y) { y = Relu(x) }"
+        f"g ({inputs}) => (float[batch, 4] y) {{ y = Relu(x) }}"
     )
 
 
@@ -151,6 +152,10 @@ FILES: dict[str, tuple[bytes | Callable[[], bytes], int, str]] = {
     "symbolic": (
         lambda: _symbolic().SerializeToString(), 2,
         "the inputs have free dimensions: x[batch, 4], z[batch, seq]; give them sizes that suit",
+    ),
+    "caches": (
+        lambda: _symbolic("past").SerializeToString(), 2,
+        "--dim batch=1 --dim seq=128, or, to generate: --phase prompt:seq=512 --phase token:past=",
     ),
     "dimensions that follow": (
         _input(1, ["past length", "past + seq", "2*seq"]), 2,

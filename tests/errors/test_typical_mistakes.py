@@ -66,6 +66,7 @@ MISTAKES: dict[str, tuple[list[str], int, str]] = {
     "small letters": (["partition", "--memory", "16gb"], 2, "'16gb' is not a size, such as 16G"),
     # files of another kind
     "model as stream": (["check", "m.onnx"], 3, "not a stream; it is an ONNX model; dnnp-import"),
+    "version 10 as stream": (["check", "ir10.onnx"], 3, "it is an ONNX model; dnnp-import"),
     "stream as model": (["import", "s.dnnp"], 3, "not an ONNX model; it is a stream"),
     "gzip as stream": (["check", "s.dnnp.gz"], 3, "compressed by gzip; gunzip it"),
     "pointer as model": (["import", "lfs.onnx"], 3, "a pointer of Git LFS; git lfs pull"),
@@ -126,6 +127,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files: dict[str, bytes | object] = {
         "s.dnnp": stream,
         "s.dnnp.gz": gzip.compress(stream),
+        "ir10.onnx": b"\x08\x0a\x12\x04test",
         "lfs.onnx": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         "page.onnx": b"<!DOCTYPE html>\n<html></html>\n",
         "toy.json": DEVICE,

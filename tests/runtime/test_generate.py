@@ -206,7 +206,7 @@ def test_nan_is_no_token(tmp_path: Path) -> None:
         ("{", "not JSON"), ('{"ids": []}', "'ids': is no list of ids"),
         ('{"ids": [1.5]}', "'ids'"), ('{"ids": [-1]}', "'ids'"), ("[1]", "'ids'"),
         ('{"ids": [1], "stop": 3}', "'stop'"), ('{"ids": [1], "max_tokens": 0}', "'max_tokens'"),
-        ("", "no prompts"),
+        ("", "no prompts"), ('{"ids": [1], "x_a": 1, "stopp": [2]}', "'stopp': is none of ids"),
     ],
 )  # fmt: skip
 def test_malformed_prompts(line: str, reason: str) -> None:
