@@ -181,7 +181,8 @@ def check_hybrid(given: SplitProblem, options: HybridOptions) -> DeviceClass:
         raise UsageError("parallel plans know the links of a class only: no --link")
     cost = given.options
     if cost.objective != "throughput":
-        raise UsageError("parallel plans are for --objective throughput alone")
+        asked = cost.objective.replace("sequence", "latency")
+        raise UsageError(f"parallel plans are for --objective throughput, not {asked}")
     if cost.memory_model != "sum" or cost.memory_mode == "overflow":
         raise UsageError("parallel plans add memory up, within capacity: --memory-model sum")
     if cost.charge_io:
