@@ -115,7 +115,8 @@ class Stages:
             raise UsageError("the export does not say how to generate with it")
         if len(runners) < count or not all(isinstance(r, CpuStage) for r in runners):
             raise UsageError("generating needs all stages, on CPUs")
-        if not prompts or not all(prompts) or min(max_tokens, in_flight, rows) < 1 or chunk == 0:
+        counts = [max_tokens, in_flight, rows, *([] if chunk is None else [chunk])]
+        if not prompts or not all(prompts) or min(counts) < 1:
             raise UsageError("generating needs prompts, tokens and rows: at least one of each")
         if min(map(min, prompts)) < 0 or not (temperature >= 0 <= top_k and 0 < top_p <= 1):
             raise UsageError("ids, temperature and top_k are from 0, top_p is above 0, up to 1")

@@ -25,7 +25,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
-from dnnp.core.model.plan import CLOSED, VALIDITIES, Block
+from dnnp.core.model.plan import CLOSED, OBJECTIVES, VALIDITIES, Block
 from dnnp.core.model.search_context import (
     PLAIN,
     Incumbent,
@@ -137,7 +137,8 @@ def bound(
     """
     objective = problem.options.objective
     if objective not in ("throughput", "gpipe"):
-        raise UsageError(f"the objective is {objective}; there are bounds for throughput and gpipe")
+        what = OBJECTIVES[objective]
+        raise UsageError(f"the objective is {what}; there are bounds for throughput and gpipe")
     if method == "auto":
         run = run.without_shares()  # it may end after any argument
     judge = _Judge(problem, known, run, strict=method != "auto")

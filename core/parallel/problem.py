@@ -181,7 +181,7 @@ def check_hybrid(given: SplitProblem, options: HybridOptions) -> DeviceClass:
         raise UsageError("parallel plans know the links of a class only: no --link")
     cost = given.options
     if cost.objective != "throughput":
-        asked = cost.objective.replace("sequence", "latency")
+        asked = "latency" if cost.objective == "sequence" else cost.objective
         raise UsageError(f"parallel plans are for --objective throughput, not {asked}")
     if cost.memory_model != "sum" or cost.memory_mode == "overflow":
         raise UsageError("parallel plans add memory up, within capacity: --memory-model sum")

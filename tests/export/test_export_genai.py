@@ -134,8 +134,9 @@ def test_exported_stages_generate(tmp_path: Path, make: Any, to: str) -> None:
         alone = [token for _, token in stages.generate([prompt], 6, chunk=2)]
         assert made[number] == alone
         assert len(alone) == 6
-    with pytest.raises(UsageError, match="at least one of each"):
-        stages.generate([[]])
+    for given in ({"prompts": [[]]}, *({"prompts": prompts, "chunk": n} for n in (0, -2))):
+        with pytest.raises(UsageError, match="at least one of each"):
+            stages.generate(**given)
 
 
 def test_values_keep_their_types(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from dnnp.core.parallel.plan import first_devices
 from dnnp.core.parallel.problem import HybridBlock
 from support.graphs import to_bytes
 from support.hybrid import random_problem
-from support.ruled import decoder
+from support.ruled import decoder, with_forged_rule
 from support.ruled_plans import ruled_disagreement
 from support.run import Result, dnnp
 
@@ -165,12 +164,7 @@ def test_certificates_know_no_rules() -> None:
 def test_the_checker_finds_a_broken_rule(rule: dict[str, Any], reason: str) -> None:
     result, stages = planned("--layers-per-stage", "2,2")
     assert [(s["device"], s["replicas"]) for s in stages] == [("gpu/0", 2), ("gpu/2", 2)]
-    lines = [json.loads(line) for line in result.out.splitlines()]
-    for record in lines:
-        if record["type"] == "plan":
-            record["rules"] = [rule]
-    forged = b"".join(json.dumps(record).encode() + b"\n" for record in lines)
-    checked = dnnp("check", stdin=forged)
+    checked = dnnp("check", stdin=with_forged_rule(result.out, rule))
     assert checked.status == (3 if reason else 0), checked.err
     assert reason in checked.err
 

@@ -22,6 +22,7 @@ from support.ruled import (
     decoder,
     ruled_case,
     ruled_latency,
+    with_forged_rule,
 )
 from support.run import Result, dnnp
 
@@ -291,12 +292,7 @@ def test_a_bound_of_all_plans_is_no_claim_about_ruled_ones() -> None:
 def test_the_checker_finds_a_broken_rule(rule: dict[str, Any], kind: str) -> None:
     result, stages = planned("--layers-per-stage", "2,2", k=2)
     assert {2, 3} <= set(stages[0]["nodes"])
-    lines = [json.loads(line) for line in result.out.splitlines()]
-    for record in lines:
-        if record["type"] == "plan":
-            record["rules"] = [rule]
-    forged = b"".join(json.dumps(record).encode() + b"\n" for record in lines)
-    checked = dnnp("check", stdin=forged)
+    checked = dnnp("check", stdin=with_forged_rule(result.out, rule))
     assert checked.status == 3, checked.err
     assert kind in checked.err
 

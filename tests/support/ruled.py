@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,15 @@ from support.latency_cases import random_problem
 
 LAYERS = 4
 """Layers of `decoder`."""
+
+
+def with_forged_rule(stream: bytes, rule: dict[str, Any]) -> bytes:
+    """A stream whose plans state one rule, whatever they keep."""
+    lines = [json.loads(line) for line in stream.splitlines()]
+    for record in lines:
+        if record["type"] == "plan":
+            record["rules"] = [rule]
+    return b"".join(json.dumps(record).encode() + b"\n" for record in lines)
 
 
 def decoder() -> Stream:
