@@ -66,8 +66,7 @@ def searched(
 def test_the_best_set_of_all(seed, validity):
     case = accelerators_case(seed, 9)
     whole = whole_of(case.problem, validity)
-    if not np.isfinite(whole.work).all():
-        pytest.skip("a unit runs nowhere")
+    assert np.isfinite(whole.work).all()
     between = between_of(case.graph, whole.items, validity)
     n, work = whole.items.count, whole.work[0]
     rng = np.random.default_rng(seed)
