@@ -190,7 +190,7 @@ def test_a_sequence_without_workload_is_found() -> None:
 
 def test_what_does_not_know_the_latency_of_a_sequence_says_so() -> None:
     made, _ = plan_for_latency()
-    with pytest.raises(UsageError, match="objective is sequence"):
+    with pytest.raises(UsageError, match="objective is latency; there are bounds"):
         bound(made)
     with pytest.raises(UsageError, match="sequences of prompts and tokens"):
         schedule(made)
