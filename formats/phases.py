@@ -61,6 +61,7 @@ def phases_of(stream: Stream, times: Mapping[str, Floats], sizes: Floats) -> Pha
         tuple(Point(r["name"], r["rows"], r["seq"], r["past"]) for r in records),
         {c: np.array([times[c], *columns[c]]) for c in times},
         np.array([sizes, *(r["sizes"] for r in rest)], dtype=np.float64),
+        np.array([r.get("pass_s", 0.0) for r in records], dtype=np.float64),
     )
 
 

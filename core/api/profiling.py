@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.phases import TOKEN
 from dnnp.core.model.text import shown_seconds
 from dnnp.formats.inputs.devices import DeviceSpec, device_names, load_device
 from dnnp.formats.stream import Record, Stream, read_bytes
@@ -51,6 +52,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         options.caller,
         aloud=options.mode == "measure",
     )
+    _put_pass_times(stream, options)
     if options.tensor_parallel is not None:
         from dnnp.core.extras.shards import price_shards
 
@@ -81,6 +83,23 @@ def _price(stream: Stream, devices: Sequence[DeviceSpec], options: ProfileOption
         from dnnp.fits.runs import price_by_runs
 
         price_by_runs(stream, options.from_run, options.caller)
+
+
+def _put_pass_times(stream: Stream, options: ProfileOptions) -> None:
+    """State what a pass takes in a stage besides its nodes, where it was priced on this machine."""
+    if not stream.rows("phase"):
+        return
+    stream.drop("phase", ("pass_s",))
+    analytic = options.mode == "analytic" and any(isinstance(d, str) for d in options.devices)
+    timed = options.mode == "measure" and options.provider.lower().startswith("cpu")
+    if not (analytic or timed):
+        return
+    from dnnp.core.runtime.generate.hand_over import pass_seconds
+
+    shared = all(state.get("shared", False) for state in stream.rows("state"))
+    for record in stream.get("phase"):
+        once, count = shared and record["name"] == TOKEN, len(stream.rows("state"))
+        record["pass_s"] = pass_seconds(count, record["rows"], shared=once)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

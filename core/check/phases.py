@@ -107,10 +107,15 @@ def check_rates(
     for name in ("prompt", "token"):
         own = [n * (p.name == name) for n, p in zip(count, phases.points, strict=True)]
         units = None if clustering is None else clustering.of_passes(own)
-        alone.append(math.fsum(loads(graph.of_passes(own), units, options)))
-    busy = math.fsum(stage.load_s for stage in plan.stages)
-    time = max(plan.value, busy * workload.rows / (plan.options.in_flight or 1))
-    time = plan.value if plan.objective == "sequence" else time
+        besides = math.fsum(n * s for n, s in zip(own, phases.pass_s, strict=True))
+        each = [load + besides for load in loads(graph.of_passes(own), units, options)]
+        alone.append(math.fsum(each))
+    one = plan.objective == "sequence"
+    each = [s / (1 if one else p.rows) for s, p in zip(phases.pass_s, phases.points, strict=True)]
+    besides = math.fsum(n * s for n, s in zip(count, each, strict=True))
+    busy = math.fsum(stage.load_s + besides for stage in plan.stages)
+    time = max(plan.value + besides, busy * workload.rows / (plan.options.in_flight or 1))
+    time = plan.value + len(plan.stages) * besides if one else time
     expected = (
         workload.tokens / time if time > 0 else None,
         alone[0],

@@ -5,7 +5,9 @@ With loads L_s of the stages for a sequence, N sequences under way and passes ov
     seconds a sequence = max(max L_s, sum L_s * B / N)
 
 since N / B passes keep that many stages busy at most. TTFT is the sum over stages of all passes
-over the prompt of a sequence that is alone, TPOT that of a mean pass over a token.
+over the prompt of a sequence that is alone, TPOT that of a mean pass over a token. What a pass
+takes in a stage besides its nodes counts in all three, and not in L_s: it is equal in all stages,
+so that of splits into as many no other one is better for it.
 """
 
 from __future__ import annotations
@@ -66,17 +68,20 @@ def with_rates(plan: Plan, graph: Graph, units: Clustering, loads: Loads | None 
         """Time of the passes of one phase over a sequence that has each of them to itself."""
         own = [n * (p.name == name) for n, p in zip(passes, phases.points, strict=True)]
         options = replace(plan.options, memory_mode="ignore", workload=None)
+        besides = len(plan.stages) * float(np.dot(own, phases.pass_s))
         spent = laid_out(graph.of_passes(own)), units.of_passes(own)
         one = SplitProblem(*spent, plan.devices, options, plan.links)
         if loads is not None:
-            return sum(loads(one, plan))
-        return sum(stage.load_s for stage in make_plan(one, planned_blocks(plan, graph)).stages)
+            return besides + sum(loads(one, plan))
+        stages = make_plan(one, planned_blocks(plan, graph)).stages
+        return besides + sum(stage.load_s for stage in stages)
 
-    later = workload.tokens - 1
-    busy = sum(stage.load_s for stage in plan.stages)
-    in_flight = plan.options.in_flight or 1
-    whole = max(plan.value, busy * workload.rows / in_flight)
-    whole = plan.value if plan.objective == "sequence" else whole
+    later, one = workload.tokens - 1, plan.objective == "sequence"
+    shares = [n / (1 if one else p.rows) for n, p in zip(passes, phases.points, strict=True)]
+    besides = float(np.dot(shares, phases.pass_s))
+    busy = sum(stage.load_s + besides for stage in plan.stages)
+    pipelined = max(plan.value + besides, busy * workload.rows / (plan.options.in_flight or 1))
+    whole = busy if one else pipelined
     return replace(
         plan,
         tokens_per_s=workload.tokens / whole if whole > 0 else None,

@@ -62,6 +62,8 @@ class Phases:
     """Device class -> f64[p, n]; inf: unsupported."""
     sizes: Floats
     """f64[p, m], bytes that move."""
+    pass_s: Floats
+    """f64[p], seconds of a pass in each stage besides its nodes; 0: not known."""
 
 
 def total(passes: Sequence[float], rows: Floats) -> Floats:

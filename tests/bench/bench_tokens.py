@@ -61,7 +61,7 @@ def main() -> None:
             name = path.stem if path.stem in SAMPLES else path.parent.name
             graph = load(path, phase=PHASES)
             for costs, how in COSTS.items():
-                plan = split(profile(graph, **how), k=2, workload=[(PROMPT, TOKENS)],
+                plan = split(profile(graph, **how, cache=folder), k=2, workload=[(PROMPT, TOKENS)],
                              in_flight=UNDER_WAY)  # fmt: skip
                 predicted, found = plan.stream().get("plan")[0], measured(plan)
                 row = [name, costs]

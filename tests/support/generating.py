@@ -55,6 +55,8 @@ def random_decoder(seed: int, *, phased: bool) -> Stream:
                 "shapes": [[-1]] * len(tensors), "flop": [-1] * n, "bytes": [0] * n,
                 "times": {"acc": [rng.randint(1, 9) for _ in range(n)]},
             })  # fmt: skip
+        for phase, seconds in zip(phases, (2.0, 1.0, 3.0), strict=True):
+            phase["pass_s"] = seed % 2 * seconds
     header = {"format": "dnnp", "version": 2, "model": "m", "units": {"time": "s"}}
     lines = [{"type": "header", **header, "provenance": []}]
     for kind, rows in (("tensor", tensors), ("state", states), ("phase", phases), ("node", nodes)):
@@ -81,7 +83,8 @@ class Decoder:
         self.passes = 1.0
         self.moved = [float(tensor["size_bytes"]) for tensor in tensors]
         self.largest = list(self.moved)
-        self.in_flight, self.rows = in_flight, 1
+        self.in_flight, self.rows, self.besides = in_flight, 1, 0.0
+        """`besides`: time in each stage besides its nodes, which its load is without."""
         self.weights = [1.0]
         if workload is not None:
             self._weigh(stream, *workload, alone=alone)
@@ -110,6 +113,8 @@ class Decoder:
         ))  # fmt: skip
         self.alone = [(each[0][0], each[0]), *((x[0] * self.rows, x) for x in each[1:])]
         self.time = [sum(w * times[v] for w, times, _ in each) for v in range(self.n)]
+        pass_s = [phase["pass_s"] for phase in stream.get("phase")]
+        self.besides = pass_s[0] + passes * ((1 - share) * pass_s[1] + share * pass_s[2])
         self.largest = [max(x[2][t] for x in each) for t in range(len(self.moved))]
         self.moved = [sum(w * sizes[t] for w, _, sizes in each) for t in range(len(self.moved))]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,12 +84,12 @@ class Decoder:
     logits: str
     """Output with a number for each word, of each position."""
 
-    @property
+    @cached_property
     def in_place(self) -> bool:
         """True if all states are one buffer, and passes of tokens are bound to it."""
         return self.by_row and all(state.shared for state in self.states)
 
-    @property
+    @cached_property
     def by_row(self) -> bool:
         """True if rows of different lengths can share a pass."""
         alike = any(role == STEPS for role, _ in self.roles.values())
