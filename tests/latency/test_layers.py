@@ -212,7 +212,7 @@ def test_bounded_before_annealing_under_a_limit(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(auto, "_layered", lambda _problem, known, _run: seen.append(known) or known)
     for large in (10, 1000):
         monkeypatch.setattr(auto, "LARGE", large)
-        auto.auto_operators(problem, MethodOptions(), SearchContext(effort=0.05).within(20.0))
+        auto.auto_operators(problem, MethodOptions(), SearchContext(effort=0.05).within(8.0))
     assert len(seen) == 4
     assert seen[0].bound > seen[2].bound
     assert seen[0].bound_method == "segments"

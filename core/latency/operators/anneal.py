@@ -327,17 +327,18 @@ def _search(
         ratio = how.cold / how.hot
         cooling = [scale * how.hot * ratio ** ((step + 0.5) / STEPS) for step in range(STEPS)]
         length = int(work / STEPS) + 1
-        chunks = [min(MOST_CHUNK, length - done) for done in range(0, length, MOST_CHUNK)]
         together = max(LOOK * MOST_CHUNK // length, 1) if live is None else 1
         for step in range(0, STEPS, together):
             if number % WAVE == 0 and not endless:
                 run.report_progress(share=(number + WAVE * step / STEPS) / len(ROUNDS))
             some = cooling[step : step + together]
-            for first in range(0, len(chunks), LOOK):
-                if not run.stop():
-                    part = chunks[first : first + LOOK]
-                    temperatures, works = np.repeat(some, len(part)), np.tile(part, len(some))
-                    sweep(own, state, search, temperatures, works)
+            for first in range(0, length, LOOK * MOST_CHUNK):
+                if run.stop():
+                    break
+                last = min(first + LOOK * MOST_CHUNK, length)
+                part = [min(MOST_CHUNK, last - done) for done in range(first, last, MOST_CHUNK)]
+                temperatures, works = np.repeat(some, len(part)), np.tile(part, len(some))
+                sweep(own, state, search, temperatures, works)
             over = step + together >= STEPS or run.stop()
             if live is not None and (over or step % max(n // CHECKED, 1) == 0):
                 seen = [Listed(state.order.copy(), state.device.copy())]
