@@ -169,7 +169,7 @@ def _digest(columns: Mapping[str, Sequence[float]]) -> str:
 def phase_view(stream: Stream, i: int) -> Stream:
     """The stream of one phase by itself, without costs, to be priced as any other."""
     record = stream.get("phase")[i]
-    part = Stream({**stream.header}, name=stream.name)
+    part = Stream({**stream.header, "phases": True}, name=stream.name)
     part.records = {kind: [dict(r) for r in stream.get(kind)] for kind in ("device", "group")}
     part.records["tensor"] = [
         _with_size(tensor, size, shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -327,6 +328,7 @@ def analytic_times(
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     """Find the units that ONNX Runtime fuses on a CPU, by its rules; see `fused_units`."""
     from dnnp.core.coarsen.coarsen import fused_units, mirror_nodes, mirrored_units
+    from dnnp.core.model.rules import Fold
     from dnnp.formats.graph import graph_of, shapes_of
     from dnnp.formats.inputs.rules import load_rules
     from dnnp.formats.stream import forward_pass
@@ -336,6 +338,9 @@ def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     part = stream if mirror is None else forward_pass(stream)
     shapes = shapes_of(part)
     rules = load_rules(DEFAULT_RULES)
+    if stream.get("phase") or "phases" in stream.header:  # the runtime finds shapes in each pass
+        kept = (replace(r, shape_ops=()) if isinstance(r, Fold) else r for r in rules.rules)
+        rules = replace(rules, rules=tuple(kept))
     if mirror is None:
         return fused_units(graph, shapes, rules)
     forward = graph_of(part)

@@ -80,6 +80,16 @@ def test_each_phase_is_priced_as_by_itself(tmp_path: Path, make: Any) -> None:
         assert record["times"]["cpu-core"] == pytest.approx(times)
 
 
+def test_shapes_that_differ_by_pass_are_found_in_each(tmp_path: Path) -> None:
+    path = eager_decoder(tmp_path / "m.onnx")
+    dims = {"batch_size": 1, "sequence_length": 4, "past_sequence_length": 0}
+    taken = []
+    for graph in (load(path, phase=PHASES), load(path, dims=dims)):
+        nodes = profile(graph, device=["cpu-core-avx512"]).records("node")
+        taken.append([n["time_s"]["cpu-core-avx512"] > 0 for n in nodes if n["op"] == "Shape"])
+    assert taken == [[True, True], [False, False]]
+
+
 def test_groups_are_priced_in_each_phase(tmp_path: Path) -> None:
     path = eager_decoder(tmp_path / "m.onnx")
     grouped = coarsen(load(path, phase=PHASES))
