@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dnnp.formats.fields import MAX_NUMBER, MIN_POSITIVE
 
@@ -72,38 +72,24 @@ def parse_frequency(text: str) -> float:
     return parse_bytes(text, "/s", "a number a second", "100/s")
 
 
-def parse_latency(text: str) -> float:
-    """A time in seconds, with its unit: `5us`, `0.2ms`, `0`.
-
-    Raises
-    ------
-    ValueError
-        It is none, or below 0.
-    """
-    unit = next((unit for unit in _PER_SECOND if text.endswith(unit)), "")
+def _seconds(text: str, units: Mapping[str, float], fault: str) -> float:
+    """Seconds of a number with one of the units, or without if "" is among them, or if it is 0."""
+    unit = next((unit for unit in units if text.endswith(unit)), "")
     try:
-        value = float(text.removesuffix(unit)) / _PER_SECOND.get(unit, 1.0)
+        value = float(text.removesuffix(unit)) / units.get(unit, 1.0)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= MAX_NUMBER or (value and not unit):
-        raise ValueError(f"'{text}' is not a latency with its unit, such as 5us or 0.2ms")
+    if not 0 <= value <= MAX_NUMBER or (value and unit not in units):
+        raise ValueError(f"'{text}' is not {fault}")
     return value
+
+
+def parse_latency(text: str) -> float:
+    """A time in seconds, with its unit: `5us`, `0.2ms`, `0`. ValueError: it is none, or below 0."""
+    return _seconds(text, _PER_SECOND, "a latency with its unit, such as 5us or 0.2ms")
 
 
 def parse_duration(text: str) -> float:
-    """A time in seconds, with or without unit: `90`, `5s`, `2m`, `1h`, `500ms`.
-
-    Raises
-    ------
-    ValueError
-        It is none, or below 0.
-    """
-    factors = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-    unit = next(unit for unit in factors if text.endswith(unit))
-    try:
-        value = float(text.removesuffix(unit)) * factors[unit]
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= MAX_NUMBER:
-        raise ValueError(f"'{text}' is not a time, such as 90, 5s or 2m")
-    return value
+    """A time in seconds: `90`, `5s`, `2m`, `1h`, `500ms`. ValueError: it is none, or below 0."""
+    units = {"ms": 1e3, "s": 1.0, "m": 1 / 60, "h": 1 / 3600, "": 1.0}
+    return _seconds(text, units, "a time, such as 90, 5s or 2m")

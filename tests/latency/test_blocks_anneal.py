@@ -8,32 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.auto import auto_blocks, simple_bound
 from dnnp.core.latency.blocks.anneal import anneal_blocks, valid_latency
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.search_context import MethodOptions, SearchContext
 from support.latency_brute import brute_blocks
-from support.latency_cases import random_problem
-
-
-def _case(seed: int) -> LatencyProblem:
-    rng = random.Random(seed)
-    training = rng.random() < 0.3
-    return random_problem(
-        rng,
-        rng.randint(2, 6),
-        execution="blocks",
-        tight=rng.random() < 0.6,
-        training=training,
-        colors=rng.random() < 0.3,
-        q=1 if training else rng.choice([1, 1, 2]),
-    )
+from support.latency_cases import random_blocks, random_problem
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_small_splits_are_optimal(seed: int) -> None:
-    problem = _case(seed)
+    problem = random_blocks(seed)
     least, _ = brute_blocks(problem)
     if not np.isfinite(least):
         with pytest.raises((InfeasibleError, LimitError)):
@@ -45,7 +30,7 @@ def test_small_splits_are_optimal(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_same_seed_same_split(seed: int) -> None:
-    problem = _case(seed)
+    problem = random_blocks(seed)
     first, again = (anneal_blocks(problem, run=SearchContext(seed=5, effort=0.3)) for _ in range(2))
     assert first.device.tobytes() == again.device.tobytes()
     assert first.block.tobytes() == again.block.tobytes()

@@ -28,6 +28,22 @@ def layered_case(made: Layered) -> tuple[Graph, tuple[DeviceClass, ...]]:
     return graph_of(stream), devices
 
 
+def random_blocks(seed: int) -> LatencyProblem:
+    """A random problem of a few tasks whose stages run as blocks."""
+    rng = random.Random(seed)
+    training = rng.random() < 0.3
+    return random_problem(
+        rng,
+        rng.randint(2, 6),
+        execution="blocks",
+        tight=rng.random() < 0.6,
+        training=training,
+        colors=rng.random() < 0.3,
+        q=1 if training else rng.choice([1, 1, 2]),
+        transfers=rng.choice(["tensor", "tensor", "edge"]),
+    )
+
+
 def random_problem(
     rng: random.Random,
     n: int,

@@ -197,6 +197,14 @@ CASES: list[tuple[str, list[tuple[int, ...]], tuple[int, ...], int, tuple[int, .
 ]  # fmt: skip
 
 
+def drawn(rng: np.random.Generator, op: str, shapes: list[tuple[int, ...]]) -> list[Array]:
+    """Random inputs of an operator."""
+    given: list[Array] = [rng.normal(size=shape) for shape in shapes]
+    if op == "Gather":
+        given[1] = rng.integers(0, shapes[0][0], size=shapes[1]).astype(np.float64)
+    return given
+
+
 @pytest.mark.parametrize(("op", "shapes", "out", "least", "blocks"), CASES)
 def test_parts_make_the_whole(
     op: str,
@@ -205,10 +213,7 @@ def test_parts_make_the_whole(
     least: int,
     blocks: tuple[int, ...],
 ) -> None:
-    rng = np.random.default_rng(0)
-    given = [rng.normal(size=shape) for shape in shapes]
-    if op == "Gather":
-        given[1] = rng.integers(0, shapes[0][0], size=shapes[1]).astype(np.float64)
+    given = drawn(np.random.default_rng(0), op, shapes)
     whole = compute(op, given, out)
     stored = (op == "Gather", op != "Add" and len(shapes[1:] and shapes[1]) != 0, True)
     if op == "MatMul" and len(shapes[1]) > 2:
@@ -253,9 +258,7 @@ def test_gradients_lack_what_is_said(
 ) -> None:
     """Two devices, each with its part: their gradients are parts of the whole, or addends."""
     rng = np.random.default_rng(1)
-    given = [rng.normal(size=shape) for shape in shapes]
-    if op == "Gather":
-        given[1] = rng.integers(0, shapes[0][0], size=shapes[1]).astype(np.float64)
+    given = drawn(rng, op, shapes)
     stored = (
         op == "Gather",
         (op != "Add" and len(shapes[1:] and shapes[1]) == 2) or op == "Conv",
