@@ -6,8 +6,9 @@ Gates judge values that the checker recomputed, or, of a run, values that were m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.callbacks import Bar
@@ -91,7 +92,7 @@ def require(stream: Stream, options: CheckOptions) -> None:
     if options.max_gap is not None and not planned:
         raise FormatError("there is no plan record, so no gap", stream.name)
     if options.max_memory is not None and options.measured:
-        run = _run(stream) or {}
+        run = _run(stream)
         rows = run.get("stages", ()) if "workers" in run else ()
         if not rows or not all("resident_bytes" in row for row in rows):
             missing = "no run in processes with resident_bytes (dnnp-run --workers process)"
@@ -99,15 +100,16 @@ def require(stream: Stream, options: CheckOptions) -> None:
     elif options.max_memory is not None and not (planned or scheduled):
         raise FormatError("there is no plan record, so no memory for --max-memory", stream.name)
     for name in ("min_tokens_per_s", "max_ttft", "max_tpot"):
-        if getattr(options, name) is not None and not any(
-            "workload" in plan for plan in stream.get("plan")
-        ):
+        if getattr(options, name) is None:
+            continue
+        if not any("workload" in plan for plan in stream.get("plan")):
             flag = f"--{name.replace('_', '-')}"
             reason = f"there is no plan for prompts and tokens to judge by {flag}"
             raise FormatError(reason, stream.name)
-        if getattr(options, name) is not None and options.measured and not stream.get("generation"):
-            reason = "there is no generation to judge (dnnp-run --generate)"
-            raise FormatError(reason, stream.name)
+        ran = stream.get("generation")
+        if options.measured and (not ran or ran[-1].get("interrupted")):
+            lacks = "the generation was interrupted" if ran else "there is no generation to judge"
+            raise FormatError(f"{lacks} (dnnp-run --generate)", stream.name)
     gates = {"throughput": options.min_throughput, "latency": options.max_latency}
     for (what, limit), field in zip(gates.items(), MEASURES, strict=True):
         fault = None if limit is None else _missing(stream, what, field if options.measured else "")
@@ -120,8 +122,10 @@ def _missing(stream: Stream, what: str, field: str) -> str:
     scheduled = bool(stream.get("schedule"))
     if field:
         run = _run(stream)
-        if run is None:
+        if not run:
             return f"there is no record of a run of the plan, so no {what}"
+        if run.get("interrupted"):
+            return f"the run was interrupted, so no {what}"
         return "" if field in run else f"the run record has no {field}, so no {what}"
     if not (scheduled or stream.get("plan")):
         return f"there is no plan record and no schedule, so no {what}"
@@ -148,55 +152,33 @@ def gates_of(stream: Stream, found: Findings, options: CheckOptions) -> tuple[Ga
     if options.max_memory is not None:
         needs = _held(stream, found) if options.measured else _needs(stream, found)
         gates.append(_memory(stream, needs, float(options.max_memory)))
-    if options.min_throughput is not None:
-        least = float(options.min_throughput)
-        subject, rate = _throughput(stream, found, measured=options.measured)
-        rate = None if blind else rate
-        holds = rate is not None and rate >= least
-        words = f"the throughput of the {subject} is "
-        words += f"not known{why}" if rate is None else f"{rate:.6g} samples/s, below {least:g}"
-        gates.append(Gate("min-throughput", least, rate, subject, holds, words))
-    if options.max_latency is not None:
-        most = float(options.max_latency)
-        subject, time = _latency(stream, found, measured=options.measured)
-        time = None if blind else time
-        holds = time is not None and time <= most
-        words = f"the latency of the {subject} is "
-        words += (
-            f"not known{why}"
-            if time is None
-            else f"{shown_seconds(time, 6)}, above {shown_seconds(most, 6)}"
-        )
-        gates.append(Gate("max-latency", most, time, subject, holds, words))
-    return (*gates, *_of_tokens(stream, found.plan, options, known=not blind))
+    figures: dict[str, tuple[Callable[..., tuple[str, float | None]], str, str]] = {
+        "min-throughput": (_throughput, "the throughput of the {} is", "samples/s"),
+        "max-latency": (_latency, "the latency of the {} is", ""),
+        "min-tokens-per-s": (partial(_of_tokens, "tokens_per_s"), "its rate is", "tokens/s"),
+        "max-ttft": (partial(_of_tokens, "ttft_s"), "its TTFT is", ""),
+        "max-tpot": (partial(_of_tokens, "tpot_s"), "its TPOT is", ""),
+    }
+    for name, (figure, of, unit) in figures.items():
+        if (limit := getattr(options, name.replace("-", "_"))) is not None:
+            subject, value = figure(stream, found, measured=options.measured)
+            value, of = None if blind else value, of.format(subject)
+            gates.append(_judged(name, float(limit), value, subject, of, why, unit))
+    return tuple(gates)
 
 
-def _of_tokens(
-    stream: Stream, plan: Plan | None, options: CheckOptions, *, known: bool
-) -> Iterator[Gate]:
-    """Judge tokens per second, TTFT and TPOT: of a plan, or as measured (99th percentiles)."""
-    if plan is None:
-        return
-    rates = plan.tokens_per_s, plan.ttft_s, plan.tpot_s
-    if options.measured:
-        last = (stream.get("generation") or [{}])[-1]
-        rates = last.get("tokens_per_s"), last.get("ttft_p99_s"), last.get("tpot_p99_s")
-    if options.min_tokens_per_s is not None:
-        least, rate = options.min_tokens_per_s, rates[0] if known else None
-        words = "it generates " + ("?" if rate is None else f"{rate:.6g}")
-        words += f" tokens/s, below {least:g}"
-        holds = rate is not None and rate >= least
-        yield Gate("min-tokens-per-s", least, rate, "plan", holds, words)
-    for name, limit, stated in (
-        ("max-ttft", options.max_ttft, rates[1]),
-        ("max-tpot", options.max_tpot, rates[2]),
-    ):
-        if limit is not None:
-            most, time = float(limit), stated if known else None
-            words = f"its {name.removeprefix('max-').upper()} is "
-            words += "not known" if time is None else shown_seconds(time, 6)
-            words += f", above {shown_seconds(most, 6)}"
-            yield Gate(name, most, time, "plan", time is not None and time <= most, words)
+def _judged(
+    name: str, limit: float, value: float | None, subject: str, of: str, why: str, unit: str
+) -> Gate:
+    """Judge a rate in a `unit`, at least the limit, or a time, at most; `why`: it is not known."""
+    if value is None:
+        words, holds = f"not known{why}", False
+    elif unit:
+        words, holds = f"{value:.6g} {unit}, below {limit:g}", value >= limit
+    else:
+        words = f"{shown_seconds(value, 6)}, above {shown_seconds(limit, 6)}"
+        holds = value <= limit
+    return Gate(name, limit, value, subject, holds, f"{of} {words}")
 
 
 def in_words(gates: Sequence[Gate]) -> str:
@@ -270,7 +252,7 @@ def _held(stream: Stream, found: Findings) -> list[_Need]:
             row["resident_bytes"],
             room.get(row["device"], room.get(name, math.inf)),
         )
-        for row in (_run(stream) or {}).get("stages", ())
+        for row in _run(stream).get("stages", ())
         for name in [row["device"].rpartition("/")[0]]
     ]
 
@@ -278,7 +260,7 @@ def _held(stream: Stream, found: Findings) -> list[_Need]:
 def _throughput(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, float | None]:
     """Samples a second, and what says so."""
     if measured:
-        return "run", _measured(stream, MEASURES[0])
+        return "run", _run(stream)[MEASURES[0]]
     if found.schedule is not None:
         makespan, count = found.schedule.makespan, stream.get("schedule")[0]["micro_batches"]
         return "schedule", None if makespan is None else _rate(count, makespan)
@@ -299,7 +281,7 @@ def _latency(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, f
     Of a pipeline, all that its stages do for it, one after the other.
     """
     if measured:
-        return "run", _measured(stream, MEASURES[1])
+        return "run", _run(stream)[MEASURES[1]]
     if found.schedule is not None:
         return "schedule", found.schedule.longest
     plan, report = found.plan, found.report
@@ -312,14 +294,19 @@ def _latency(stream: Stream, found: Findings, *, measured: bool) -> tuple[str, f
     return "plan", math.fsum(c.in_s + c.compute_s + c.overflow_s + c.out_s for c in report.costs)
 
 
-def _run(stream: Stream) -> Record | None:
-    """The last run of the plan's stages."""
-    return next((run for run in reversed(stream.get("run")) if run["mode"] == "pipeline"), None)
+def _of_tokens(
+    field: str, stream: Stream, found: Findings, *, measured: bool
+) -> tuple[str, float | None]:
+    """Tokens per second, TTFT or TPOT: of a plan, or as measured (99th percentiles)."""
+    if measured:
+        ran = stream.get("generation")[-1]
+        return "plan", ran.get(field, ran.get(f"{field.removesuffix('_s')}_p99_s"))
+    return "plan", getattr(found.plan, field, None)
 
 
-def _measured(stream: Stream, field: str) -> float | None:
-    run = _run(stream)
-    return None if run is None or field not in run else float(run[field])
+def _run(stream: Stream) -> Record:
+    """The last run of the plan's stages; empty: there is none."""
+    return next((run for run in reversed(stream.get("run")) if run["mode"] == "pipeline"), {})
 
 
 COUNTED = ("node", "tensor", "group", "stage")

@@ -22,6 +22,7 @@ from dnnp.core.runtime.generate.decoder import Decoder, State, decoder_of, named
 from dnnp.core.runtime.generate.head import keep_last
 from dnnp.core.runtime.generate.loop import (
     SHARED,
+    WHOLE,
     Generated,
     Generation,
     Prompt,
@@ -29,11 +30,12 @@ from dnnp.core.runtime.generate.loop import (
     StageRunner,
     by_hand,
 )
-from dnnp.core.runtime.generate.sampling import Sampling
+from dnnp.core.runtime.generate.sampling import MOST_WORDS, Sampling
 from dnnp.core.runtime.generate.text import Text
+from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.model.session import make_session
-from dnnp.core.runtime.model.weights import shard_weights
+from dnnp.core.runtime.model.weights import Weights, shard_weights
 from dnnp.core.runtime.pipeline.prepare import RAY, THREAD, pooled_worker, shared_model
 from dnnp.deployment.workers import pool_of
 from dnnp.formats.graph import graph_of
@@ -67,9 +69,6 @@ MOST_NAMED = 3
 
 REPLICAS = 2
 """Sessions of the whole model, side by side, that `--compare` times beside one."""
-
-MOST_WORDS = 2**31
-"""More words than any model has."""
 
 
 def read_prompts(
@@ -219,10 +218,8 @@ class _Setting:
                 raise FormatError(f"the state '{torn[0]}' {reason}")
             for name in (self.decoder.logits, *sorted(logits)):
                 keep_last(part.model, name)
-            session = make_session(part.model, self.folder, self.config(), weights)
-            stages[owner].append(
-                StageRunner(session, part.outputs, decoder, self.rows, self.tokens)
-            )
+            name, config = f"stage {owner}", self.config()
+            stages[owner].append(self._runner(part, name, config, decoder, weights))
         return [ShardedStage(each) for each in stages]
 
     def remote(self, pool: WorkerPool[Any], nodes: Sequence[Sequence[int]]) -> list[RemoteStage]:
@@ -251,12 +248,18 @@ class _Setting:
         """Stages of these nodes in this process, ready to run."""
         config = self.config(threads, alone=alone)
         return [
-            StageRunner(
-                make_session(part.model, self.folder, config), part.outputs, self.decoder,
-                self.rows, self.tokens,
-            )
-            for part in self.parts(nodes)
-        ]  # fmt: skip
+            self._runner(part, WHOLE if threads else f"stage {i}", config, self.decoder)
+            for i, part in enumerate(self.parts(nodes))
+        ]
+
+    def _runner(
+        self, part: StageModel, name: str, config: SessionConfig, decoder: Decoder,
+        weights: Weights | None = None,
+    ) -> StageRunner:  # fmt: skip
+        """A stage in this process, ready to run within the limits."""
+        with making_session(name):
+            session = make_session(part.model, self.folder, config, weights)
+        return StageRunner(session, part.outputs, decoder, self.rows, self.tokens, name)
 
 
 def _part_of(state: State, part: StatePart) -> State:
@@ -292,6 +295,8 @@ def generate_stream(stream: Stream, options: RunOptions) -> None:
             found["replicas_tokens_per_s"] = _copies(setting, parts, REPLICAS)
         if options.verify and not caller.interrupted:
             found["ties"] = _verify(setting, done, caller)
+        if caller.interrupted:
+            found["interrupted"] = True
     found |= {"rows": setting.rows, "in_flight": setting.groups * setting.rows}
     if options.kind != THREAD:
         found["workers"] = options.kind
@@ -409,17 +414,17 @@ def _verify(setting: _Setting, done: Sequence[Generated], caller: Callbacks) -> 
 
     VerificationError: others differ.
     """
-    session = make_session(setting.model, setting.folder, setting.config())
+    with making_session(WHOLE):
+        session = make_session(setting.model, setting.folder, setting.config())
     near = TIE[_has_int8_products(setting.model)]
     ties, wrong = 0, list[str]()
     for sequence in done:
         prompt = sequence.prompt
         right, best = by_hand(session, setting.decoder, prompt, setting.chunk, setting.sampling)
-        at = next((i for i, (a, b) in enumerate(zip(sequence.tokens, right, strict=False))
-                   if a != b), None)  # fmt: skip
-        if at is None and len(sequence.tokens) == len(right):
+        if sequence.tokens == right:
             continue
-        at = min(len(sequence.tokens), len(right)) if at is None else at
+        pairs = enumerate(zip(sequence.tokens, right, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), min(len(sequence.tokens), len(right)))
         got = sequence.tokens[at] if at < len(sequence.tokens) else None
         values = sorted(best[at].values(), reverse=True) if at < len(best) else [1.0, 0.0]
         if got in best[min(at, len(best) - 1)] and values[0] - values[-1] <= near:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class Stages:
         Parameters
         ----------
         prompts
-            Ids of each prompt, at least one.
+            Ids of each prompt, at least one, all of them words of the model.
         max_tokens
             Tokens for each of them, at most.
         in_flight
@@ -106,7 +107,7 @@ class Stages:
         """
         from dnnp.core.runtime.generate.decoder import decoder_in
         from dnnp.core.runtime.generate.loop import SHARED, Generation, Prompt, StageRunner
-        from dnnp.core.runtime.generate.sampling import Sampling
+        from dnnp.core.runtime.generate.sampling import MOST_WORDS, Sampling
         from dnnp.core.runtime.model.session import CpuStage
 
         found, count = self._manifest.get("decoder"), len(self._manifest["stages"])
@@ -116,10 +117,17 @@ class Stages:
         if len(runners) < count or not all(isinstance(r, CpuStage) for r in runners):
             raise UsageError("generating needs all stages, on CPUs")
         counts = [max_tokens, in_flight, rows, *([] if chunk is None else [chunk])]
+        prompts = list(map(tuple, prompts))
         if not prompts or not all(prompts) or min(counts) < 1:
             raise UsageError("generating needs prompts, tokens and rows: at least one of each")
-        if min(map(min, prompts)) < 0 or not (temperature >= 0 <= top_k and 0 < top_p <= 1):
-            raise UsageError("ids, temperature and top_k are from 0, top_p is above 0, up to 1")
+        if not (temperature >= 0 <= top_k and 0 < top_p <= 1):
+            raise UsageError("temperature and top_k are from 0, top_p is above 0, up to 1")
+        shapes = {t["name"]: t.get("planned_shape") for t in self._manifest["outputs"]}
+        words = (shapes.get(found["logits"]) or [MOST_WORDS])[-1]
+        for x in chain.from_iterable(prompts):
+            if not (hasattr(x, "__index__") and 0 <= x < words):
+                reason = f"its ids are whole numbers from 0 to {words - 1}"
+                raise UsageError(f"{x} is no word of the model: {reason}")
         dtypes = {tensor["name"]: tensor["dtype"] for tensor in self._manifest["inputs"]}
         decoder = decoder_in(found, dtypes)
         rows = rows if decoder.by_row else 1

@@ -15,6 +15,7 @@ from dnnp.core.coarsen.layers import fill_gaps, paths_of
 from dnnp.core.model.graph import Clustering, Floats, Graph, Ints, contract
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import (
+    counted,
     located_words,
     printable,
     shown_bytes,
@@ -561,6 +562,8 @@ def generation_rows(facts: Facts) -> list[list[str]]:
     for name, time in (("ttft", plan.ttft_s), ("tpot", plan.tpot_s)):
         times = time, *(ran.get(f"{name}_p{part}_s") for part in (50, 99))
         rows.append([name.upper(), *(shown_time(t, in_seconds=True) for t in times)])
+    if ran.get("interrupted"):
+        rows.append(["interrupted after", "", counted(ran["sequences"], "sequence"), ""])
     return rows
 
 

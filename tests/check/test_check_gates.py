@@ -190,6 +190,9 @@ def test_measured(plan: bytes) -> None:
     )
     none = dnnp("check", "--measured", *words, stdin=plan)
     assert (none.status, "no record of a run of the plan" in none.err) == (3, True)
+    cut = data.replace(b'"mode":"pipeline"', b'"mode":"pipeline","interrupted":true')
+    none = dnnp("check", "--measured", *words, stdin=cut)
+    assert (none.status, "the run was interrupted, so no throughput" in none.err) == (3, True)
 
 
 def test_measured_memory(plan: bytes) -> None:

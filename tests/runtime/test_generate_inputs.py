@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from onnx import TensorProto, helper
 from dnnp import load, profile, split
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.onnx.value_types import describe
-from dnnp.generating import generate_stream
 from dnnp.graph import Graph
-from dnnp.options.run import RunOptions
+from support.decode_runs import generated
 from support.decoder_models import eager_decoder, grouped_decoder
 
 PHASES = ["prompt:seq=4..40", "token:past=4..60"]
@@ -72,21 +70,12 @@ def planned(path: Path, change: Change, make: Callable[[Path], Path] = eager_dec
     return split(profile(load(path, phase=PHASES)), k=2, workload=[(8, 12)], in_flight=4)
 
 
-def generated(graph: Graph, tmp_path: Path, **more: object) -> list[tuple[int, int]]:
-    """Verified tokens, in order of sequences."""
-    file = tmp_path / "tokens.jsonl"
-    stream = graph.stream()
-    generate_stream(stream, RunOptions(generate=12, tokens=str(file), **more))  # type: ignore[arg-type]
-    rows = map(json.loads, file.read_text().splitlines())
-    return sorted(((row["sequence"], row["token"]) for row in rows), key=lambda row: row[0])
-
-
 @pytest.mark.parametrize("change", [renamed, flat, one_sequence, kept])
 def test_the_same_tokens(tmp_path: Path, change: Change) -> None:
-    right = generated(planned(tmp_path / "a.onnx", nothing), tmp_path, verify=True)
-    found = generated(planned(tmp_path / "b.onnx", change), tmp_path, verify=True)
+    right, _ = generated(planned(tmp_path / "a.onnx", nothing), tmp_path, verify=True)
+    found, record = generated(planned(tmp_path / "b.onnx", change), tmp_path, verify=True)
     assert found == right
-    assert len(found) == 8 * 12
+    assert record["tokens"] == 8 * 12
 
 
 def test_a_size_that_is_written_as_a_name() -> None:
@@ -108,9 +97,7 @@ def stepped(graph: onnx.GraphProto) -> None:
 
 def test_positions_of_all_rows_are_of_one_sequence_a_pass(tmp_path: Path) -> None:
     graph = planned(tmp_path / "m.onnx", stepped, grouped_decoder)
-    stream = graph.stream()
-    generate_stream(stream, RunOptions(generate=12, pass_rows=3, verify=True))
-    record = stream.get("generation")[0]
+    _, record = generated(graph, tmp_path, pass_rows=3, verify=True)
     assert (record["rows"], record["tokens"], record["ties"]) == (1, 96, 0)
 
 

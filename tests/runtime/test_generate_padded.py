@@ -208,7 +208,7 @@ def test_a_plan_is_for_the_rows_that_a_run_has(tmp_path: Path) -> None:
     assert any("cannot be padded: dnnp-run --generate has one sequence a pass" in s for s in said)
 
 
-def test_stages_of_an_export(tmp_path: Path) -> None:
+def test_stages_of_an_export_generate_and_refuse_as_the_command_does(tmp_path: Path) -> None:
     graph = planned(masked_decoder(tmp_path / "m.onnx"))
     given = [[7, 9, 4], [5, 6, 7, 8, 11], [30]]
     file = prompts_file(tmp_path, [{"ids": ids} for ids in given])
@@ -219,21 +219,14 @@ def test_stages_of_an_export(tmp_path: Path) -> None:
     for number, token in stages.generate(given, 12, rows=3, in_flight=3):
         found[number].append(token)
     assert [*found.values()] == right
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
+    asked: dict[str, Any] = {"prompts": np.array([[3, 1], [4, WORDS - 1]]), "max_tokens": 2}
+    assert len(list(stages.generate(**asked))) == 4
+    wrong: list[dict[str, Any]] = [
         {"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1},
         {"temperature": 1.0, "top_p": 0.0}, {"temperature": 1.0, "top_p": 1.5},
-        {"prompts": [[3], [4, -1]]},
-    ],
-)  # fmt: skip
-def test_stages_refuse_what_the_command_refuses(wrong: dict[str, Any], tmp_path: Path) -> None:
-    graph = planned(masked_decoder(tmp_path / "m.onnx"))
-    export(graph, tmp_path / "out", to="stages")
-    stages = load_stages(tmp_path / "out")
-    asked: dict[str, Any] = {"prompts": [[3], [4, 1]], "max_tokens": 2}
-    assert len(list(stages.generate(**asked))) == 4
-    with pytest.raises(UsageError, match=r"^ids, temperature and top_k are from 0"):
-        stages.generate(**{**asked, **wrong})
+        *({"prompts": [[3], [4, word]]} for word in (-1, WORDS, 2**70, 1.5, "a")),
+    ]  # fmt: skip
+    for one in wrong:
+        says = f"{one['prompts'][1][1]} is no word of the model" if "prompts" in one else "temp"
+        with pytest.raises(UsageError, match=f"^{says}"):
+            stages.generate(**{**asked, **one})

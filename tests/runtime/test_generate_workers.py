@@ -10,8 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import numpy as np
 import onnx
 import pytest
 
-from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.errors import InputFileError
 from dnnp.core.model.processes import available_cores
+from dnnp.core.runtime import limits
 from support.decode_runs import MAKERS, generated, planned, prompts_file
 from support.decoder_models import WORDS, eager_decoder, grouped_decoder
-from support.run import PATIENCE_S, dnnp, executable
+from support.run import PATIENCE_S, dnnp, dnnp_process, executable
 from support.struck import struck, until
 from support.workers import children
 
@@ -146,6 +148,31 @@ def test_a_process_that_is_stuck_ends_the_command_with_one_line(plan: Path) -> N
     assert re.fullmatch(pattern, result.err)
 
 
+def test_threads_end_by_the_same_limit(plan: Path) -> None:
+    result = dnnp_process("run", *LONG, "--stage-timeout", "1e-6", plan)
+    assert (result.status, result.out) == (5, b"")
+    pattern = r"stage \d: (making its session: )?not done after 1e-06 s \(--stage-timeout\)\n"
+    assert re.fullmatch(f"dnnp-run: {pattern}", result.err)
+
+
+def test_every_pass_and_session_has_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board, begun = limits.TaskBoard(), Counter[str]()
+    enter = board.enter
+    monkeypatch.setattr(limits, "_board", board)
+    monkeypatch.setattr(limits, "_killed_with_watcher", nullcontext)
+    monkeypatch.setattr(board, "enter", lambda what: begun.update([what]) or enter(what))
+    graph = planned(grouped_decoder(tmp_path / "m.onnx"))
+    _, record = generated(graph, tmp_path, samples=3, pass_rows=1, verify=True, compare=True)
+    names = [name for name in begun if ":" not in name]
+    made = {name: begun.pop(f"{name}: making its session") for name in names}
+    assert made == {"stage 0": 1, "stage 1": 1, "the whole model": 4}
+    assert begun["stage 0"] == begun["stage 1"] == record["tokens"] == 36
+    assert begun["the whole model"] == 3 * record["tokens"]
+    assert not [*board.under_way()]
+
+
 def test_an_interruption_keeps_what_there_is(plan: Path, tmp_path: Path) -> None:
     result = struck(
         plan, lambda command, _: os.kill(command, signal.SIGINT), *LONG,
@@ -157,6 +184,7 @@ def test_an_interruption_keeps_what_there_is(plan: Path, tmp_path: Path) -> None
     assert len(rows) == record["tokens"] > 10
     assert record["sequences"] == len({row["sequence"] for row in rows}) < 20_000
     assert not {"ties", "whole_tokens_per_s", "replicas_tokens_per_s"} & record.keys()
+    assert record["interrupted"] is True
 
 
 def test_an_interruption_while_stages_are_made(
@@ -169,6 +197,7 @@ def test_an_interruption_while_stages_are_made(
     for workers in ("thread", "process"):
         tokens, record = generated(graph, tmp_path, workers=workers)
         assert (tokens, record["tokens"], record["sequences"]) == ([], 0, 0)
+        assert record["interrupted"] is True
     assert not children()
 
 
@@ -186,12 +215,6 @@ def test_the_whole_model_and_replicas_of_it_generate_as_much(
     assert f"whole model on {3 * int(threads)} threads: 35 tokens of 7 sequences" in result.err
     assert f"2 replicas of it, each on {each}: 35 tokens of 7 sequences" in result.err
     assert result.one("generation")["replicas_tokens_per_s"] > 0
-
-
-def test_states_are_lost_with_a_worker(tmp_path: Path) -> None:
-    graph = planned(grouped_decoder(tmp_path / "m.onnx"))
-    with pytest.raises(UsageError, match="has no --retries"):
-        generated(graph, tmp_path, workers="process", retries=1)
 
 
 def test_without_ray_it_is_named(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import Any
 
 import pytest
 
-from dnnp import split, view
+from dnnp import check, split, view
+from dnnp.core.model.errors import FormatError, GateError
 from dnnp.core.view.facts import GENERATES, Facts, generation_rows
 from dnnp.formats.plan import plan_digest
 from dnnp.graph import Graph
@@ -99,6 +101,22 @@ def test_rates_in_tables() -> None:
         name: value for name, value in RAN.items() if name != "type"
     }
     assert rows(planned(1), "generation") == []
+
+
+def test_an_interruption_is_shown_and_no_gate_takes_its_figures() -> None:
+    stream = planned(1, ran=True).stream()
+    assert "interrupted" not in view(Graph(stream)).decode()
+    gates: dict[str, Any] = {"min_tokens_per_s": 1.0, "max_ttft": 1.0, "max_tpot": 1.0}
+    assert [gate.holds for gate in check(Graph(stream), measured=True, **gates).gates] == [True] * 3
+    with pytest.raises(GateError, match=r"^its rate is 12345\.6 tokens/s, below 99999 \("):
+        check(Graph(stream), measured=True, min_tokens_per_s=99999)
+    stream.records["generation"][0]["interrupted"] = True
+    text = view(Graph(stream)).decode()
+    assert re.search(r"^interrupted after +5 sequences$", text, re.MULTILINE)
+    assert rows(Graph(stream), "generation")[0]["interrupted"] == "1"
+    for name, limit in gates.items():
+        with pytest.raises(FormatError, match=r"the generation was interrupted"):
+            check(Graph(stream), measured=True, **{name: limit})
 
 
 def test_other_plans_say_nothing_of_it() -> None:

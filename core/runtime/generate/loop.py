@@ -28,6 +28,7 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.generate.decoder import Decoder
 from dnnp.core.runtime.generate.sampling import Sampling
+from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.model.providers import first_line, ort_errors
 from dnnp.core.runtime.model.session import is_added, to_numpy, to_ort_value
 
@@ -35,6 +36,9 @@ Array = NDArray[Any]
 
 SHARED = 256
 """Tokens of a pass over several prompts: with more, a pass for each takes about as long."""
+
+WHOLE = "the whole model"
+"""Its name in messages."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,10 @@ class StageRunner:
     """A stage with the states that are its own, of all groups."""
 
     def __init__(
-        self, session: Any, outputs: Sequence[str], decoder: Decoder, rows: int, tokens: int
-    ) -> None:
-        self.session = session
+        self, session: Any, outputs: Sequence[str], decoder: Decoder, rows: int, tokens: int,
+        name: str = "a stage",
+    ) -> None:  # fmt: skip
+        self.session, self.name = session, name
         self.inputs = {value.name for value in session.get_inputs()}
         self.states = [state for state in decoder.states if state.input in self.inputs]
         after = {state.output for state in self.states}
@@ -140,8 +145,11 @@ class StageRunner:
 
     def run(self, item: Pass) -> dict[str, Any]:
         """Run one pass: its outputs that are no states; the first one of a sequence begins them."""
-        if item.whole and self.in_place:
-            return self._again(item)
+        with watched(self.name):
+            return self._again(item) if item.whole and self.in_place else self._anew(item)
+
+    def _anew(self, item: Pass) -> dict[str, Any]:
+        """A pass by a binding of its own."""
         before = self._before(item)
         binding = self._bind(item, before.values)
         self.session.run_with_iobinding(binding)
@@ -426,12 +434,10 @@ def by_hand(
     sequence = Generated(prompt, sampling.generator(prompt.number))
     best: list[Mapping[int, float]] = []
     while not sequence.ended:
-        if sequence.done < len(prompt.ids):
-            ids = prompt.ids[sequence.done : sequence.done + chunk]
-        else:
-            ids = (sequence.tokens[-1],)
+        ids = [*prompt.ids[sequence.done : sequence.done + chunk]] or sequence.tokens[-1:]
         feeds = decoder.feeds(np.array([ids]), np.array([sequence.length]))
-        made = dict(zip(names, session.run(None, {**feeds, **held}), strict=True))
+        with watched(WHOLE):
+            made = dict(zip(names, session.run(None, {**feeds, **held}), strict=True))
         held = {state.input: made[state.output] for state in decoder.states}
         if sequence.done < len(prompt.ids):
             sequence.done += len(ids)

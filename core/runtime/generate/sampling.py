@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import VerificationError
 
+MOST_WORDS = 2**31
+"""More words than any model has."""
+
 
 @dataclass(frozen=True)
 class Sampling:

@@ -62,7 +62,7 @@ def supplied_weights(
 def _no_file(path: Path, tensor: str) -> InputFileError:
     return InputFileError(
         f"{path}: no such file; it holds weights of the model ('{tensor}'); dnnp-run "
-        "--random-weights SEED draws others"
+        "--random-weights SEED draws others, not with --generate"
     )
 
 
