@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp.callbacks import Callbacks, read_json, run_of, with_bar
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.problem import SplitProblem, make_plan, planned_blocks
 from dnnp.core.model.errors import (
     DnnpError,
@@ -281,15 +282,15 @@ def _refuse_slow(work: Workload, plan: Plan, options: SplitOptions) -> None:
         least = least_alone(*work.priced_on(plan.devices), plan, phase, ends) / count
         if limit is not None and least > float(limit) * (1 + CLOSED):
             raise InfeasibleError(
-                f"infeasible: compute alone takes {shown_time(least, in_seconds=True)} {name} "
-                f"token, above {shown_time(float(limit), in_seconds=True)}"
+                f"infeasible: without transfers it takes {shown_time(least, in_seconds=True)} "
+                f"{name} token, above {shown_time(float(limit), in_seconds=True)}"
             )
 
 
 def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan: Plan) -> Plan:
     """A plan with fewer stages, between which less moves, so that no token takes too long.
 
-    Its bound is that of plans without such limits.
+    Its bound is that of plans without such limits, and of as many sequences under way.
 
     Raises
     ------
@@ -299,19 +300,27 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
         No such plan was found, down to one device.
     """
     _refuse_slow(work, plan, options)
-    devices = list(problem.devices)
+    devices = problem.devices
+    slow = {d.name: float(problem.units.times[d.name].sum()) for d in devices}
     while options.eval is None and sum(d.count for d in devices) > 1:
-        largest = max(range(len(devices)), key=lambda i: devices[i].count)
-        devices[largest] = replace(devices[largest], count=devices[largest].count - 1)
-        offered = tuple(d for d in devices if d.count)
+        spare = [d for d in devices if d.name in slow]
+        if not spare:
+            break
+        most = max(spare, key=lambda d: (d.count, slow[d.name]))
+        rest = (replace(d, count=d.count - (d is most)) for d in devices)
+        offered = tuple(d for d in rest if d.count)
         fewer = work.problem(offered, problem.options, (), problem.rules)
         try:
             fewer, found = _that_fits(work, fewer, options, found_by)
         except InfeasibleError:
-            break
+            del slow[most.name]  # it is needed
+            continue
+        devices = offered
         whole = work.problem(problem.devices, found.options, problem.links, problem.rules)
+        loose = (found.options.in_flight or 0) < (problem.options.in_flight or 0)
+        bound = simple_bound(whole.searched) if loose else plan.bound
         blocks = planned_blocks(found, whole.graph)
-        made = make_plan(whole, blocks, method=found.method, bound=plan.bound)
+        made = make_plan(whole, blocks, method=found.method, bound=bound)
         made = generating(work, whole, made, options)
         if not _is_late(made, options):
             return made

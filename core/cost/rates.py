@@ -40,14 +40,15 @@ def least_alone(
 ) -> float:
     """Compute of the passes of a phase over a sequence that is alone, on the fastest device each.
 
-    `ends`: passes of each point that it takes. No plan over these devices takes less time.
+    `ends`: passes of each point that it takes. With what they take besides in one stage; no plan
+    over these devices takes less time.
     """
     phases = graph.phases
     if phases is None:
         return 0.0
     own = [n * (p.name == name) for n, p in zip(ends, phases.points, strict=True)]
     times = units.of_passes(own).times_on(*(device.name for device in plan.devices))
-    return float(times.min(axis=0).sum())
+    return float(times.min(axis=0).sum() + np.dot(own, phases.pass_s))
 
 
 Loads = Callable[[SplitProblem, Plan], Sequence[float]]

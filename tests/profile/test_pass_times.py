@@ -10,6 +10,7 @@ import pytest
 
 from dnnp import check, load, profile, split
 from dnnp.core.runtime.generate import hand_over
+from dnnp.core.runtime.generate.loop import Pass, StageRunner
 from dnnp.formats.inputs.devices import load_device
 from dnnp.graph import Graph
 from support.decoder_models import eager_decoder, grouped_decoder
@@ -21,6 +22,19 @@ PHASES = ["prompt:seq=4..8", "token:batch=4,past=4..12"]
 @pytest.mark.parametrize("shared", [False, True])
 def test_passes_of_next_to_nothing_take_some_time(states: int, *, shared: bool) -> None:
     assert 0 < hand_over.pass_seconds(states, 2, shared=shared) < math.inf
+
+
+def test_all_rows_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that join one after the other would be laid side by side while times count."""
+    passes, run = list[int](), StageRunner.run
+
+    def counted(self: StageRunner, item: Pass) -> dict[str, Any]:
+        passes.append(len(item.rows))
+        return run(self, item)
+
+    monkeypatch.setattr(StageRunner, "run", counted)
+    hand_over.pass_seconds(2, 8, shared=False)
+    assert passes == [8] * (2 * 2 * hand_over._TOKENS)
 
 
 @pytest.mark.parametrize("make", [grouped_decoder, eager_decoder])

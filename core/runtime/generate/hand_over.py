@@ -32,7 +32,7 @@ def pass_seconds(states: int, rows: int, *, shared: bool) -> float:
         _stage("float[r, n] x2", "Cast <to = 1> (x1)", names[1::2], decoder, rows),
     ]
     cores = available_cores()[:2]
-    loop = Generation(stages, decoder, 2, 1, Sampling(), cores=cores if len(cores) > 1 else ())
+    loop = Generation(stages, decoder, 2, rows, Sampling(), cores=cores if len(cores) > 1 else ())
     prompts = (Prompt(i, (0,), _TOKENS) for i in range(2 * rows))
     ended = [sequence for sequence, _, last in loop.run(prompts) if last]
     times = chain.from_iterable(islice(pairwise(s.times), _WARM, None) for s in ended)
