@@ -98,7 +98,7 @@ class _Decoder:
         """Add a product with a matrix [inner, outer]."""
         if not self.size.four_bits:
             return self.op("MatMul", x, self.weight(name, inner, outer), out=out)
-        shape, std = (outer, inner // BLOCK), 1 / sqrt(inner * np.var(np.arange(-8, 8)))
+        shape, std = (outer, inner // BLOCK), 1 / sqrt(inner * np.var(np.arange(-7, 8)))
         packed = Weight(f"{name}.codes", TensorProto.UINT8, (*shape, BLOCK // 2), _codes, True, 2)
         self.weights.append(packed)
         scales = self.weight(f"{name}.scales", *shape, fill=normal(0.1 * std, std), trained=False)
@@ -120,7 +120,9 @@ class _Decoder:
 
 
 def _codes(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    return rng.integers(0, 256, shape, np.uint8)
+    """Two numbers of -7 to 7 a byte, whose mean is 0: else sums would drift to one side."""
+    low, high = rng.integers(1, 16, (2, *shape), np.uint8)
+    return low | high << 4
 
 
 def _mask(d: _Decoder) -> tuple[str]:

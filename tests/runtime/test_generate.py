@@ -12,12 +12,13 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from dnnp import load, profile, split
+from dnnp import generating, load, profile, split
 from dnnp.core.model.errors import FormatError, UsageError, VerificationError
 from dnnp.core.runtime.generate.decoder import Decoder
 from dnnp.core.runtime.generate.loop import Pass, StageRunner
 from dnnp.core.runtime.generate.sampling import Sampling
 from dnnp.generating import read_prompts
+from dnnp.options.run import RunOptions
 from dnnp.samples.build import write
 from support.decode_runs import MAKERS, PHASES, generated, planned, prompts_file
 from support.decoder_models import WORDS, eager_decoder, grouped_decoder
@@ -245,3 +246,20 @@ def test_the_command(tmp_path: Path) -> None:
     slow = dnnp("check", tmp_path / "ran.dnnp", "--measured", "--max-ttft", "1us")
     assert (slow.status, "its TTFT is" in slow.err) == (8, True)
     assert dnnp("check", tmp_path / "plan.dnnp", *gates).status == 3
+
+
+def test_each_token_is_verified_after_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = planned(eager_decoder(tmp_path / "m.onnx")).stream()
+    setting = generating._Setting(stream, RunOptions(generate=6, samples=2))
+    done, _ = generating._over_stages(setting, [s.nodes for s in setting.plan.stages])
+    assert generating._verify(setting, done, setting.caller) == 0
+    last = done[1].tokens.pop()
+    with pytest.raises(VerificationError, match="sequence 1 at its end;"):
+        generating._verify(setting, done, setting.caller)
+    done[1].tokens.append(last + 1 if last < WORDS - 1 else 0)
+    with pytest.raises(VerificationError, match=r": sequence 1 at token 5 \(by 0\.\d+\);"):
+        generating._verify(setting, done, setting.caller)
+    monkeypatch.setattr(generating, "TIE", {False: 2.0})
+    assert generating._verify(setting, done, setting.caller) == 1

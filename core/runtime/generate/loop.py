@@ -422,18 +422,19 @@ class Generation:
             yield sequence, token, sequence.ended
 
 
-def by_hand(
-    session: Any, decoder: Decoder, prompt: Prompt, chunk: int, sampling: Sampling
-) -> tuple[list[int], list[Mapping[int, float]]]:
-    """Tokens of one sequence by one session, its states carried from call to call.
+def parted(
+    session: Any, decoder: Decoder, given: Generated, chunk: int, sampling: Sampling
+) -> dict[int, float]:
+    """Tokens of a sequence that are others than one session chooses after those before them.
 
-    Also the two largest logits of each step, relative to the largest magnitude, by token.
+    By position, how far the logit is below the largest, relative to the largest magnitude. States
+    are carried from call to call.
     """
-    names = [value.name for value in session.get_outputs()]
+    names, prompt = [value.name for value in session.get_outputs()], given.prompt
     held = {state.input: state.buffer(1, 0) for state in decoder.states}
     sequence = Generated(prompt, sampling.generator(prompt.number))
-    best: list[Mapping[int, float]] = []
-    while not sequence.ended:
+    found: dict[int, float] = {}
+    while len(sequence.tokens) < len(given.tokens):
         ids = [*prompt.ids[sequence.done : sequence.done + chunk]] or sequence.tokens[-1:]
         feeds = decoder.feeds(np.array([ids]), np.array([sequence.length]))
         with watched(WHOLE):
@@ -445,9 +446,9 @@ def by_hand(
                 continue
         logits = made[decoder.logits][0]
         logits = logits if logits.ndim == 1 else logits[-1]
-        where = f"whole model, sequence {prompt.number}, token {len(sequence.tokens)}"
-        sequence.tokens.append(sampling.choose(logits, sequence.draw, where))
-        two = np.argsort(-logits, kind="stable")[:2].tolist()
-        scale = float(np.abs(logits).max()) or 1.0
-        best.append({t: float(logits[t]) / scale for t in two})
-    return sequence.tokens, best
+        at = len(sequence.tokens)
+        where, token = f"whole model, sequence {prompt.number}, token {at}", given.tokens[at]
+        if sampling.choose(logits, sequence.draw, where) != token:
+            found[at] = float((logits.max() - logits[token]) / (np.abs(logits).max() or 1.0))
+        sequence.tokens.append(token)
+    return found
