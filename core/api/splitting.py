@@ -192,7 +192,32 @@ def _timely(
     problem, plan = _that_fits(work, problem, options, search)
     if plan.options.workload is not None:
         plan = generating(work, problem, plan, options)
+        problem, plan = _all_busy(work, problem, options, search, plan)
     return problem, _in_time(work, problem, options, plan) if _is_late(plan, options) else plan
+
+
+def _all_busy(
+    work: Workload, problem: SplitProblem, options: SplitOptions, search: Search, plan: Plan
+) -> tuple[SplitProblem, Plan]:
+    """The plan for as many devices as passes keep busy, if it gives more tokens per second."""
+    workload, in_flight = plan.options.workload, plan.options.in_flight
+    passes = in_flight // workload.rows if workload and in_flight else 0
+    told = problem.rules or problem.links or plan.hybrid is not None or options.eval
+    if told or len(problem.devices) > 1 or not 0 < passes < len(plan.stages):
+        return problem, plan
+    fewer = work.problem((replace(problem.devices[0], count=passes),), problem.options)
+    try:
+        fewer, other = _that_fits(work, fewer, options, search)
+    except (InfeasibleError, LimitError):
+        return problem, plan
+    other = generating(work, fewer, other, options)
+    if (other.tokens_per_s or 0.0) <= (plan.tokens_per_s or 0.0):
+        return problem, plan
+    options.caller.note(
+        f"{counted(passes, 'pass')} under way: planned for so many devices, as with "
+        f"{len(plan.stages)} stages it is {plan.tokens_per_s:.4g} tokens/s"
+    )
+    return fewer, other
 
 
 def _that_fits(
@@ -235,7 +260,7 @@ def _note_idle(plan: Plan, stream: Stream, caller: Callbacks) -> None:
     if passes < len(plan.stages) and sum(s.load_s for s in plan.stages) > plan.value * passes:
         caller.note(
             f"{counted(in_flight, 'sequence')} in passes of {workload.rows} keep {passes} of "
-            f"{len(plan.stages)} stages busy: fewer stages may be as fast"
+            f"{len(plan.stages)} stages busy"
         )
     if workload.rows > 1 and _rows_apart(stream):
         caller.note("rows cannot be padded: dnnp-run --generate has one sequence a pass")

@@ -19,7 +19,7 @@ MAKERS = (eager_decoder, grouped_decoder, masked_decoder)
 def planned(path: Path, k: int = 2, **more: Any) -> Graph:
     """A plan of k stages for prompts and tokens."""
     priced = profile(load(path, phase=PHASES))
-    return split(priced, k=k, workload=[(8, 12)], in_flight=6, **more)
+    return split(priced, k=k, workload=[(8, 12)], in_flight=3 * max(k, 2), **more)
 
 
 def generated(graph: Graph, tmp_path: Path, **more: Any) -> tuple[list[list[int]], dict[str, Any]]:
