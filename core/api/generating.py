@@ -58,8 +58,9 @@ if TYPE_CHECKING:
 RANDOM = "random"
 FIELDS = ("ids", "text", "max_tokens", "stop")
 """Fields of a prompt; those of other programs begin with x_."""
-PROMPTS, LENGTH = 8, 16
-"""Random prompts, and their tokens where no plan says how many."""
+PROMPTS, LENGTH, BRIEF_S = 8, 16, 0.1
+"""Random prompts at least, their tokens where no plan says how many, and time to generate after
+them by the rate of the plan."""
 
 TIE = {True: 2e-2, False: 1e-5}
 """Share of the largest logit by which that of another token may be below the best: with 8-bit
@@ -154,6 +155,8 @@ class _Setting:
         self.groups = max(1, -(-min(flow, len(self.prompts)) // self.rows))
         longest = max(len(p.ids) + p.most for p in self.prompts)
         check_positions(stream, longest, "a prompt and what follows")
+        if longest > (plan.options.max_length or longest):
+            caller.note(f"{longest} tokens; the plan has room for {plan.options.max_length}")
         self.tokens = max(longest, 2)
         self.chunk = options.chunk or max(SHARED, *(len(p.ids) for p in self.prompts))
         self.sampling = Sampling(
@@ -171,7 +174,10 @@ class _Setting:
             return read_prompts(data, path, most, words, self.text.ids)
         workload = self.plan.options.workload
         length = LENGTH if workload is None else max(1, round(workload.prompt))
-        count = self.options.samples or max(PROMPTS, flow)
+        count = self.options.samples
+        if count is None:  # for a tenth of a second, so that stages are busy for most of it
+            rate = (self.plan.tokens_per_s or 0.0) / max(most, 1)
+            count = max(PROMPTS, flow, min(round(rate * BRIEF_S), 8 * flow))
         return random_prompts(count, length, words, most, self.options.seed)
 
     def config(self, threads: int | None = None, *, alone: bool = False) -> SessionConfig:
@@ -404,7 +410,10 @@ def _predicted(setting: _Setting) -> str:
     plan, workload = setting.plan, setting.plan.options.workload
     if workload is None or plan.tokens_per_s is None or setting.rows != workload.rows:
         return ""
-    if round(workload.tokens) != setting.options.generate:
+    lengths = [len(prompt.ids) for prompt in setting.prompts]
+    as_planned = round(sum(lengths) / len(lengths)) == round(workload.prompt)
+    whole = workload.prompt_past > 0 or setting.chunk >= max(lengths)
+    if round(workload.tokens) != setting.options.generate or not (as_planned and whole):
         return ""
     return f"; predicted {plan.tokens_per_s:.4g} tokens/s"
 

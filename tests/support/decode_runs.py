@@ -25,7 +25,8 @@ def planned(path: Path, k: int = 2, **more: Any) -> Graph:
 def generated(graph: Graph, tmp_path: Path, **more: Any) -> tuple[list[list[int]], dict[str, Any]]:
     """Tokens of each sequence, and the record."""
     file = tmp_path / "tokens.jsonl"
-    options = RunOptions(**{"generate": 12, "tokens": str(file), **more})
+    brief = {} if "prompts" in more else {"samples": 8}
+    options = RunOptions(**{"generate": 12, "tokens": str(file), **brief, **more})
     options.check()
     stream = graph.stream()
     generate_stream(stream, options)
