@@ -324,29 +324,31 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
     LimitError
         No such plan was found, down to one device.
     """
+
+    def on_all(fewer: SplitProblem, options: SplitOptions) -> Plan:
+        """A plan for fewer devices, as one for all of them."""
+        found, cut_short = found_by(fewer, options), options.caller.interrupted
+        whole = work.problem(problem.devices, found.options, problem.links, problem.rules)
+        alike = found.options == problem.options and found.validity == plan.validity
+        bound = plan.bound if alike else simple_bound(whole.searched)
+        blocks = planned_blocks(found, whole.graph)
+        made = make_plan(whole, blocks, method=found.method, bound=bound, interrupted=cut_short)
+        return generating(work, whole, made, options)
+
     _refuse_slow(work, plan, options)
-    devices = problem.devices
-    slow = {d.name: float(problem.units.times[d.name].sum()) for d in devices}
-    while options.eval is None and sum(d.count for d in devices) > 1:
-        spare = [d for d in devices if d.name in slow]
-        if not spare:
-            break
+    devices, given = problem.devices, options.eval is not None
+    slow = {d.name: float(problem.units.times[d.name].sum()) for d in devices if not given}
+    while (spare := [d for d in devices if d.name in slow]) and sum(d.count for d in devices) > 1:
         most = max(spare, key=lambda d: (d.count, slow[d.name]))
         rest = (replace(d, count=d.count - (d is most)) for d in devices)
         offered = tuple(d for d in rest if d.count)
         fewer = work.problem(offered, problem.options, (), problem.rules)
         try:
-            fewer, found = _that_fits(work, fewer, options, found_by)
+            _, made = _that_fits(work, fewer, options, on_all)
         except InfeasibleError:
             del slow[most.name]  # it is needed
             continue
         devices = offered
-        whole = work.problem(problem.devices, found.options, problem.links, problem.rules)
-        loose = (found.options.in_flight or 0) < (problem.options.in_flight or 0)
-        bound = simple_bound(whole.searched) if loose else plan.bound
-        blocks = planned_blocks(found, whole.graph)
-        made = make_plan(whole, blocks, method=found.method, bound=bound)
-        made = generating(work, whole, made, options)
         if not _is_late(made, options):
             return made
     limits = [
@@ -355,7 +357,7 @@ def _in_time(work: Workload, problem: SplitProblem, options: SplitOptions, plan:
         if limit is not None
     ]
     words = f"within {' and '.join(limits)}: {generation_words(plan)}"
-    if options.eval is not None:
+    if given:
         raise InfeasibleError(f"infeasible: the split is not {words}")
     raise LimitError(f"no plan was found {words}")
 

@@ -54,7 +54,8 @@ def test_what_is_slow_or_holds_little_is_left_out_first(devices: dict[str, Any])
         more: dict[str, Any] = {**GIVEN, **devices, "in_flight": 4}
         fast = {**more, "pin": ["n*=acc/0"]}
         limit = split(graph, k=2, **fast).records("plan")[0]["ttft_s"]
-        made = split(graph, k=2, max_ttft=limit, **more)
+        made = split(graph, k=2, max_ttft=limit, method="exact,slice", **more)
+        assert [row["method"] for row in made.records("plan")[0]["tried"]] == ["exact", "slice"]
         assert made.records("plan")[0]["ttft_s"] <= limit
         assert check(made).ok
         left += [stage["device"] for stage in made.records("stage")] == ["acc/0"]
