@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # `--version` starts with this module
     from dnnp.formats.stream import Record
 
-RELEASE = "0.1.0"
+__version__ = "0.1.0"
 """Version of the package. Asking the installation takes longer than reading most streams."""
 
 
@@ -44,7 +44,7 @@ def stamped(
     """The header with one more command in its provenance."""
     entry: dict[str, Any] = {
         "tool": tool,
-        "version": RELEASE,
+        "version": __version__,
         # Arguments that are not UTF-8 cannot stand in JSON as they are.
         "arguments": [a.encode(errors="backslashreplace").decode() for a in arguments],
     }

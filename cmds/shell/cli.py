@@ -44,9 +44,9 @@ INTERRUPTED = 130
 
 def version(tool: str) -> str:
     """Text of `--version`."""
-    from dnnp.formats.header import RELEASE
+    from dnnp.formats.header import __version__
 
-    return f"{tool} {RELEASE}\n"
+    return f"{tool} {__version__}\n"
 
 
 def _completion(parser: argparse.ArgumentParser, shell: str) -> str:

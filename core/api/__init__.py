@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from dnnp.core.model.search_context import Progress
     from dnnp.exporting import export
+    from dnnp.formats.header import __version__ as __version__
     from dnnp.graph import Graph
     from dnnp.loading import generate, load
     from dnnp.profiling import profile
@@ -54,6 +55,7 @@ _ERRORS = (
 )  # fmt: skip
 
 _HOMES = {
+    "__version__": "dnnp.formats.header",
     "Bar": "dnnp.callbacks",
     "Callbacks": "dnnp.callbacks",
     "DnnpWarning": "dnnp.callbacks",

@@ -9,6 +9,7 @@ from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from dnnp.core.model.text import counted
 from dnnp.formats.files import whole_file
 from dnnp.formats.records import RECORDS
 from dnnp.formats.rows import Rows
@@ -67,9 +68,8 @@ class Plan:
     """In the order of the pipeline."""
 
     def __repr__(self) -> str:
-        return (
-            f"<plan of {len(self.stages)} stages: {self.objective} {self.value:.6g}, {self.status}>"
-        )
+        stages = counted(len(self.stages), "stage")
+        return f"<plan of {stages}: {self.objective} {self.value:.6g}, {self.status}>"
 
     objective = _field("plan.objective", str)
     value = _field("plan.value", float)
@@ -135,9 +135,9 @@ class Graph:
         self._stream = stream
 
     def __repr__(self) -> str:
-        found = [f"{len(self.nodes)} nodes", f"{len(self.groups)} groups"]
+        found = [counted(len(self.nodes), "node"), counted(len(self.groups), "group")]
         if self.plan is not None:
-            found.append(f"plan of {len(self.plan.stages)} stages")
+            found.append(f"plan of {counted(len(self.plan.stages), 'stage')}")
         return f"<dnnp.Graph {self.name}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -36,35 +36,49 @@ def limits_of(options: DeviceOptions, field: str) -> dict[str, Any]:
     return {} if value is None else {"": float(value)}
 
 
-def own_of(options: DeviceOptions, rules: tuple[Rule, ...] = ()) -> dict[str, Own]:
-    """Limits of single devices, and marks of those that something is pinned to."""
-    memory, speed = limits_of(options, "memory"), limits_of(options, "speed")
-    pinned = {rule.device for rule in rules if "/" in rule.device}
-    if "" in speed:
-        raise UsageError(f"--speed {speed['']:g}: write DEVICE=X, such as a100/1=0.5")
-    names = [name for name in {**memory, **speed, **dict.fromkeys(sorted(pinned))} if name]
-    return {n: Own(memory.get(n), speed.get(n, 1.0), n * (n in pinned)) for n in names}
+def capacity_of(device: DeviceClass, memory: float | str) -> float:
+    """Bytes of a capacity, or of `fast` memory; UsageError: the class states none."""
+    found = device.fast_memory_bytes if memory == "fast" else float(memory)
+    if found is None:
+        what = f"class '{device.name}' states no fast_memory_bytes; give --memory BYTES"
+        raise UsageError(f"--memory fast: {what}")
+    return found
 
 
 def with_limits(
-    devices: tuple[DeviceClass, ...], own: Mapping[str, Own], *, linked: bool
+    devices: tuple[DeviceClass, ...], options: DeviceOptions, rules: Iterable[Rule], *, linked: bool
 ) -> tuple[DeviceClass, ...]:
-    """Device classes, divided where single devices have limits of their own.
+    """Device classes, divided where limits or pins tell single devices from others.
 
     UsageError: there is no such device, a CPU gets a capacity, or there are clusters or links.
     """
-    known = [f"{d.name}/{i}" for d in devices for i in range(min(d.count, 64))]
-    for name, limits in own.items():
+    memory, speed = (_by_device(devices, limits_of(options, f)) for f in ("memory", "speed"))
+    if "" in speed:
+        raise UsageError(f"--speed {speed['']:g}: write DEVICE=X, such as a100/1=0.5")
+    known = [d.name for d in devices]
+    known += [f"{d.name}/{i}" for d in devices for i in range(min(d.count, 64))]
+    own = {rule.device: Own(pinned=rule.device) for rule in rules if "/" in rule.device}
+    for name in [name for name in {**memory, **speed} if name]:
         owner, _, number = name.rpartition("/")
         device = next((d for d in devices if d.name == owner), None)
         if device is None or not number.isdecimal() or int(number) >= device.count:
-            flag = "--memory" if limits.memory_bytes else "--pin" if limits.pinned else "--speed"
+            flag = "--memory" if name in memory else "--speed"
             raise UsageError(f"{flag}: there is no device '{name}'{instead(name, known)}")
-        if device.is_cpu and limits.memory_bytes is not None:
+        if device.is_cpu and name in memory:
             raise UsageError(f"--memory {name}: a CPU has no capacity")
-        if device.cluster_size or linked:
-            raise UsageError(f"{SINGLE} cannot be told from others in clusters and over links")
-    return with_own(devices, own)
+        room = capacity_of(device, memory[name]) if name in memory else None
+        own[name] = Own(room, speed.get(name, 1.0), name * (name in own))
+    divided = with_own(devices, own)
+    if any(d.members and (d.cluster_size or linked) for d in divided):
+        raise UsageError(f"{SINGLE} cannot be told from others in clusters and over links")
+    return divided
+
+
+def _by_device(devices: Iterable[DeviceClass], limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Device -> its limit, where that of a class is for each device without one of its own."""
+    classes = {d.name: d for d in devices if d.name in limits}
+    shared = {f"{c}/{i}": limits[c] for c, d in classes.items() for i in range(d.count)}
+    return shared | {name: limit for name, limit in limits.items() if name not in classes}
 
 
 PARTS = re.compile(r"[^./]+")
@@ -293,7 +307,8 @@ def _check_line(
         mine = [rule.words for rule in problem.rules if any(held & {*p} for p in rule.parts)]
         if mine:
             what = f"'{problem.graph.node_names[nodes[0]]}', and what must be with it"
-            raise UsageError(f"{' and '.join(mine)}: no device can hold {what}{hint}")
+            clash = " contradict each other" * (len(mine) > 1)
+            raise UsageError(f"{' and '.join(mine)}{clash}: no device may have {what}{hint}")
     needed, words = fewest_stages(line.labels, problem.rules)
     for rule in (rule for rule in problem.rules if rule.stages):
         if rule.stages > line.n:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem, check_options
 from dnnp.core.methods.splits import SPLITS
-from dnnp.core.model.device import DeviceClass, Level, Link, Own
+from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.phases import PROMPT, Point, rows_of, sequences_of, usual_lengths
+from dnnp.core.model.placing import Rule
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.formats.graph import device_classes
@@ -23,7 +24,7 @@ from dnnp.formats.phases import check_positions
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Record, Stream
 from dnnp.options.split import DeviceOptions, SplitOptions
-from dnnp.placing import SINGLE, check_rules, limits_of, own_of, rules_of, with_limits
+from dnnp.placing import SINGLE, capacity_of, check_rules, limits_of, rules_of, with_limits
 from dnnp.workload import Workload
 
 
@@ -33,7 +34,7 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
     with caller.held():
         rules = rules_of(work.stream, graph, options)
         single = () if options.parallel else rules  # parallel plans number devices at the end
-        devices, links = devices_of(work.stream, options, own_of(options, single))
+        devices, links = devices_of(work.stream, options, single)
         if options.objective == "latency" and graph.phases is None:
             cost = latency_options(options, graph, devices, links)
         else:
@@ -58,6 +59,10 @@ def problem_of(work: Workload, options: SplitOptions) -> SplitProblem:
     if options.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         caller.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
+    flag, most = "--tensor-parallel", 1 if graph.shards is None else graph.shards.degrees.max()
+    if (options.tensor_parallel or 1) > most:
+        what = f"nodes are priced on no more devices than {most}; see dnnp-profile {flag}"
+        caller.note(f"{flag} {options.tensor_parallel}: {what}")
     return problem
 
 
@@ -79,7 +84,7 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
 
 
 def _with_all_replicas(
-    options: SplitOptions, cost: CostOptions, devices: Iterable[DeviceClass], *, linked: bool
+    options: SplitOptions, cost: CostOptions, devices: tuple[DeviceClass, ...], *, linked: bool
 ) -> CostOptions:
     """The cost model where a stage may run on all devices of a class.
 
@@ -89,7 +94,6 @@ def _with_all_replicas(
     """
     from dnnp.core.split.ways import all_replicas
 
-    devices = tuple(devices)
     most = all_replicas(devices)
     if options.max_replicas is not None and options.max_replicas < most:
         raise UsageError(
@@ -199,11 +203,11 @@ def _lengths(options: SplitOptions, points: Sequence[Point]) -> list[tuple[int, 
 
 
 def devices_of(
-    stream: Stream, options: DeviceOptions, own: Mapping[str, Own] | None = None
+    stream: Stream, options: DeviceOptions, rules: tuple[Rule, ...] = ()
 ) -> tuple[tuple[DeviceClass, ...], tuple[Link, ...]]:
     """Device classes with counts, from the stream, `--devices`, `-k`, `--cpus` and limits; links.
 
-    `own`: what single devices have of their own.
+    `rules`: what they pin to single devices tells these from others.
 
     Raises
     ------
@@ -234,8 +238,8 @@ def devices_of(
             return UsageError(f"--link {options.link[number - stated]}: {reason}")
         return FormatError(reason, file, links[number][1], field)
 
-    own = own_of(options) if own is None else own
-    devices = with_limits(_chosen(stream, records, options), own, linked=bool(links))
+    devices = _chosen(stream, records, options)
+    devices = with_limits(devices, options, rules, linked=bool(links))
     if not links:
         return devices, ()
     from dnnp.formats.inputs.links import expand_links, unnamed_cpus
@@ -294,47 +298,41 @@ def _chosen(
         raise UsageError("--cluster-size: there are no accelerators to form clusters")
     for cpu in cpus:
         if cpu.count > 0 and cpu.cluster_size:
-            raise UsageError(
-                f"class '{cpu.name}' is a CPU and cannot have a cluster_size; only accelerators "
-                "form clusters"
-            )
+            reason = "is a CPU and cannot have a cluster_size; only accelerators form clusters"
+            raise UsageError(f"class '{cpu.name}' {reason}")
     chosen = tuple(d for d in (*accelerators, *cpus) if d.count > 0)
     if not chosen:
         raise UsageError("k is 0 and there are no CPUs: there is no device to run on")
     for device in chosen:
         if sum(device.name == other.name for other in chosen) > 1:
-            raise UsageError(
-                f"class '{device.name}' cannot be both accelerator and CPU; price another one, "
-                f"such as dnnp-profile --device v100 --device {device.name}"
-            )
+            reason = "cannot be both accelerator and CPU; price another one, such as"
+            raise UsageError(f"class '{device.name}' {reason} {_pricing(['v100', device.name])}")
         if device.name not in priced:
-            raise UsageError(
-                f"class '{device.name}' is not priced in the stream (priced: {', '.join(priced)}); "
-                f"run dnnp-profile --device {device.name}"
-            )
+            reason = f"is not priced in the stream (priced: {', '.join(priced)})"
+            run = _pricing(d.name for d in chosen)
+            raise UsageError(f"class '{device.name}' {reason}; run {run}")
     return chosen
 
 
 def _limited(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
     """An accelerator class with the memory and bandwidth that options say, or else its record."""
-    memory = limits_of(options, "memory").get("", device.memory_bytes)
-    if memory == "fast" and device.fast_memory_bytes is None:
-        raise UsageError(
-            f"--memory fast: class '{device.name}' states no fast_memory_bytes; give --memory BYTES"
-        )
-    memory = float(device.fast_memory_bytes or 0.0 if memory == "fast" else memory)
+    memory = capacity_of(device, limits_of(options, "memory").get("", device.memory_bytes))
     band = device.bandwidth_bytes_per_s if options.bandwidth is None else float(options.bandwidth)
     return replace(device, memory_bytes=memory, bandwidth_bytes_per_s=band)
 
 
 def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:
     """The class that `--cpus` counts."""
-    if cpus:
-        return cpus[:1]
-    for name in ("cpu", "cpu-core"):
-        if name in priced:
-            return [DeviceClass(name, kind="cpu")]
-    raise UsageError("--cpus: the stream prices no CPU class; run dnnp-profile --device cpu-core")
+    names = (name for name in ("cpu", "cpu-core") if name in priced)
+    if not (found := cpus or [DeviceClass(name, kind="cpu") for name in names]):
+        run = _pricing([*priced, "cpu-core"])
+        raise UsageError(f"--cpus: the stream prices no CPU class; run {run}")
+    return found[:1]
+
+
+def _pricing(classes: Iterable[str]) -> str:
+    """The call that prices classes; one alone would drop what others cost."""
+    return " ".join(["dnnp-profile", *(f"--device {name}" for name in classes)])
 
 
 def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
@@ -402,30 +400,24 @@ def latency_options(
 
     Raises UsageError: options that this objective does not have, or that do not go together.
     """
-    if options.memory_mode == "overflow":
-        raise UsageError("--objective latency streams nothing: no --memory-mode overflow")
-    if options.max_replicas not in (None, 1):
-        raise UsageError("--objective latency runs every sample once: no --max-replicas")
-    if options.validity is not None:
-        raise UsageError("--objective latency: --execution says what a split may be, not validity")
     cpus = [d.name for d in devices if d.is_cpu]
     # Blocks for the machines of the 2020 paper: accelerators, one class of CPUs, no links.
     as_published = len(cpus) == 1 and len(devices) > 1 and not links
     execution = options.execution or ("blocks" if as_published else "operators")
-    if execution == "blocks":
-        if len(cpus) > 1:
-            raise UsageError(f"--execution blocks has one pool of CPUs, not {', '.join(cpus)}")
-        if options.congestion is not None:
-            raise UsageError("--congestion is for --execution operators")
-        if links:
-            raise UsageError("--execution blocks moves all through the host: links do not count")
-    else:
-        if options.invocations is not None:
-            raise UsageError("--invocations is for --execution blocks")
-        if options.charge_io:
-            raise UsageError("--charge-io is for --execution blocks")
-    if options.charge_io and options.transfers == "edge":
-        raise UsageError("--charge-io needs --transfers tensor")
+    blocks, flag = execution == "blocks", "--objective latency"
+    refused = {
+        f"{flag} streams nothing: no --memory-mode overflow": options.memory_mode == "overflow",
+        f"{flag} runs every sample once: no --max-replicas": options.max_replicas not in (None, 1),
+        f"{flag}: --execution says what a split may be, not validity": options.validity is not None,
+        f"--execution blocks has one pool of CPUs, not {', '.join(cpus)}": blocks and len(cpus) > 1,
+        "--congestion is for --execution operators": blocks and options.congestion is not None,
+        "--execution blocks moves all through the host: links do not count": blocks and bool(links),
+        "--invocations is for --execution blocks": not blocks and options.invocations is not None,
+        "--charge-io is for --execution blocks": not blocks and options.charge_io,
+        "--charge-io needs --transfers tensor": options.charge_io and options.transfers == "edge",
+    }
+    for reason in (reason for reason, given in refused.items() if given):
+        raise UsageError(reason)
     stated_none = bool(np.isnan(graph.node_bytes).all())
     return CostOptions(
         memory_model=options.memory_model or ("peak" if stated_none else "sum"),

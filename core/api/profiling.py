@@ -9,6 +9,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.phases import TOKEN
 from dnnp.core.model.text import shown_seconds
+from dnnp.formats.graph import device_classes
 from dnnp.formats.inputs.devices import DeviceSpec, device_names, load_device
 from dnnp.formats.stream import Record, Stream, read_bytes
 from dnnp.options.graph import ProfileOptions
@@ -38,6 +39,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
+    before = device_classes(stream)
     if stream.rows("phase"):
         stream.drop("node", ("shards",))
         for name in ("costs", "from_run"):
@@ -57,6 +59,8 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.core.extras.shards import price_shards
 
         price_shards(stream, devices, options.tensor_parallel)
+    if gone := ", ".join(sorted({*before} - {*device_classes(stream)})):
+        options.caller.note(f"dropped the prices of {gone}: one call prices all classes")
     describe_costs(stream, options.caller)
 
 
@@ -180,8 +184,6 @@ def _source(stream: Stream, start: str) -> DeviceSpec:
     """The device that was measured."""
     if start != MEASURED:
         return load_device(start)
-    from dnnp.formats.graph import device_classes
-
     priced = device_classes(stream)
     if len(priced) != 1:
         found = ", ".join(priced) or "none"

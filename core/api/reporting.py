@@ -77,10 +77,8 @@ def tried_in_words(plan: Plan, in_seconds: bool) -> str:
     """Say what became of each method, the best first."""
     said = []
     for entry in sorted(plan.tried, key=lambda e: float("inf") if e.value is None else e.value):
-        found = f"{entry.status}: {entry.reason}"
-        if entry.value is not None:
-            found = shown_time(entry.value, in_seconds)
-        said.append(f"{entry.method} {found}")
+        value, reason = entry.value, f"{entry.status}: {entry.reason}"
+        said.append(f"{entry.method} {reason if value is None else shown_time(value, in_seconds)}")
     return f"tried: {'; '.join(said)}"
 
 
@@ -102,7 +100,7 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
     times = _times(problem, items)
     most = int(times.argmax())
     known = options.max_replicas or options.allow_replicas or plan.options.workload is not None
-    helps = [] if known else ["--allow-replicas"]
+    helps = [] if known or plan.rules else ["--allow-replicas"]
     share = min(float(times[most]) / plan.value, 1.0)
     stated = next((rule.words for rule in plan.rules if rule.stages), "")
     single = any(device.members for device in problem.devices)
@@ -121,6 +119,9 @@ def idle_words(problem: SplitProblem, plan: Plan, options: SplitOptions) -> str:
         graph = problem.graph
         nodes = np.flatnonzero(items.label == most)
         tie, parameter, colors = tied_by(graph, nodes)
+        held = {*graph.node_ids[nodes].tolist()}
+        ruled = [r.words for r in plan.rules if any(len(held & {*p}) > 1 for p in r.parts)]
+        tie = tie if parameter or not tie else ", ".join(ruled) or tie
         first = graph.node_names[nodes[0]]
         what = f"{counted(len(nodes), 'node')} that stay together"
         if len(nodes) == 1:

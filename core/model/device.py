@@ -74,7 +74,7 @@ class DeviceClass:
     @property
     def places(self) -> tuple[str, ...]:
         """Names to pin nodes to: the class, that of its times, and each of its devices."""
-        return self.name, self.of, *map(self.device_name, range(self.count))
+        return *filter(None, (self.name, self.of)), *map(self.device_name, range(self.count))
 
     def number_of(self, device: str) -> int:
         """Number of a device in the class; ValueError: it is not there."""
@@ -123,18 +123,19 @@ def with_own(devices: Sequence[DeviceClass], own: Mapping[str, Own]) -> tuple[De
     found: list[DeviceClass] = []
     for device in devices:
         kinds: dict[Own, list[int]] = {}
-        if any(name.rpartition("/")[0] == device.name for name in own):
-            for i in range(device.count):
-                kinds.setdefault(own.get(f"{device.name}/{i}", Own()), []).append(i)
+        named = any(name.rpartition("/")[0] == device.name for name in own)
+        for i in range(device.count if named else 1):
+            kinds.setdefault(own.get(f"{device.name}/{i}", Own()), []).append(i)
         for kind, numbers in kinds.items():
-            members = tuple(f"{device.name}/{i}" for i in numbers)
-            part = replace(device, count=len(numbers), members=members, speed=kind.speed)
-            if kind != Own():
-                name = f"{device.name}[{','.join(map(str, numbers))}]"
-                part = replace(part, name=name, of=device.name)
-            room = kind.memory_bytes
-            found.append(part if room is None else replace(part, memory_bytes=room))
-        found += [] if kinds else [device]
+            room = device.memory_bytes if kind.memory_bytes is None else kind.memory_bytes
+            part = replace(device, memory_bytes=room, speed=kind.speed)
+            if len(kinds) > 1 or kind.speed != 1:
+                members = tuple(f"{device.name}/{i}" for i in numbers)
+                part = replace(part, count=len(members), members=members)
+                if kind != Own():
+                    name = f"{device.name}[{','.join(map(str, numbers))}]"
+                    part = replace(part, name=name, of=device.name)
+            found.append(part)
     return tuple(found)
 
 

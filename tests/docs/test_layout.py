@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.formats.header import RELEASE
+import dnnp
 from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources, syntax_nodes
 
 LAYERS = [
@@ -210,7 +210,7 @@ def test_version_is_one() -> None:
     version = pyproject()["project"]["version"]
     assert re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", read("CHANGELOG.md"), re.M)
     assert f"\nversion: {version}\n" in read("CITATION.cff")
-    assert version == RELEASE
+    assert version == dnnp.__version__
     date = re.search(rf"^## {re.escape(version)} - (.*)$", read("CHANGELOG.md"), re.M)
     assert date is not None
     assert f'date-released: "{date[1]}"' in read("CITATION.cff")

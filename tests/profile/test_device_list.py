@@ -117,7 +117,7 @@ def test_a_file_of_that_name_is_a_file(tmp_path: Path) -> None:
         (["acc:2,acc:1"], 2, "class 'acc' is there twice"),
         (["acc:99999999999999999999"], 2, "is no number of devices"),
         (["none.json:2"], 1, "none.json: No such file"),
-        (["v100:2"], 2, "class 'v100' is not priced"),
+        (["v100:2,acc"], 2, "(priced: acc, cpu); run dnnp-profile --device v100 --device acc\n"),
         (["acc:2", "--link", "acc=3G"], 2, "--link acc=3G: write two devices or classes"),
         (["acc:2", "--link", "acc,acc"], 2, "such as a100,t4=10G"),
         (["acc:2", "--link", "acc,acc=fast"], 2, "'fast' is not a bandwidth"),

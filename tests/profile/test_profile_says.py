@@ -60,6 +60,8 @@ def test_groups_cost_what_they_cost() -> None:
     for name in ("v100", "cpu-core"):
         total = math.fsum(r["time_s"][name] for r in result.records("group"))
         assert f"{total * 1e6:.4g} us on {name}" in line
+    again = dnnp("profile", "--device", "v100", "--device", "t4", stdin=result.out)
+    assert "dropped the prices of cpu-core: one call prices all" in again.err
 
 
 def test_more_is_told_to_who_asks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,10 +91,14 @@ ROWS = "a,1,{0}\nb,1,\nc,1,\nd,1,\ne,1,{0}\n"
 CHAIN = "a,b,{0}\nb,c,{0}\nc,d,{0}\nd,e,{0}\n"
 
 
-def test_a_colour_is_named(tmp_path: Path) -> None:
-    (line,) = lines_of(own(ROWS.format(7), CHAIN.format(1), tmp_path))
-    assert "5 nodes that stay together: 'a' and 'e' have one colour" in line
-    assert "--validity free" in line
+@pytest.mark.parametrize(
+    ("color", "pin", "why"),
+    [(7, (), "'a' and 'e' have one colour"), ("", ("--pin", "*=accelerator/0"), "--pin *=")],
+)
+def test_a_colour_or_rule_is_named(color: object, pin: Sequence[str], why: str, tmp_path: Path):
+    (line,) = lines_of(own(ROWS.format(color), CHAIN.format(1), tmp_path), *pin)
+    assert f"5 nodes that stay together: {why}" in line
+    assert ("--validity free" in line, "may help" in line) == (not pin, not pin)
     assert "copy of the parameter" not in line
 
 

@@ -46,6 +46,15 @@ def test_one_of_two_devices_is_half_busy(method: str) -> None:
     assert alone["compute_s"] == pytest.approx(2 * loads(planned(k=1))["gpu/0"]["compute_s"])
 
 
+@pytest.mark.parametrize("words", [(), ("--link", "gpu,gpu=1K"), ("--max-replicas", "2")])
+def test_a_class_stands_for_its_devices(words: tuple[str, ...]) -> None:
+    limits = ("500", "9K,gpu=500", "9K,gpu=1K,gpu/0=500,gpu/1=500")
+    plans = [planned("--memory", limit, *words).one("plan") for limit in limits]
+    assert plans == plans[:1] * 3
+    halves = [planned("--speed", f"{x},gpu/1=0.25").one("plan") for x in ("gpu=0.5", "gpu/0=0.5")]
+    assert halves[0] == halves[1]
+
+
 def test_latency_knows_them() -> None:
     values = [
         planned("--objective", "latency", *words).one("plan")["value"]
@@ -108,6 +117,8 @@ def test_a_list_in_python_is_the_option_again() -> None:
         (("--memory", "gpu/0=1K,gpu/0=2K"), "states one twice"),
         (("--memory", "1K", "--memory", "gpu/0=1K", "--memory", "2K"), "states one twice"),
         (("--speed", "0.5"), "write DEVICE=X"),
+        (("--memory", "gpu/0=fast"), "class 'gpu' states no fast_memory_bytes"),
+        (("--pin", "lm_head=tpx"), "known: gpu, gpu/0, gpu/1\n"),
         (("--speed", "gpu/0=0"), "is not above 0"),
         (("--speed", "gpu/0=0.5", "--max-replicas", "2"), "with replicas"),
         (("--speed", "gpu/0=0.5", "--data-parallel", "2"), "with parallel plans"),

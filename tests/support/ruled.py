@@ -161,7 +161,7 @@ def keeps(graph: Graph, rule: Rule, stages: Sequence[tuple[DeviceClass, list[int
     if rule.rule == "exactly":
         return len(stages) == rule.stages
     if rule.rule == "pin":
-        names = [(d.name, d.of, *d.members) for d, _ in stages]
+        names = [(d.name, d.of, *(d.members or [f"{d.name}/0"][: d.count == 1])) for d, _ in stages]
         return all(rule.device in n for n, h in zip(names, held, strict=True) if h & parts[0])
     if rule.rule == "together":
         return sum(bool(h & parts[0]) for h in held) <= 1

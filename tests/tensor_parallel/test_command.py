@@ -54,7 +54,10 @@ def test_a_plan_of_them_is_checked() -> None:
     priced = dnnp("profile", "--tensor-parallel", "2", stdin=encode(records()))
     plan = dnnp("partition", "-k", "2", "--tensor-parallel", "2", stdin=priced.out)
     assert plan.status == 0, plan.err
+    assert "no more" not in plan.err
     assert dnnp("check", stdin=plan.out).status == 0
+    more = dnnp("partition", "-k", "3", "--tensor-parallel", "3", stdin=priced.out)
+    assert "--tensor-parallel 3: nodes are priced on no more devices than 2; see" in more.err
 
 
 def test_other_backward_passes_are_refused() -> None:

@@ -363,9 +363,9 @@ class CheckOptions(Options):
     max_latency: float | str | None = option(
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time of one sample, such as 50ms; by the same")
-    min_tokens_per_s: float | None = option(
-        above=0, metavar="R", page=True,
-        help="the fewest tokens a second; by a plan for prompts and tokens")
+    min_tokens_per_s: float | str | None = option(
+        above=0, unit="frequency", metavar="R", page=True,
+        help="the fewest tokens a second, such as 100/s; by a plan for prompts and tokens")
     max_ttft: float | str | None = option(
         above=0, unit="latency", metavar="T", page=True,
         help="the longest time to first token; such as 200ms, by the same")

@@ -38,12 +38,12 @@ class DeviceOptions(Options):
     cpus: int | None = option(least=0, metavar="L", help="CPUs in addition to the accelerators")
     memory: float | str | Sequence[float | str] | None = option(
         above=0, unit="size", each=True, words=("fast",), metavar="[DEVICE=]BYTES", page=True,
-        help="capacity of a device, such as 16G or 16GiB; of a single one: a100/0=9G, repeatable; "
-        "fast: its on-chip memory")
+        help="capacity of a device, such as 16G or 16GiB; of a class or a single one: a100=9G, "
+        "a100/0=9G, repeatable; fast: its on-chip memory")
     speed: float | str | Sequence[str] | None = option(
         unit="share_or_size", each=True, metavar="DEVICE=X",
-        help="speed of a device, relative to its class: a100/1=0.5 where it is half busy; "
-        "repeatable")
+        help="speed of a device, relative to what its class is priced for: a100/1=0.5 where it is "
+        "half busy; a class stands for its devices; repeatable")
     bandwidth: float | str | None = option(
         above=0, unit="rate", metavar="BYTES/S", page=True,
         help="bandwidth of a device's link, such as 12G")
@@ -146,7 +146,7 @@ class SplitOptions(DeviceOptions):
         "training, the largest forward load plus the largest backward load; latency: the time "
         "of one sample, or sequence")
     max_replicas: int | None = option(
-        least=1, metavar="R", page=True,
+        least=1, metavar="R",
         help="devices that may share a stage's samples (default: 1)")
     allow_replicas: bool = option(
         False, page=True,
@@ -290,7 +290,7 @@ class SplitOptions(DeviceOptions):
         "the times of the plan, where nodes state no memory; weights, for latency: parameters "
         "alone")
     memory_mode: str = option(
-        "hard", choices=("hard", "overflow", "ignore"), page=True,
+        "hard", choices=("hard", "overflow", "ignore"),
         help="hard (default), overflow or ignore; above capacity: infeasible, or streamed over "
         "the link; ignore: no capacity counts, and a plan that exceeds one is priced and marked "
         "infeasible")
@@ -300,13 +300,13 @@ class SplitOptions(DeviceOptions):
         help="sequences under way, each of which keeps its states (caches) on the devices that "
         "use them (default: those of one pass, as imported)")
     workload: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(
-        metavar="LENGTHS|FILE",
+        metavar="LENGTHS|FILE", page=True,
         help="sequences to plan for, where the graph has phases; prompt=512,tokens=256, or a "
         "file with the tokens of a prompt and those that follow a line (default: what the phases "
         "are priced for)")
     max_ttft: float | str | None = option(
-        above=0, unit="latency", metavar="T",
-        help="the longest time to first token of a sequence that is alone, such as 200ms")
+        above=0, unit="latency", metavar="T", page=True,
+        help="the longest time to first token, such as 200ms; of a sequence that is alone")
     max_tpot: float | str | None = option(
         above=0, unit="latency", metavar="T",
         help="the longest time of each later token of such a sequence, such as 30ms")

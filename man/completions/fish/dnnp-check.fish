@@ -4,7 +4,7 @@ complete -c dnnp-check -l max-gap -x -d 'the largest gap of the plan, such as 0.
 complete -c dnnp-check -l max-memory -x -d 'the most that a device may need; up to 1 a share of its memory, such as 0.9 for 90 %; above that bytes, such as 14Gi'
 complete -c dnnp-check -l min-throughput -x -d 'the fewest samples a second, such as 100/s; by the plan, or by its schedule if there is one'
 complete -c dnnp-check -l max-latency -x -d 'the longest time of one sample, such as 50ms; by the same'
-complete -c dnnp-check -l min-tokens-per-s -x -d 'the fewest tokens a second; by a plan for prompts and tokens'
+complete -c dnnp-check -l min-tokens-per-s -x -d 'the fewest tokens a second, such as 100/s; by a plan for prompts and tokens'
 complete -c dnnp-check -l max-ttft -x -d 'the longest time to first token; such as 200ms, by the same'
 complete -c dnnp-check -l max-tpot -x -d 'the longest time of each later token; such as 30ms, by the same'
 complete -c dnnp-check -l measured -d 'judge what the last run measured; throughput, latency (its 99th percentile), memory, or times and rate of tokens'
