@@ -87,15 +87,16 @@ def read_prompts(
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             raise FormatError("not JSON", file, number) from None
-        if type(row) is dict and type(text := row.get("text")) is str and "ids" not in row:
+        row = row if type(row) is dict else {"ids": None}
+        if unknown := sorted(name for name in row.keys() - set(FIELDS) if name[:2] != "x_"):
+            raise FormatError(f"is none of {', '.join(FIELDS)}", file, number, unknown[0])
+        if type(text := row.get("text")) is str and "ids" not in row:
             row = {**row, "ids": encode(text)}
-        if type(row) is not dict or not _are_ids(row.get("ids")) or not row["ids"]:
+        if not _are_ids(row.get("ids")) or not row["ids"]:
             raise FormatError("is no list of ids", file, number, "ids")
         if max(row["ids"]) >= words:
             reason = f"{max(row['ids'])} is no word of the model, which has {words}"
             raise FormatError(reason, file, number, "ids")
-        if unknown := sorted(name for name in row.keys() - set(FIELDS) if name[:2] != "x_"):
-            raise FormatError(f"is none of {', '.join(FIELDS)}", file, number, unknown[0])
         if not _are_ids(row.get("stop", [])):
             raise FormatError("is no list of ids", file, number, "stop")
         count = row.get("max_tokens", most)

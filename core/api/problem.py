@@ -96,10 +96,8 @@ def _with_all_replicas(
 
     most = all_replicas(devices)
     if options.max_replicas is not None and options.max_replicas < most:
-        raise UsageError(
-            f"--allow-replicas compares up to all {most} devices of a class: leave --max-replicas "
-            f"{options.max_replicas} out"
-        )
+        reason = f"compares up to all {most} devices of a class: leave --max-replicas"
+        raise UsageError(f"--allow-replicas {reason} {options.max_replicas} out")
     if not linked and any(device.cluster_size for device in devices):
         raise UsageError("--allow-replicas knows no clusters; --max-replicas does")
     return replace(cost, max_replicas=most)
@@ -278,10 +276,8 @@ def _chosen(
     if options.k is not None and len(accelerators) > 1 and counted:
         names = ", ".join(d.name for d in accelerators)
         counts = ",".join(f"{d.name}:1" for d in accelerators[:2])
-        raise UsageError(
-            f"-k with several accelerator classes ({names}); give counts by --devices, such as "
-            f"--devices {counts}"
-        )
+        how = f"give counts by --devices, such as --devices {counts}"
+        raise UsageError(f"-k with several accelerator classes ({names}); {how}")
     if options.k is None and not counted:
         raise UsageError("how many devices? give -k N or --devices FILE")
     if not counted:

@@ -184,9 +184,8 @@ def report(
     if plan.status in ("optimal", WITHIN):
         proven = status_words(plan)
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
-    rough = unknown_words(record)
     proven += contiguous_words(plan, in_seconds)
-    caller.note(f"{lead}{found}, {proven}, {plan.validity}{rough}{interrupted}")
+    caller.note(f"{lead}{found}, {proven}, {plan.validity}{unknown_words(record)}{interrupted}")
     if plan.status == "infeasible":
         caller.warn(
             f"the split is infeasible: a device needs {shown_bytes(plan.excess_bytes)} more than "
@@ -229,15 +228,10 @@ def name_idle_options(options: SplitOptions) -> None:
     """Say which of the options given the method makes no use of."""
     latency, given = options.objective == "latency", options.eval is not None
     heeded = {name for method in options.methods for name in _heeded(options, method)}
-    idle = [
-        name
-        for name in OPTIONS
-        if getattr(options, name.replace("-", "_")) is not None and name not in heeded
-    ]
-    if given and options.validity is not None and not latency:
-        idle.append("validity")
-    if latency and options.comm != "sum":
-        idle.append("comm")
+    stated = [name for name in OPTIONS if getattr(options, name.replace("-", "_")) is not None]
+    idle = [name for name in stated if name not in heeded]
+    idle += ["validity"] * (given and options.validity is not None and not latency)
+    idle += ["comm"] * (latency and options.comm != "sum")
     several = "s" if len(options.methods) > 1 else ""
     user = "--eval" if given else f"method{several} {', '.join(options.methods)}"
     for name in idle:

@@ -453,14 +453,18 @@ def shown_rate(value: float) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A name on at most `width` columns, without its middle if it is longer.
+    """A name on at most `width` columns: without a number of layers, or else its middle.
 
+    >>> shortened("layers.103 .. layers.111 (9 layers)", 24)
+    'layers.103 .. layers.111'
     >>> shortened("/encoder/layer.11/attention/MatMul", 20)
     '/encoder...on/MatMul'
     >>> shortened("short", 20)
     'short'
     """
     text = printable(text)
+    if len(text) > width and text.endswith(" layers)"):
+        text = text.rpartition(" (")[0]
     if len(text) <= width:
         return text
     if width < 6:

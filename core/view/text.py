@@ -100,8 +100,6 @@ def _row(facts: Facts, number: int, time: float, most: int) -> list[str]:
     """Cells of a stage: number, devices, layers in `most` columns, a time, memory."""
     part = facts.parts[number]
     layers = part.layers or counted(len(part.stage.nodes), "node")
-    if len(layers) > most:  # the ends of a range say more than its number
-        layers = re.sub(r" \(\d+ layers\)$", "", layers)
     took, held = shown_time(time, facts.seconds), shown_bytes(part.stage.memory_bytes)
     return [str(number), part.stage.where, shortened(layers, most), took, held]
 

@@ -39,6 +39,12 @@ def test_exit_statuses_are_the_same_everywhere() -> None:
     assert {*set().union(*pages), "141"} == listed
 
 
+def test_lines_of_two_fonts_hold_no_sentence() -> None:  # its words would be joined
+    lines = [x for page in PAGES for x in re.findall(r"^\.[BIR]{2} .*", page.read_text(), re.M)]
+    assert len(lines) > 500
+    assert not [x for x in lines if re.search(" [a-z]+ [a-z]+ ", re.sub('"[^"]*"', "", x))]
+
+
 def test_the_status_of_a_pipeline_is_what_the_manual_says(tmp_path: Path) -> None:
     for text in (CONCEPTS, (ROOT / "man/man1/dnnp-check.1").read_text()):
         assert "pipefail" in text

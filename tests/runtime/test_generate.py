@@ -204,8 +204,8 @@ def test_nan_is_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "not JSON"), ('{"ids": []}', "'ids': is no list of ids"),
-        ('{"ids": [1.5]}', "'ids'"), ('{"ids": [-1]}', "'ids'"), ("[1]", "'ids'"),
+        ("{", "not JSON"), ('{"ids": []}', "'ids': is no list of ids"), ("[1]", "'ids'"),
+        ('{"ids": [1.5]}', "'ids'"), ('{"ids": [-1]}', "'ids'"), ('{"idz": [1]}', "'idz'"),
         ('{"ids": [1], "stop": 3}', "'stop'"), ('{"ids": [1], "max_tokens": 0}', "'max_tokens'"),
         ("", "no prompts"), ('{"ids": [1], "x_a": 1, "stopp": [2]}', "'stopp': is none of ids"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from dnnp.core.model.errors import FormatError, UnavailableError
+from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError
 
 
 class Text:
@@ -25,7 +25,10 @@ class Text:
             from tokenizers import Tokenizer
         except ImportError:
             raise UnavailableError("text needs tokenizers: pip install 'dnnp[text]'") from None
-        data = self._read(self._file)
+        try:
+            data = self._read(self._file)
+        except InputFileError as error:
+            raise InputFileError(f"{error} (--tokenizer FILE)") from None
         try:
             return Tokenizer.from_str(data.decode())
         except Exception as error:  # the package raises no class of its own
