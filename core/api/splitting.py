@@ -157,7 +157,7 @@ def _of_best_rows(
         return _timely(work, problem, options, search)
     best: tuple[SplitProblem, Plan] | None = None
     failure: BaseException | None = None
-    for rows in choices:
+    for rows in sorted(choices):  # what does not fit is told of the fewest
         if options.in_flight is not None and options.in_flight < rows:
             continue
         most = problem.options.in_flight

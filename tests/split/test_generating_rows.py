@@ -66,6 +66,17 @@ def test_a_limit_that_only_fewer_rows_keep(graphs: dict[str, Graph]) -> None:
         planned(both, max_tpot=1e-6)
 
 
+def test_what_does_not_fit_is_told_of_the_fewest_rows(
+    model: Path, graphs: dict[str, Graph]
+) -> None:
+    words = []
+    for graph in (graphs["1"], graphs["4"], priced(model, "4|1")):
+        with pytest.raises(InfeasibleError, match=r"needs? .*kB") as error:
+            planned(graph, memory=4e4)
+        words.append(str(error.value))
+    assert words[2] == words[0] != words[1]
+
+
 def test_each_number_of_devices_has_the_best_rows(graphs: dict[str, Graph]) -> None:
     both = graphs["1|4"]
     swept = [g.stream().get("plan")[0] for g in sweep(both, [1, 2, 3], workload=WORKLOAD)]
