@@ -205,7 +205,8 @@ def _all_busy(
     told = problem.rules or problem.links or plan.hybrid is not None or options.eval
     if told or len(problem.devices) > 1 or not 0 < passes < len(plan.stages):
         return problem, plan
-    fewer = work.problem((replace(problem.devices[0], count=passes),), problem.options)
+    kept = replace(problem.devices[0], count=passes, members=problem.devices[0].members[:passes])
+    fewer = work.problem((kept,), problem.options)
     try:
         fewer, other = _that_fits(work, fewer, options, search)
     except (InfeasibleError, LimitError):

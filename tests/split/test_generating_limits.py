@@ -71,3 +71,14 @@ def test_a_pass_of_one_stage_that_takes_too_long_is_infeasible() -> None:
         split(Graph(stream), k=2, max_ttft=limit, **GIVEN)
     stream.get("phase")[0]["pass_s"] -= 0.5
     assert check(split(Graph(stream), k=2, max_ttft=limit, **GIVEN)).ok
+
+
+def test_fewer_single_devices_of_one_speed() -> None:
+    """Plans for as many devices as passes keep busy name these alone, and can be read."""
+    fewer = 0
+    for seed in range(12):
+        graph = Graph(random_decoder(seed, phased=True))
+        made = split(graph, k=3, speed=["acc/0=2", "acc/1=2", "acc/2=2"], in_flight=2, **GIVEN)
+        assert check(made).ok, seed
+        fewer += made.records("plan")[0]["k"] < 3
+    assert fewer > 3
