@@ -13,9 +13,9 @@ import pytest
 from dnnp.core.training import Optimizer, train
 from dnnp.formats.export.pytorch import torch_plan
 from support import torch_stages
-from support.priced import node
+from support.graphs import node, tensor
 from support.run import PATIENCE_S, dnnp
-from support.seeds import encode, header, tensor
+from support.seeds import encode, header
 
 LAYERS, WIDTH = 6, 4096
 

@@ -11,7 +11,10 @@ import pytest
 from dnnp.core.model import plan as plans
 from dnnp.formats.records import RECORDS
 from dnnp.options import table
+from support import graphs
+from support.graphs import tensor
 from support.run import dnnp
+from support.seeds import encode
 
 N = 4
 
@@ -30,7 +33,7 @@ def stream(**changes: Any) -> bytes:
     ]  # fmt: skip
     for i, name in enumerate(("x", "a", "b", "db", "da")):
         kind = "activation" if i else "input"
-        records.append({"type": "tensor", "id": i, "name": name, "kind": kind, "size_bytes": 2.0})
+        records.append(tensor(i, kind, 2.0, name=name))
     rows: list[tuple[int, list[int], int, float, float, bool]] = [
         (0, [0], 1, 4.0, 10.0, False),
         (1, [1], 2, 12.0, 20.0, False),
@@ -52,8 +55,7 @@ def stream(**changes: Any) -> bytes:
         }  # fmt: skip
         node |= {"backward": True, "of": 3 - v} if backward else {"held_bytes": 4.0}
         records.append(node | changes.get(f"n{v}", {}))
-    records.append({"type": "end", "records": len(records)})
-    return b"".join(json.dumps(r).encode() + b"\n" for r in records)
+    return encode(records)
 
 
 def stages(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -111,18 +113,13 @@ def small(room: float, *nodes: dict[str, Any], size: float = 2.0) -> bytes:
         "type": "device", "class": "gpu", "kind": "accelerator", "count": 2,
         "memory_bytes": room, "bandwidth_bytes_per_s": 100.0,
     }  # fmt: skip
-    tensors = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size}
-        for i, kind in enumerate(("input", "activation", "activation"))
-    ]
+    kinds = enumerate(("input", "activation", "activation"))
+    tensors = [tensor(i, kind, size) for i, kind in kinds]
     rows = [
-        {"type": "node", "id": i, "name": f"n{i}", "op": "X", "inputs": [i], "outputs": [i + 1]}
-        | ({"backward": True} if i else {}) | node
-        for i, node in enumerate(nodes)
-    ]  # fmt: skip
-    records = [head, device, *tensors, *rows]
-    end = {"type": "end", "records": len(records)}
-    return b"".join(json.dumps(r).encode() + b"\n" for r in [*records, end])
+        graphs.node(i, "X", [i], [i + 1], **({"backward": True} if i else {}), **fields)
+        for i, fields in enumerate(nodes)
+    ]
+    return encode([head, device, *tensors, *rows])
 
 
 def test_a_stage_of_the_backward_pass_alone_has_nothing_to_run_again() -> None:

@@ -10,7 +10,8 @@ import pytest
 from dnnp.core.extras.operator_grid import Case, grid
 from dnnp.fits import device as fitting
 from dnnp.formats.inputs.devices import load_device
-from support.priced import node, tensor
+from support.graphs import node
+from support.priced import tensor
 from support.run import Result, dnnp
 from support.seeds import encode, header
 

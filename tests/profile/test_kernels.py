@@ -15,7 +15,8 @@ from dnnp.core.profile.work import work_of
 from dnnp.formats.graph import graph_of
 from dnnp.formats.inputs.devices import DeviceSpec, parse_device
 from dnnp.pricing import analytic_times, fused, kernels_by
-from support.priced import node, stream, tensor
+from support.graphs import node
+from support.priced import stream, tensor
 
 DEVICE = {
     "name": "toy",

@@ -22,9 +22,10 @@ from dnnp.core.runtime.model.providers import Place, SessionConfig
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.formats.stream import read_bytes
 from dnnp.workload import priced
-from support.priced import node as unpriced
+from support.graphs import node as unpriced
+from support.graphs import tensor
 from support.run import Result, dnnp
-from support.seeds import encode, group, header, planned, tensor
+from support.seeds import encode, group, header, planned
 from support.split_models import array, make, node, value
 
 V100 = {

@@ -6,8 +6,8 @@ import math
 
 import orjson
 
-from support.graphs import header
-from support.priced import node, tensor
+from support.graphs import header, node
+from support.priced import tensor
 from support.run import dnnp
 
 

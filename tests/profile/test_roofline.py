@@ -18,8 +18,8 @@ from dnnp.core.profile.work import (
 )
 from dnnp.formats.graph import clustering_of, graph_of
 from dnnp.formats.inputs.devices import DeviceSpec
-from support.graphs import random_stream
-from support.priced import node, stream, tensor
+from support.graphs import node, random_stream
+from support.priced import stream, tensor
 
 DEVICE = DeviceSpec(
     name="toy",

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from dnnp.core.profile.work import scaled_times, scaling_error
+from support import graphs
+from support.graphs import tensor
 from support.run import dnnp
-from support.seeds import encode, group, header, tensor
+from support.seeds import encode, group, header
 
 SIZE = 16_000_000
 
@@ -19,17 +21,8 @@ def stream(times: dict[str, list[float]], grouped: bool = False) -> bytes:
     half = {"dtype": "float16"}
 
     def node(i: int, op: str, reads: list[int], writes: int, flop: float, moved: float) -> dict:
-        return {
-            "type": "node",
-            "id": i,
-            "name": f"n{i}",
-            "op": op,
-            "inputs": reads,
-            "outputs": [writes],
-            "flop": flop,
-            "bytes": moved,
-            "time_s": {name: values[i] for name, values in times.items()},
-        }
+        spent = {name: values[i] for name, values in times.items()}
+        return graphs.node(i, op, reads, [writes], flop=flop, bytes=moved, time_s=spent)
 
     head = {**header(), "units": {"time": "s"}}
     rows = [

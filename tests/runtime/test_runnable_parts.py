@@ -16,7 +16,7 @@ from dnnp.core.model.graph import Clustering, Graph, Ints, clustering_of_labels,
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.deployment.parts import topological_order, waits_of
 from dnnp.formats.graph import graph_of
-from support.graphs import random_stream
+from support.graphs import random_stream, tensor
 
 
 def placed(seed: int) -> tuple[Graph, Plan]:
@@ -99,10 +99,7 @@ def check_parts(graph: Graph, units: Clustering, plan: Plan) -> int:
 def edges_graph(n: int, edges: list[tuple[int, int]]) -> Graph:
     """Nodes of one second, each of which writes a tensor that others read."""
     stream = random_stream(0, n)
-    stream.records["tensor"] = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1}
-        for i in range(n)
-    ]
+    stream.records["tensor"] = [tensor(i, "activation", 1) for i in range(n)]
     for i, node in enumerate(stream.get("node")):
         node.update(inputs=[a for a, b in edges if b == i], outputs=[i], time_s={"dev": 1.0})
     return graph_of(stream)

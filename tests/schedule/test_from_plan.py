@@ -19,10 +19,16 @@ from dnnp.core.model.schedule import Placement, check_placement
 from dnnp.core.schedule.from_plan import placement_of_plan
 from dnnp.core.schedule.problem import problem_of
 from dnnp.formats.graph import graph_of
-from support.graphs import random_stream
+from support.graphs import random_stream, tensor
 from support.problems import chain
 
 COMMS = ("sum", "overlap", "duplex")
+
+
+def plan_of(graph: Graph, blocks: list[Block], options: CostOptions | None = None) -> Plan:
+    """The plan of blocks that all run on devices of one class."""
+    problem = SplitProblem(graph, singletons(graph), (blocks[0].device,), options or CostOptions())
+    return make_plan(problem, blocks, method="test", bound=0.0, digest="0" * 64)
 
 
 def random_plan(
@@ -36,14 +42,7 @@ def random_plan(
     blocks = [
         Block(graph.order[stage[graph.order] == s], device, 1 + (s % replicas)) for s in range(k)
     ]
-    plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), options),
-        blocks,
-        method="test",
-        bound=0.0,
-        digest="0" * 64,
-    )
-    return graph, plan
+    return graph, plan_of(graph, blocks, options)
 
 
 def loads(placement: Placement) -> dict[str, float]:
@@ -121,13 +120,7 @@ def test_forward_holds_what_backward_reads() -> None:
     graph = replace(graph, backward=late)
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([0, 3]), device), Block(np.array([1, 2]), device)]
-    plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions()),
-        blocks,
-        method="test",
-        bound=0.0,
-        digest="0" * 64,
-    )
+    plan = plan_of(graph, blocks)
     placement = placement_of_plan(graph, singletons(graph), plan)
     assert [(b.name, b.kind) for b in placement.blocks] == [
         ("F0", "forward"),
@@ -146,13 +139,7 @@ def test_virtual_devices() -> None:
     graph = chain(3.0, 2.0, 4.0, transfer=1.0)
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([0, 2]), device), Block(np.array([1]), device)]
-    plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions()),
-        blocks,
-        method="test",
-        bound=0.0,
-        digest="0" * 64,
-    )
+    plan = plan_of(graph, blocks)
     assert plan.validity == "free"
     placement = placement_of_plan(graph, singletons(graph), plan)
     # Each part pays for what it sends and receives: 3 + 1, 1 + 2 + 1, 1 + 4.
@@ -168,13 +155,7 @@ def test_replicas_take_turns() -> None:
     graph = chain(3.0, 2.0)
     device = DeviceClass("dev", count=3)
     blocks = [Block(np.array([0]), device, 2), Block(np.array([1]), device)]
-    plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=2)),
-        blocks,
-        method="test",
-        bound=0.0,
-        digest="0" * 64,
-    )
+    plan = plan_of(graph, blocks, CostOptions(max_replicas=2))
     placement = placement_of_plan(graph, singletons(graph), plan)
     assert placement.turns == 2
     assert placement.blocks[0].homes == ((0,), (1,))
@@ -186,13 +167,7 @@ def test_explicit_transfers_leave_the_blocks() -> None:
     graph = chain(3.0, 2.0, transfer=5.0)
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([i]), device) for i in range(2)]
-    plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions()),
-        blocks,
-        method="test",
-        bound=0.0,
-        digest="0" * 64,
-    )
+    plan = plan_of(graph, blocks)
     placement = placement_of_plan(graph, singletons(graph), plan, explicit=True)
     assert [b.time_s for b in placement.blocks] == [3.0, 2.0]
     assert placement.blocks[1].after[0].transfer_s == 5.0
@@ -201,16 +176,11 @@ def test_explicit_transfers_leave_the_blocks() -> None:
 def test_stages_each_of_which_begins_with_what_waits_for_the_end_of_the_other() -> None:
     """0 -> 1 and 2 -> 3; one stage runs 3 before 0, the other 1 before 2."""
     stream = random_stream(0, 4)
-    stream.records["tensor"] = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1}
-        for i in range(4)
-    ]
+    stream.records["tensor"] = [tensor(i, "activation", 1) for i in range(4)]
     for i, node in enumerate(stream.get("node")):
         node.update(inputs=[i - 1] if i % 2 else [], outputs=[i], time_s={"dev": 2.0**i})
     graph, device = graph_of(stream), DeviceClass("dev", count=2)
-    problem = SplitProblem(graph, singletons(graph), (device,), CostOptions())
-    blocks = [Block(np.array(row), device) for row in ([3, 0], [1, 2])]
-    plan = make_plan(problem, blocks, method="test", bound=0.0, digest="0" * 64)
+    plan = plan_of(graph, [Block(np.array(row), device) for row in ([3, 0], [1, 2])])
     placement = placement_of_plan(graph, singletons(graph), plan)
     check_placement(placement)
     assert loads(placement) == {"dev/0": 9.0, "dev/1": 6.0}
@@ -230,12 +200,6 @@ def test_refused_plans() -> None:
     device = DeviceClass("dev", count=200)
     counts = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
     blocks = [Block(np.array([i]), device, r) for i, r in enumerate(counts)]
-    plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=99)),
-        blocks,
-        method="test",
-        bound=0.0,
-        digest="0" * 64,
-    )
+    plan = plan_of(graph, blocks, CostOptions(max_replicas=99))
     with pytest.raises(UsageError, match="take turns"):
         placement_of_plan(graph, singletons(graph), plan)

@@ -37,7 +37,7 @@ from dnnp.core.schedule.shapes import shape
 from dnnp.core.split.auto import solve
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
-from support.graphs import header
+from support.graphs import header, node, tensor
 
 Edges = list[tuple[int, int]]
 
@@ -84,16 +84,11 @@ def drawn(family: str, n: int) -> Graph:
     reads: list[list[int]] = [[] for _ in range(n)]
     for a, b in sorted(set(FAMILIES[family](n, rng))):
         reads[b].append(a)
-    tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation"}
-        | {"size_bytes": rng.randint(1, 20)}
-        for v in range(n)
-    ]
-    nodes = [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "inputs": reads[v], "outputs": [v]}
-        | {"time_s": dict.fromkeys(("dev", "cpu"), float(rng.randint(5, 100)))}
-        for v in range(n)
-    ]
+    tensors = [tensor(v, "activation", rng.randint(1, 20)) for v in range(n)]
+    nodes = []
+    for v in range(n):
+        times = dict.fromkeys(("dev", "cpu"), float(rng.randint(5, 100)))
+        nodes.append(node(v, "Op", reads[v], [v], time_s=times))
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 

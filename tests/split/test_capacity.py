@@ -16,7 +16,7 @@ from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import random_case
-from support.graphs import header, to_bytes
+from support.graphs import header, node, tensor, to_bytes
 from support.hybrid import best_of_all, best_shared, random_problem, random_shared_problem
 from support.problems import problem_of
 from support.run import dnnp
@@ -29,14 +29,12 @@ def wide(**fields: object) -> Stream:
     sizes = [1, *([10] * WIDE), 30, *([1] * WIDE)]
     kinds = ["input", *(["parameter"] * (WIDE + 1)), *(["activation"] * WIDE)]
     tensors = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size}
-        for i, (kind, size) in enumerate(zip(kinds, sizes, strict=True))
+        tensor(i, kind, size) for i, (kind, size) in enumerate(zip(kinds, sizes, strict=True))
     ]
     nodes = [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "time_s": {"dev": 1}}
-        | {"inputs": [0, v + 1, WIDE + 1], "outputs": [WIDE + 2 + v]} | fields
+        node(v, "Op", [0, v + 1, WIDE + 1], [WIDE + 2 + v], **{"time_s": {"dev": 1}, **fields})
         for v in range(WIDE)
-    ]  # fmt: skip
+    ]
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 

@@ -25,7 +25,7 @@ from dnnp.formats.stream import Stream
 from dnnp.options.split import DeviceOptions
 from dnnp.problem import devices_of
 from support.brute import _Search, _union, brute_force, placements
-from support.graphs import header, random_stream
+from support.graphs import header, node, random_stream, tensor
 
 
 class Contiguous(_Search):
@@ -234,29 +234,12 @@ def test_equals_brute_force_with_colours():
 
 def chain(times, sizes, cpu=()) -> Graph:
     """Nodes in a row: times on `dev`, bytes of the tensors they make, times on `cpu` if any."""
-    tensors = [{"type": "tensor", "id": 0, "name": "x", "kind": "input", "size_bytes": 1}]
+    tensors = [tensor(0, "input", 1)]
     nodes = []
     for i, (time, size) in enumerate(zip(times, sizes, strict=True)):
-        tensors.append(
-            {
-                "type": "tensor",
-                "id": i + 1,
-                "name": f"t{i}",
-                "kind": "activation",
-                "size_bytes": size,
-            }
-        )
-        nodes.append(
-            {
-                "type": "node",
-                "id": i,
-                "name": f"n{i}",
-                "op": "Op",
-                "inputs": [i],
-                "outputs": [i + 1],
-                "time_s": {"dev": time, **({"cpu": cpu[i]} if cpu else {})},
-            }
-        )
+        tensors.append(tensor(i + 1, "activation", size))
+        times = {"dev": time, **({"cpu": cpu[i]} if cpu else {})}
+        nodes.append(node(i, "Op", [i], [i + 1], time_s=times))
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 

@@ -25,7 +25,7 @@ from dnnp.formats.inputs.links import expand_links
 from dnnp.formats.plan import device_of, device_record
 from dnnp.formats.stream import Stream
 from support.brute import brute_force
-from support.graphs import header, random_stream
+from support.graphs import chain, header, node, random_stream, tensor, to_bytes
 from support.linked_cases import least_over_links
 from support.run import Result, dnnp
 
@@ -85,12 +85,10 @@ def test_a_front_ends_where_links_of_two_levels_are_priced() -> None:
     for t, size in enumerate(sizes):
         kind = {0: "input", 1: "input", 2: "parameter"}.get(t, "activation")
         more = {"transfer_s": sent[t]} if t in sent else {}
-        tensor = {"type": "tensor", "id": t, "name": f"t{t}", "kind": kind, "size_bytes": size}
-        stream.get("tensor").append({**tensor, **more})
+        stream.get("tensor").append(tensor(t, kind, size, **more))
     for v, (inputs, outputs) in enumerate(pins):
-        node = {"type": "node", "id": v, "name": f"n{v}", "op": "X", "inputs": inputs}
-        more = {"outputs": outputs, "time_s": {"dev": times[v]}, "backward": v > 1}
-        stream.get("node").append({**node, **more})
+        more = {"time_s": {"dev": times[v]}, "backward": v > 1}
+        stream.get("node").append(node(v, "X", inputs, outputs, **more))
     graph = graph_of(stream)
     device = nested(2, (2, 8.0), (4, 6.0), outer=2.0)
     options = CostOptions(objective="gpipe")
@@ -188,36 +186,9 @@ def test_clusters_of_two_classes_against_brute_force() -> None:
     assert sum(ratios) / len(ratios) < 1.03
 
 
-def chain_records(times: list[float], size: float) -> list[dict[str, object]]:
-    """Nodes in a row that hand on tensors of one size."""
-    tensors = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": size}
-        for i in range(len(times))
-    ]
-    nodes = [
-        {
-            "type": "node",
-            "id": i,
-            "name": f"n{i}",
-            "op": "Op",
-            "time_s": {"dev": t},
-            "inputs": [i - 1] if i else [],
-            "outputs": [i],
-        }
-        for i, t in enumerate(times)
-    ]
-    return [{"type": "header", **header()}, *tensors, *nodes]
-
-
-def stream_of(records: list[dict[str, object]]) -> bytes:
-    """The stream of some records."""
-    end = {"type": "end", "records": len(records)}
-    return b"".join(orjson.dumps(r) + b"\n" for r in [*records, end])
-
-
 def partition(*arguments: str) -> Result:
     """Eight nodes of 5 s that hand on 4 bytes, on eight devices."""
-    made = stream_of(chain_records([5.0] * 8, 4))
+    made = to_bytes(chain(*[5.0] * 8, sizes=(4,) * 8))
     return dnnp("partition", "-k", "8", "--bandwidth", "1", *arguments, stdin=made)
 
 

@@ -25,7 +25,7 @@ from dnnp.formats.inputs.orders import read_priorities, read_sequence
 from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import Case, random_case
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import header, node, random_stream, tensor, to_bytes
 from support.problems import priced, problem_of
 from support.run import Result, dnnp
 from support.slicing import (
@@ -151,26 +151,10 @@ def worst_case(k: int, epsilon: float, edge: float | None) -> tuple[SplitProblem
 
     Nodes 0..k-1 are heavy, k..2k-1 light; `edge` is the weight of the edge from 0 to k.
     """
-    tensors = [
-        {
-            "type": "tensor",
-            "id": v,
-            "name": f"t{v}",
-            "kind": "activation",
-            "size_bytes": edge or 0.0,
-        }
-        for v in range(2 * k)
-    ]
+    tensors = [tensor(v, "activation", edge or 0.0) for v in range(2 * k)]
+    reads = {k: [0]} if edge is not None else {}
     nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "inputs": [0] if v == k and edge is not None else [],
-            "outputs": [v],
-            "time_s": {"dev": 1 - epsilon if v < k else epsilon},
-        }
+        node(v, "Op", reads.get(v, []), [v], time_s={"dev": 1 - epsilon if v < k else epsilon})
         for v in range(2 * k)
     ]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
@@ -219,27 +203,19 @@ def test_the_optimum_of_the_worst_cases_by_brute_force():
 # Orders that are given
 
 
-def diamond(**colors: int) -> Graph:
-    """Node 0 is read by 1 and 2, which 3 reads; unit ids are 10 times as large."""
-    reads = [[], [0], [0], [1, 2]]
-    tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 1}
-        for v in range(4)
-    ]
-    nodes = [
-        {
-            "type": "node",
-            "id": 10 * v,
-            "name": f"n{v}",
-            "op": "Op",
-            "inputs": reads[v],
-            "outputs": [v],
-            "time_s": {"dev": 1.0},
-            **({"color": colors[f"n{v}"]} if f"n{v}" in colors else {}),
-        }
-        for v in range(4)
-    ]
+def colored(reads: list[list[int]], colors: dict[int, int], factor: int = 1) -> Graph:
+    """Node v reads what nodes `reads[v]` make; its id is `factor` times as large."""
+    tensors = [tensor(v, "activation", 1) for v in range(len(reads))]
+    nodes = []
+    for v, inputs in enumerate(reads):
+        fields = {"color": colors[v]} if v in colors else {}
+        nodes.append(node(factor * v, "Op", inputs, [v], time_s={"dev": 1.0}, **fields))
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
+
+
+def diamond(*colors: tuple[int, int]) -> Graph:
+    """Node 0 is read by 1 and 2, which 3 reads; unit ids are 10 times as large."""
+    return colored([[], [0], [0], [1, 2]], dict(colors), factor=10)
 
 
 def test_a_given_order_is_kept():
@@ -254,29 +230,11 @@ def test_a_given_order_is_kept():
 
 
 def test_a_colour_comes_where_its_first_unit_does_and_what_it_needs_before():
-    graph = diamond(n0=5, n3=5)  # with all between them: one item
+    graph = diamond((0, 5), (3, 5))  # with all between them: one item
     assert given_order(
         SplitProblem(graph, singletons(graph), (), CostOptions()), np.array([0, 2, 1, 3])
     ).tolist() == [0]
-    reads = [[], [], [1]]
-    tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 1}
-        for v in range(3)
-    ]
-    nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "inputs": reads[v],
-            "outputs": [v],
-            "time_s": {"dev": 1.0},
-            **({} if v == 1 else {"color": 1}),
-        }
-        for v in range(3)
-    ]
-    graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
+    graph = colored([[], [], [1]], {0: 1, 2: 1})
     units = singletons(graph)
     items = items_of(graph, units)
     # Topological, though item {0, 2} would come before 1, which it needs.
@@ -311,32 +269,14 @@ def test_any_order_of_the_graph_may_be_given():
 
 
 def test_priorities_of_a_colour_are_its_largest():
-    graph = diamond(n1=1, n2=1)
+    graph = diamond((1, 1), (2, 1))
     order = prioritised_order(
         SplitProblem(graph, singletons(graph), (), CostOptions()), np.array([0.0, 0.1, 0.2, 0.9])
     )
     assert order.tolist() == [0, 1, 2]
-    graph = graph_of(
-        Stream(
-            header=header(),
-            records={
-                "tensor": [],
-                "node": [
-                    {
-                        "type": "node",
-                        "id": v,
-                        "name": f"n{v}",
-                        "op": "Op",
-                        "inputs": [],
-                        "outputs": [],
-                        "time_s": {"dev": 1.0},
-                        **({"color": 1} if v != 1 else {}),
-                    }
-                    for v in range(3)
-                ],
-            },
-        )
-    )
+    nodes = [node(v, "Op", [], [], time_s={"dev": 1.0}) for v in range(3)]
+    nodes[0]["color"] = nodes[2]["color"] = 1
+    graph = graph_of(Stream(header=header(), records={"tensor": [], "node": nodes}))
     units = singletons(graph)
     items = items_of(graph, units)
     for priorities, first in (([0, 1, 2], 0), ([0, 1, 0.5], 1)):

@@ -6,38 +6,10 @@ import orjson
 import pytest
 
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import chain, random_stream, to_bytes
 from support.run import dnnp, dnnp_process
 
 COMPILING = "compiling kernels; this happens once and takes up to a minute"
-
-
-def chain(*times: float, sizes: tuple[int, ...] = (), **extra: object) -> Stream:
-    """A chain of nodes; node i makes a tensor of sizes[i] bytes (1 if not given)."""
-    tensors = [
-        {
-            "type": "tensor",
-            "id": i,
-            "name": f"t{i}",
-            "kind": "activation",
-            "size_bytes": sizes[i] if i < len(sizes) else 1,
-        }
-        for i in range(len(times))
-    ]
-    nodes = [
-        {
-            "type": "node",
-            "id": i,
-            "name": f"n{i}",
-            "op": "Op",
-            "time_s": {"dev": t},
-            "inputs": [i - 1] if i else [],
-            "outputs": [i],
-            **extra,
-        }
-        for i, t in enumerate(times)
-    ]
-    return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 
 def partition(stream: Stream, *arguments: str):

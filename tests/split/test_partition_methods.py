@@ -14,7 +14,7 @@ import pytest
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.split.auto import resolved, validity_asked
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import header, node, random_stream, tensor, to_bytes
 from support.run import PATIENCE_S, Result, dnnp
 
 HERE = [
@@ -46,23 +46,13 @@ def short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stream(edges: list[tuple[int, int]], *times: float, size: float = 1, **extra: object) -> Stream:
     """A graph with one tensor an edge, priced for `dev` and, three times slower, for `cpu`."""
-    tensors = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": size}
-        for i in range(len(edges))
-    ]
-    nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "time_s": {"dev": time, "cpu": 3 * time},
-            "inputs": [i for i, (_, head) in enumerate(edges) if head == v],
-            "outputs": [i for i, (tail, _) in enumerate(edges) if tail == v],
-            **extra,
-        }
-        for v, time in enumerate(times)
-    ]
+    tensors = [tensor(i, "activation", size) for i in range(len(edges))]
+    nodes = []
+    for v, time in enumerate(times):
+        reads = [i for i, (_, head) in enumerate(edges) if head == v]
+        makes = [i for i, (tail, _) in enumerate(edges) if tail == v]
+        cost = {"dev": time, "cpu": 3 * time}
+        nodes.append(node(v, "Op", reads, makes, time_s=cost, **extra))
     device = {
         "type": "device",
         "class": "dev",
@@ -158,8 +148,8 @@ def test_one_colour(method):
 @pytest.mark.parametrize("method", HERE)
 def test_capacity_below_a_colour(method):
     made = stream([*CHAIN, (3, 4)], 3, 1, 2, 3, 1, size=10)
-    for node in made.get("node")[1:4]:
-        node["color"] = 0
+    for record in made.get("node")[1:4]:
+        record["color"] = 0
     fits = ("-k", "2", "--memory-model", "sum", "--method", method, *few(method))
     result = dnnp("partition", *fits, "--memory", "29", stdin=to_bytes(made))
     assert (result.status, result.out) == (4, b"")
@@ -237,8 +227,8 @@ def test_tiny_and_huge_numbers(method, scale):
 @pytest.mark.parametrize("method", HERE)
 def test_numbers_far_apart(method):
     made = stream(CHAIN, 1e-12, 1e12, 1e-12, 5e11)
-    for tensor, size in zip(made.get("tensor"), (1e12, 1e-12, 1e-12), strict=True):
-        tensor["size_bytes"] = size
+    for record, size in zip(made.get("tensor"), (1e12, 1e-12, 1e-12), strict=True):
+        record["size_bytes"] = size
     plan = checked(made, "-k", "3", "--bandwidth", "1M", "--method", method, *QUICK).one("plan")
     if method in PROVES:
         assert plan["value"] == pytest.approx(1e12)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import header, node, random_stream, to_bytes
 from support.run import dnnp, interrupted
 from support.wide import branches
 
@@ -70,16 +70,7 @@ def test_no_time_at_all(method: str) -> None:
 def test_a_limit_before_any_split() -> None:
     """Without a split in hand, the end of the time is not the end of the possibilities."""
     nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "time_s": {"dev": 1},
-            "memory_bytes": size,
-            "inputs": [],
-            "outputs": [],
-        }
+        node(v, "Op", [], [], time_s={"dev": 1}, memory_bytes=size)
         for v, size in enumerate([3, 3, 2, 2])
     ]
     data = to_bytes(Stream(header=header(), records={"node": nodes}))

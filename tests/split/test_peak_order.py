@@ -29,7 +29,7 @@ from dnnp.core.split.peak import (
 )
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import header, node, random_stream, tensor, to_bytes
 from support.run import dnnp
 
 
@@ -44,27 +44,12 @@ def stream_from(
     reads: list[list[int]], sizes: list[int], outputs: tuple[int, ...] = (), inputs: int = 0
 ) -> Stream:
     tensors: list[dict] = [
-        {
-            "type": "tensor",
-            "id": t,
-            "name": f"t{t}",
-            "size_bytes": size,
-            "kind": "input" if t < inputs else "activation",
-        }
-        for t, size in enumerate(sizes)
+        tensor(t, "input" if t < inputs else "activation", size) for t, size in enumerate(sizes)
     ]
     for t in outputs:
         tensors[t]["output"] = True
     nodes = [
-        {
-            "type": "node",
-            "id": i,
-            "name": f"n{i}",
-            "op": "Op",
-            "inputs": tensors_read,
-            "outputs": [inputs + i],
-            "time_s": {"dev": 1},
-        }
+        node(i, "Op", tensors_read, [inputs + i], time_s={"dev": 1})
         for i, tensors_read in enumerate(reads)
     ]
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})

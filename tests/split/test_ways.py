@@ -26,7 +26,7 @@ from dnnp.formats.stream import Stream
 from dnnp.running import predictions_of
 from support.brute import brute_force
 from support.cases import Case, random_case
-from support.graphs import header, to_bytes
+from support.graphs import header, node, tensor, to_bytes
 from support.run import Result
 from support.run import dnnp as command
 
@@ -98,32 +98,13 @@ def chain(*times: float, size: float = 1.0, params: float = 0.0, classes: int = 
 
     Class `d1` is twice as slow as `d0`.
     """
-    tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": size}
-        for v in range(len(times))
-    ]
-    tensors += [
-        {
-            "type": "tensor",
-            "id": len(times) + v,
-            "name": f"w{v}",
-            "kind": "parameter",
-            "size_bytes": params,
-        }
-        for v in range(len(times))
-    ]
-    nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "time_s": {f"d{c}": (c + 1) * time for c in range(classes)},
-            "inputs": [*([v - 1] if v else []), len(times) + v],
-            "outputs": [v],
-        }
-        for v, time in enumerate(times)
-    ]
+    count = len(times)
+    tensors = [tensor(v, "activation", size) for v in range(count)]
+    tensors += [tensor(count + v, "parameter", params) for v in range(count)]
+    nodes = []
+    for v, time in enumerate(times):
+        cost = {f"d{c}": (c + 1) * time for c in range(classes)}
+        nodes.append(node(v, "Op", [*([v - 1] if v else []), count + v], [v], time_s=cost))
     devices = [
         {
             "type": "device",
@@ -219,25 +200,10 @@ def test_training_pays_for_weights() -> None:
     """The same chain with a backward pass: two replicas synchronise half of 20 bytes."""
     stream = chain(4, 4, params=10, size=0)
     count = len(stream.get("tensor"))
-    stream.records["tensor"] += [
-        {"type": "tensor", "id": count + i, "name": f"g{i}", "kind": "activation", "size_bytes": 0}
-        for i in range(2)
-    ]
-    stream.records["node"] += [
-        {
-            "type": "node",
-            "id": 2 + i,
-            "name": f"b{i}",
-            "op": "Op",
-            "time_s": {"d0": 4},
-            "inputs": [1 if i == 0 else count],
-            "outputs": [count + i],
-            "backward": True,
-            "color": 1 - i,
-        }
-        for i in range(2)
-    ]
-    for i in range(2):
+    stream.records["tensor"] += [tensor(count + i, "activation", 0) for i in range(2)]
+    for i, reads in enumerate(([1], [count])):
+        late = {"time_s": {"d0": 4}, "backward": True, "color": 1 - i}
+        stream.records["node"].append(node(2 + i, "Op", reads, [count + i], **late))
         stream.get("node")[i]["color"] = i
     result = partition(stream, "--allow-replicas")
     ways = ways_of(result)

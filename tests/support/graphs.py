@@ -21,6 +21,36 @@ def header(**fields: object) -> dict:
     }
 
 
+def tensor(i: int, kind: str, size: float, **fields: object) -> dict:
+    """A tensor record."""
+    return {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size, **fields}
+
+
+def node(i: int, op: str, inputs: list[int], outputs: list[int], **fields: object) -> dict:
+    """A node record, without prices."""
+    return {
+        "type": "node",
+        "id": i,
+        "name": f"n{i}",
+        "op": op,
+        "inputs": inputs,
+        "outputs": outputs,
+        **fields,
+    }
+
+
+def chain(*times: float, sizes: tuple[int, ...] = (), **extra: object) -> Stream:
+    """A chain of nodes; node i makes a tensor of sizes[i] bytes (1 if not given)."""
+    tensors = [
+        tensor(i, "activation", sizes[i] if i < len(sizes) else 1) for i in range(len(times))
+    ]
+    nodes = [
+        node(i, "Op", [i - 1] if i else [], [i], time_s={"dev": t}, **extra)
+        for i, t in enumerate(times)
+    ]
+    return Stream(header=header(), records={"tensor": tensors, "node": nodes})
+
+
 def random_stream(seed: int, n: int, **options: object) -> Stream:
     """A random DAG of `n` nodes, priced for class `dev`.
 
@@ -33,30 +63,22 @@ def random_stream(seed: int, n: int, **options: object) -> Stream:
     total = n
     if options.get("training"):
         n -= extra.randint(n // 3, n // 2)
-    tensors, nodes = [], []
+    tensors: list[dict] = []
+    nodes = []
 
-    def tensor(kind: str, **fields: object) -> int:
-        tensors.append(
-            {
-                "type": "tensor",
-                "id": len(tensors),
-                "name": f"t{len(tensors)}",
-                "kind": kind,
-                "size_bytes": rng.randint(0, 20),
-                **fields,
-            }
-        )
+    def drawn(kind: str) -> int:
+        tensors.append(tensor(len(tensors), kind, rng.randint(0, 20)))
         return len(tensors) - 1
 
-    inputs = [tensor("input") for _ in range(rng.randint(1, 2))]
-    params = [tensor("parameter") for _ in range(n)] if options.get("params") else []
+    inputs = [drawn("input") for _ in range(rng.randint(1, 2))]
+    params = [drawn("parameter") for _ in range(n)] if options.get("params") else []
     made: list[int] = []
     density = rng.choice([0.1, 0.3, 0.6])
     for v in range(n):
         reads = [t for t in made[-8:] if rng.random() < density]
         reads += [t for t in inputs if rng.random() < 0.15] or ([] if reads else inputs[:1])
         reads += rng.sample(params, min(len(params), rng.randint(0, 2)))
-        outputs = [tensor("activation") for _ in range(rng.choice([1, 1, 1, 2]))]
+        outputs = [drawn("activation") for _ in range(rng.choice([1, 1, 1, 2]))]
         if rng.random() < 0.1:
             tensors[outputs[0]]["output"] = True
         if rng.random() < 0.1:
@@ -66,23 +88,14 @@ def random_stream(seed: int, n: int, **options: object) -> Stream:
         for name in options.get("classes", ()):  # type: ignore[attr-defined]
             if rng.random() < 0.9:
                 times[name] = rng.randint(1, 30)
-        node = {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "inputs": sorted(set(reads)),
-            "outputs": outputs,
-            "time_s": times,
-        }
+        nodes.append(node(v, "Op", sorted(set(reads)), outputs, time_s=times))
         if options.get("colors") and rng.random() < 0.3:
-            node["color"] = rng.randint(0, max(1, n // 3))
-        nodes.append(node)
+            nodes[-1]["color"] = rng.randint(0, max(1, n // 3))
     if options.get("training"):
         _add_backward(extra, tensors, nodes, total - n)
     if options.get("memory"):
-        for node in nodes:
-            node["memory_bytes"] = extra.choice([0, extra.randint(1, 30), extra.randint(1, 30)])
+        for record in nodes:
+            record["memory_bytes"] = extra.choice([0, extra.randint(1, 30), extra.randint(1, 30)])
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 
@@ -100,8 +113,8 @@ def _add_backward(rng: random.Random, tensors: list[dict], nodes: list[dict], co
     paired = [i < ahead and rng.random() < 0.8 for i in range(count)]
     density = rng.choice([0.1, 0.3, 0.5])
     shared = rng.choice([0.2, 0.7])
-    activations = [t for node in nodes for t in node["outputs"]]
-    classes = [dict.fromkeys(node["time_s"]) for node in nodes]
+    activations = [t for record in nodes for t in record["outputs"]]
+    classes = [dict.fromkeys(record["time_s"]) for record in nodes]
     made: list[int] = []
     for i, partner in enumerate(partners):
         twin = nodes[partner]
@@ -113,31 +126,15 @@ def _add_backward(rng: random.Random, tensors: list[dict], nodes: list[dict], co
                 reads.add(made[j])
         reads |= {t for t in twin["inputs"] + twin["outputs"] if rng.random() < shared}
         reads |= {t for t in activations if rng.random() < 0.05}
-        tensors.append(
-            {
-                "type": "tensor",
-                "id": len(tensors),
-                "name": f"t{len(tensors)}",
-                "kind": "activation",
-                "size_bytes": rng.randint(0, 20),
-            }
-        )
+        tensors.append(tensor(len(tensors), "activation", rng.randint(0, 20)))
         made.append(len(tensors) - 1)
         if rng.random() < 0.1:
             tensors[-1]["transfer_s"] = rng.randint(0, 9)
-        node = {
-            "type": "node",
-            "id": len(nodes),
-            "name": f"b{i}",
-            "op": "Op",
-            "inputs": sorted(reads),
-            "outputs": made[-1:],
-            "time_s": {name: rng.randint(0, 30) for name in classes[partner]},
-            "backward": True,
-        }
+        times = {name: rng.randint(0, 30) for name in classes[partner]}
+        fields = {"name": f"b{i}", "time_s": times, "backward": True}
+        nodes.append(node(len(nodes), "Op", sorted(reads), made[-1:], **fields))
         if paired[i]:
-            node["color"] = twin.setdefault("color", ahead + i)
-        nodes.append(node)
+            nodes[-1]["color"] = twin.setdefault("color", ahead + i)
 
 
 def to_bytes(stream: Stream) -> bytes:

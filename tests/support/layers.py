@@ -7,6 +7,7 @@ import shutil
 
 import dnnp as api
 from dnnp.graph import Graph
+from support.graphs import node, tensor
 from support.seeds import encode, header
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -24,15 +25,10 @@ def layered(count: int, k: int = 3, method: str = "uniform", name: str = "") -> 
     for v in range(count):
         scope = f"/model/layers.{v * layers // count}/{('attn', 'mlp')[v % 40 >= 20]}"
         reads = sorted({u for u in (v - 1, v - 4 if v % 3 == 0 else -1) if u >= 0})
-        tensors.append({
-            "type": "tensor", "id": v, "name": f"{scope}/op_{v}_output_0", "kind": "activation",
-            "size_bytes": 100 + v % 7, "shape": [1, v % 7 + 1], "dtype": "float32",
-        })  # fmt: skip
-        nodes.append({
-            "type": "node", "id": v, "name": f"{scope}/op_{v}{name}", "op": OPS[v % 5],
-            "inputs": reads, "outputs": [v], "flop": 2e6, "bytes": 500,
-            "time_s": {"dev": 1e-6 * (1 + v % 11)},
-        })  # fmt: skip
+        made = {"name": f"{scope}/op_{v}_output_0", "shape": [1, v % 7 + 1], "dtype": "float32"}
+        tensors.append(tensor(v, "activation", 100 + v % 7, **made))
+        costs = {"flop": 2e6, "bytes": 500, "time_s": {"dev": 1e-6 * (1 + v % 11)}}
+        nodes.append(node(v, OPS[v % 5], reads, [v], name=f"{scope}/op_{v}{name}", **costs))
     device = {
         "type": "device", "class": "dev", "kind": "accelerator", "bandwidth_bytes_per_s": 1e9,
         "memory_bytes": 1e9,

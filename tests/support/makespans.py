@@ -12,7 +12,8 @@ from dnnp.core.model.graph import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
-from support.priced import node, stream
+from support.graphs import node, tensor
+from support.priced import stream
 
 
 class TaskGraph(NamedTuple):
@@ -36,8 +37,7 @@ def stream_of(graph: TaskGraph) -> Stream:
         if not makes[v]:
             makes[v].append(len(tensors))
             tensors.append({"output": True})
-    same = {"type": "tensor", "kind": "activation", "size_bytes": 0}
-    rows = [{**same, "id": i, "name": f"t{i}", **row} for i, row in enumerate(tensors)]
+    rows = [tensor(i, "activation", 0, **row) for i, row in enumerate(tensors)]
     nodes = [
         node(v, "Task", reads[v], makes[v], time_s={"dev": time})
         for v, time in enumerate(graph.times)

@@ -10,6 +10,7 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.rules import RuleSet
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
+from support import graphs
 from support.graphs import header
 
 LINE = re.compile(r"([\w, ]+) = (\w+)\(([^)]*)\)")
@@ -32,13 +33,7 @@ def op_stream(
 
     def tensor(name: str, kind: str) -> int:
         if name not in tensors:
-            tensors[name] = {
-                "type": "tensor",
-                "id": len(tensors),
-                "name": name,
-                "kind": kind,
-                "size_bytes": 4,
-            }
+            tensors[name] = graphs.tensor(len(tensors), kind, 4, name=name)
         return tensors[name]["id"]
 
     parsed = []
@@ -49,17 +44,10 @@ def op_stream(
     for made, op, read in parsed:
         kinds = {r: "parameter" if r.startswith("w") else "input" for r in read}
         inputs = [tensor(r, "activation" if r in made_here else kinds[r]) for r in read]
-        records.append(
-            {
-                "type": "node",
-                "id": len(records),
-                "name": made[0],
-                "op": op,
-                "inputs": list(dict.fromkeys(inputs)),
-                "outputs": [tensor(m, "activation") for m in made],
-                **(nodes or {}).get(made[0], {}),
-            }
-        )
+        outputs_here = [tensor(m, "activation") for m in made]
+        fields = {"name": made[0], **(nodes or {}).get(made[0], {})}
+        reads = list(dict.fromkeys(inputs))
+        records.append(graphs.node(len(records), op, reads, outputs_here, **fields))
     for name in _words(outputs):
         tensors[name]["output"] = True
     for name, shape in (shapes or {}).items():

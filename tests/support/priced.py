@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from dnnp.formats.stream import Stream
+from support import graphs
 from support.graphs import header
 
 
 def tensor(i: int, kind: str, size: float, dtype: str = "float32", **fields: object) -> dict:
-    return {
-        "type": "tensor",
-        "id": i,
-        "name": f"t{i}",
-        "kind": kind,
-        "size_bytes": size,
-        "dtype": dtype,
-        **fields,
-    }
-
-
-def node(i: int, op: str, inputs: list[int], outputs: list[int], **fields: object) -> dict:
-    return {
-        "type": "node",
-        "id": i,
-        "name": f"n{i}",
-        "op": op,
-        "inputs": inputs,
-        "outputs": outputs,
-        **fields,
-    }
+    return graphs.tensor(i, kind, size, dtype=dtype, **fields)
 
 
 def stream(nodes: list[dict], tensors: list[dict], groups: list[list[int]] | None = None) -> Stream:

@@ -18,7 +18,7 @@ from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Stream
 from dnnp.formats.workloads.msr import read_workload
 from dnnp.formats.workloads.synthetic import synthetic_stream
-from support.graphs import header, random_stream
+from support.graphs import header, node, random_stream, tensor
 
 UNBOUNDED = float("inf")
 SUM = CostOptions(memory_model="sum")
@@ -44,28 +44,9 @@ def workload(folder: Path, name: str) -> SplitProblem:
 
 def chain(*times: float, transfer: float = 1.0, **fields: object) -> Graph:
     """A path of nodes for classes `dev` and, ten times slower, `cpu`."""
-    tensors = [
-        {
-            "type": "tensor",
-            "id": i,
-            "name": f"t{i}",
-            "kind": "activation",
-            "size_bytes": 1,
-            "transfer_s": transfer,
-        }
-        for i in range(len(times))
-    ]
+    tensors = [tensor(i, "activation", 1, transfer_s=transfer) for i in range(len(times))]
     nodes = [
-        {
-            "type": "node",
-            "id": i,
-            "name": f"n{i}",
-            "op": "Op",
-            "inputs": [i - 1] if i else [],
-            "outputs": [i],
-            "time_s": {"dev": t, "cpu": 10 * t},
-            **fields,
-        }
+        node(i, "Op", [i - 1] if i else [], [i], time_s={"dev": t, "cpu": 10 * t}, **fields)
         for i, t in enumerate(times)
     ]
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))

@@ -25,6 +25,7 @@ from dnnp.core.model.placing import Rule
 from dnnp.core.model.search_context import Evolution, MethodOptions
 from dnnp.core.split.auto import solve
 from dnnp.formats.stream import Stream
+from support import graphs
 from support.brute import Admits, brute_force
 from support.cases import random_case
 from support.graphs import header
@@ -50,15 +51,13 @@ def decoder() -> Stream:
     nodes: list[dict[str, Any]] = []
 
     def tensor(name: str, kind: str, size: int = 10) -> int:
-        tensors.append(
-            {"type": "tensor", "id": len(tensors), "name": name, "kind": kind, "size_bytes": size}
-        )
+        tensors.append(graphs.tensor(len(tensors), kind, size, name=name))
         return len(tensors) - 1
 
     def node(name: str, inputs: list[int], time: float = 10.0) -> int:
         made = tensor(f"{name}_output", "activation")
-        row = {"type": "node", "id": len(nodes), "name": name, "op": "Op", "inputs": inputs}
-        nodes.append({**row, "outputs": [made], "time_s": {"gpu": time}})
+        times = {"gpu": time}
+        nodes.append(graphs.node(len(nodes), "Op", inputs, [made], name=name, time_s=times))
         return made
 
     ids = tensor("ids", "input")

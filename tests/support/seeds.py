@@ -9,40 +9,22 @@ import orjson
 
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.stream import read_bytes
+from support import graphs
+from support.graphs import tensor
 
 Record = dict[str, Any]
 
 
 def header(**fields: Any) -> Record:
     """A header record."""
-    return {
-        "type": "header",
-        "format": "dnnp",
-        "version": 1,
-        "model": "seed",
-        "units": {"time": "s"},
-        "provenance": [{"tool": "dnnp-import", "version": "0.1.0", "arguments": ["seed.onnx"]}],
-        **fields,
-    }
-
-
-def tensor(i: int, kind: str, size: float, **fields: Any) -> Record:
-    """A tensor record."""
-    return {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size, **fields}
+    made = {"tool": "dnnp-import", "version": "0.1.0", "arguments": ["seed.onnx"]}
+    return graphs.header(**{"model": "seed", "provenance": [made], **fields})
 
 
 def node(i: int, inputs: list[int], outputs: list[int], time_s: float, **fields: Any) -> Record:
     """A node record, priced for class `acc`."""
-    return {
-        "type": "node",
-        "id": i,
-        "name": f"n{i}",
-        "op": "Op",
-        "inputs": inputs,
-        "outputs": outputs,
-        "time_s": {"acc": time_s, "cpu": 10.0 * time_s},
-        **fields,
-    }
+    times = {"acc": time_s, "cpu": 10.0 * time_s}
+    return graphs.node(i, "Op", inputs, outputs, time_s=times, **fields)
 
 
 def group(i: int, nodes: list[int], **fields: Any) -> Record:

@@ -20,6 +20,7 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Stream
+from support import graphs
 from support.graphs import header, to_bytes
 
 FLOP_PER_S = 4e12
@@ -96,26 +97,9 @@ def branches(count: int, length: int) -> bytes:
 
     def node(reads: list[int]) -> int:
         out = len(tensors)
-        tensors.append(
-            {
-                "type": "tensor",
-                "id": out,
-                "name": f"t{out}",
-                "kind": "activation",
-                "size_bytes": rng.randint(1, 30),
-            }
-        )
-        nodes.append(
-            {
-                "type": "node",
-                "id": len(nodes),
-                "name": f"n{len(nodes)}",
-                "op": "Op",
-                "inputs": reads,
-                "outputs": [out],
-                "time_s": {"dev": rng.randint(100, 900)},
-            }
-        )
+        tensors.append(graphs.tensor(out, "activation", rng.randint(1, 30)))
+        times = {"dev": rng.randint(100, 900)}
+        nodes.append(graphs.node(len(nodes), "Op", reads, [out], time_s=times))
         return out
 
     fork = node([])
@@ -151,30 +135,12 @@ class _Network:
     def _tensor(self, kind: str, channels: int, side: int) -> int:
         self.channels.append(channels)
         self.side.append(side)
-        self.tensors.append(
-            {
-                "type": "tensor",
-                "id": len(self.tensors),
-                "name": f"t{len(self.tensors)}",
-                "kind": kind,
-                "size_bytes": 4 * channels * side**2,
-            }
-        )
+        self.tensors.append(graphs.tensor(len(self.tensors), kind, 4 * channels * side**2))
         return len(self.tensors) - 1
 
     def _node(self, op: str, inputs: list[int], channels: int, side: int, flop: int) -> int:
         output = self._tensor("activation", channels, side)
         time = OVERHEAD_S + flop / FLOP_PER_S
         times = {"acc": time, "cpu": CPU_FACTOR * time}
-        self.nodes.append(
-            {
-                "type": "node",
-                "id": len(self.nodes),
-                "name": f"n{len(self.nodes)}",
-                "op": op,
-                "inputs": inputs,
-                "outputs": [output],
-                "time_s": times,
-            }
-        )
+        self.nodes.append(graphs.node(len(self.nodes), op, inputs, [output], time_s=times))
         return output

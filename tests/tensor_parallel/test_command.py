@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dnnp.core.cost.load_formula import ALL_REDUCE, moved_bytes
-from support.priced import node
+from support.graphs import node, tensor
 from support.run import dnnp
-from support.seeds import encode, header, tensor
+from support.seeds import encode, header
 
 
 def records(*, backward: bool = False) -> list[dict]:

@@ -23,9 +23,9 @@ from dnnp.samples.layers import gelu, linear
 from dnnp.samples.models import gpt, moe
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import save
-from support.priced import node
+from support.graphs import node, tensor
 from support.run import Result, dnnp
-from support.seeds import encode, header, tensor
+from support.seeds import encode, header
 
 ROWS, INNER, WIDTH = 511, 4096, 4095
 """Neither rows nor the last width can be split in two."""
