@@ -94,7 +94,7 @@ def _put_pass_times(stream: Stream, options: ProfileOptions) -> None:
     if not stream.rows("phase"):
         return
     stream.drop("phase", ("pass_s",))
-    analytic = options.mode == "analytic" and any(isinstance(d, str) for d in options.devices)
+    analytic = options.mode == "analytic" and all(isinstance(d, str) for d in options.devices)
     timed = options.mode == "measure" and options.provider.lower().startswith("cpu")
     if not (analytic or timed):
         return

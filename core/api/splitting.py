@@ -202,7 +202,7 @@ def _all_busy(
     """The plan for as many devices as passes keep busy, if it gives more tokens per second."""
     workload, in_flight = plan.options.workload, plan.options.in_flight
     passes = in_flight // workload.rows if workload and in_flight else 0
-    told = problem.rules or problem.links or plan.hybrid is not None or options.eval
+    told = problem.rules or problem.links or plan.hybrid is not None or search is not found_by
     if told or len(problem.devices) > 1 or not 0 < passes < len(plan.stages):
         return problem, plan
     kept = replace(problem.devices[0], count=passes, members=problem.devices[0].members[:passes])
